@@ -1,0 +1,41 @@
+# fedpersonal: `make` lists what there is to do. Every target installs what it needs into .venv.
+
+PYTHON_ENV := .venv
+RUN        := $(PYTHON_ENV)/bin/python
+INSTALLED  := $(PYTHON_ENV)/installed
+QUICK      := experiments/presets/movielens_quick.flags
+
+.DEFAULT_GOAL := help
+.PHONY: help install movielens table1 benchmark test lint lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo "FLAGS='--seed=1 ...' is handed on to the command that a target runs."
+
+install: $(INSTALLED) ## Install the pinned packages and fedpersonal into .venv
+
+$(INSTALLED): requirements/lock.txt
+	@scripts/install.sh $(PYTHON_ENV)
+
+movielens: $(INSTALLED) ## Train FedRecon on MovieLens-100K, which comes with the packages
+	@$(RUN) -m experiments.movielens --flagfile=$(QUICK) $(FLAGS)
+
+table1: $(INSTALLED) ## Reproduce table 1 of FedRecon: make table1 DATA_DIR=<folder of MovieLens-1M>
+	@$(RUN) -m experiments.reproduce --target=table1 --data_dir=$(DATA_DIR) $(FLAGS)
+
+benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon
+	@$(RUN) -m benchmarks.movielens_round $(FLAGS)
+
+test: $(INSTALLED) ## Run the tests
+	@$(RUN) -m pytest -q tests $(FLAGS)
+
+lint: $(INSTALLED) ## Check the style
+	@$(PYTHON_ENV)/bin/ruff check . $(FLAGS)
+
+lock: ## Resolve the dependencies again: requirements/lock.txt (FLAGS=--upgrade: newest versions)
+	@scripts/lock.sh $(FLAGS)
+
+clean: ## Remove .venv, build products and caches; results/ stays
+	@rm -rf $(PYTHON_ENV) build dist ./*.egg-info .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

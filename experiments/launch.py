@@ -1,0 +1,80 @@
+"""How every binary starts: flags first, heavy imports after.
+
+A binary ends with `if __name__ == "__main__": launch.run(main)`.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+
+from absl import app, flags, logging
+
+from fedpersonal import runtime
+from fedpersonal.errors import UserError
+
+_MISTAKE = 2
+_INTERRUPTED = 130
+
+
+def run(main: Callable[[], None]) -> None:
+    """Parses the flags, runs `main` and exits.
+
+    Importing TensorFlow Federated takes seconds, so `main` imports it, not the module around it:
+    help and complaints about flags come at once. Under Bazel, relative paths mean the folder in
+    which `bazel run` was called.
+
+    Exit status: 0, 2 after a mistake of the user, 130 after Ctrl-C, 143 after SIGTERM.
+
+    Args:
+        main: The program. It takes nothing and reads its flags from `absl.flags`.
+    """
+    _enter_calling_folder()
+    _parse_flags(_resolve_flagfiles(sys.argv))
+    logging.use_absl_handler()
+    runtime.start()
+    try:
+        main()
+    except UserError as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    sys.exit(0)
+
+
+def _enter_calling_folder() -> None:
+    folder = os.environ.get("BUILD_WORKING_DIRECTORY")
+    if folder:
+        os.chdir(folder)
+
+
+def _resolve_flagfiles(argv: list[str]) -> list[str]:
+    """Finds flag files of the repository from any folder in it, under Bazel."""
+    root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."))
+    resolved = []
+    for argument in argv:
+        name, equals, path = argument.partition("=")
+        if name.lstrip("-") == "flagfile" and equals and not os.path.exists(path):
+            if (root / path).exists():
+                argument = f"{name}={root / path}"
+        resolved.append(argument)
+    return resolved
+
+
+def _parse_flags(argv: list[str]) -> None:
+    app.define_help_flags()
+    try:
+        rest = flags.FLAGS(argv)
+    except flags.Error as error:
+        _fail(error)
+    except SystemExit:  # Help has been given; absl means this to be a failure.
+        sys.exit(0)
+    if len(rest) > 1:
+        _fail(f"unexpected argument {rest[1]!r}; flags are written --name=value.")
+
+
+def _fail(error: object) -> None:
+    print("error:", " ".join(str(error).split()), file=sys.stderr)
+    sys.exit(_MISTAKE)

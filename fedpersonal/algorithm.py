@@ -1,0 +1,112 @@
+"""An algorithm of partially local federated learning as a short list of phases.
+
+A phase says which variables move, on which part of the client's data, for how long and by which
+rule. A new method is a new list of phases; `fedpersonal.algorithms` holds one file a paper.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional, Union
+
+VARIABLES = ("global", "local", "all")
+DATA = ("support", "query", "all")
+LOCAL_VARIABLES = ("none", "rebuilt")
+WEIGHTINGS = ("num_examples", "uniform")
+
+
+def check_choice(owner: str, option: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raises a ValueError that names the option unless `value` is one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{owner}: {option} must be one of {list(choices)}, not {value!r}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientPhase:
+    """Steps of an optimizer on batches of the client's data.
+
+    Attributes:
+        variables: Which variables move: `global`, `local`, or `all`, jointly.
+        data: Which batches: `support` (the even ones), `query` (the odd ones), or `all`.
+        optimizer: A `tff.learning.optimizers.Optimizer`; its state starts anew in each phase.
+        epochs: Passes over those batches.
+        max_steps: Bound on the steps of all epochs together, or None.
+    """
+
+    variables: str
+    data: str
+    optimizer: Any
+    epochs: int = 1
+    max_steps: Optional[int] = None
+
+    def __post_init__(self):
+        check_choice("GradientPhase", "variables", self.variables, VARIABLES)
+        check_choice("GradientPhase", "data", self.data, DATA)
+        if self.epochs < 0:
+            raise ValueError(f"GradientPhase: epochs must be at least 0, not {self.epochs}.")
+        if self.max_steps is not None and self.max_steps < 0:
+            raise ValueError(f"GradientPhase: max_steps must be at least 0, not {self.max_steps}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class RidgePhase:
+    """The local variables that minimise squared error + l2 * (their squared norm), solved exactly.
+
+    For models whose output is one number an example and linear in the local variables.
+
+    Attributes:
+        data: Which batches: `support`, `query` or `all`.
+        l2: Weight of the squared norm against the sum of squared errors; positive.
+        bias_l2: The same for scalar local variables (biases); None stands for `l2`.
+    """
+
+    data: str
+    l2: float
+    bias_l2: Optional[float] = None
+
+    variables = "local"
+
+    def __post_init__(self):
+        check_choice("RidgePhase", "data", self.data, DATA)
+        for option in ("l2", "bias_l2"):
+            value = getattr(self, option)
+            if value is not None and not value > 0:
+                raise ValueError(f"RidgePhase: {option} must be positive, not {value}.")
+
+
+Phase = Union[GradientPhase, RidgePhase]
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """What a client does in a round.
+
+    Attributes:
+        name: Name in tables and flags.
+        phases: The phases, in order. The last one gives the client's training metrics and, by the
+            examples it processed, its weight.
+        local_variables: `none`, or `rebuilt` from their initial value in every round.
+        weighting: Weight of a client's update: `num_examples` of the last phase, or `uniform`.
+    """
+
+    name: str
+    phases: tuple[Phase, ...]
+    local_variables: str
+    weighting: str = "num_examples"
+
+    def __post_init__(self):
+        check_choice("Algorithm", "local_variables", self.local_variables, LOCAL_VARIABLES)
+        check_choice("Algorithm", "weighting", self.weighting, WEIGHTINGS)
+        if not self.phases or not isinstance(self.phases[-1], GradientPhase):
+            raise ValueError(f"Algorithm {self.name!r}: the last phase must be a GradientPhase.")
+
+    @property
+    def touched_data(self) -> str:
+        """The part of a client's data whose lookups the algorithm needs rows of its own for."""
+        moving = [p for p in self.phases if p.variables != "local"]
+        return moving[0].data if moving == [self.phases[-1]] else "all"
+
+    @property
+    def personalization(self) -> tuple[Phase, ...]:
+        """The phases that only build local variables: what evaluation runs before it predicts."""
+        return tuple(p for p in self.phases if p.variables == "local")

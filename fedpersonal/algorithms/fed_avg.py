@@ -1,0 +1,35 @@
+"""Federated averaging of a fully global model.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017, generalised to server optimizers by Reddi et al., "Adaptive Federated Optimization",
+ICLR 2021. The baseline of the FedRecon paper's Table 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from fedpersonal.algorithm import Algorithm, GradientPhase
+
+
+def fed_avg(
+    *,
+    client_optimizer: Any,
+    epochs: int = 1,
+    max_steps: Optional[int] = None,
+    weighting: str = "num_examples",
+) -> Algorithm:
+    """Returns the one phase of FedAvg: all variables on all of the client's data.
+
+    Args:
+        client_optimizer: Optimizer of the client's copy of the model.
+        epochs: Passes over the client's data.
+        max_steps: Bound on the steps of all epochs.
+        weighting: `num_examples` or `uniform`.
+    """
+    phase = GradientPhase(
+        variables="all", data="all", optimizer=client_optimizer, epochs=epochs, max_steps=max_steps
+    )
+    return Algorithm(
+        name="fed_avg", phases=(phase,), local_variables="none", weighting=weighting
+    )

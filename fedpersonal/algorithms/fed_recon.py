@@ -1,0 +1,77 @@
+"""Federated Reconstruction.
+
+Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", NeurIPS 2021
+(arXiv 2102.03448), Algorithm 1. Local variables are rebuilt in every round from the support set
+with the global ones frozen; then the global ones are updated on the query set with the local ones
+frozen. The exact reconstruction is an addition of ours: section 4 leaves R open.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase, check_choice
+
+
+def fed_recon(
+    *,
+    client_optimizer: Any,
+    reconstruction_optimizer: Any = None,
+    reconstruction: str = "gradient",
+    split: str = "disjoint",
+    reconstruction_epochs: int = 1,
+    max_reconstruction_steps: Optional[int] = None,
+    update_epochs: int = 1,
+    max_update_steps: Optional[int] = None,
+    joint_training: bool = False,
+    ridge_l2: float = 10.0,
+    ridge_bias_l2: Optional[float] = None,
+    weighting: str = "num_examples",
+) -> Algorithm:
+    """Returns FedRecon's two phases (section 4: R on the support set, U on the query set).
+
+    Args:
+        client_optimizer: Optimizer of the global variables, U.
+        reconstruction_optimizer: Optimizer of the local variables, R; unused by `ridge`.
+        reconstruction: `gradient`, or `ridge`: exact least squares, for models whose output is
+            linear in the local variables.
+        split: `disjoint`: batches 0, 2, 4... are the support set, the others the query set.
+            `shared`: both are all the data (appendix D).
+        reconstruction_epochs: Passes over the support set.
+        max_reconstruction_steps: Bound on the reconstruction steps of all epochs, k_r.
+        update_epochs: Passes over the query set.
+        max_update_steps: Bound on the update steps of all epochs, k_u.
+        joint_training: Whether the update phase moves the local variables too.
+        ridge_l2: Weight of the local variables' squared norm in the `ridge` reconstruction.
+        ridge_bias_l2: The same for scalar local variables; None stands for `ridge_l2`.
+        weighting: `num_examples` (of the query set, n_i) or `uniform`.
+
+    Raises:
+        ValueError: If an option is none of the values listed, or gradient reconstruction has no
+            optimizer.
+    """
+    check_choice("fed_recon", "reconstruction", reconstruction, ("gradient", "ridge"))
+    check_choice("fed_recon", "split", split, ("disjoint", "shared"))
+    support, query = ("support", "query") if split == "disjoint" else ("all", "all")
+    if reconstruction == "ridge":
+        rebuild: Phase = RidgePhase(data=support, l2=ridge_l2, bias_l2=ridge_bias_l2)
+    elif reconstruction_optimizer is None:
+        raise ValueError("fed_recon: gradient reconstruction needs a reconstruction_optimizer.")
+    else:
+        rebuild = GradientPhase(
+            variables="local",
+            data=support,
+            optimizer=reconstruction_optimizer,
+            epochs=reconstruction_epochs,
+            max_steps=max_reconstruction_steps,
+        )
+    update = GradientPhase(
+        variables="all" if joint_training else "global",
+        data=query,
+        optimizer=client_optimizer,
+        epochs=update_epochs,
+        max_steps=max_update_steps,
+    )
+    return Algorithm(
+        name="fed_recon", phases=(rebuild, update), local_variables="rebuilt", weighting=weighting
+    )

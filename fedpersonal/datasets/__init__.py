@@ -1,0 +1,1 @@
+"""Examples of many clients: reading, splitting and batching them with NumPy and pandas alone."""

@@ -1,0 +1,133 @@
+"""The MovieLens ratings, from where they are commonly found."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import urllib.error
+import urllib.request
+
+import numpy as np
+
+from fedpersonal.datasets.ratings import (
+    Ratings,
+    number_ratings,
+    ratings_from_table,
+    read_ratings,
+)
+from fedpersonal.datasets.table_files import read_delimited
+from fedpersonal.errors import UserError
+
+_ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.inter")
+_GIVE_DATA_DIR = "give the folder of ratings.dat or ratings.csv.gz as --data_dir"
+
+
+def load_movielens_100k() -> Ratings:
+    """Loads MovieLens-100K, with times, from the installed `recbole` package.
+
+    Only the package's data file is read; the package itself is not imported.
+
+    Raises:
+        UserError: If the package or its file is missing.
+    """
+    spec = importlib.util.find_spec("recbole")
+    if spec is None or spec.origin is None:
+        raise UserError(
+            f"MovieLens-100K comes with the package recbole ({_ML_100K_FILE} in it),"
+            " which is not installed: pip install recbole"
+        )
+    columns = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
+    path = os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE)
+    table = read_delimited(path, columns, separator="\t")
+    return ratings_from_table(table, columns=columns, name="movielens-100k")
+
+
+def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
+    """Loads MovieLens-1M from a folder or file.
+
+    Args:
+        data_dir: A folder with `ratings.dat`, as published, or `ratings.csv.gz` (columns
+            UserID, MovieID, Rating; no times), itself or in its subfolder `ml-1m`; or the path
+            of such a file.
+
+    Raises:
+        UserError: If there is no such file, or it cannot be read.
+    """
+    data_dir = os.fspath(data_dir)
+    candidates = [
+        os.path.join(data_dir, *folder, file)
+        for folder in ((), ("ml-1m",))
+        for file in ("ratings.dat", "ratings.csv.gz")
+    ]
+    path = next(filter(os.path.isfile, [data_dir, *candidates]), None)
+    if path is None:
+        raise UserError(f"MovieLens-1M is not in {data_dir}: there is no {', '.join(candidates)}")
+    if path.endswith(".dat"):
+        return _read_dat(path)
+    return read_ratings(
+        path,
+        user_column="UserID",
+        item_column="MovieID",
+        rating_column="Rating",
+        time_column=None,
+        name="movielens-1m",
+    )
+
+
+def _read_dat(path: str) -> Ratings:
+    columns = ("UserID", "MovieID", "Rating", "Timestamp")
+    # To a fast parser of one-character separators, "::" is an empty column between two.
+    names = ["UserID", "-", "MovieID", "--", "Rating", "---", "Timestamp"]
+    table = read_delimited(path, columns, separator=":", names=names, encoding="latin-1")
+    return ratings_from_table(table, columns=columns, name="movielens-1m")
+
+
+def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings:
+    """Loads MovieLens-1M, with times, through TensorFlow Datasets, downloading it if need be.
+
+    Args:
+        data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
+
+    Raises:
+        UserError: If TensorFlow Datasets is missing, or the data is neither there nor can be
+            downloaded.
+    """
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError:
+        raise UserError(
+            f"the package tensorflow_datasets is not installed: install it or {_GIVE_DATA_DIR}"
+        ) from None
+    builder = tfds.builder("movielens/1m-ratings", data_dir=data_dir)
+    if not os.path.isdir(builder.data_dir):
+        _check_reachable(builder.builder_config.download_url)
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # Of many kinds: network, checksum, disk, parsing.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"TensorFlow Datasets cannot prepare MovieLens-1M ({reason[:120]}): {_GIVE_DATA_DIR}"
+        ) from None
+    names = ("user_id", "movie_id", "user_rating", "timestamp")
+    data = builder.as_dataset(split="train", shuffle_files=False)
+    # Other columns, such as a movie's genres, differ in length and cannot be batched.
+    data = data.map(lambda example: tuple(example[name] for name in names)).batch(1 << 16)
+    users, items, ratings, times = map(np.concatenate, zip(*tfds.as_numpy(data)))
+    return number_ratings(
+        users.astype(str),
+        items.astype(str),
+        ratings,
+        times,
+        name="movielens-1m",
+    )
+
+
+def _check_reachable(url: str):
+    """Asks for the file's head first: a download without a network retries for minutes."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()
+    except urllib.error.HTTPError:
+        pass  # A server answered; let the download find out.
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise UserError(f"{url} cannot be reached ({reason}): {_GIVE_DATA_DIR}") from None

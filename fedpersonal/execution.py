@@ -1,0 +1,227 @@
+"""How clients' examples reach the client work: one client a CLIENTS member, or a packed cohort.
+
+One a member is the reference: a `tf.data.Dataset` of batches, turned into `Examples` where it is
+used. A packed cohort is a few members that each stack many clients, as padded arrays.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.client_work import Examples
+from fedpersonal.datasets.batching import pad_batches
+from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.datasets.touched_rows import touched_rows
+from fedpersonal.partition import PartitionedModel
+
+# Batches that one client's dataset may have; padding reserves room for as many.
+_MAX_BATCHES = 1 << 17
+
+
+def default_num_members() -> int:
+    """Members that a packed cohort is divided into: one a processor."""
+    return os.cpu_count() or 1
+
+
+def packed_type(
+    model: PartitionedModel, *, clients: int, batch_size: int
+) -> tff.StructWithPythonType:
+    """Returns the TFF type of `Examples` of a member, for any number of batches and rows.
+
+    Args:
+        model: The partitioned model.
+        clients: Clients a member, C; fixed, because TensorFlow is much faster with known shapes.
+        batch_size: Examples a batch, B.
+    """
+    tables = model.tables
+    shape = [clients, None, batch_size]
+
+    def batched(spec: tf.TensorSpec) -> tff.TensorType:
+        return tff.TensorType(spec.dtype.as_numpy_dtype, [*shape, *spec.shape[1:]])
+
+    positions = {
+        name: tff.TensorType(np.int32, [*shape, *model.input_spec[feature].shape[1:]])
+        for name, feature in tables.items()
+    }
+    return tff.to_type(
+        collections.OrderedDict(
+            features=_ordered({k: batched(s) for k, s in model.input_spec.items()}),
+            labels=batched(model.label_spec),
+            mask=tff.TensorType(np.float32, shape),
+            rows=_ordered({name: tff.TensorType(np.int32, [clients, None]) for name in tables}),
+            positions=_ordered(positions),
+        )
+    )
+
+
+def pack_cohort(
+    model: PartitionedModel,
+    dataset: ClientDataset,
+    client_indices: Sequence[int],
+    *,
+    clients: int,
+    batch_size: int,
+    touched_data: str = "all",
+) -> list[collections.OrderedDict]:
+    """Divides a cohort into members of many clients each, of about equal work.
+
+    Args:
+        model: The partitioned model; `dataset` has its inputs among its features.
+        dataset: All clients' examples.
+        client_indices: The cohort, as indices into `dataset`.
+        clients: Clients a member; the last ones are filled up with clients without examples.
+        batch_size: Examples a batch.
+        touched_data: Part of the data whose lookups need rows of their own: `Algorithm.touched_data`
+            for training, `none` where no table moves.
+
+    Returns:
+        For each member a structure of arrays of `packed_type`.
+    """
+    client_indices = np.asarray(client_indices)
+    num_members = max(1, math.ceil(len(client_indices) / clients))
+    # Dealt out by size, so that the members take about equally long.
+    by_size = client_indices[np.argsort(-dataset.counts[client_indices], kind="stable")]
+    return [
+        pack_clients(
+            model,
+            dataset,
+            by_size[member::num_members],
+            clients=clients,
+            batch_size=batch_size,
+            touched_data=touched_data,
+        )
+        for member in range(num_members)
+    ]
+
+
+def pack_clients(
+    model: PartitionedModel,
+    dataset: ClientDataset,
+    client_indices: Sequence[int],
+    *,
+    clients: int,
+    batch_size: int,
+    touched_data: str = "all",
+) -> collections.OrderedDict:
+    """Returns the padded arrays, of `packed_type`, of at most `clients` clients."""
+    batches = pad_batches(dataset, client_indices, batch_size=batch_size)
+    mask = _fill_up(batches.mask, clients)
+    features = {
+        k: _fill_up(batches.features[k].astype(s.dtype.as_numpy_dtype, copy=False), clients)
+        for k, s in model.input_spec.items()
+    }
+    labels = batches.labels.astype(model.label_spec.dtype.as_numpy_dtype, copy=False)
+    touched_mask = mask.copy()
+    for parity, data in enumerate(("support", "query")):
+        if touched_data not in (data, "all"):
+            touched_mask[:, parity::2] = 0
+    touched = {
+        feature: _touched(features[feature], touched_mask) for feature in set(model.tables.values())
+    }
+    return collections.OrderedDict(
+        features=_ordered(features),
+        labels=_fill_up(labels, clients),
+        mask=mask,
+        rows=_ordered({name: touched[feature][0] for name, feature in model.tables.items()}),
+        positions=_ordered({name: touched[feature][1] for name, feature in model.tables.items()}),
+    )
+
+
+def _fill_up(array: np.ndarray, clients: int) -> np.ndarray:
+    """Appends zeros to the first axis up to a length of `clients`."""
+    missing = clients - array.shape[0]
+    return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
+
+
+def _touched(ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`touched_rows` for ids of shape (C, N, B, ...): several ids an example."""
+    mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (ids.ndim - 3)), ids.shape)
+    flat = (*ids.shape[:2], -1)
+    rows, positions = touched_rows(ids.reshape(flat), mask.reshape(flat))
+    return rows, positions.reshape(ids.shape)
+
+
+def as_examples(member: Mapping[str, Any]) -> Examples:
+    """Turns a value of `packed_type` into `Examples`, inside a TFF computation."""
+    return Examples(
+        features=dict(member["features"]),
+        labels=member["labels"],
+        mask=member["mask"],
+        rows=dict(member["rows"]),
+        positions=dict(member["positions"]),
+    )
+
+
+def dataset_type(model: PartitionedModel) -> tff.SequenceType:
+    """Returns the TFF type of one client's batches: `OrderedDict(x=features, y=labels)` each."""
+    element = collections.OrderedDict(
+        x=_ordered({k: (s.dtype.as_numpy_dtype, list(s.shape)) for k, s in model.input_spec.items()}),
+        y=(model.label_spec.dtype.as_numpy_dtype, list(model.label_spec.shape)),
+    )
+    return tff.SequenceType(tff.to_type(element))
+
+
+def client_datasets(
+    model: PartitionedModel,
+    dataset: ClientDataset,
+    client_indices: Sequence[int],
+    *,
+    batch_size: int,
+) -> list[tf.data.Dataset]:
+    """Returns a cohort for per-client execution: a dataset of batches for each client."""
+
+    def client(index: int) -> tf.data.Dataset:
+        features, labels = dataset.client(index)
+        columns = collections.OrderedDict(
+            x=_ordered({k: tf.cast(features[k], s.dtype) for k, s in model.input_spec.items()}),
+            y=tf.cast(labels, model.label_spec.dtype),
+        )
+        return tf.data.Dataset.from_tensor_slices(columns).batch(batch_size)
+
+    return [client(int(index)) for index in client_indices]
+
+
+def examples_from_dataset(model: PartitionedModel, dataset: tf.data.Dataset) -> Examples:
+    """Turns one client's batches into `Examples` of a stack of one, inside a TFF computation.
+
+    Args:
+        model: The partitioned model.
+        dataset: Batches of `dataset_type`, of any sizes.
+    """
+
+    def with_mask(batch):
+        return batch, tf.ones(tf.shape(batch["y"])[:1])
+
+    def nothing(spec):
+        return tf.zeros([0, *spec.shape[1:]], spec.dtype)
+
+    # An empty batch at the end stands for a client without any; padding makes all batches alike.
+    empty = tf.data.Dataset.from_tensors(tf.nest.map_structure(nothing, dataset.element_spec))
+    batches, mask = (
+        dataset.concatenate(empty)
+        .map(with_mask)
+        .padded_batch(_MAX_BATCHES)
+        .get_single_element()
+    )
+    features = {k: v[tf.newaxis] for k, v in batches["x"].items()}
+    mask = mask[tf.newaxis]
+    rows, positions = {}, {}
+    for name, feature in model.tables.items():
+        ids = features[feature]
+        unique, index = tf.unique(tf.reshape(ids, [-1]))
+        rows[name] = tf.cast(unique, tf.int32)[tf.newaxis]
+        positions[name] = tf.reshape(index, tf.shape(ids))
+    examples = Examples(features, batches["y"][tf.newaxis], mask, rows, positions)
+    return tf.nest.map_structure(lambda t: tf.ensure_shape(t, [1, *t.shape[1:]]), examples)
+
+
+def _ordered(mapping: Mapping[str, Any]) -> collections.OrderedDict:
+    return collections.OrderedDict(sorted(mapping.items()))

@@ -1,0 +1,57 @@
+"""Lookup tables, reduced to the rows in use.
+
+A table that is only ever looked up by one input can be replaced, for a batch, by the rows that the
+batch's ids select, with ids that count 0, 1, 2, ...: predictions, losses and gradients are those of
+the whole table, whatever the model does with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from fedpersonal.partition import PartitionedModel
+
+
+def fetch_rows(
+    model: PartitionedModel,
+    shared: Mapping[str, tf.Tensor],
+    own: Mapping[str, tf.Tensor],
+    features: Mapping[str, tf.Tensor],
+    positions: Mapping[str, tf.Tensor],
+) -> dict[str, tf.Tensor]:
+    """Fetches the row of every id of each looked-up input.
+
+    Args:
+        model: The partitioned model.
+        shared: Table's variable name to the whole table, (rows, ...).
+        own: Table's variable name to each client's touched rows, (C, R, ...); taken before `shared`.
+        features: Input name to ids of shape (C, ...), of `T` ids a client.
+        positions: Table's variable name to where those ids stand among the touched rows, (C, ...).
+
+    Returns:
+        Table's variable name to rows of shape (C, T, ...).
+    """
+    rows = {}
+    for name, feature in model.tables.items():
+        flat = [tf.shape(features[feature])[0], -1]
+        if name in own:
+            rows[name] = tf.gather(own[name], tf.reshape(positions[name], flat), batch_dims=1)
+        else:
+            rows[name] = tf.gather(shared[name], tf.reshape(features[feature], flat))
+    return rows
+
+
+def count_ids(
+    model: PartitionedModel, features: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """Returns what stands in for each looked-up input of shape (C, ...): ids from 0, (1, ...)."""
+    counted = {}
+    for feature in set(model.tables.values()):
+        ids = features[feature]
+        shape = ids.shape[1:] if ids.shape[1:].is_fully_defined() else tf.shape(ids)[1:]
+        count = tf.reduce_prod(tf.convert_to_tensor(shape))
+        counting = tf.reshape(tf.range(count, dtype=tf.int32), shape)
+        counted[feature] = tf.cast(counting, ids.dtype)[tf.newaxis]
+    return counted

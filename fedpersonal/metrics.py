@@ -1,0 +1,60 @@
+"""Metrics that are sums over examples, so that clients' sums add up to their cohort's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def _identity(mean: Any) -> Any:
+    return mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A function of the mean, over examples, of one value an example.
+
+    Attributes:
+        name: Column name.
+        example_value: Maps (labels, predictions) to float32 values of shape (batch,).
+        finalize: Maps the mean, a tensor or an array of means, to the metric by plain operators.
+    """
+
+    name: str
+    example_value: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    finalize: Callable[[Any], Any] = _identity
+
+
+RMSE = Metric("rmse", lambda labels, predictions: tf.square(predictions - labels), lambda m: m**0.5)
+MAE = Metric("mae", lambda labels, predictions: tf.abs(predictions - labels))
+HALF_STAR_ACCURACY = Metric(
+    "accuracy",
+    lambda labels, predictions: tf.cast(tf.abs(predictions - labels) <= 0.5, tf.float32),
+)
+RATING_METRICS = (RMSE, MAE, HALF_STAR_ACCURACY)
+
+
+def finalize(
+    metrics: Sequence[Metric], sums: Mapping[str, np.ndarray], num_examples: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Turns sums over examples into metrics, elementwise.
+
+    Args:
+        metrics: The metrics beside the loss.
+        sums: Metric name, or `loss`, to the sum of its example values.
+        num_examples: Number of examples summed, of the same shape as each sum.
+
+    Returns:
+        Metric name to value; NaN where there was no example.
+    """
+    finalizers = {"loss": _identity, **{m.name: m.finalize for m in metrics}}
+    counts = np.asarray(num_examples, np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            name: finalizers[name](np.asarray(total, np.float64) / counts)
+            for name, total in sums.items()
+        }

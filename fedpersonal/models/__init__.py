@@ -1,0 +1,1 @@
+"""Keras models of the suite's tasks; they know neither data sets nor federated learning."""

@@ -1,0 +1,137 @@
+"""Start and clean end of the TensorFlow Federated runtime.
+
+TFF computes in a C++ child process, `worker_binary`. It outlives the Python
+program unless somebody ends it, and keeps the program's stdout open, so that
+`python program.py | cat` would wait for ever. `start` sees to its end.
+
+This module is cheap to import: neither TensorFlow nor TFF is loaded by it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import types
+import warnings
+
+import psutil
+
+_WORKER_NAME = "worker_binary"
+
+_started = False
+
+
+def quiet_logs() -> None:
+    """Silences TensorFlow's chatter; call it before TensorFlow is imported.
+
+    Workers are silenced as well, since they inherit the environment. A log level that is already
+    in the environment (`TF_CPP_MIN_LOG_LEVEL`) is the user's wish: then nothing is changed.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    # Level 2 still lets the cuDNN, cuBLAS and TensorRT notices of TF 2.14 through.
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("AUTOGRAPH_VERBOSITY", "0")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def start() -> None:
+    """Readies this process for TFF: quiet logs, and no worker left behind at its end.
+
+    Workers end with the program however it ends: normally, by `sys.exit`, by an exception, by
+    Ctrl-C, or by SIGTERM and SIGHUP, which become exits with status 143 and 129. Only SIGKILL
+    leaves them behind. Calling it again does nothing.
+    """
+    global _started
+    if _started:
+        return
+    _started = True
+    quiet_logs()
+    atexit.register(_end)
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) == signal.SIG_DFL:
+                signal.signal(signum, _exit)
+
+
+def rss_mb() -> float:
+    """Resident memory of this process and its TFF workers, in MiB."""
+    return _memory_mb("VmRSS")
+
+
+def peak_rss_mb() -> float:
+    """Highest resident memory so far of this process and its living TFF workers, in MiB.
+
+    Each process contributes its own peak, so the sum is an upper bound of the joint one.
+    """
+    return _memory_mb("VmHWM")
+
+
+def _exit(signum: int, frame: types.FrameType | None) -> None:
+    del frame
+    sys.exit(128 + signum)
+
+
+def _end() -> None:
+    """Ends the workers of this process, and everything in TFF that would start new ones."""
+    _retire_services()
+    workers = _workers()
+    for worker in workers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.kill()  # It keeps nothing, and SIGINT may be ignored since birth ('nohup').
+    psutil.wait_procs(workers)
+
+
+def _retire_services() -> None:
+    """Disarms the objects through which TFF starts its workers and, too late, ends them.
+
+    A computation that loses its worker asks its `ServiceManager` for another one. And when the
+    interpreter finalizes a manager, the modules that its `__del__` needs are gone already: each
+    would print an 'Exception ignored in ... ServiceManager.__del__'.
+    """
+    if "tensorflow_federated" not in sys.modules:
+        return
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind.__name__ == "ServiceManager" and kind.__module__.startswith("tensorflow_federated"):
+            item.get_stub = _refuse
+            if hasattr(kind, "__del__"):
+                del kind.__del__
+
+
+def _refuse() -> None:
+    raise RuntimeError("The program is ending; TFF starts no worker any more.")
+
+
+def _workers() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.name() == _WORKER_NAME:
+                found.append(child)
+    return found
+
+
+def _memory_mb(field: str) -> float:
+    processes = [os.getpid()] + [worker.pid for worker in _workers()]
+    return sum(_status_kib(pid, field) for pid in processes) / 1024
+
+
+def _status_kib(pid: int, field: str) -> int:
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+            for line in status:
+                if line.startswith(field + ":"):
+                    return int(line.split()[1])
+    except FileNotFoundError:
+        pass
+    return 0

@@ -1,0 +1,1 @@
+"""Everything around the rounds of a simulation: sampling, the loop, checkpoints, metrics."""

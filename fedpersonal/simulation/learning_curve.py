@@ -1,0 +1,109 @@
+"""The metrics of a run over its rounds, as a picture."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedpersonal.errors import UserError
+from fedpersonal.simulation import atomic_files
+
+_PANEL_INCHES = (4.6, 3.3)
+_PANELS_A_ROW = 3
+_SOURCES = {"train": "training", "eval": "evaluation"}
+_COLORS = ("#2f6db3", "#d1602b", "#3a8f5c", "#8a5bb5", "#b3862f", "#5a6673")
+_GRAY = "#555555"
+# So many points are marked; a training curve of more is drawn as its moving average.
+_FEW_ROUNDS = 30
+_WINDOWS_A_RUN = 25
+
+
+def plot_learning_curve(
+    metrics_csv: str | os.PathLike, picture: str | os.PathLike, *, title: str = ""
+) -> None:
+    """Draws the metrics of a run, one panel for each.
+
+    A column 'train/loss' or 'eval/unseen/loss' belongs to the panel of its last part, loss.
+    Counts (last part 'num_...') are left out.
+
+    Args:
+        metrics_csv: The metrics of the run.
+        picture: The PNG file to write.
+        title: Stands above the panels.
+
+    Raises:
+        UserError: There is nothing to draw.
+    """
+    table = pd.read_csv(metrics_csv, index_col="round")
+    panels = _panels(table)
+    if not panels:
+        raise UserError(f"{metrics_csv} has no metrics to draw.")
+    rows = math.ceil(len(panels) / _PANELS_A_ROW)
+    columns = math.ceil(len(panels) / rows)
+    width, height = _PANEL_INCHES
+    figure = Figure(figsize=(width * columns, height * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for ax, (metric, names) in zip(axes, panels.items()):
+        _draw_panel(ax, metric, table[names])
+    for ax in axes[len(panels) :]:
+        ax.set_axis_off()
+    if title:
+        figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
+    with atomic_files.atomic_write(picture, "wb") as file:
+        figure.savefig(file, format="png", dpi=150)
+
+
+def _panels(table: pd.DataFrame) -> dict[str, list[str]]:
+    """Returns the columns of each panel, those of evaluated metrics first."""
+    panels: dict[str, list[str]] = {}
+    names = [name for name in table.columns if name.partition("/")[0] in _SOURCES]
+    for name in sorted(names, key=lambda name: not name.startswith("eval/")):
+        metric = name.rpartition("/")[2]
+        if not metric.startswith("num_") and table[name].notna().any():
+            panels.setdefault(metric, []).append(name)
+    return {
+        metric: sorted(names, key=lambda name: not name.startswith("train/"))
+        for metric, names in panels.items()
+    }
+
+
+def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
+    for color, name in zip(_COLORS * len(table.columns), table.columns):
+        curve = table[name].dropna()
+        if name.startswith("train/"):
+            _draw_training(ax, curve, color)
+        else:
+            _draw_curve(ax, curve, color, _label(name))
+    ax.set_xlabel("round")
+    ax.set_ylabel(metric.replace("_", " "))
+    ax.set_xlim(0, table.index.max() * 1.02)
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    ax.grid(alpha=0.25, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=9, colors=_GRAY)
+    ax.legend(frameon=False, fontsize=9)
+
+
+def _draw_training(ax: Axes, curve: pd.Series, color: str) -> None:
+    label = _label(curve.name)
+    if len(curve) > _FEW_ROUNDS:
+        window = max(3, len(curve) // _WINDOWS_A_RUN)
+        ax.plot(curve.index, curve, color=color, linewidth=0.6, alpha=0.3)
+        curve = curve.rolling(window, center=True, min_periods=1).mean()
+        label += f" (mean of {window} rounds)"
+    _draw_curve(ax, curve, color, label)
+
+
+def _draw_curve(ax: Axes, curve: pd.Series, color: str, label: str) -> None:
+    marker = {"marker": "o", "markersize": 4} if len(curve) <= _FEW_ROUNDS else {}
+    ax.plot(curve.index, curve, color=color, linewidth=1.8, label=label, **marker)
+
+
+def _label(name: str) -> str:
+    source, *details = name.split("/")[:-1]
+    return ", ".join([_SOURCES[source], *details]).replace("_", " ")

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# install.sh VENV: installs requirements/lock.txt and fedpersonal itself into the folder VENV.
+# VENV/installed is a copy of the lock that was installed; nothing else counts as installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=$1
+lock=requirements/lock.txt
+
+# Switching branches changes the lock's time, seldom its content.
+if cmp -s "$lock" "$venv/installed"; then
+  touch "$venv/installed"
+  exit
+fi
+
+python=$(scripts/find_python.sh)
+echo "Installing the pinned packages into $venv (1 to 2 minutes)" >&2
+
+# Other environments' settings would send the packages elsewhere.
+unset PYTHONHOME PYTHONPATH PIP_PREFIX PIP_TARGET PIP_USER VIRTUAL_ENV
+pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir "$@"; }
+
+rm -rf "$venv"
+"$python" -m venv "$venv"
+cp "$lock" "$venv/installing"
+
+# Two packages are published as source only: they are built by these two, not by whatever is newest.
+awk '/^[^ #]/ {wanted = /^(setuptools|wheel)==/} wanted' "$lock" > "$venv/build_tools.txt"
+pip install --no-deps --require-hashes -r "$venv/build_tools.txt"
+pip install --no-deps --require-hashes --no-build-isolation -r "$lock"
+pip install --no-deps --no-build-isolation --editable .
+
+mv "$venv/installing" "$venv/installed"

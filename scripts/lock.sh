@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Resolves setup.py and requirements/requirements.in, for every supported Python at once, into
+# requirements/lock.txt. Versions stay as they are unless they must move; pass --upgrade to move all.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=$(scripts/find_python.sh)
+if ! build/uv/bin/uv --version >/dev/null 2>&1; then
+  rm -rf build/uv
+  "$python" -m venv build/uv
+  build/uv/bin/python -m pip --quiet --disable-pip-version-check --no-cache-dir install uv==0.13.8
+fi
+
+UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv --quiet pip compile \
+  setup.py requirements/requirements.in --override requirements/overrides.txt \
+  --universal --generate-hashes --python "$python" --python-version 3.9 \
+  --no-emit-index-url --no-config --no-cache -o requirements/lock.txt "$@"

@@ -1,0 +1,53 @@
+"""Packaging of fedpersonal; requirements/lock.txt pins what it is tested with."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+
+def version() -> str:
+    """Reads the version without importing the package, whose dependencies may be missing."""
+    text = (HERE / "fedpersonal" / "__init__.py").read_text(encoding="utf-8")
+    return re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE).group(1)
+
+
+def long_description() -> str:
+    readme = HERE / "README.md"
+    return readme.read_text(encoding="utf-8") if readme.exists() else ""
+
+
+setup(
+    name="fedpersonal",
+    version=version(),
+    description="Partially local federated learning on TensorFlow Federated",
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.9",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    packages=find_packages(include=["fedpersonal*", "experiments*"]),
+    package_data={"experiments": ["presets/*.flags"]},
+    python_requires=">=3.9,<3.12",
+    install_requires=[
+        "absl-py>=1.0,<2",
+        "matplotlib>=3.7,<3.10",
+        "numpy~=1.25.2",
+        "pandas>=2.0,<2.4",
+        "psutil>=5.9",
+        "tabulate>=0.9",
+        "tensorflow>=2.14.1,<2.15",
+        "tensorflow-datasets==4.9.3",
+        "tensorflow-federated==0.87.0",
+        "tqdm>=4.64",
+    ],
+)
