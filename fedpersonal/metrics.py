@@ -58,3 +58,30 @@ def finalize(
             name: finalizers[name](np.asarray(total, np.float64) / counts)
             for name, total in sums.items()
         }
+
+
+def rank_of_first(scores: np.ndarray) -> np.ndarray:
+    """Returns the rank, from 0, of each row's first score among the row; ties count half.
+
+    Args:
+        scores: (num_clients, num_candidates) floats, the held-out item's first.
+    """
+    first, others = scores[:, :1], scores[:, 1:]
+    return (others > first).sum(1) + 0.5 * (others == first).sum(1)
+
+
+def ranking_metrics(ranks: np.ndarray, *, at: int) -> dict[str, np.ndarray]:
+    """Returns hit rate and NDCG of a single relevant item at a cut-off, for each client.
+
+    Args:
+        ranks: (num_clients,) ranks from 0.
+        at: The cut-off, such as 10.
+
+    Returns:
+        `hr@10` and `ndcg@10` (for a cut-off of 10), float64 (num_clients,).
+    """
+    hit = ranks < at
+    return {
+        f"hr@{at}": hit.astype(np.float64),
+        f"ndcg@{at}": np.where(hit, 1.0 / np.log2(ranks + 2.0), 0.0),
+    }

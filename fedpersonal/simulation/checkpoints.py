@@ -39,7 +39,7 @@ class Checkpoints:
     """A folder with the newest checkpoints of a run."""
 
     def __init__(self, folder: str | os.PathLike, *, keep: int = 2):
-        """Makes the folder if needed.
+        """Makes the folder if needed, and clears it of what a killed process has left.
 
         Args:
             folder: Where the checkpoints are.
@@ -50,6 +50,9 @@ class Checkpoints:
         self._folder = pathlib.Path(folder)
         self._keep = keep
         self._folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in self._folder.glob(f"*{atomic_files.TEMPORARY_SUFFIX}"):
+            unfinished.unlink()
+        self._remove_old()
 
     def save(self, round_number: int, state: Any) -> None:
         """Saves a state; when this returns it is on disk.
@@ -63,8 +66,7 @@ class Checkpoints:
         path = self._folder / f"round_{round_number:06d}.npz"
         with atomic_files.atomic_write(path, "wb") as file:
             np.savez(file, **arrays)
-        for old in self._paths()[: -self._keep]:
-            old.unlink()
+        self._remove_old()
 
     def restore(self, *, like: Any) -> Checkpoint | None:
         """Returns the newest checkpoint that is undamaged, or None if there is none.
@@ -84,6 +86,10 @@ class Checkpoints:
         if paths:
             raise UserError(f"No checkpoint in {self._folder} can be read; start a new folder.")
         return None
+
+    def _remove_old(self) -> None:
+        for old in self._paths()[: -self._keep]:
+            old.unlink()
 
     def _paths(self) -> list[pathlib.Path]:
         """Returns the files of finished checkpoints, oldest first."""

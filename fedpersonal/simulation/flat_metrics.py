@@ -30,7 +30,10 @@ def flatten(metrics: Any, *, prefix: str) -> dict[str, Any]:
         elif getattr(value, "shape", ()) == () and hasattr(value, "__float__"):
             flat[path] = value.numpy() if hasattr(value, "numpy") else value
         else:
-            raise TypeError(f"The metric {path} is {value!r}; a number is needed.")
+            shape = f" of shape {value.shape}" if hasattr(value, "shape") else ""
+            raise TypeError(
+                f"The metric {path} is a {type(value).__name__}{shape}; a number is needed."
+            )
     return flat
 
 

@@ -96,9 +96,9 @@ class MetricLog:
 
 def _read(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
     """Returns the columns and the complete rows of a log."""
-    if not path.exists():
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if not text:
         return [], []
-    text = path.read_text(encoding="utf-8")
     complete = text[: text.rfind("\n") + 1]
     columns, *rows = csv.reader(complete.splitlines()) if complete else [[]]
     if columns[:2] != _FIRST_COLUMNS:

@@ -1,6 +1,6 @@
 """A nested state as named arrays and a description, and back, to the same bits.
 
-Arrays are named by their place in the state ('global_model_weights/trainable/0'); all the rest,
+Arrays are named by their place in the state ('state/global_model_weights/trainable/0'); the rest,
 containers, Python numbers and texts, is written down in a description that JSON can hold.
 Unlike a pickle it can be read with nothing but NumPy, and reading it runs no foreign code. Nor must
 its classes be importable, which those of TFF's aggregators are not: they are taken from another
@@ -88,8 +88,10 @@ def _encode(value: Any, place: str, arrays: dict[str, np.ndarray]) -> dict:
         array = np.asarray(value)
         if array.dtype.kind not in "biufcSUmM":
             raise TypeError(f"{place} has dtype {array.dtype}, which a checkpoint cannot keep.")
-        arrays[place] = array
-        return {"kind": "array" if isinstance(value, np.ndarray) else "scalar", "name": place}
+        # Keys like 'a/b' may give two places one name.
+        name = place if place not in arrays else f"{place}#{len(arrays)}"
+        arrays[name] = array
+        return {"kind": "array" if isinstance(value, np.ndarray) else "scalar", "name": name}
 
     kind, keys, parts = _open(value, place)
     names = range(len(parts)) if keys is None else keys

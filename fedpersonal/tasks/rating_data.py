@@ -1,0 +1,136 @@
+"""Who trains on which ratings, and who is evaluated on which (Singhal et al., section 5.1.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import numpy as np
+
+from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.datasets.ranking import hold_out_candidates
+from fedpersonal.datasets.ratings import Ratings, to_client_dataset
+from fedpersonal.datasets.splits import split_clients, split_examples
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation import split_support_query
+
+PROTOCOLS = ("unseen_users", "seen_users")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EvaluationData:
+    """Clients to evaluate.
+
+    Attributes:
+        support: What local variables are built from.
+        query: What is predicted, of the same clients.
+        ranking_support: What local variables are built from before ranking.
+        candidates: int32 (num_clients, 100): items to rank, the held-out one first.
+    """
+
+    support: ClientDataset
+    query: ClientDataset
+    ranking_support: ClientDataset
+    candidates: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RatingData:
+    """Ratings, split for one experiment.
+
+    Attributes:
+        name: The data set's name.
+        num_users: Rows of a table of user embeddings.
+        num_items: Rows of the item table.
+        train: The clients that train, and their examples.
+        validation: Clients for choosing hyperparameters.
+        test: Clients to look at once.
+    """
+
+    name: str
+    num_users: int
+    num_items: int
+    train: ClientDataset
+    validation: EvaluationData
+    test: EvaluationData
+
+
+def split_ratings(
+    ratings: Ratings,
+    *,
+    protocol: str,
+    batch_size: int,
+    seed: int,
+    max_ratings_per_user: Optional[int] = 300,
+) -> RatingData:
+    """Splits ratings by one of the paper's two protocols.
+
+    Args:
+        ratings: The ratings.
+        protocol: `unseen_users`: 80/10/10 % of the users train, validate and test; a held-out
+            user's even batches are its support set, the odd ones its query set. `seen_users`: all
+            users train on 80 % of their ratings, and are validated and tested on 10 % each: the
+            last ones by time, or random ones where there is no time.
+        batch_size: Examples a batch, which the support/query split goes by.
+        seed: Seed of all splits.
+        max_ratings_per_user: Keeps each user's first ratings only; None keeps all.
+
+    Raises:
+        UserError: If there are too few users.
+    """
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}.")
+    dataset = to_client_dataset(ratings)
+    ordered = ratings.times is not None
+    num_items = len(ratings.item_ids)
+    if protocol == "unseen_users":
+        if dataset.num_clients < 10:
+            raise UserError(
+                f"{ratings.name} has {dataset.num_clients} users; at least 10 are needed to hold "
+                "out a tenth of them."
+            )
+        if max_ratings_per_user is not None:
+            dataset = dataset.head(max_ratings_per_user)
+        train, *held_out = split_clients(dataset.num_clients, seed=seed)
+        parts = [
+            _unseen(dataset.subset(users), num_items, batch_size, seed, ordered)
+            for users in held_out
+        ]
+        train = dataset.subset(train)
+    else:
+        train, *held_out = split_examples(dataset, seed=seed, ordered=ordered)
+        parts = [_seen(dataset, train, part, num_items, seed) for part in held_out]
+        if max_ratings_per_user is not None:
+            train = train.head(max_ratings_per_user)
+    return RatingData(ratings.name, len(ratings.user_ids), num_items, train, *parts)
+
+
+def _unseen(
+    dataset: ClientDataset, num_items: int, batch_size: int, seed: int, ordered: bool
+) -> EvaluationData:
+    support, query = split_support_query(dataset, batch_size=batch_size)
+    ranking_support, candidates = hold_out_candidates(
+        dataset, num_items=num_items, num_negatives=_negatives(dataset, num_items), seed=seed,
+        ordered=ordered,
+    )
+    return EvaluationData(support, query, ranking_support, candidates)
+
+
+def _seen(
+    dataset: ClientDataset, train: ClientDataset, part: ClientDataset, num_items: int, seed: int
+) -> EvaluationData:
+    evaluated = np.flatnonzero(part.counts > 0)
+    support, query = train.subset(evaluated), part.subset(evaluated)
+    # The held-out item is the last one of the part; the negatives are unrated in all of the data.
+    everything = dataset.subset(evaluated)
+    _, candidates = hold_out_candidates(
+        everything, num_items=num_items, num_negatives=_negatives(everything, num_items), seed=seed,
+        ordered=True,
+    )
+    candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
+    return EvaluationData(support, query, support, candidates)
+
+
+def _negatives(dataset: ClientDataset, num_items: int) -> int:
+    """99, or as many as the user with the most ratings leaves unrated in a small catalogue."""
+    return int(min(99, num_items - dataset.counts.max()))

@@ -1,0 +1,249 @@
+"""Rating prediction: models, algorithms and evaluations put together (Singhal et al., 5.1.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.boundary import Crossing, check_boundary
+from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.evaluation import ClientResults, Evaluation, pack_evaluation
+from fedpersonal.execution import client_datasets, default_num_members, pack_cohort
+from fedpersonal.metrics import RATING_METRICS, rank_of_first, ranking_metrics
+from fedpersonal.models.matrix_factorization import matrix_factorization
+from fedpersonal.partition import PartitionedModel
+from fedpersonal.tasks.rating_data import EvaluationData, RatingData
+from fedpersonal.training import build_packed_process, build_per_client_process
+
+_EVALUATED_TOGETHER = 100
+
+
+def one_user_model(data: RatingData, **options: Any) -> PartitionedModel:
+    """Returns matrix factorization with the user's embedding and bias as local variables.
+
+    Args:
+        data: The ratings, for the number of items.
+        **options: Of `matrix_factorization`.
+    """
+    biases = bool(options.get("use_biases"))
+    return PartitionedModel(
+        matrix_factorization(num_items=data.num_items, **options),
+        local_layers=("user_embedding", "user_bias") if biases else ("user_embedding",),
+        metrics=RATING_METRICS,
+        lookups={"item_embedding": "item", **({"item_bias": "item"} if biases else {})},
+    )
+
+
+def all_users_model(data: RatingData, **options: Any) -> PartitionedModel:
+    """Returns matrix factorization with a global table of users, each owning its row.
+
+    Args:
+        data: The ratings, for the numbers of users and items.
+        **options: Of `matrix_factorization`.
+    """
+    lookups = {"item_embedding": "item", "user_embedding": "user"}
+    if options.get("use_biases"):
+        lookups.update(item_bias="item", user_bias="user")
+    return PartitionedModel(
+        matrix_factorization(num_items=data.num_items, num_users=data.num_users, **options),
+        metrics=RATING_METRICS,
+        lookups=lookups,
+        owned_tables=[layer for layer, feature in lookups.items() if feature == "user"],
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RatingTraining:
+    """A training process and how its cohorts are made.
+
+    Attributes:
+        process: `initialize()`, and `next(state, cohort)` with flat training metrics.
+        cohort_fn: Round number to cohort.
+        crossings: What the process broadcasts and aggregates.
+    """
+
+    process: Any
+    cohort_fn: Callable[[int], Any]
+    crossings: list[Crossing]
+
+
+def build_training(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    train: ClientDataset,
+    *,
+    server_optimizer: Any,
+    sample: Callable[[int], np.ndarray],
+    clients_per_round: int,
+    batch_size: int,
+    execution: str = "packed",
+    seed: int = 0,
+) -> RatingTraining:
+    """Builds federated training.
+
+    Args:
+        model: The partitioned model.
+        algorithm: What a client does.
+        train: The training clients.
+        server_optimizer: A `tff.learning.optimizers.Optimizer`.
+        sample: Round number to the indices of the clients that take part.
+        clients_per_round: The most that `sample` returns.
+        batch_size: Examples a batch.
+        execution: `packed` or `per_client`.
+        seed: Seed of initial values.
+    """
+    if execution == "packed":
+        clients = math.ceil(clients_per_round / min(default_num_members(), clients_per_round))
+        process = build_packed_process(
+            model,
+            algorithm,
+            server_optimizer=server_optimizer,
+            clients=clients,
+            batch_size=batch_size,
+            seed=seed,
+        )
+        crossings = check_boundary(model, process.next)
+
+        def cohort_fn(round_number: int) -> Any:
+            return pack_cohort(
+                model,
+                train,
+                sample(round_number),
+                clients=clients,
+                batch_size=batch_size,
+                touched_data=algorithm.touched_data,
+            )
+
+    else:
+        learning_process = build_per_client_process(
+            model, algorithm, server_optimizer=server_optimizer, seed=seed
+        )
+        crossings = check_boundary(model, learning_process.next)
+        process = _FlatMetrics(learning_process)
+
+        def cohort_fn(round_number: int) -> Any:
+            return client_datasets(model, train, sample(round_number), batch_size=batch_size)
+
+    return RatingTraining(process, cohort_fn, crossings)
+
+
+def build_centralized_training(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    train: ClientDataset,
+    *,
+    server_optimizer: Any,
+    batch_size: int,
+    seed: int = 0,
+) -> RatingTraining:
+    """Builds training without federation: one client that holds all data, shuffled each round.
+
+    A round is one pass over the data when the algorithm's only phase has one epoch.
+
+    Args:
+        model: A model without local variables.
+        algorithm: `fed_avg`.
+        train: The training clients, to be pooled.
+        server_optimizer: SGD of rate 1, to take the pooled client's result as it is.
+        batch_size: Examples a batch.
+        seed: Seed of initial values and of the shuffles.
+    """
+    process = build_packed_process(
+        model,
+        algorithm,
+        server_optimizer=server_optimizer,
+        clients=1,
+        batch_size=batch_size,
+        seed=seed,
+    )
+
+    def cohort_fn(round_number: int) -> Any:
+        order = np.random.default_rng([seed, round_number]).permutation(train.num_examples)
+        pooled = ClientDataset(
+            client_ids=np.array(["everyone"], object),
+            offsets=np.array([0, train.num_examples]),
+            features={k: v[order] for k, v in train.features.items()},
+            labels=train.labels[order],
+        )
+        return pack_cohort(model, pooled, [0], clients=1, batch_size=batch_size)
+
+    return RatingTraining(process, cohort_fn, check_boundary(model, process.next))
+
+
+class RatingEvaluation:
+    """Evaluates ratings and rankings of a fixed set of clients, again and again."""
+
+    def __init__(
+        self,
+        model: PartitionedModel,
+        algorithm: Algorithm,
+        data: EvaluationData,
+        *,
+        batch_size: int,
+        seed: int = 0,
+    ):
+        """Packs the clients and builds the computations.
+
+        Args:
+            model: The partitioned model.
+            algorithm: Its phases that move local variables alone personalise before prediction.
+            data: The clients.
+            batch_size: Examples a batch of the support set.
+            seed: Seed of local variables' initial values.
+        """
+        items = data.candidates.reshape(-1)
+        width = data.candidates.shape[1]
+        users = data.query.features["user"][data.query.offsets[:-1]] if len(items) else items
+        candidates = ClientDataset(
+            client_ids=data.query.client_ids,
+            offsets=np.arange(0, len(items) + 1, width),
+            features={"item": items, "user": np.repeat(users, width)},
+            labels=np.zeros(len(items), np.float32),
+        )
+        self._client_ids = data.query.client_ids
+        self._ratings = self._packed(model, algorithm, data.support, data.query, batch_size, seed)
+        self._ranking = self._packed(
+            model, algorithm, data.ranking_support, candidates, batch_size, seed
+        )
+
+    @staticmethod
+    def _packed(model, algorithm, support, query, batch_size, seed):
+        clients = min(_EVALUATED_TOGETHER, support.num_clients)
+        members = pack_evaluation(model, support, query, clients=clients, batch_size=batch_size)
+        evaluation = Evaluation(
+            model,
+            algorithm.personalization,
+            clients=clients,
+            batch_size=batch_size,
+            query_width=members[0]["query"]["mask"].shape[2],
+            seed=seed,
+        )
+        return evaluation, members
+
+    def ratings(self, weights: Mapping[str, np.ndarray]) -> ClientResults:
+        """Predicts every client's query ratings."""
+        evaluation, members = self._ratings
+        return evaluation(weights, members, self._client_ids)
+
+    def ranking(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Ranks every client's candidates: `hr@10` and `ndcg@10`, each (num_clients,)."""
+        evaluation, members = self._ranking
+        scores = evaluation(weights, members, self._client_ids).predictions
+        return ranking_metrics(rank_of_first(scores), at=10)
+
+
+class _FlatMetrics:
+    """A learning process whose output carries its clients' training metrics alone."""
+
+    def __init__(self, process: Any):
+        self._process = process
+        self.initialize = process.initialize
+
+    def next(self, state: Any, cohort: Any) -> Any:
+        output = self._process.next(state, cohort)
+        return output._replace(metrics=output.metrics["client_work"]["train"])

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import collections
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpersonal.errors import UserError
+from fedpersonal.simulation import loop, run_folder
+
+State = collections.namedtuple("State", ["weights", "rounds"])
+
+
+class Process:
+    """Moves the weights towards the cohort; the loss is exact in float32."""
+
+    def __init__(self, *, stop_in=None, error=KeyboardInterrupt, loss=None):
+        self._stop_in = stop_in
+        self._error = error
+        self._loss = loss or (lambda round_number: 1 / round_number)
+
+    def initialize(self):
+        return State(np.zeros(4, np.float32), 0)
+
+    def next(self, state, cohort):
+        round_number = state.rounds + 1
+        if round_number == self._stop_in:
+            raise self._error
+        metrics = {"loss": self._loss(round_number), "deep": {"mean": cohort.mean()}, "none": ()}
+        weights = state.weights * np.float32(0.9) + cohort
+        return types.SimpleNamespace(state=State(weights, round_number), metrics=metrics)
+
+
+def _cohort(round_number):
+    return np.random.default_rng(round_number).normal(size=4).astype(np.float32)
+
+
+def _evaluate(state, round_number):
+    assert state.rounds == round_number
+    return {"rmse": float(np.abs(state.weights).sum())}
+
+
+def _run(path, process=None, **options):
+    defaults = {
+        "process": process or Process(),
+        "cohort_fn": _cohort,
+        "run_folder": run_folder.RunFolder.open(path, {}),
+        "total_rounds": 10,
+        "evaluate_fn": _evaluate,
+        "rounds_per_eval": 4,
+        "rounds_per_checkpoint": 3,
+        "progress": False,
+    }
+    return loop.run_rounds(**{**defaults, **options})
+
+
+def _metrics(path):
+    table = pd.read_csv(path / "metrics.csv", float_precision="round_trip")
+    return table.drop(columns="seconds")
+
+
+def _assert_same_run(path, result, undisturbed_path, undisturbed):
+    pd.testing.assert_frame_equal(_metrics(path), _metrics(undisturbed_path), check_exact=True)
+    assert result.state.weights.tobytes() == undisturbed.state.weights.tobytes()
+    assert result.state.rounds == undisturbed.state.rounds
+
+
+def test_runs_every_round_once_in_order(tmp_path):
+    result = _run(tmp_path)
+    expected = np.zeros(4, np.float32)
+    for round_number in range(1, 11):
+        expected = expected * np.float32(0.9) + _cohort(round_number)
+    assert result.state.weights.tobytes() == expected.tobytes()
+    assert (result.rounds_run, result.resumed_from) == (10, 0)
+    metrics = _metrics(tmp_path)
+    assert list(metrics.columns) == ["round", "train/loss", "train/deep/mean", "eval/rmse"]
+    assert list(metrics["round"]) == list(range(1, 11))
+    assert list(metrics["train/loss"]) == [1 / r for r in range(1, 11)]
+    evaluated = metrics[metrics["eval/rmse"].notna()]
+    assert list(evaluated["round"]) == [4, 8, 10]
+
+
+@pytest.mark.parametrize("stop_in", [1, 2, 3, 4, 7, 10])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError])
+def test_stopped_run_goes_on_to_the_same_bits(tmp_path, stop_in, error):
+    undisturbed = _run(tmp_path / "undisturbed")
+    path = tmp_path / "stopped"
+    with pytest.raises(error):
+        _run(path, Process(stop_in=stop_in, error=error))
+    result = _run(path)
+    assert result.resumed_from == stop_in - 1
+    assert result.rounds_run == 11 - stop_in
+    _assert_same_run(path, result, tmp_path / "undisturbed", undisturbed)
+
+
+def test_stop_in_evaluation_repeats_its_round(tmp_path):
+    undisturbed = _run(tmp_path / "undisturbed")
+
+    def stop(state, round_number):
+        if round_number == 8:
+            raise KeyboardInterrupt
+        return _evaluate(state, round_number)
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path / "stopped", evaluate_fn=stop)
+    result = _run(tmp_path / "stopped")
+    assert result.resumed_from == 7
+    _assert_same_run(tmp_path / "stopped", result, tmp_path / "undisturbed", undisturbed)
+
+
+def test_finished_run_returns_its_state_and_may_be_prolonged(tmp_path):
+    first = _run(tmp_path / "run")
+    again = _run(tmp_path / "run")
+    assert (again.rounds_run, again.resumed_from) == (0, 10)
+    assert again.train_wall_seconds == first.train_wall_seconds
+    assert again.median_round_seconds == first.median_round_seconds
+    longer = _run(tmp_path / "run", total_rounds=12)
+    assert (longer.rounds_run, longer.resumed_from) == (2, 10)
+    assert longer.state.weights.tobytes() == (
+        _run(tmp_path / "other", total_rounds=12).state.weights.tobytes()
+    )
+    with pytest.raises(UserError, match="total_rounds is 5, but .* already at round 12"):
+        _run(tmp_path / "run", total_rounds=5)
+
+
+def test_times_are_those_of_training_over_all_sessions(tmp_path):
+    class Slow(Process):
+        def next(self, state, cohort):
+            time.sleep(0.02)
+            return super().next(state, cohort)
+
+    def slow_evaluation(state, round_number):
+        time.sleep(0.1)
+        return {"rmse": 1.0}
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path, Slow(stop_in=6), evaluate_fn=slow_evaluation, rounds_per_eval=1)
+    result = _run(tmp_path, Slow(), evaluate_fn=slow_evaluation, rounds_per_eval=1)
+    assert 0.2 <= result.train_wall_seconds < 0.6
+    assert 0.02 <= result.median_round_seconds < 0.06
+    seconds = pd.read_csv(tmp_path / "metrics.csv")["seconds"]
+    assert result.train_wall_seconds == pytest.approx(seconds.sum(), abs=1e-4)
+    assert result.median_round_seconds == seconds.median()
+
+
+def test_next_cohort_is_made_while_a_round_runs(tmp_path):
+    begun = collections.defaultdict(threading.Event)
+    makers = set()
+
+    def cohort(round_number):
+        makers.add(threading.current_thread())
+        begun[round_number].set()
+        return _cohort(round_number)
+
+    class Waiting(Process):
+        def next(self, state, cohort):
+            if state.rounds + 2 <= 10:
+                assert begun[state.rounds + 2].wait(5)
+            assert not begun[state.rounds + 3].is_set()
+            return super().next(state, cohort)
+
+    _run(tmp_path, Waiting(), cohort_fn=cohort)
+    assert max(begun[r].is_set() and r for r in begun) == 10
+    assert len(makers) == 1 and threading.main_thread() not in makers
+
+
+def test_error_in_a_cohort_reaches_the_caller(tmp_path):
+    def cohort(round_number):
+        if round_number == 6:
+            raise UserError("client 7 has no examples")
+        return _cohort(round_number)
+
+    with pytest.raises(UserError, match="client 7"):
+        _run(tmp_path, cohort_fn=cohort)
+    assert _run(tmp_path).resumed_from == 5
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, np.float32("nan")])
+def test_diverged_training_stops(tmp_path, value):
+    process = Process(loss=lambda round_number: value if round_number == 5 else 1.0)
+    with pytest.raises(UserError, match="train/loss is (nan|inf) in round 5.* lower learning rate"):
+        _run(tmp_path, process)
+    assert len(_metrics(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("option", ["total_rounds", "rounds_per_eval", "rounds_per_checkpoint"])
+def test_names_the_option_out_of_range(tmp_path, option):
+    with pytest.raises(UserError, match=f"{option} is 0"):
+        _run(tmp_path, **{option: 0})
+
+
+def test_metrics_must_be_numbers(tmp_path):
+    with pytest.raises(TypeError, match=r"eval/confusion is a ndarray of shape \(2, 2\)"):
+        _run(tmp_path, evaluate_fn=lambda state, round_number: {"confusion": np.eye(2)})
+
+
+def test_away_from_a_terminal_progress_is_some_lines(tmp_path, capfd):
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path, Process(stop_in=95), total_rounds=100, progress=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines[:-1]] == [
+        f"round {r}/100" for r in range(10, 91, 10)
+    ]
+    assert "train/loss 0.1, " in lines[0] and "eval/rmse " in lines[0]
+    assert lines[-1] == "Stopped after round 94; the same command goes on from there."
+    _run(tmp_path, total_rounds=100, progress=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "Going on after round 94."
+    assert lines[1].startswith("round 100/100")
+
+
+def test_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path):
+    # Forks: they must come from a process without threads, hence not from this one.
+    driver = pathlib.Path(__file__).with_name("kill_everywhere.py")
+    output = subprocess.run(
+        [sys.executable, driver, tmp_path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert output.returncode == 0, output.stderr
+    report = json.loads(output.stdout)
+    assert report["different"] == []
+    assert report["kills"] >= 40
+    # Some kills came before the first checkpoint, others after the second.
+    assert {0, 3, 6} <= set(report["resumed_from"])

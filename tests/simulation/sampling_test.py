@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpersonal.errors import UserError
+from fedpersonal.simulation import sampling
+
+
+def _sampler(**options):
+    return sampling.ClientSampler(**{"num_clients": 50, "clients_per_round": 10, "seed": 3, **options})
+
+
+def test_draws_distinct_clients():
+    for round_number in range(1, 200):
+        drawn = _sampler().sample(round_number)
+        assert len(set(drawn)) == len(drawn) == 10
+        assert drawn.min() >= 0 and drawn.max() < 50
+
+
+def test_draw_depends_on_seed_and_round_alone():
+    forwards, backwards = _sampler(dropout_rate=0.3), _sampler(dropout_rate=0.3)
+    first = [forwards.sample(r) for r in range(1, 20)]
+    second = [backwards.sample(r) for r in reversed(range(1, 20))][::-1]
+    for one, other in zip(first, second):
+        np.testing.assert_array_equal(one, other)
+    assert not np.array_equal(_sampler().sample(1), _sampler().sample(2))
+    assert not np.array_equal(_sampler().sample(1), _sampler(seed=4).sample(1))
+
+
+def test_every_client_is_drawn_equally_often():
+    counts = np.zeros(50)
+    for round_number in range(5000):
+        counts[_sampler().sample(round_number)] += 1
+    # Each count is binomial(5000, 0.2): 1000 with standard deviation 28.
+    assert np.all(np.abs(counts - 1000) < 5 * 28.3)
+
+
+def test_dropouts_leave_the_draw_otherwise_alone():
+    for round_number in range(50):
+        drawn = _sampler().sample(round_number)
+        stayed = _sampler(dropout_rate=0.5).sample(round_number)
+        np.testing.assert_array_equal(stayed, drawn[np.isin(drawn, stayed)])
+
+
+def test_dropout_rate_is_the_share_that_leaves():
+    stayed = sum(len(_sampler(dropout_rate=0.3).sample(r)) for r in range(3000))
+    # 30,000 draws of one that stays with chance 0.7: standard deviation 79.
+    assert abs(stayed - 21_000) < 5 * 79.4
+
+
+def test_one_client_stays_in_any_case():
+    sampler = _sampler(clients_per_round=2, dropout_rate=0.99)
+    sizes = [len(sampler.sample(r)) for r in range(500)]
+    assert min(sizes) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_clients": 0}, "num_clients is 0"),
+        ({"clients_per_round": 51}, "clients_per_round is 51.* between 1 and .* 50"),
+        ({"clients_per_round": 0}, "clients_per_round is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"dropout_rate": 1.0}, "dropout_rate is 1.0"),
+    ],
+)
+def test_names_the_option_out_of_range(options, message):
+    with pytest.raises(UserError, match=message):
+        _sampler(**options)
