@@ -9,12 +9,13 @@ HERE = Path(__file__).parent
 
 
 def version() -> str:
-    """Reads the version without importing the package, whose dependencies may be missing."""
+    """Reads the version off the source, without importing dependencies."""
     text = (HERE / "fedpersonal" / "__init__.py").read_text(encoding="utf-8")
     return re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE).group(1)
 
 
 def long_description() -> str:
+    """Returns the README, where there is one."""
     readme = HERE / "README.md"
     return readme.read_text(encoding="utf-8") if readme.exists() else ""
 
@@ -45,6 +46,7 @@ setup(
         "pandas>=2.0,<2.4",
         "psutil>=5.9",
         "tabulate>=0.9",
+        "tensorboard>=2.14.1,<2.15",
         "tensorflow>=2.14.1,<2.15",
         "tensorflow-datasets==4.9.3",
         "tensorflow-federated==0.87.0",

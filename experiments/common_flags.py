@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import pathlib
+import sys
 from typing import Any
 
 from absl import flags
@@ -47,7 +49,7 @@ def define_common_flags(**defaults: Any) -> None:
     flags.disclaim_key_flags()
     _text("data_dir", default, "The folder with the data.")
     _text("output_dir", default, "The run folder. [default: results/<experiment_name>]")
-    _text("experiment_name", default, "A name for the run.")
+    _text("experiment_name", default, "The run's name. [default: the program's name]")
     _whole("total_rounds", default, "How many rounds to train.")
     _whole("clients_per_round", default, "How many clients are drawn for a round.")
     _whole("client_batch_size", default, "How many examples a client's batch has.")
@@ -77,7 +79,8 @@ def flag_values() -> dict[str, Any]:
 
 def run_folder_path() -> str:
     """Returns `--output_dir`, or its default, results/<experiment_name>."""
-    return FLAGS.output_dir or f"results/{FLAGS.experiment_name}"
+    name = FLAGS.experiment_name or pathlib.Path(sys.argv[0]).stem
+    return FLAGS.output_dir or f"results/{name}"
 
 
 def _text(name: str, default: dict[str, Any], meaning: str) -> None:
@@ -96,6 +99,6 @@ def _rate(name: str, default: dict[str, Any], meaning: str) -> None:
     flags.DEFINE_float(name, default[name], meaning)
     flags.register_validator(
         name,
-        lambda value: value > 0 and math.isfinite(value),
+        lambda value: value is None or (value > 0 and math.isfinite(value)),
         message="a finite number above 0 is needed",
     )

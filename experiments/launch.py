@@ -76,5 +76,6 @@ def _parse_flags(argv: list[str]) -> None:
 
 
 def _fail(error: object) -> None:
-    print("error:", " ".join(str(error).split()), file=sys.stderr)
+    line = " ".join(str(error).replace("ERROR::", "").split())
+    print("error:", line, file=sys.stderr)
     sys.exit(_MISTAKE)

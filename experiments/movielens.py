@@ -37,6 +37,7 @@ flags.DEFINE_integer("max_ratings_per_user", 300, "Ratings kept of a user; 0: al
 flags.DEFINE_float("dropout_rate", 0.0, "Share of drawn clients that drop out.", 0.0, 0.99)
 
 flags.DEFINE_integer("embedding_dim", 50, "Size of an embedding, K.", lower_bound=1)
+flags.DEFINE_float("embedding_stddev", 0.1, "Deviation of initial embeddings.", lower_bound=0.0)
 flags.DEFINE_bool("use_biases", False, "Add a local user bias and a global item bias.")
 flags.DEFINE_float("rating_offset", 0.0, "Constant added to each prediction.")
 flags.DEFINE_float("l2", 0.0, "Penalty of the embeddings in use.", lower_bound=0.0)
@@ -59,7 +60,10 @@ flags.DEFINE_enum(
     "weighting", "num_examples", ["num_examples", "uniform"], "Weight of a client's update."
 )
 
-_ZERO_MEANS_NONE = ("max_ratings_per_user", "max_reconstruction_steps", "max_update_steps")
+flags.DEFINE_float("max_update_norm", 0.0, "Bound on a client's update; 0: none.", lower_bound=0.0)
+
+_ZERO_MEANS_NONE = (
+    "max_update_norm", "max_ratings_per_user", "max_reconstruction_steps", "max_update_steps")
 
 
 def load_ratings():

@@ -87,14 +87,21 @@ class Algorithm:
             examples it processed, its weight.
         local_variables: `none`, or `rebuilt` from their initial value in every round.
         weighting: Weight of a client's update: `num_examples` of the last phase, or `uniform`.
+        max_update_norm: Bound on the Euclidean norm of a client's whole update, which is scaled
+            down to it; None for no bound.
     """
 
     name: str
     phases: tuple[Phase, ...]
     local_variables: str
     weighting: str = "num_examples"
+    max_update_norm: Optional[float] = None
 
     def __post_init__(self):
+        if self.max_update_norm is not None and not self.max_update_norm > 0:
+            raise ValueError(
+                f"Algorithm: max_update_norm must be positive, not {self.max_update_norm}."
+            )
         check_choice("Algorithm", "local_variables", self.local_variables, LOCAL_VARIABLES)
         check_choice("Algorithm", "weighting", self.weighting, WEIGHTINGS)
         if not self.phases or not isinstance(self.phases[-1], GradientPhase):

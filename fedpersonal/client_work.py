@@ -106,8 +106,13 @@ def train_clients(
     finite = tf.reduce_all(
         [_all_finite(u) for u in updates.values()] + [tf.math.is_finite(sums["loss"])], axis=0
     )
+    if algorithm.max_update_norm is not None:
+        updates = _clip(updates, algorithm.max_update_norm)
     keep = tf.cast(finite, tf.float32)
-    weights = num_examples if algorithm.weighting == "num_examples" else tf.ones_like(num_examples)
+    weights = num_examples
+    if algorithm.weighting == "uniform":
+        # A stack may be filled up with clients that do not exist.
+        weights = tf.reduce_max(examples.mask, [1, 2])
     return ClientOutput(
         updates={k: _where_client(finite, u, tf.zeros_like(u)) for k, u in updates.items()},
         weights=weights * keep,
@@ -120,15 +125,40 @@ def train_clients(
 def starting_values(
     model: PartitionedModel, global_values: Values, examples: Examples, seed: tf.Tensor
 ) -> ClientValues:
-    """Joins broadcast global values with fresh local ones, equal for all clients of the stack."""
-    clients = tf.shape(examples.mask)[0]
-    fresh = model.initial_values(model.local_variables, seed)
-    return ClientValues(dict(global_values), {k: _tile(v, clients) for k, v in fresh.items()})
+    """Joins broadcast global values with fresh local ones, drawn by each client for itself.
+
+    A client's draw depends on the seed and on its own examples, and so on nothing of how clients
+    are executed.
+    """
+    if not model.local_variables:
+        return ClientValues(dict(global_values), {})
+    prints = _fingerprints(examples)
+    seeds = tf.stack([prints + seed[0], tf.zeros_like(prints) + seed[1]], axis=-1)
+    # Not over_clients: vectorised random draws do not exist.
+    fresh = tf.map_fn(
+        lambda own: model.initial_values(model.local_variables, own),
+        seeds,
+        fn_output_signature={
+            v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.local_variables
+        },
+    )
+    fresh = {k: tf.ensure_shape(v, [seeds.shape[0], *v.shape[1:]]) for k, v in fresh.items()}
+    return ClientValues(dict(global_values), fresh)
+
+
+def _fingerprints(examples: Examples) -> tf.Tensor:
+    """Returns an int32 for each client that follows from its examples, whatever their padding."""
+    total = tf.zeros([_clients(examples)], tf.int32)
+    for column in tf.nest.flatten((examples.features, examples.labels)):
+        is_word = column.dtype.size == 4
+        bits = tf.bitcast(column, tf.int32) if is_word else tf.cast(column, tf.int32)
+        total += tf.reduce_sum(bits, axis=list(range(1, bits.shape.rank)))
+    return total
 
 
 def own_copies(model: PartitionedModel, shared: Values, examples: Examples) -> Values:
     """Gives every client a copy of its own of shared values; of tables, of the rows it touches."""
-    clients = _static_or_dynamic_clients(examples)
+    clients = _clients(examples)
     return {
         name: tf.gather(value, examples.rows[name])
         if name in model.tables
@@ -326,14 +356,22 @@ def batch_metric_sums(
     return {k: tf.reduce_sum(tf.where(batch.mask > 0, v, 0.0), -1) for k, v in values.items()}
 
 
+class _RunTimeSpec:
+    """Stands in for a `tf.TensorSpec`: a table's number of touched rows is known at run time."""
+
+    def __init__(self, value: tf.Tensor):
+        is_static = value.shape.is_fully_defined()
+        self.shape = value.shape if is_static else tf.shape(value)
+        self.dtype = value.dtype
+
+
 class _ClientOptimizer:
     """A TFF optimizer that steps a stack of clients, each with a state of its own."""
 
     def __init__(self, optimizer: Any, values: Values, model: PartitionedModel):
         self._optimizer = optimizer
         self._tables = [name for name in values if name in model.tables]
-        # Not specs: a table's number of touched rows is known at run time only.
-        state = optimizer.initialize({k: v[0] for k, v in values.items()})
+        state = optimizer.initialize({k: _RunTimeSpec(v[0]) for k, v in values.items()})
         if self._tables and "weight_decay" in state:
             raise ValueError(
                 f"weight decay moves rows that a client never touches; {self._tables} cannot be "
@@ -425,8 +463,15 @@ def _tile(value: tf.Tensor, clients: Any) -> tf.Tensor:
     return tf.tile(value[tf.newaxis], [clients] + [1] * value.shape.rank)
 
 
-def _static_or_dynamic_clients(examples: Examples) -> Any:
+def _clients(examples: Examples) -> Any:
     return examples.mask.shape[0] or tf.shape(examples.mask)[0]
+
+
+def _clip(updates: Values, max_norm: float) -> Values:
+    """Scales each client's update, all variables together, down to a norm."""
+    squares = [tf.reduce_sum(tf.square(u), list(range(1, u.shape.rank))) for u in updates.values()]
+    scale = max_norm / tf.maximum(tf.sqrt(tf.add_n(squares)), max_norm)
+    return {k: u * tf.reshape(scale, [-1] + [1] * (u.shape.rank - 1)) for k, u in updates.items()}
 
 
 def _all_finite(values: tf.Tensor) -> tf.Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -251,6 +252,7 @@ def _seeded(initial_value: Any, shape: tuple[int, ...], dtype: tf.DType):
         if hasattr(initializer, "_random_generator"):
             seeded = copy.copy(initializer)
             seeded._random_generator = _SeededDraws(seed)
+            seeded._used = False  # Else Keras warns of equal values, which the seed sees to.
             value = seeded(shape, dtype=dtype)
         else:
             value = initial_value() if callable(initial_value) else initial_value
@@ -272,7 +274,9 @@ def _inspect(
         created.append((variable, kwargs.get("initial_value")))
         return variable
 
-    with tf.Graph().as_default(), tf.variable_creator_scope(record):
+    with tf.Graph().as_default(), tf.variable_creator_scope(record), warnings.catch_warnings():
+        # Initializers that two layers share draw from seeds of their own.
+        warnings.filterwarnings("ignore", message="The initializer .* is unseeded")
         model = build_model()
         if not isinstance(model, tf.keras.Model):
             raise ValueError(f"build_model must return a tf.keras.Model, it returned {model!r}.")

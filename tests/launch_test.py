@@ -81,7 +81,7 @@ def _run(start):
 
 
 def test_main_sees_the_flags_and_nothing_heavy_is_loaded_before(run, tmp_path):
-    status, output, errors = run("--seed=5", "--algorithm=fed_avg", "--nouse_cprofile_for_profiling")
+    status, output, errors = run("--seed=5", "--algorithm=fed_avg")
     assert (status, errors) == (0, "")
     seen = json.loads(output)
     assert seen["heavy"] == []

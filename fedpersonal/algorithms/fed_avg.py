@@ -18,6 +18,7 @@ def fed_avg(
     epochs: int = 1,
     max_steps: Optional[int] = None,
     weighting: str = "num_examples",
+    max_update_norm: Optional[float] = None,
 ) -> Algorithm:
     """Returns the one phase of FedAvg: all variables on all of the client's data.
 
@@ -26,10 +27,15 @@ def fed_avg(
         epochs: Passes over the client's data.
         max_steps: Bound on the steps of all epochs.
         weighting: `num_examples` or `uniform`.
+        max_update_norm: Bound on the norm of a client's update, or None.
     """
     phase = GradientPhase(
         variables="all", data="all", optimizer=client_optimizer, epochs=epochs, max_steps=max_steps
     )
     return Algorithm(
-        name="fed_avg", phases=(phase,), local_variables="none", weighting=weighting
+        name="fed_avg",
+        phases=(phase,),
+        local_variables="none",
+        weighting=weighting,
+        max_update_norm=max_update_norm,
     )

@@ -27,6 +27,7 @@ def fed_recon(
     ridge_l2: float = 10.0,
     ridge_bias_l2: Optional[float] = None,
     weighting: str = "num_examples",
+    max_update_norm: Optional[float] = None,
 ) -> Algorithm:
     """Returns FedRecon's two phases (section 4: R on the support set, U on the query set).
 
@@ -45,6 +46,7 @@ def fed_recon(
         ridge_l2: Weight of the local variables' squared norm in the `ridge` reconstruction.
         ridge_bias_l2: The same for scalar local variables; None stands for `ridge_l2`.
         weighting: `num_examples` (of the query set, n_i) or `uniform`.
+        max_update_norm: Bound on the norm of a client's update, or None.
 
     Raises:
         ValueError: If an option is none of the values listed, or gradient reconstruction has no
@@ -73,5 +75,9 @@ def fed_recon(
         max_steps=max_update_steps,
     )
     return Algorithm(
-        name="fed_recon", phases=(rebuild, update), local_variables="rebuilt", weighting=weighting
+        name="fed_recon",
+        phases=(rebuild, update),
+        local_variables="rebuilt",
+        weighting=weighting,
+        max_update_norm=max_update_norm,
     )

@@ -51,6 +51,7 @@ def matrix_factorization(
     mean_rating: float = 0.0,
     l2: float = 0.0,
     embedding_initializer="uniform",
+    user_initializer=None,
 ) -> Callable[[], tf.keras.Model]:
     """Returns a builder of R ~ P Q^T as a Keras model of input `item` (and `user`).
 
@@ -67,10 +68,13 @@ def matrix_factorization(
         l2: Weight of the squared norms of the embeddings and biases in use, added to the loss of
             each example.
         embedding_initializer: A Keras initializer of the embeddings; biases start from 0.
+        user_initializer: The same for user embeddings alone; None for `embedding_initializer`.
 
     Returns:
         A function without arguments that returns the model; its output has shape (batch,).
     """
+
+    user_start = embedding_initializer if user_initializer is None else user_initializer
 
     def user_vector(inputs, name: str, size: int, initializer):
         if num_users is None:
@@ -90,7 +94,7 @@ def matrix_factorization(
         inputs = {"item": tf.keras.Input([], dtype=tf.int32, name="item")}
         if num_users is not None:
             inputs["user"] = tf.keras.Input([], dtype=tf.int32, name="user")
-        user = user_vector(inputs, "user_embedding", embedding_dim, embedding_initializer)
+        user = user_vector(inputs, "user_embedding", embedding_dim, user_start)
         item = item_vector(inputs, "item_embedding", embedding_dim, embedding_initializer)
         vectors = [user, item]
         rating = tf.reduce_sum(user * item, axis=-1) + mean_rating

@@ -21,6 +21,9 @@ _GRAY = "#555555"
 # So many points are marked; a training curve of more is drawn as its moving average.
 _FEW_ROUNDS = 30
 _WINDOWS_A_RUN = 25
+# The first rounds, as a share of a run, and how many times wider than the rest they may spread.
+_START = 0.2
+_MUCH = 3
 
 
 def plot_learning_curve(
@@ -82,11 +85,22 @@ def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
     ax.set_xlabel("round")
     ax.set_ylabel(metric.replace("_", " "))
     ax.set_xlim(0, table.index.max() * 1.02)
+    _look_past_the_start(ax, table)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=9, colors=_GRAY)
     ax.legend(frameon=False, fontsize=9)
+
+
+def _look_past_the_start(ax: Axes, table: pd.DataFrame) -> None:
+    """Lets the first rounds leave the panel where they would flatten all that follows."""
+    later = table[table.index > _START * table.index.max()]
+    low, high = later.min().min(), later.max().max()
+    whole = table.max().max() - table.min().min()
+    if high > low and whole > _MUCH * (high - low):
+        margin = (high - low) * 0.15
+        ax.set_ylim(low - margin, high + margin)
 
 
 def _draw_training(ax: Axes, curve: pd.Series, color: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal import runtime
@@ -63,7 +64,9 @@ class RatingOptions:
         ridge_l2: Penalty of ridge reconstruction.
         ridge_bias_l2: The same for the user bias; None for `ridge_l2`.
         weighting: `num_examples` or `uniform`.
+        max_update_norm: Bound on the norm of a client's update, or None.
         embedding_dim: K.
+        embedding_stddev: Standard deviation of the embeddings' normal initial values.
         use_biases: Whether the model has user and item biases.
         rating_offset: Constant added to predictions.
         l2: Penalty of the embeddings in use, in the loss.
@@ -95,7 +98,9 @@ class RatingOptions:
     ridge_l2: float = 10.0
     ridge_bias_l2: Optional[float] = None
     weighting: str = "num_examples"
+    max_update_norm: Optional[float] = None
     embedding_dim: int = 50
+    embedding_stddev: float = 0.1
     use_biases: bool = False
     rating_offset: float = 0.0
     l2: float = 0.0
@@ -147,6 +152,7 @@ def build_fed_recon(options: RatingOptions) -> Algorithm:
         ridge_l2=options.ridge_l2,
         ridge_bias_l2=options.ridge_bias_l2,
         weighting=options.weighting,
+        max_update_norm=options.max_update_norm,
     )
 
 
@@ -203,6 +209,9 @@ def build_experiment(ratings: Ratings, options: RatingOptions) -> RatingExperime
         "embedding_dim": options.embedding_dim,
         "use_biases": options.use_biases,
         "mean_rating": options.rating_offset,
+        "embedding_initializer": tf.keras.initializers.RandomNormal(
+            stddev=options.embedding_stddev
+        ),
         "l2": options.l2,
     }
     one_user = one_user_model(data, **model_options)
@@ -215,6 +224,7 @@ def build_experiment(ratings: Ratings, options: RatingOptions) -> RatingExperime
             epochs=options.update_epochs,
             max_steps=None if options.algorithm == "centralized" else options.max_update_steps,
             weighting=options.weighting,
+            max_update_norm=options.max_update_norm,
         )
     server_optimizer = build_server_optimizer(options)
     if options.algorithm == "centralized":

@@ -70,3 +70,11 @@ def test_draws_a_single_round(draw):
 def test_refuses_a_run_without_metrics(draw):
     with pytest.raises(UserError, match="metrics.csv has no metrics"):
         draw(_table(3)[["round", "seconds"]])
+
+
+def test_first_rounds_do_not_flatten_the_rest(draw):
+    table = _table(50)
+    table["train/loss"] = np.where(table["round"] < 5, 100.0, 1 + table["round"] / 50)
+    figure, _ = draw(table)
+    low, high = figure.axes[1].get_ylim()
+    assert 1.0 < low < 1.22 and 2.0 < high < 2.3

@@ -8,7 +8,8 @@ from fedpersonal.simulation import sampling
 
 
 def _sampler(**options):
-    return sampling.ClientSampler(**{"num_clients": 50, "clients_per_round": 10, "seed": 3, **options})
+    defaults = {"num_clients": 50, "clients_per_round": 10, "seed": 3}
+    return sampling.ClientSampler(**{**defaults, **options})
 
 
 def test_draws_distinct_clients():

@@ -1,0 +1,75 @@
+"""Resident memory of the program and its worker, at round 100 and at the last round.
+
+    python -m benchmarks.memory --rounds=1000
+
+Prints one line of JSON: megabytes at both rounds and the growth.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from experiments import launch
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("data_dir", None, "The folder of MovieLens-1M. [default: generated ratings]")
+flags.DEFINE_integer("rounds", 1000, "Rounds to run.", lower_bound=101)
+
+FIRST_LOOK = 100
+
+
+def main() -> None:
+    """Runs the paper's preset and looks at memory twice."""
+    import json
+
+    from benchmarks.rating_data import load
+    from fedpersonal import runtime
+    from fedpersonal.models.matrix_factorization import matrix_factorization
+    from fedpersonal.partition import PartitionedModel
+    from fedpersonal.simulation.sampling import ClientSampler
+    from fedpersonal.tasks.rating_experiment import (
+        RatingOptions,
+        build_fed_recon,
+        build_server_optimizer,
+    )
+    from fedpersonal.tasks.rating_prediction import build_training
+
+    train, num_items, name = load(FLAGS.data_dir, 0)
+    options = RatingOptions()
+    sampler = ClientSampler(
+        num_clients=train.num_clients, clients_per_round=options.clients_per_round, seed=0
+    )
+    training = build_training(
+        PartitionedModel(
+            matrix_factorization(num_items=num_items),
+            local_layers=("user_embedding",),
+            lookups={"item_embedding": "item"},
+        ),
+        build_fed_recon(options),
+        train,
+        server_optimizer=build_server_optimizer(options),
+        sample=sampler.sample,
+        clients_per_round=options.clients_per_round,
+        batch_size=options.client_batch_size,
+    )
+    state = training.process.initialize()
+    for round_number in range(1, FLAGS.rounds + 1):
+        state = training.process.next(state, training.cohort_fn(round_number)).state
+        if round_number == FIRST_LOOK:
+            early = runtime.rss_mb()
+    late = runtime.rss_mb()
+    print(
+        json.dumps(
+            {
+                "data": name,
+                "rounds": [FIRST_LOOK, FLAGS.rounds],
+                "resident_mb": [round(early, 1), round(late, 1)],
+                "growth_percent": round(100 * (late / early - 1), 2),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    launch.run(main)

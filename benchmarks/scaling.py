@@ -1,0 +1,82 @@
+"""How a FedRecon round's time grows with clients a round and with items.
+
+    python -m benchmarks.scaling
+
+Prints one line of JSON a measurement: the median seconds of a packed round on generated ratings.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from experiments import launch
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list("clients", ["10", "30", "100", "300", "1000"], "Clients a round, at 3,706 items.")
+flags.DEFINE_list("items", ["1000", "3706", "10000", "100000"], "Items, at 100 clients a round.")
+flags.DEFINE_integer("rounds", 10, "Rounds timed, each.", lower_bound=1)
+flags.DEFINE_integer("seed", 0, "Seed.", lower_bound=0)
+
+FEW_ITEMS = 3706
+FEW_CLIENTS = 100
+
+
+def main() -> None:
+    """Times every combination."""
+    import json
+    import statistics
+    import time
+
+    from benchmarks.rating_data import generate
+    from fedpersonal.datasets.ratings import to_client_dataset
+    from fedpersonal.models.matrix_factorization import matrix_factorization
+    from fedpersonal.partition import PartitionedModel
+    from fedpersonal.simulation.sampling import ClientSampler
+    from fedpersonal.tasks.rating_experiment import (
+        RatingOptions,
+        build_fed_recon,
+        build_server_optimizer,
+    )
+    from fedpersonal.tasks.rating_prediction import build_training
+
+    def seconds_a_round(clients: int, items: int) -> float:
+        train = to_client_dataset(generate(num_items=items, seed=FLAGS.seed))
+        options = RatingOptions(clients_per_round=clients)
+        sampler = ClientSampler(
+            num_clients=train.num_clients, clients_per_round=clients, seed=FLAGS.seed
+        )
+        training = build_training(
+            PartitionedModel(
+                matrix_factorization(num_items=items),
+                local_layers=("user_embedding",),
+                lookups={"item_embedding": "item"},
+            ),
+            build_fed_recon(options),
+            train,
+            server_optimizer=build_server_optimizer(options),
+            sample=sampler.sample,
+            clients_per_round=clients,
+            batch_size=options.client_batch_size,
+        )
+        state = training.process.initialize()
+        seconds = []
+        for round_number in range(FLAGS.rounds + 1):
+            cohort = training.cohort_fn(round_number)
+            begin = time.perf_counter()
+            state = training.process.next(state, cohort).state
+            seconds.append(time.perf_counter() - begin)
+        return statistics.median(seconds[1:])  # The first one compiles.
+
+    pairs = [(int(clients), FEW_ITEMS) for clients in FLAGS.clients]
+    pairs += [(FEW_CLIENTS, int(items)) for items in FLAGS.items]
+    for clients, items in dict.fromkeys(pairs):
+        seconds = seconds_a_round(clients, items)
+        print(
+            json.dumps({"clients": clients, "items": items, "seconds": round(seconds, 5)}),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    launch.run(main)

@@ -1,0 +1,50 @@
+"""The repository's Python binaries and tests."""
+
+load("@rules_python//python:defs.bzl", "py_binary", "py_library", "py_test")
+
+def python_binaries(deps, exclude = []):
+    """Makes a binary of every module of the folder that has a main: `foo.py` is `:foo`.
+
+    Args:
+      deps: What the binaries import.
+      exclude: Modules that are imported only.
+    """
+    for source in native.glob(["*.py"], exclude = ["__init__.py"] + exclude):
+        py_binary(
+            name = source[:-len(".py")],
+            srcs = [source],
+            legacy_create_init = 0,
+            visibility = ["//visibility:public"],
+            deps = deps,
+        )
+
+def pytest_tests(deps, data = []):
+    """Makes a test of every `*_test.py`, here and in folders below that have no BUILD file.
+
+    The other modules of the folder are the tests' helpers.
+
+    Args:
+      deps: What the tests import.
+      data: Files that the tests read.
+    """
+    py_library(
+        name = "helpers",
+        testonly = True,
+        srcs = native.glob(["**/*.py"], exclude = ["**/*_test.py"]),
+        visibility = ["//tests:__subpackages__"],
+    )
+    for source in native.glob(["**/*_test.py"]):
+        py_test(
+            name = source[:-len(".py")],
+            # Importing TensorFlow Federated alone takes up to 14 seconds.
+            timeout = "long",
+            srcs = [
+                source,
+                "//build_tools:pytest_main.py",
+            ],
+            args = ["$(rootpath %s)" % source],
+            data = data + ["//:pyproject.toml"],
+            legacy_create_init = 0,
+            main = "//build_tools:pytest_main.py",
+            deps = deps + [":helpers"],
+        )

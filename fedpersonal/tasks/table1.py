@@ -1,0 +1,147 @@
+"""Table 1 of the FedRecon paper (Singhal et al., section 5.2): MovieLens matrix factorization."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import tabulate
+
+from fedpersonal.datasets.ratings import Ratings
+from fedpersonal.simulation.atomic_files import atomic_write
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.tasks.rating_experiment import RatingOptions, run_experiment
+
+_CENTRALIZED = RatingOptions(
+    algorithm="centralized",
+    total_rounds=15,
+    client_batch_size=100,
+    client_learning_rate=5.0,
+    l2=0.02,
+    max_ratings_per_user=None,
+    rounds_per_eval=5,
+    rounds_per_checkpoint=5,
+)
+_FED_AVG = RatingOptions(algorithm="fed_avg", total_rounds=1000, rounds_per_eval=100)
+_FED_RECON = RatingOptions(algorithm="fed_recon", total_rounds=1000, rounds_per_eval=100)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        name: As in the paper.
+        paper_rmse: The paper's RMSE.
+        paper_accuracy: The paper's accuracy in per cent.
+        options: What to run.
+    """
+
+    name: str
+    paper_rmse: float
+    paper_accuracy: float
+    options: RatingOptions
+
+
+def _seen(options: RatingOptions) -> RatingOptions:
+    return dataclasses.replace(options, protocol="seen_users")
+
+
+ROWS = (
+    Row("Centralized + StandardEval", 0.923, 43.2, _seen(_CENTRALIZED)),
+    Row("Centralized + ReconEval", 1.36, 40.8, _CENTRALIZED),
+    Row("FedAvg + StandardEval", 0.939, 41.5, _seen(_FED_AVG)),
+    Row("FedAvg + ReconEval", 0.934, 40.0, _FED_AVG),
+    Row("FedRecon", 0.907, 43.3, _FED_RECON),
+)
+
+
+def run(
+    ratings: Ratings, output_dir: str, *, seeds: Sequence[int], scale_rounds: float = 1.0
+) -> list[dict[str, Any]]:
+    """Runs every row with every seed, each in a folder of its own that is gone on with.
+
+    Args:
+        ratings: The ratings.
+        output_dir: Receives the run folders, `table1.md` and `table1.json`.
+        seeds: Seeds to run each row with.
+        scale_rounds: Factor of the rounds of each row.
+
+    Returns:
+        A dictionary a row: name, the paper's and the measured RMSE and accuracy with standard
+        deviations over seeds, and their differences.
+    """
+    folder = pathlib.Path(output_dir)
+    table = []
+    for row in ROWS:
+        tests = [
+            _test(ratings, row, folder / _slug(row.name) / f"seed_{seed}", seed, scale_rounds)
+            for seed in seeds
+        ]
+        table.append(_summarize(row, tests))
+    with atomic_write(folder / "table1.json") as file:
+        json.dump({"dataset": ratings.name, "seeds": list(seeds), "rows": table}, file, indent=2)
+    with atomic_write(folder / "table1.md") as file:
+        file.write(as_markdown(table, ratings.name, len(seeds)) + "\n")
+    return table
+
+
+def as_markdown(table: Sequence[dict[str, Any]], dataset: str, num_seeds: int) -> str:
+    """Formats the table, paper beside measured."""
+    rows = [
+        [
+            row["name"],
+            f"{row['paper_rmse']:.3f}",
+            f"{row['rmse']:.3f} ± {row['rmse_sd']:.3f}",
+            f"{row['rmse_difference']:+.3f}",
+            f"{row['paper_accuracy']:.1f}",
+            f"{row['accuracy']:.1f} ± {row['accuracy_sd']:.1f}",
+            f"{row['accuracy_difference']:+.1f}",
+        ]
+        for row in table
+    ]
+    headers = ["", "RMSE, paper", "measured", "difference", "accuracy %, paper", "measured", "difference"]
+    title = f"Table 1 on {dataset}, mean ± standard deviation over {num_seeds} seeds"
+    if dataset != "movielens-1m":
+        title += " (a stand-in: the paper's figures are MovieLens-1M's)"
+    text = tabulate.tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return f"{title}\n\n{text}"
+
+
+def _test(
+    ratings: Ratings, row: Row, path: pathlib.Path, seed: int, scale_rounds: float
+) -> dict[str, float]:
+    """Returns the test metrics of one run, from its summary where it has ended."""
+    rounds = max(1, round(row.options.total_rounds * scale_rounds))
+    options = dataclasses.replace(row.options, seed=seed, total_rounds=rounds)
+    config = {**dataclasses.asdict(options), "dataset": ratings.name}
+    folder = RunFolder.open(path, config, ignore=())
+    summary = path / "summary.json"
+    if summary.exists():
+        return json.loads(summary.read_text())["test"]
+    print(f"{row.name}, seed {seed}:", flush=True)
+    return run_experiment(ratings, options, folder)["test"]
+
+
+def _summarize(row: Row, tests: Sequence[dict[str, float]]) -> dict[str, Any]:
+    rmse = [test["rmse"] for test in tests]
+    accuracy = [100 * test["accuracy"] for test in tests]
+    return {
+        "name": row.name,
+        "paper_rmse": row.paper_rmse,
+        "rmse": statistics.mean(rmse),
+        "rmse_sd": statistics.stdev(rmse) if len(rmse) > 1 else 0.0,
+        "rmse_difference": statistics.mean(rmse) - row.paper_rmse,
+        "paper_accuracy": row.paper_accuracy,
+        "accuracy": statistics.mean(accuracy),
+        "accuracy_sd": statistics.stdev(accuracy) if len(accuracy) > 1 else 0.0,
+        "accuracy_difference": statistics.mean(accuracy) - row.paper_accuracy,
+    }
+
+
+def _slug(name: str) -> str:
+    return name.lower().replace(" + ", "_").replace(" ", "_")
