@@ -1,9 +1,13 @@
 # fedpersonal: `make` lists what there is to do. Every target installs what it needs into .venv.
 
-PYTHON_ENV := .venv
-RUN        := $(PYTHON_ENV)/bin/python
-INSTALLED  := $(PYTHON_ENV)/installed
+VENV       := .venv
+RUN        := $(VENV)/bin/python
+INSTALLED  := $(VENV)/installed
 QUICK      := experiments/presets/movielens_quick.flags
+
+# Looked for when a recipe needs it; without one, make stops with one line that says what is wanted.
+FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_python.sh 2>&1))$(FOUND)
+SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
 .PHONY: help install movielens table1 benchmark test lint lock clean
@@ -16,13 +20,13 @@ help: ## List the targets
 install: $(INSTALLED) ## Install the pinned packages and fedpersonal into .venv
 
 $(INSTALLED): requirements/lock.txt
-	@scripts/install.sh $(PYTHON_ENV)
+	@scripts/install.sh $(SUPPORTED_PYTHON) $(VENV)
 
 movielens: $(INSTALLED) ## Train FedRecon on MovieLens-100K, which comes with the packages
 	@$(RUN) -m experiments.movielens --flagfile=$(QUICK) $(FLAGS)
 
 table1: $(INSTALLED) ## Reproduce table 1 of FedRecon: make table1 DATA_DIR=<folder of MovieLens-1M>
-	@$(RUN) -m experiments.reproduce --target=table1 --data_dir=$(DATA_DIR) $(FLAGS)
+	@$(RUN) -m experiments.reproduce --target=table1 $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
 benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon
 	@$(RUN) -m benchmarks.movielens_round $(FLAGS)
@@ -31,11 +35,11 @@ test: $(INSTALLED) ## Run the tests
 	@$(RUN) -m pytest -q tests $(FLAGS)
 
 lint: $(INSTALLED) ## Check the style
-	@$(PYTHON_ENV)/bin/ruff check . $(FLAGS)
+	@$(VENV)/bin/ruff check . $(FLAGS)
 
-lock: ## Resolve the dependencies again: requirements/lock.txt (FLAGS=--upgrade: newest versions)
-	@scripts/lock.sh $(FLAGS)
+lock: ## Resolve the dependencies into requirements/lock.txt again (FLAGS=--upgrade: newest ones)
+	@scripts/lock.sh $(SUPPORTED_PYTHON) $(FLAGS)
 
 clean: ## Remove .venv, build products and caches; results/ stays
-	@rm -rf $(PYTHON_ENV) build dist ./*.egg-info .pytest_cache .ruff_cache
+	@rm -rf $(VENV) build dist ./*.egg-info .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -116,12 +116,16 @@ def check_linear(model: PartitionedModel) -> None:
         raise ValueError("ridge reconstruction needs local variables; the model has none.")
 
     @tf.function
-    def second_difference():
-        features = {
-            k: tf.zeros([1] + [d or 1 for d in s.shape[1:]], s.dtype)
-            for k, s in model.input_spec.items()
-        }
+    def second_differences():
         seed = tf.constant([0, 0])
+        features = {}
+        for name, spec in model.input_spec.items():
+            shape = [1] + [d or 1 for d in spec.shape[1:]]
+            if spec.dtype.is_floating:
+                # Zeros would hide whatever the local variables are multiplied with.
+                features[name] = tf.random.stateless_normal(shape, seed, dtype=spec.dtype)
+            else:
+                features[name] = tf.zeros(shape, spec.dtype)
         global_values = {
             v.name: tf.random.stateless_normal(v.shape, seed + i)
             for i, v in enumerate(model.global_variables)
@@ -138,16 +142,19 @@ def check_linear(model: PartitionedModel) -> None:
             local = {k: first * one[k] + second * other[k] for k in one}
             return model.predict({**global_values, **local}, features, training=False)[0]
 
-        corners = [output(1.0, 1.0), output(1.0, 0.0), output(0.0, 1.0), output(0.0, 0.0)]
-        return corners[0] - corners[1] - corners[2] + corners[3], tf.stack(corners)
+        origin, corner = output(0.0, 0.0), output(1.0, 0.0)
+        # The first is blind to one side of a kink, such as relu's, the second to odd functions.
+        additive = output(1.0, 1.0) - corner - output(0.0, 1.0) + origin
+        symmetric = corner + output(-1.0, 0.0) - 2.0 * origin
+        return tf.stack([additive, symmetric]), tf.stack([origin, corner])
 
-    difference, corners = (t.numpy() for t in second_difference())
-    if difference.size != 1:
+    differences, outputs = (t.numpy() for t in second_differences())
+    if outputs[0].size != 1:
         raise ValueError(
             "ridge reconstruction needs one output an example; the model's output for one example "
-            f"has shape {difference.shape}."
+            f"has shape {outputs[0].shape}."
         )
-    if abs(difference).max() > 1e-4 * (1.0 + abs(corners).max()):
+    if abs(differences).max() > 1e-4 * (1.0 + abs(outputs).max()):
         raise ValueError(
             "ridge reconstruction needs a model that is linear in its local variables "
             f"{[v.name for v in model.local_variables]}; this one is not. Use gradient "

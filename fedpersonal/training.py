@@ -215,7 +215,7 @@ def _initial_weights(model: PartitionedModel, seed: int) -> tff.Computation:
 def _metric_sums(output: ClientOutput) -> collections.OrderedDict:
     sums = {k: tf.reduce_sum(v) for k, v in output.metric_sums.items()}
     sums["num_examples"] = tf.reduce_sum(output.num_examples)
-    sums["dropped_updates"] = tf.reduce_sum(output.dropped)
+    sums["num_dropped_updates"] = tf.reduce_sum(output.dropped)
     return collections.OrderedDict(sorted(sums.items()))
 
 

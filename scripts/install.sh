@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# install.sh VENV: installs requirements/lock.txt and fedpersonal itself into the folder VENV.
+# install.sh PYTHON VENV: installs requirements/lock.txt and fedpersonal itself into the folder VENV.
 # VENV/installed is a copy of the lock that was installed; nothing else counts as installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=$1
+python=$1
+venv=$2
 lock=requirements/lock.txt
 
 # Switching branches changes the lock's time, seldom its content.
@@ -12,14 +13,13 @@ if cmp -s "$lock" "$venv/installed"; then
   exit
 fi
 
-python=$(scripts/find_python.sh)
 echo "Installing the pinned packages into $venv (1 to 2 minutes)" >&2
 
 # Other environments' settings would send the packages elsewhere.
 unset PYTHONHOME PYTHONPATH PIP_PREFIX PIP_TARGET PIP_USER VIRTUAL_ENV
 pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir "$@"; }
 
-rm -rf "$venv"
+rm -rf "$venv/installed" "$venv"
 "$python" -m venv "$venv"
 cp "$lock" "$venv/installing"
 

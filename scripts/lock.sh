@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Resolves setup.py and requirements/requirements.in, for every supported Python at once, into
-# requirements/lock.txt. Versions stay as they are unless they must move; pass --upgrade to move all.
+# lock.sh PYTHON [OPTION...]: resolves setup.py and requirements/requirements.in, for every
+# supported Python at once, into requirements/lock.txt. Versions stay as they are unless they must
+# move; --upgrade moves them all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python=$(scripts/find_python.sh)
+python=$1
+shift
 if ! build/uv/bin/uv --version >/dev/null 2>&1; then
   rm -rf build/uv
   "$python" -m venv build/uv

@@ -77,6 +77,7 @@ def matrix_factorization(
     user_start = embedding_initializer if user_initializer is None else user_initializer
 
     def user_vector(inputs, name: str, size: int, initializer):
+        initializer = _fresh(initializer)
         if num_users is None:
             return OwnVector(size, initializer=initializer, name=name)(inputs["item"])
         table = tf.keras.layers.Embedding(
@@ -86,7 +87,7 @@ def matrix_factorization(
 
     def item_vector(inputs, name: str, size: int, initializer):
         table = tf.keras.layers.Embedding(
-            num_items, size, embeddings_initializer=initializer, name=name
+            num_items, size, embeddings_initializer=_fresh(initializer), name=name
         )
         return table(inputs["item"])
 
@@ -108,3 +109,11 @@ def matrix_factorization(
         return tf.keras.Model(inputs, rating, name="matrix_factorization")
 
     return build
+
+
+def _fresh(initializer):
+    """Returns an initializer of its own for each layer: Keras' draw the same each time."""
+    initializer = tf.keras.initializers.get(initializer)
+    if isinstance(initializer, tf.keras.initializers.Initializer):
+        return type(initializer).from_config(initializer.get_config())
+    return initializer

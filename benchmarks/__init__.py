@@ -1,0 +1,1 @@
+"""Benchmarks, to be run by hand: timing has no place in tests."""

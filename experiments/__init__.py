@@ -1,0 +1,1 @@
+"""One absl binary a task; flags and wiring only."""
