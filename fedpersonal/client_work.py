@@ -109,16 +109,15 @@ def train_clients(
     if algorithm.max_update_norm is not None:
         updates = _clip(updates, algorithm.max_update_norm)
     keep = tf.cast(finite, tf.float32)
-    weights = num_examples
-    if algorithm.weighting == "uniform":
-        # A stack may be filled up with clients that do not exist.
-        weights = tf.reduce_max(examples.mask, [1, 2])
+    # A stack may be filled up with clients that do not exist.
+    exists = tf.reduce_max(examples.mask, [1, 2])
+    weights = num_examples if algorithm.weighting == "num_examples" else exists
     return ClientOutput(
         updates={k: _where_client(finite, u, tf.zeros_like(u)) for k, u in updates.items()},
         weights=weights * keep,
         num_examples=num_examples * keep,
         metric_sums={k: tf.where(finite, s, 0.0) for k, s in sums.items()},
-        dropped=1.0 - keep,
+        dropped=exists * (1.0 - keep),
     )
 
 
@@ -149,10 +148,12 @@ def starting_values(
 def _fingerprints(examples: Examples) -> tf.Tensor:
     """Returns an int32 for each client that follows from its examples, whatever their padding."""
     total = tf.zeros([_clients(examples)], tf.int32)
+    mask = tf.cast(examples.mask, tf.int32)
     for column in tf.nest.flatten((examples.features, examples.labels)):
         is_word = column.dtype.size == 4
         bits = tf.bitcast(column, tf.int32) if is_word else tf.cast(column, tf.int32)
-        total += tf.reduce_sum(bits, axis=list(range(1, bits.shape.rank)))
+        real = tf.reshape(mask, tf.concat([tf.shape(mask), [1] * (bits.shape.rank - 3)], 0))
+        total += tf.reduce_sum(bits * real, axis=list(range(1, bits.shape.rank)))
     return total
 
 

@@ -114,10 +114,14 @@ def pack_clients(
     """Returns the padded arrays, of `packed_type`, of at most `clients` clients."""
     batches = pad_batches(dataset, client_indices, batch_size=batch_size)
     mask = _fill_up(batches.mask, clients)
-    features = {
-        k: _fill_up(batches.features[k].astype(s.dtype.as_numpy_dtype, copy=False), clients)
-        for k, s in model.input_spec.items()
-    }
+    # What a model makes of zeros may be no number: padding repeats the batch's first example.
+    slots = np.where(mask > 0, np.arange(batch_size), 0)
+    features = {}
+    for name, spec in model.input_spec.items():
+        column = batches.features[name].astype(spec.dtype.as_numpy_dtype, copy=False)
+        column = _fill_up(column, clients)
+        index = slots.reshape(slots.shape + (1,) * (column.ndim - 3))
+        features[name] = np.take_along_axis(column, index, axis=2)
     labels = batches.labels.astype(model.label_spec.dtype.as_numpy_dtype, copy=False)
     touched_mask = mask.copy()
     for parity, data in enumerate(("support", "query")):
@@ -211,7 +215,9 @@ def examples_from_dataset(model: PartitionedModel, dataset: tf.data.Dataset) -> 
         .padded_batch(_MAX_BATCHES)
         .get_single_element()
     )
-    features = {k: v[tf.newaxis] for k, v in batches["x"].items()}
+    # What a model makes of zeros may be no number: padding repeats the batch's first example.
+    slots = tf.where(mask > 0, tf.range(tf.shape(mask)[1]), 0)
+    features = {k: tf.gather(v, slots, batch_dims=1)[tf.newaxis] for k, v in batches["x"].items()}
     mask = mask[tf.newaxis]
     rows, positions = {}, {}
     for name, feature in model.tables.items():

@@ -85,10 +85,11 @@ def solve_local_values(
         [tf.reshape(slopes[v.name], [clients, num_examples, v.size]) for v in model.local_variables],
         axis=-1,
     )
-    weights = tf.reshape(mask, [clients, num_examples, 1])
-    design *= weights
-    residuals = tf.reshape(examples.labels, [clients, num_examples, 1]) * weights
-    residuals -= tf.reshape(offsets, [clients, num_examples, 1]) * weights
+    # Not a product with the mask: what padding predicts may be anything, even NaN.
+    fitted = tf.reshape(mask, [clients, num_examples, 1]) > 0
+    design = tf.where(fitted, design, 0.0)
+    residuals = tf.reshape(examples.labels, tf.shape(fitted)) - tf.reshape(offsets, tf.shape(fitted))
+    residuals = tf.where(fitted, residuals, 0.0)
     penalty = tf.concat(
         [
             tf.fill([size], phase.bias_l2 if size == 1 and phase.bias_l2 is not None else phase.l2)

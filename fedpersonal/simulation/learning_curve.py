@@ -85,6 +85,7 @@ def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
     ax.set_xlabel("round")
     ax.set_ylabel(metric.replace("_", " "))
     ax.set_xlim(0, table.index.max() * 1.02)
+    _leave_out_the_start(ax, table)
     _look_past_the_start(ax, table)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.grid(alpha=0.25, linewidth=0.6)
@@ -101,6 +102,16 @@ def _look_past_the_start(ax: Axes, table: pd.DataFrame) -> None:
     if high > low and whole > _MUCH * (high - low):
         margin = (high - low) * 0.15
         ax.set_ylim(low - margin, high + margin)
+
+
+def _leave_out_the_start(ax: Axes, table: pd.DataFrame) -> None:
+    """Fits the vertical axis to the last 95 % of the rounds: the first ones would flatten it."""
+    if len(table) <= _FEW_ROUNDS:
+        return
+    settled = table[table.index > 0.05 * table.index.max()]
+    low, high = settled.min().min(), settled.max().max()
+    if low < high:
+        ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
 
 
 def _draw_training(ax: Axes, curve: pd.Series, color: str) -> None:
