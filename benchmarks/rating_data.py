@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.datasets.movielens import load_movielens_1m
 from fedpersonal.datasets.ratings import to_client_dataset
 from fedpersonal.datasets.synthetic import generate_ratings
 
 
-def load(data_dir: Optional[str], seed: int) -> tuple[ClientDataset, int, str]:
+def load(data_dir: str | None, seed: int) -> tuple[ClientDataset, int, str]:
     """Returns clients of at most 300 ratings, the number of items, and the data's name.
 
     Args:

@@ -33,6 +33,11 @@ def pytest_tests(deps, data = []):
         srcs = native.glob(["**/*.py"], exclude = ["**/*_test.py"]),
         visibility = ["//tests:__subpackages__"],
     )
+
+    # The root folder's conftest.py is for all.
+    helpers = [":helpers"]
+    if native.package_name() != "tests":
+        helpers.append("//tests:helpers")
     for source in native.glob(["**/*_test.py"]):
         py_test(
             name = source[:-len(".py")],
@@ -46,5 +51,5 @@ def pytest_tests(deps, data = []):
             data = data + ["//:pyproject.toml"],
             legacy_create_init = 0,
             main = "//build_tools:pytest_main.py",
-            deps = deps + [":helpers"],
+            deps = deps + helpers,
         )

@@ -1,6 +1,6 @@
 """FedRecon and its baselines on MovieLens, or on any table of ratings.
 
-    python -m experiments.movielens --total_rounds=500 --data_dir=path/to/ml-1m
+python -m experiments.movielens --total_rounds=500 --data_dir=path/to/ml-1m
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_integer("max_ratings_per_user", 300, "Ratings kept of a user; 0: all.", lower_bound=0)
 flags.DEFINE_float("dropout_rate", 0.0, "Share of drawn clients that drop out.", 0.0, 0.99)
+flags.DEFINE_integer("pool_batch_size", 100, "Examples a batch of centralized.", lower_bound=1)
 
 flags.DEFINE_integer("embedding_dim", 50, "Size of an embedding, K.", lower_bound=1)
 flags.DEFINE_float("embedding_stddev", 0.1, "Deviation of initial embeddings.", lower_bound=0.0)
@@ -63,7 +64,11 @@ flags.DEFINE_enum(
 flags.DEFINE_float("max_update_norm", 0.0, "Bound on a client's update; 0: none.", lower_bound=0.0)
 
 _ZERO_MEANS_NONE = (
-    "max_update_norm", "max_ratings_per_user", "max_reconstruction_steps", "max_update_steps")
+    "max_ratings_per_user",
+    "max_reconstruction_steps",
+    "max_update_steps",
+    "max_update_norm",
+)
 
 
 def load_ratings():
@@ -103,7 +108,9 @@ def main() -> None:
 
     values = {field.name: FLAGS[field.name].value for field in dataclasses.fields(RatingOptions)}
     values.update({name: values[name] or None for name in _ZERO_MEANS_NONE})
-    dropped = f"; {ratings.dropped_users} users with too few left out" if ratings.dropped_users else ""
+    dropped = (
+        f"; {ratings.dropped_users} users with too few left out" if ratings.dropped_users else ""
+    )
     twice = f"; {ratings.duplicates} rated twice" if ratings.duplicates else ""
     print(
         f"{ratings.name}: {len(ratings.ratings):,} ratings of {len(ratings.user_ids):,} users "

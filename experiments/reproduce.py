@@ -1,6 +1,6 @@
 """Reproduces a table of a paper: runs its rows, prints paper beside measured, writes both down.
 
-    python -m experiments.reproduce --target=table1 --data_dir=path/to/ml-1m
+python -m experiments.reproduce --target=table1 --data_dir=path/to/ml-1m
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from experiments import launch
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum("target", "table1", ["table1"], "Which table: table1 of Federated Reconstruction.")
+flags.DEFINE_enum(
+    "target", "table1", ["table1"], "Which table: table1 of Federated Reconstruction."
+)
 flags.DEFINE_string("data_dir", None, "The folder of MovieLens-1M. [default: MovieLens-100K]")
 flags.DEFINE_string("output_dir", "results/table1", "Where runs and tables go.")
 flags.DEFINE_integer("seeds", 3, "Runs a row, each with a seed and a split of its own.", 1)

@@ -7,7 +7,7 @@ rule. A new method is a new list of phases; `fedpersonal.algorithms` holds one f
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 VARIABLES = ("global", "local", "all")
 DATA = ("support", "query", "all")
@@ -37,7 +37,7 @@ class GradientPhase:
     data: str
     optimizer: Any
     epochs: int = 1
-    max_steps: Optional[int] = None
+    max_steps: int | None = None
 
     def __post_init__(self):
         check_choice("GradientPhase", "variables", self.variables, VARIABLES)
@@ -62,7 +62,7 @@ class RidgePhase:
 
     data: str
     l2: float
-    bias_l2: Optional[float] = None
+    bias_l2: float | None = None
 
     variables = "local"
 
@@ -95,7 +95,7 @@ class Algorithm:
     phases: tuple[Phase, ...]
     local_variables: str
     weighting: str = "num_examples"
-    max_update_norm: Optional[float] = None
+    max_update_norm: float | None = None
 
     def __post_init__(self):
         if self.max_update_norm is not None and not self.max_update_norm > 0:

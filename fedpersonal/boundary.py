@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
@@ -55,8 +55,8 @@ class Crossing:
     direction: str
     name: str
     dtype: str
-    shape: tuple[Optional[int], ...]
-    num_bytes: Optional[int]
+    shape: tuple[int | None, ...]
+    num_bytes: int | None
 
 
 def list_crossings(computation: tff.Computation) -> list[Crossing]:

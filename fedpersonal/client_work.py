@@ -239,12 +239,16 @@ def run_gradient_phase(
             dense = ClientValues(frozen.shared, {**frozen.own, **variables})
             outcome = predict_batch(model, dense, batch._replace(minis=minis), training=True)
             # Clients share no variable here, so the sum's gradient is each client's own.
-            shares = batch.mask * (is_active / tf.maximum(tf.reduce_sum(batch.mask, -1), 1.0))[:, None]
+            shares = (
+                batch.mask * (is_active / tf.maximum(tf.reduce_sum(batch.mask, -1), 1.0))[:, None]
+            )
             total = tf.reduce_sum(outcome.losses * shares)
         gradients = tape.gradient(
             total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        moved, state = optimizer.next(state, moved, variables, gradients, batch.positions, is_active)
+        moved, state = optimizer.next(
+            state, moved, variables, gradients, batch.positions, is_active
+        )
         if with_metrics:
             batch_sums = batch_metric_sums(model, batch, outcome)
             sums = {k: sums[k] + batch_sums[k] * is_active for k in sums}
@@ -351,7 +355,9 @@ def batch_metric_sums(
         tf.reshape(t, tf.concat([[-1], tf.shape(t)[2:]], 0))
         for t in (batch.labels, outcome.predictions)
     )
-    values = {m.name: tf.reshape(m.example_value(labels, predictions), shape) for m in model.metrics}
+    values = {
+        m.name: tf.reshape(m.example_value(labels, predictions), shape) for m in model.metrics
+    }
     values["loss"] = outcome.losses
     # Not a product with the mask: what padding predicts may be anything, even NaN.
     return {k: tf.reduce_sum(tf.where(batch.mask > 0, v, 0.0), -1) for k, v in values.items()}
@@ -446,7 +452,7 @@ def _sum_rows(tables: tf.Tensor, positions: tf.Tensor, rows: tf.Tensor) -> tf.Te
 
 
 def _schedule(phase: GradientPhase, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the batch that each client takes at each step, int32 (S, C), and where it is active."""
+    """Returns each client's batch at each step, int32 (S, C), and where it is active."""
     num_batches = tf.reduce_sum(tf.cast(tf.reduce_any(mask > 0, -1), tf.int32), -1)
     in_set = {"support": (num_batches + 1) // 2, "query": num_batches // 2, "all": num_batches}
     count = in_set[phase.data]

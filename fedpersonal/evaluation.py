@@ -77,7 +77,8 @@ class ClientResults:
         known = self.num_examples > 0
         spread = {
             name[: -len("_after")]: {
-                f"p{p}": float(v) for p, v in zip(PERCENTILES, np.percentile(values[known], PERCENTILES))
+                f"p{p}": float(v)
+                for p, v in zip(PERCENTILES, np.percentile(values[known], PERCENTILES))
             }
             for name, values in columns.items()
             if name.endswith("_after") and known.any()

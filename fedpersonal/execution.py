@@ -10,7 +10,7 @@ import collections
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -79,8 +79,8 @@ def pack_cohort(
         client_indices: The cohort, as indices into `dataset`.
         clients: Clients a member; the last ones are filled up with clients without examples.
         batch_size: Examples a batch.
-        touched_data: Part of the data whose lookups need rows of their own: `Algorithm.touched_data`
-            for training, `none` where no table moves.
+        touched_data: Part of the data whose lookups need rows of their own:
+            `Algorithm.touched_data` for training, `none` where no table moves.
 
     Returns:
         For each member a structure of arrays of `packed_type`.
@@ -167,7 +167,9 @@ def as_examples(member: Mapping[str, Any]) -> Examples:
 def dataset_type(model: PartitionedModel) -> tff.SequenceType:
     """Returns the TFF type of one client's batches: `OrderedDict(x=features, y=labels)` each."""
     element = collections.OrderedDict(
-        x=_ordered({k: (s.dtype.as_numpy_dtype, list(s.shape)) for k, s in model.input_spec.items()}),
+        x=_ordered(
+            {k: (s.dtype.as_numpy_dtype, list(s.shape)) for k, s in model.input_spec.items()}
+        ),
         y=(model.label_spec.dtype.as_numpy_dtype, list(model.label_spec.shape)),
     )
     return tff.SequenceType(tff.to_type(element))
@@ -210,10 +212,7 @@ def examples_from_dataset(model: PartitionedModel, dataset: tf.data.Dataset) -> 
     # An empty batch at the end stands for a client without any; padding makes all batches alike.
     empty = tf.data.Dataset.from_tensors(tf.nest.map_structure(nothing, dataset.element_spec))
     batches, mask = (
-        dataset.concatenate(empty)
-        .map(with_mask)
-        .padded_batch(_MAX_BATCHES)
-        .get_single_element()
+        dataset.concatenate(empty).map(with_mask).padded_batch(_MAX_BATCHES).get_single_element()
     )
     # What a model makes of zeros may be no number: padding repeats the batch's first example.
     slots = tf.where(mask > 0, tf.range(tf.shape(mask)[1]), 0)

@@ -26,7 +26,7 @@ def fetch_rows(
     Args:
         model: The partitioned model.
         shared: Table's variable name to the whole table, (rows, ...).
-        own: Table's variable name to each client's touched rows, (C, R, ...); taken before `shared`.
+        own: Table's variable name to each client's touched rows, (C, R, ...), where it has some.
         features: Input name to ids of shape (C, ...), of `T` ids a client.
         positions: Table's variable name to where those ids stand among the touched rows, (C, ...).
 
@@ -43,9 +43,7 @@ def fetch_rows(
     return rows
 
 
-def count_ids(
-    model: PartitionedModel, features: Mapping[str, tf.Tensor]
-) -> dict[str, tf.Tensor]:
+def count_ids(model: PartitionedModel, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Returns what stands in for each looked-up input of shape (C, ...): ids from 0, (1, ...)."""
     counted = {}
     for feature in set(model.tables.values()):

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -68,11 +68,11 @@ class PartitionedModel:
         build_model: Callable[[], tf.keras.Model],
         *,
         local_layers: Sequence[str] = (),
-        loss: Union[str, tf.keras.losses.Loss, ExampleFn] = "mse",
+        loss: str | tf.keras.losses.Loss | ExampleFn = "mse",
         metrics: Sequence[Metric] = (),
-        lookups: Optional[Mapping[str, str]] = None,
+        lookups: Mapping[str, str] | None = None,
         owned_tables: Sequence[str] = (),
-        input_spec: Optional[Mapping[str, tf.TensorSpec]] = None,
+        input_spec: Mapping[str, tf.TensorSpec] | None = None,
         label_spec: tf.TensorSpec = tf.TensorSpec([None], tf.float32),
     ):
         """Inspects the model that `build_model` returns and splits its variables.
@@ -264,7 +264,7 @@ def _seeded(initial_value: Any, shape: tuple[int, ...], dtype: tf.DType):
 def _inspect(
     build_model: Callable[[], tf.keras.Model],
     local_layers: tuple[str, ...],
-    input_spec: Optional[Mapping[str, tf.TensorSpec]],
+    input_spec: Mapping[str, tf.TensorSpec] | None,
 ) -> tuple[tuple[VariableSpec, ...], dict[str, tf.TensorSpec]]:
     """Builds the model once, in a graph of its own, and lists its variables and inputs."""
     created: list[tuple[tf.Variable, Any]] = []

@@ -82,13 +82,18 @@ def solve_local_values(
 
     sizes = [v.size for v in model.local_variables]
     design = tf.concat(
-        [tf.reshape(slopes[v.name], [clients, num_examples, v.size]) for v in model.local_variables],
+        [
+            tf.reshape(slopes[v.name], [clients, num_examples, v.size])
+            for v in model.local_variables
+        ],
         axis=-1,
     )
     # Not a product with the mask: what padding predicts may be anything, even NaN.
     fitted = tf.reshape(mask, [clients, num_examples, 1]) > 0
     design = tf.where(fitted, design, 0.0)
-    residuals = tf.reshape(examples.labels, tf.shape(fitted)) - tf.reshape(offsets, tf.shape(fitted))
+    residuals = tf.reshape(examples.labels, tf.shape(fitted)) - tf.reshape(
+        offsets, tf.shape(fitted)
+    )
     residuals = tf.where(fitted, residuals, 0.0)
     penalty = tf.concat(
         [

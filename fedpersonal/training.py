@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -205,7 +205,9 @@ def _initial_weights(model: PartitionedModel, seed: int) -> tff.Computation:
     def initial_weights():
         values = model.initial_values(model.global_variables, tf.constant([seed, 0]))
         return tff.learning.models.ModelWeights(
-            trainable=collections.OrderedDict((v.name, values[v.name]) for v in model.global_variables),
+            trainable=collections.OrderedDict(
+                (v.name, values[v.name]) for v in model.global_variables
+            ),
             non_trainable=(),
         )
 
@@ -255,9 +257,7 @@ def _client_work_process(
     def client_work(weights, round_number, dataset):
         examples = examples_from_dataset(model, dataset)
         start = dict(weights.trainable)
-        output = train_clients(
-            model, algorithm, start, examples, tf.stack([seed, round_number])
-        )
+        output = train_clients(model, algorithm, start, examples, tf.stack([seed, round_number]))
         updates = collections.OrderedDict()
         for variable in model.global_variables:
             update = -output.updates[variable.name][0]
@@ -296,7 +296,7 @@ def _client_work_process(
 
 
 def _weighted_aggregation(
-    model: PartitionedModel, algorithm: Algorithm, aggregator: Optional[Any]
+    model: PartitionedModel, algorithm: Algorithm, aggregator: Any | None
 ) -> tff.aggregators.WeightedAggregationFactory:
     if aggregator is None:
         aggregator = tff.aggregators.MeanFactory()

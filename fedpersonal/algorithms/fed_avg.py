@@ -7,7 +7,7 @@ ICLR 2021. The baseline of the FedRecon paper's Table 1.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
 
@@ -16,9 +16,9 @@ def fed_avg(
     *,
     client_optimizer: Any,
     epochs: int = 1,
-    max_steps: Optional[int] = None,
+    max_steps: int | None = None,
     weighting: str = "num_examples",
-    max_update_norm: Optional[float] = None,
+    max_update_norm: float | None = None,
 ) -> Algorithm:
     """Returns the one phase of FedAvg: all variables on all of the client's data.
 

@@ -8,7 +8,7 @@ frozen. The exact reconstruction is an addition of ours: section 4 leaves R open
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase, check_choice
 
@@ -20,14 +20,14 @@ def fed_recon(
     reconstruction: str = "gradient",
     split: str = "disjoint",
     reconstruction_epochs: int = 1,
-    max_reconstruction_steps: Optional[int] = None,
+    max_reconstruction_steps: int | None = None,
     update_epochs: int = 1,
-    max_update_steps: Optional[int] = None,
+    max_update_steps: int | None = None,
     joint_training: bool = False,
     ridge_l2: float = 10.0,
-    ridge_bias_l2: Optional[float] = None,
+    ridge_bias_l2: float | None = None,
     weighting: str = "num_examples",
-    max_update_norm: Optional[float] = None,
+    max_update_norm: float | None = None,
 ) -> Algorithm:
     """Returns FedRecon's two phases (section 4: R on the support set, U on the query set).
 

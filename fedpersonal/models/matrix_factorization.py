@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Optional
 
 import tensorflow as tf
 
@@ -45,7 +44,7 @@ class SquaredNormLoss(tf.keras.layers.Layer):
 def matrix_factorization(
     *,
     num_items: int,
-    num_users: Optional[int] = None,
+    num_users: int | None = None,
     embedding_dim: int = 50,
     use_biases: bool = False,
     mean_rating: float = 0.0,
@@ -55,9 +54,9 @@ def matrix_factorization(
 ) -> Callable[[], tf.keras.Model]:
     """Returns a builder of R ~ P Q^T as a Keras model of input `item` (and `user`).
 
-    Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`). With `num_users` the user layers are
-    tables that the input `user` looks up; without, the model is one user's and the user layers hold
-    a single vector: the local variables of federated reconstruction.
+    Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`). With `num_users` the
+    user layers are tables that the input `user` looks up; without, the model is one user's and they
+    hold a single vector: the local variables of federated reconstruction.
 
     Args:
         num_items: Rows of the item table.
@@ -73,7 +72,6 @@ def matrix_factorization(
     Returns:
         A function without arguments that returns the model; its output has shape (batch,).
     """
-
     user_start = embedding_initializer if user_initializer is None else user_initializer
 
     def user_vector(inputs, name: str, size: int, initializer):

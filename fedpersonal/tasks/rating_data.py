@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
 
 import numpy as np
 
@@ -61,7 +60,7 @@ def split_ratings(
     protocol: str,
     batch_size: int,
     seed: int,
-    max_ratings_per_user: Optional[int] = 300,
+    max_ratings_per_user: int | None = 300,
 ) -> RatingData:
     """Splits ratings by one of the paper's two protocols.
 
@@ -110,7 +109,10 @@ def _unseen(
 ) -> EvaluationData:
     support, query = split_support_query(dataset, batch_size=batch_size)
     ranking_support, candidates = hold_out_candidates(
-        dataset, num_items=num_items, num_negatives=_negatives(dataset, num_items), seed=seed,
+        dataset,
+        num_items=num_items,
+        num_negatives=_negatives(dataset, num_items),
+        seed=seed,
         ordered=ordered,
     )
     return EvaluationData(support, query, ranking_support, candidates)
@@ -124,7 +126,10 @@ def _seen(
     # The held-out item is the last one of the part; the negatives are unrated in all of the data.
     everything = dataset.subset(evaluated)
     _, candidates = hold_out_candidates(
-        everything, num_items=num_items, num_negatives=_negatives(everything, num_items), seed=seed,
+        everything,
+        num_items=num_items,
+        num_negatives=_negatives(everything, num_items),
+        seed=seed,
         ordered=True,
     )
     candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -48,7 +48,8 @@ class RatingOptions:
         total_rounds: Rounds; for `centralized`, passes over the data.
         clients_per_round: Clients drawn for a round.
         dropout_rate: Share of the clients drawn that then drop out.
-        client_batch_size: Examples a batch, on clients and, for `centralized`, of the pool.
+        client_batch_size: Examples a batch on clients.
+        pool_batch_size: Examples a batch of `centralized`.
         client_learning_rate: SGD rate of the update phase.
         server_optimizer: `sgd`, `momentum`, `adam`, `yogi` or `adagrad`.
         server_learning_rate: Its rate.
@@ -83,6 +84,7 @@ class RatingOptions:
     clients_per_round: int = 100
     dropout_rate: float = 0.0
     client_batch_size: int = 5
+    pool_batch_size: int = 100
     client_learning_rate: float = 0.5
     server_optimizer: str = "sgd"
     server_learning_rate: float = 1.0
@@ -90,21 +92,21 @@ class RatingOptions:
     reconstruction: str = "gradient"
     reconstruction_learning_rate: float = 0.1
     reconstruction_epochs: int = 5
-    max_reconstruction_steps: Optional[int] = 50
+    max_reconstruction_steps: int | None = 50
     update_epochs: int = 1
-    max_update_steps: Optional[int] = 50
+    max_update_steps: int | None = 50
     split: str = "disjoint"
     joint_training: bool = False
     ridge_l2: float = 10.0
-    ridge_bias_l2: Optional[float] = None
+    ridge_bias_l2: float | None = None
     weighting: str = "num_examples"
-    max_update_norm: Optional[float] = None
+    max_update_norm: float | None = None
     embedding_dim: int = 50
     embedding_stddev: float = 0.1
     use_biases: bool = False
     rating_offset: float = 0.0
     l2: float = 0.0
-    max_ratings_per_user: Optional[int] = 300
+    max_ratings_per_user: int | None = 300
     execution: str = "packed"
     rounds_per_eval: int = 50
     rounds_per_checkpoint: int = 50
@@ -182,7 +184,7 @@ class RatingExperiment:
             self.evaluated_model,
             self.evaluated_algorithm,
             getattr(self.data, part),
-            batch_size=self.options.client_batch_size if self.model.local_variables else 5,
+            batch_size=self.options.client_batch_size,
             seed=self.options.seed,
         )
 
@@ -201,7 +203,7 @@ def build_experiment(ratings: Ratings, options: RatingOptions) -> RatingExperime
     data = split_ratings(
         ratings,
         protocol=options.protocol,
-        batch_size=5 if options.algorithm == "centralized" else options.client_batch_size,
+        batch_size=options.client_batch_size,
         seed=options.seed,
         max_ratings_per_user=options.max_ratings_per_user,
     )
@@ -233,7 +235,7 @@ def build_experiment(ratings: Ratings, options: RatingOptions) -> RatingExperime
             algorithm,
             data.train,
             server_optimizer=server_optimizer,
-            batch_size=options.client_batch_size,
+            batch_size=options.pool_batch_size,
             seed=options.seed,
         )
     else:

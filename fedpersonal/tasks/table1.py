@@ -19,7 +19,7 @@ from fedpersonal.tasks.rating_experiment import RatingOptions, run_experiment
 _CENTRALIZED = RatingOptions(
     algorithm="centralized",
     total_rounds=15,
-    client_batch_size=100,
+    pool_batch_size=100,
     client_learning_rate=5.0,
     l2=0.02,
     max_ratings_per_user=None,
@@ -104,7 +104,15 @@ def as_markdown(table: Sequence[dict[str, Any]], dataset: str, num_seeds: int) -
         ]
         for row in table
     ]
-    headers = ["", "RMSE, paper", "measured", "difference", "accuracy %, paper", "measured", "difference"]
+    headers = [
+        "",
+        "RMSE, paper",
+        "measured",
+        "difference",
+        "accuracy %, paper",
+        "measured",
+        "difference",
+    ]
     title = f"Table 1 on {dataset}, mean ± standard deviation over {num_seeds} seeds"
     if dataset != "movielens-1m":
         title += " (a stand-in: the paper's figures are MovieLens-1M's)"
