@@ -17,13 +17,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Phase, RidgePhase
-from fedpersonal.client_work import (
-    batch_metric_sums,
-    predict_batch,
-    run_phase,
-    starting_values,
-    take_batch,
-)
+from fedpersonal.client_batches import batch_metric_sums, predict_batch, take_batch
+from fedpersonal.client_values import starting_values
+from fedpersonal.client_work import run_phase
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.execution import as_examples, pack_clients, packed_type
 from fedpersonal.metrics import Metric, finalize

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.client_work import Examples
+from fedpersonal.client_values import Examples
 from fedpersonal.datasets.batching import pad_batches
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.datasets.touched_rows import touched_rows

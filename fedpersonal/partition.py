@@ -194,7 +194,7 @@ class PartitionedModel:
         # Keras reads a variable by using it as a tensor, so a tensor can stand in its place.
         with tf.variable_creator_scope(give_value):
             model = self._build_model()
-            output = model(dict(features), training=training)
+            output = _autographed_call()(model, dict(features), training)
         return output, list(model.losses)
 
     def example_losses(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
@@ -206,6 +206,16 @@ class PartitionedModel:
         if predictions.shape.rank == self.label_spec.shape.rank + 1 and predictions.shape[-1] == 1:
             return tf.squeeze(predictions, -1)
         return predictions
+
+
+def _call(model: tf.keras.Model, features: Mapping[str, tf.Tensor], training: bool) -> tf.Tensor:
+    return model(features, training=training)
+
+
+@functools.cache
+def _autographed_call() -> Callable[..., tf.Tensor]:
+    """Returns `_call` for graphs without AutoGraph: a model may branch on tensors, as in Keras."""
+    return tf.autograph.to_graph(_call)
 
 
 def _as_example_fn(loss: Any) -> ExampleFn:

@@ -7,25 +7,28 @@ of the paper's gradient steps (Singhal et al., section 4 leaves the algorithm R 
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from fedpersonal.algorithm import RidgePhase
+from fedpersonal.client_values import ClientValues, Examples
 from fedpersonal.lookups import count_ids, fetch_rows
 from fedpersonal.partition import PartitionedModel, Values
 
 
 def solve_local_values(
-    model: PartitionedModel, phase: RidgePhase, values: Any, examples: Any, mask: tf.Tensor
+    model: PartitionedModel,
+    phase: RidgePhase,
+    values: ClientValues,
+    examples: Examples,
+    mask: tf.Tensor,
 ) -> Values:
     """Solves every client's least-squares problem.
 
     Args:
         model: A model whose output is one number an example and linear in its local variables.
         phase: The weight of the squared norm.
-        values: `client_work.ClientValues`; the local values give shapes only.
-        examples: `client_work.Examples` of `C` clients.
+        values: The clients' values; the local ones give shapes only.
+        examples: The examples of `C` clients.
         mask: float32 (C, N, B), 1 for the examples to fit.
 
     Returns:

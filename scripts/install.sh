@@ -23,10 +23,13 @@ rm -rf "$venv/installed" "$venv"
 "$python" -m venv "$venv"
 cp "$lock" "$venv/installing"
 
-# Two packages are published as source only: they are built by these two, not by whatever is newest.
-awk '/^[^ #]/ {wanted = /^(setuptools|wheel)==/} wanted' "$lock" > "$venv/build_tools.txt"
-pip install --no-deps --require-hashes -r "$venv/build_tools.txt"
+# Two packages are published as source only, and a Python may bring a pip too old for some wheels:
+# these three come first, pinned like everything else.
+awk '/^[^ #]/ {wanted = /^(pip|setuptools|wheel)==/} wanted' "$lock" > "$venv/installers.txt"
+pip install --no-deps --require-hashes -r "$venv/installers.txt"
 pip install --no-deps --require-hashes --no-build-isolation -r "$lock"
-pip install --no-deps --no-build-isolation --editable .
+
+# The checkout itself. Unlike an editable install, it comes after what Bazel puts on the path.
+pwd > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/fedpersonal.pth"
 
 mv "$venv/installing" "$venv/installed"

@@ -12,7 +12,8 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Algorithm, GradientPhase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.client_work import Examples, phase_mask, starting_values, train_clients
+from fedpersonal.client_values import Examples, phase_mask, starting_values
+from fedpersonal.client_work import train_clients
 from fedpersonal.execution import as_examples, client_datasets, examples_from_dataset, pack_clients
 from fedpersonal.metrics import MAE
 from fedpersonal.models.matrix_factorization import matrix_factorization

@@ -316,6 +316,36 @@ def test_fed_avg_with_owned_users_is_the_same_packed(ratings, optimizer):
     assert_same(packed, per_client, examples_a_round=examples)
 
 
+class Branching(tf.keras.Model):
+    """Leaves it to AutoGraph to make a part of the graph of its `if`."""
+
+    def __init__(self):
+        super().__init__(name="branching")
+        self.first = tf.keras.layers.Dense(3, activation="tanh", name="first")
+        self.last = tf.keras.layers.Dense(1, name="last")
+
+    def call(self, inputs):
+        hidden = self.first(inputs["x"])
+        if tf.reduce_sum(hidden) > 0:
+            hidden = -hidden
+        return self.last(hidden)
+
+
+def test_a_subclassed_model_that_branches_is_the_same_packed(linear):
+    _, dataset = linear
+    model = PartitionedModel(
+        Branching, local_layers=["last"], input_spec={"x": tf.TensorSpec([None, 2])}
+    )
+    algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
+    packed = run_packed(model, algorithm, dataset, server_optimizer=SERVER_SGD)
+    per_client = run_per_client(model, algorithm, dataset, server_optimizer=SERVER_SGD)
+    examples = [
+        sum(processed_examples(COUNTS[i], SETTINGS["disjoint"]) for i in cohort)
+        for cohort in COHORTS
+    ]
+    assert_same(packed, per_client, examples_a_round=examples)
+
+
 def _first_steps(count, steps):
     sizes = [min(BATCH_SIZE, count - start) for start in range(0, count, BATCH_SIZE)]
     return sum((2 * sizes)[:steps])

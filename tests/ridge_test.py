@@ -9,7 +9,8 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithm import GradientPhase, RidgePhase
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.client_work import run_phase, starting_values
+from fedpersonal.client_values import starting_values
+from fedpersonal.client_work import run_phase
 from fedpersonal.execution import as_examples, pack_clients
 from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.partition import PartitionedModel
