@@ -30,14 +30,9 @@ def pytest_tests(deps, data = []):
     py_library(
         name = "helpers",
         testonly = True,
-        srcs = native.glob(["**/*.py"], exclude = ["**/*_test.py"]),
-        visibility = ["//tests:__subpackages__"],
+        srcs = native.glob(["**/*.py"], exclude = ["conftest.py", "**/*_test.py"]),
+        deps = deps,
     )
-
-    # The root folder's conftest.py is for all.
-    helpers = [":helpers"]
-    if native.package_name() != "tests":
-        helpers.append("//tests:helpers")
     for source in native.glob(["**/*_test.py"]):
         py_test(
             name = source[:-len(".py")],
@@ -51,5 +46,8 @@ def pytest_tests(deps, data = []):
             data = data + ["//:pyproject.toml"],
             legacy_create_init = 0,
             main = "//build_tools:pytest_main.py",
-            deps = deps + helpers,
+            deps = [
+                ":helpers",
+                "//tests:conftest",
+            ],
         )

@@ -135,13 +135,13 @@ def test_a_subclassed_model_needs_its_input_spec():
     model = PartitionedModel(
         Subclassed, local_layers=["last"], input_spec={"x": tf.TensorSpec([None, 2])}
     )
-    assert [v.name for v in model.local_variables] == ["last/kernel", "last/bias"]
+    assert [v.name for v in model.local_variables] == ["subclassed/last/kernel", "subclassed/last/bias"]
     x = np.array([[1.0, 2.0], [3.0, -4.0]], np.float32)
     for shift in (-9.0, 9.0):
         values = random_values(model)
-        values["first/bias"] += shift
-        hidden = np.tanh(x @ values["first/kernel"] + values["first/bias"])
-        expected = -np.sign(shift) * hidden @ values["last/kernel"] + values["last/bias"]
+        values["subclassed/first/bias"] += shift
+        first, bias, last, last_bias = (values[v.name] for v in model.variables)
+        expected = -np.sign(shift) * np.tanh(x @ first + bias) @ last + last_bias
         np.testing.assert_allclose(predict(model, values, {"x": x})[0], expected, rtol=1e-4)
 
 

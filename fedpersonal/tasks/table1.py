@@ -20,12 +20,12 @@ from fedpersonal.tasks.rating_experiment import RatingOptions, run_experiment
 # seen users (docs/movielens.md).
 _CENTRALIZED = RatingOptions(
     algorithm="centralized",
-    total_rounds=8,
+    total_rounds=12,
     client_learning_rate=1.0,
-    l2=0.02,
+    l2=0.05,
     max_ratings_per_user=None,
-    rounds_per_eval=2,
-    rounds_per_checkpoint=2,
+    rounds_per_eval=3,
+    rounds_per_checkpoint=3,
 )
 _FED_AVG = RatingOptions(
     algorithm="fed_avg",
