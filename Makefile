@@ -28,8 +28,8 @@ movielens: $(INSTALLED) ## Train FedRecon on MovieLens-100K, which comes with th
 table1: $(INSTALLED) ## Reproduce table 1 of FedRecon: make table1 DATA_DIR=<folder of MovieLens-1M>
 	@$(RUN) -m experiments.reproduce --target=table1 $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
-benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon
-	@$(RUN) -m benchmarks.movielens_round $(FLAGS)
+benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon: make benchmark DATA_DIR=...
+	@$(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
 test: $(INSTALLED) ## Run the tests
 	@$(RUN) -m pytest -q tests $(FLAGS)

@@ -23,36 +23,11 @@ def main() -> None:
     """Runs the paper's preset and looks at memory twice."""
     import json
 
-    from benchmarks.rating_data import load
+    from benchmarks.rating_data import load, paper_training
     from fedpersonal import runtime
-    from fedpersonal.models.matrix_factorization import matrix_factorization
-    from fedpersonal.partition import PartitionedModel
-    from fedpersonal.simulation.sampling import ClientSampler
-    from fedpersonal.tasks.rating_experiment import (
-        RatingOptions,
-        build_fed_recon,
-        build_server_optimizer,
-    )
-    from fedpersonal.tasks.rating_prediction import build_training
 
     train, num_items, name = load(FLAGS.data_dir, 0)
-    options = RatingOptions()
-    sampler = ClientSampler(
-        num_clients=train.num_clients, clients_per_round=options.clients_per_round, seed=0
-    )
-    training = build_training(
-        PartitionedModel(
-            matrix_factorization(num_items=num_items),
-            local_layers=("user_embedding",),
-            lookups={"item_embedding": "item"},
-        ),
-        build_fed_recon(options),
-        train,
-        server_optimizer=build_server_optimizer(options),
-        sample=sampler.sample,
-        clients_per_round=options.clients_per_round,
-        batch_size=options.client_batch_size,
-    )
+    training = paper_training(train, num_items=num_items)
     state = training.process.initialize()
     for round_number in range(1, FLAGS.rounds + 1):
         state = training.process.next(state, training.cohort_fn(round_number)).state

@@ -1,4 +1,4 @@
-"""The training clients that the benchmarks run on."""
+"""The clients that the benchmarks run on, and the preset that they run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.datasets.movielens import load_movielens_1m
 from fedpersonal.datasets.ratings import to_client_dataset
 from fedpersonal.datasets.synthetic import generate_ratings
+from fedpersonal.models.matrix_factorization import matrix_factorization
+from fedpersonal.partition import PartitionedModel
+from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks.rating_experiment import (
+    RatingOptions,
+    build_fed_recon,
+    build_server_optimizer,
+)
+from fedpersonal.tasks.rating_prediction import RatingTraining, build_training
 
 
 def load(data_dir: str | None, seed: int) -> tuple[ClientDataset, int, str]:
@@ -26,4 +35,28 @@ def generate(*, num_items: int, seed: int):
     """Returns ratings of 6,040 generated users, as many as MovieLens-1M has."""
     return generate_ratings(
         num_users=6040, num_items=num_items, seed=seed, min_ratings=20, max_ratings=300
+    )
+
+
+def paper_training(
+    train: ClientDataset, *, num_items: int, clients_per_round: int = 100, seed: int = 0
+) -> RatingTraining:
+    """Returns packed FedRecon with the reference hyperparameters."""
+    options = RatingOptions(clients_per_round=clients_per_round, seed=seed)
+    sampler = ClientSampler(
+        num_clients=train.num_clients, clients_per_round=clients_per_round, seed=seed
+    )
+    return build_training(
+        PartitionedModel(
+            matrix_factorization(num_items=num_items),
+            local_layers=("user_embedding",),
+            lookups={"item_embedding": "item"},
+        ),
+        build_fed_recon(options),
+        train,
+        server_optimizer=build_server_optimizer(options),
+        sample=sampler.sample,
+        clients_per_round=clients_per_round,
+        batch_size=options.client_batch_size,
+        seed=seed,
     )

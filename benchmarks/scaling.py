@@ -28,37 +28,12 @@ def main() -> None:
     import statistics
     import time
 
-    from benchmarks.rating_data import generate
+    from benchmarks.rating_data import generate, paper_training
     from fedpersonal.datasets.ratings import to_client_dataset
-    from fedpersonal.models.matrix_factorization import matrix_factorization
-    from fedpersonal.partition import PartitionedModel
-    from fedpersonal.simulation.sampling import ClientSampler
-    from fedpersonal.tasks.rating_experiment import (
-        RatingOptions,
-        build_fed_recon,
-        build_server_optimizer,
-    )
-    from fedpersonal.tasks.rating_prediction import build_training
 
     def seconds_a_round(clients: int, items: int) -> float:
         train = to_client_dataset(generate(num_items=items, seed=FLAGS.seed))
-        options = RatingOptions(clients_per_round=clients)
-        sampler = ClientSampler(
-            num_clients=train.num_clients, clients_per_round=clients, seed=FLAGS.seed
-        )
-        training = build_training(
-            PartitionedModel(
-                matrix_factorization(num_items=items),
-                local_layers=("user_embedding",),
-                lookups={"item_embedding": "item"},
-            ),
-            build_fed_recon(options),
-            train,
-            server_optimizer=build_server_optimizer(options),
-            sample=sampler.sample,
-            clients_per_round=clients,
-            batch_size=options.client_batch_size,
-        )
+        training = paper_training(train, num_items=items, clients_per_round=clients)
         state = training.process.initialize()
         seconds = []
         for round_number in range(FLAGS.rounds + 1):

@@ -104,7 +104,11 @@ def main() -> None:
     import dataclasses
 
     from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.rating_experiment import RatingOptions, run_experiment
+    from fedpersonal.tasks.rating_experiment import (
+        RatingOptions,
+        build_experiment,
+        run_experiment,
+    )
 
     values = {field.name: FLAGS[field.name].value for field in dataclasses.fields(RatingOptions)}
     values.update({name: values[name] or None for name in _ZERO_MEANS_NONE})
@@ -117,8 +121,9 @@ def main() -> None:
         f"for {len(ratings.item_ids):,} items{dropped}{twice}",
         flush=True,
     )
+    experiment = build_experiment(ratings, RatingOptions(**values))
     folder = RunFolder.open(common_flags.run_folder_path(), common_flags.flag_values())
-    summary = run_experiment(ratings, RatingOptions(**values), folder)
+    summary = run_experiment(experiment, folder)
     test = summary["test"]
     print(
         f"test, {test['num_clients']:,} users, {test['num_examples']:,} ratings: "

@@ -146,9 +146,7 @@ def same(value):
 AGGREGATIONS = {
     "sum": tff.federated_sum,
     "mean": tff.federated_mean,
-    "weighted mean": lambda value: tff.federated_mean(
-        value, tff.federated_value(1.0, tff.CLIENTS)
-    ),
+    "weighted mean": lambda value: tff.federated_mean(value, tff.federated_value(1.0, tff.CLIENTS)),
     "aggregate": lambda value: tff.federated_aggregate(value, zero(), add, add, same),
     "nested": lambda value: tff.federated_sum(
         tff.federated_zip(collections.OrderedDict(deep=collections.OrderedDict(down=value)))

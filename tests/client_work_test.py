@@ -56,12 +56,12 @@ def start_of(model):
     return {v.name: random.normal(size=v.shape).astype(np.float32) for v in model.global_variables}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def recon(optimizer, **options):
     return fed_recon(client_optimizer=optimizer, reconstruction_optimizer=optimizer, **options)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def traced(model, algorithm, clients):
     """Traces the work of a stack, for any number of batches and of rows."""
 

@@ -264,9 +264,7 @@ def test_fed_recon_is_tffs(request, case, setting, client, reconstruction, serve
     )
     packed = run_packed(case.model, algorithm, case.dataset, server_optimizer=server)
     per_client = run_per_client(case.model, algorithm, case.dataset, server_optimizer=server)
-    examples = [
-        sum(processed_examples(COUNTS[i], setting) for i in cohort) for cohort in COHORTS
-    ]
+    examples = [sum(processed_examples(COUNTS[i], setting) for i in cohort) for cohort in COHORTS]
     assert_same(packed, per_client, examples_a_round=examples)
 
     weights, losses = case.run_tff(
@@ -368,9 +366,7 @@ def test_a_users_own_row_moves_as_if_alone(ratings):
             model, algorithm, ratings, server_optimizer=server, clients=1, cohorts=[[i]]
         )
         alone.append(weights)
-    together, _ = run_packed(
-        model, algorithm, ratings, server_optimizer=server, cohorts=[[0, 3]]
-    )
+    together, _ = run_packed(model, algorithm, ratings, server_optimizer=server, cohorts=[[0, 3]])
     close(together[users][0], alone[0][users][0])
     close(together[users][3], alone[1][users][3])
     assert np.abs(together[users] - start[users])[[0, 3]].min(axis=1).max() > 1e-3

@@ -123,9 +123,7 @@ def test_reconstruction_evaluation_is_what_is_written_out(split, weights, lookup
             for name, value in expected.items():
                 np.testing.assert_allclose(stage[name][client], value, rtol=1e-4, atol=1e-5)
         predictions = results.predictions[client][: len(labels)]
-        np.testing.assert_allclose(
-            predictions, items[features["item"]] @ rebuilt + MEAN, rtol=1e-4
-        )
+        np.testing.assert_allclose(predictions, items[features["item"]] @ rebuilt + MEAN, rtol=1e-4)
     # The numbers tell clients, stages and metrics apart.
     assert len(np.unique([results.after["loss"], results.before["loss"]])) == 2 * 3 + 1
 
@@ -217,7 +215,12 @@ def test_columns_are_means_of_each_client():
     results = results_of([9.0, 1.0, 2.0], [1.0, 4.0, 5.0], [3, 1, 0])
     columns = results.per_client()
     assert list(columns) == [
-        "client", "num_examples", "loss_before", "rmse_before", "loss_after", "rmse_after"
+        "client",
+        "num_examples",
+        "loss_before",
+        "rmse_before",
+        "loss_after",
+        "rmse_after",
     ]
     assert columns["client"].tolist() == ["c0", "c1", "c2"]
     assert columns["num_examples"].tolist() == [3, 1, 0]

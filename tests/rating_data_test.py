@@ -46,8 +46,7 @@ def times(ratings, dataset):
 def test_unseen_users_are_in_one_part_each(ratings):
     data = split(ratings, "unseen_users")
     train, validation, test = (
-        set(clients.client_ids)
-        for clients in (data.train, data.validation.query, data.test.query)
+        set(clients.client_ids) for clients in (data.train, data.validation.query, data.test.query)
     )
     assert len(train) == 34 and len(validation) == 5 and len(test) == 4
     assert train | validation | test == set(ratings.user_ids)
@@ -98,11 +97,10 @@ def test_seen_users_train_on_the_past_and_are_tested_on_the_future(ratings):
             place = np.flatnonzero(data.train.client_ids == client_id)[0]
             trained = times(ratings, data.train)[data.train.rows(place)]
             assert trained.max() < when[later.rows(client)].min()
-    latest = {u: t for u, t in zip(data.test.query.features["user"], times(ratings, data.test.query))}
-    for user, when in zip(
-        data.validation.query.features["user"], times(ratings, data.validation.query)
-    ):
-        assert user not in latest or when < latest[user]
+    last = dict(zip(data.test.query.features["user"], times(ratings, data.test.query)))
+    validated = data.validation.query
+    for user, when in zip(validated.features["user"], times(ratings, validated)):
+        assert user not in last or when < last[user]
 
 
 def test_seen_users_rebuild_from_what_they_trained_on(ratings):
@@ -153,9 +151,10 @@ def test_the_seed_decides(ratings, protocol):
     one, same, other = (split(ratings, protocol, seed=seed) for seed in (3, 3, 4))
     assert pairs(one.test.query) == pairs(same.test.query)
     np.testing.assert_array_equal(one.test.candidates, same.test.candidates)
-    assert one.test.candidates.shape != other.test.candidates.shape or (
-        one.test.candidates != other.test.candidates
-    ).any()
+    assert (
+        one.test.candidates.shape != other.test.candidates.shape
+        or (one.test.candidates != other.test.candidates).any()
+    )
 
 
 def test_ninety_nine_negatives_where_there_are_enough():

@@ -89,9 +89,7 @@ def check(solution, dataset, data, tables, *, l2, bias_l2):
 
 
 @pytest.mark.parametrize("lookups", [{}, {"item_embedding": "item", "item_bias": "item"}])
-@pytest.mark.parametrize(
-    ("data", "bias_l2"), [("support", 0.3), ("query", None), ("all", 0.3)]
-)
+@pytest.mark.parametrize(("data", "bias_l2"), [("support", 0.3), ("query", None), ("all", 0.3)])
 def test_solves_the_normal_equations(ratings, lookups, data, bias_l2):
     model = factorization(lookups=lookups)
     weights = weights_of(model)
@@ -133,9 +131,9 @@ def dense_model(*, units=1, local=("own",), activation=None, use_bias=False):
     def build_model():
         x = tf.keras.Input([3], name="x")
         shared = tf.keras.layers.Dense(4, activation="tanh", use_bias=use_bias, name="shared")(x)
-        own = tf.keras.layers.Dense(
-            units, activation=activation, use_bias=use_bias, name="own"
-        )(shared)
+        own = tf.keras.layers.Dense(units, activation=activation, use_bias=use_bias, name="own")(
+            shared
+        )
         output = tf.keras.layers.Dense(units, use_bias=False, name="last")(own)
         return tf.keras.Model({"x": x}, output)
 
@@ -152,7 +150,7 @@ def test_solves_for_the_weights_of_a_layer(make_dataset):
     dataset = make_dataset([({"x": x}, y), nothing, nothing, nothing])
     weights = weights_of(model)
     solution, _ = values_after(model, [RidgePhase(data="all", l2=0.5)], dataset, weights)
-    hidden = np.tanh(x @ weights["shared/kernel"] )
+    hidden = np.tanh(x @ weights["shared/kernel"])
     design = hidden * weights["last/kernel"][0, 0]
     expected = np.linalg.solve(design.T @ design + 0.5 * np.eye(4), design.T @ y)
     np.testing.assert_allclose(solution["own/kernel"][0, :, 0], expected, rtol=1e-4)

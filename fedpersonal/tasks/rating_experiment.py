@@ -270,13 +270,12 @@ def build_experiment(ratings: Ratings, options: RatingOptions) -> RatingExperime
 
 
 def run_experiment(
-    ratings: Ratings, options: RatingOptions, run_folder: RunFolder, *, progress: bool = True
+    experiment: RatingExperiment, run_folder: RunFolder, *, progress: bool = True
 ) -> dict[str, Any]:
     """Trains, evaluates all test clients, and writes the run folder.
 
     Args:
-        ratings: The ratings.
-        options: The experiment's options.
+        experiment: The experiment.
         run_folder: Where the run goes, or goes on.
         progress: Whether to report progress on stderr.
 
@@ -284,9 +283,9 @@ def run_experiment(
         The summary, as written to `summary.json`.
 
     Raises:
-        UserError: If the data is too small or training diverges.
+        UserError: If training diverges.
     """
-    experiment = build_experiment(ratings, options)
+    options, name = experiment.options, experiment.data.name
     crossings = experiment.training.crossings
     run_folder.write_boundary(as_table(crossings))
     validation = experiment.evaluation("validation")
@@ -322,7 +321,7 @@ def run_experiment(
         [dict(zip(columns, row)) for row in zip(*(_plain(c) for c in columns.values()))]
     )
     summary = {
-        "dataset": ratings.name,
+        "dataset": name,
         "algorithm": options.algorithm,
         "protocol": options.protocol,
         "rounds": options.total_rounds,
@@ -343,7 +342,7 @@ def run_experiment(
     plot_learning_curve(
         run_folder.metrics_csv,
         run_folder.path / "learning_curve.png",
-        title=f"{options.algorithm} on {ratings.name}",
+        title=f"{options.algorithm} on {name}",
     )
     return summary
 

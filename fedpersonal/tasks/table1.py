@@ -14,7 +14,11 @@ import tabulate
 from fedpersonal.datasets.ratings import Ratings
 from fedpersonal.simulation.atomic_files import atomic_write
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.rating_experiment import RatingOptions, run_experiment
+from fedpersonal.tasks.rating_experiment import (
+    RatingOptions,
+    build_experiment,
+    run_experiment,
+)
 
 # The paper gives no hyperparameters for its baselines; these were chosen on validation ratings of
 # seen users (docs/movielens.md).
@@ -147,7 +151,7 @@ def _test(
     if summary.exists():
         return json.loads(summary.read_text())["test"]
     print(f"{row.name}, seed {seed}:", flush=True)
-    return run_experiment(ratings, options, folder)["test"]
+    return run_experiment(build_experiment(ratings, options), folder)["test"]
 
 
 def _summarize(row: Row, tests: Sequence[dict[str, float]]) -> dict[str, Any]:
