@@ -1,6 +1,6 @@
 """An own Keras model and an own table, trained with Federated Reconstruction.
 
-    python examples/own_model.py [table.csv]
+python examples/own_model.py [table.csv]
 
 The table has the columns client, x1, x2 and y; without one, a small one is made up. All clients
 share a hidden layer. The output layer is each client's own: it never leaves the client, and is
@@ -18,21 +18,15 @@ runtime.start()  # Before TensorFlow is imported, to silence it.
 import numpy as np
 import pandas as pd
 import tensorflow as tf
-from tensorflow_federated import learning
+from tensorflow_federated.learning.optimizers import build_sgdm
 
-from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.datasets.splits import split_clients
-from fedpersonal.evaluation import evaluate_clients, split_support_query
-from fedpersonal.execution import pack_cohort
-from fedpersonal.partition import PartitionedModel
-from fedpersonal.training import build_packed_process
+from fedpersonal import api as fp
 
 random = np.random.default_rng(0)
 
 
 def make_up_table() -> str:
-    """Writes the examples of 100 clients: each has a scale of its own, and x matters alike."""
+    """Writes the examples of 100 clients: what x says is common to all, how much is not."""
     client, x = np.repeat(np.arange(100), 20), random.normal(size=(2000, 2))
     y = random.normal(size=100)[client] * np.tanh(x[:, 0] + 2 * x[:, 1])
     path = tempfile.mkdtemp() + "/table.csv"
@@ -47,26 +41,28 @@ def build_model() -> tf.keras.Model:
     return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
 
 
-table = pd.read_csv(sys.argv[1] if sys.argv[1:] else make_up_table()).sort_values("client")
-names, counts = np.unique(table["client"], return_counts=True)
-features = {"x": table[["x1", "x2"]].to_numpy()}
-dataset = ClientDataset(names, np.append(0, np.cumsum(counts)), features, table["y"].to_numpy())
-train, _, test = split_clients(len(names), seed=0)
-support, query = split_support_query(dataset.subset(test), batch_size=5)
+table = pd.read_csv(sys.argv[1] if sys.argv[1:] else make_up_table())
+columns = {"client_column": "client", "features": {"x": ["x1", "x2"]}, "label_column": "y"}
+dataset = fp.clients_from_table(table, **columns)
+train, _, test = fp.split_clients(dataset.num_clients, seed=0)
 
-model = PartitionedModel(build_model, local_layers=["own"])
-sgd, size = learning.optimizers.build_sgdm(0.2), {"clients": 10, "batch_size": 5}
-algorithm = fed_recon(client_optimizer=sgd, reconstruction_optimizer=sgd, reconstruction_epochs=5)
-process = build_packed_process(
-    model, algorithm, server_optimizer=learning.optimizers.build_sgdm(1.0), **size
-)
-state = first_state = process.initialize()
+model = fp.PartitionedModel(build_model, local_layers=["own"])
+sgd, server, size = build_sgdm(0.2), build_sgdm(1.0), {"clients": 10, "batch_size": 5}
+recon = fp.fed_recon(client_optimizer=sgd, reconstruction_optimizer=sgd, reconstruction_epochs=5)
+process = fp.build_packed_process(model, recon, server_optimizer=server, **size)
+
+
+def held_out_loss(state) -> float:
+    """Builds the test clients' own layers from half of their batches and predicts the others."""
+    halves = fp.split_support_query(dataset.subset(test), batch_size=5)
+    weights = state.global_model_weights.trainable
+    results = fp.evaluate_clients(model, recon.personalization, weights, *halves, **size)
+    return results.overall()["loss"]
+
+
+state = process.initialize()
+print(f"held-out loss before training: {held_out_loss(state):.4f}")
 for _ in range(50):
     cohort = random.choice(train, min(20, len(train)), replace=False)
-    state = process.next(state, pack_cohort(model, dataset, cohort, **size)).state
-
-# Each test client's own layer is built from half of its batches, and predicts the others.
-for when, weights in (("before", first_state), ("after", state)):
-    shared = weights.global_model_weights.trainable
-    results = evaluate_clients(model, algorithm.personalization, shared, support, query, **size)
-    print(f"held-out loss {when} training: {results.overall()['loss']:.4f}")
+    state = process.next(state, fp.pack_cohort(model, dataset, cohort, **size)).state
+print(f"held-out loss after training: {held_out_loss(state):.4f}")
