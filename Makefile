@@ -5,6 +5,10 @@ RUN        := $(VENV)/bin/python
 INSTALLED  := $(VENV)/installed
 QUICK      := experiments/presets/movielens_quick.flags
 
+# Keras and Matplotlib would write to the home folder.
+export KERAS_HOME   := $(CURDIR)/$(VENV)/home/keras
+export MPLCONFIGDIR := $(CURDIR)/$(VENV)/home/matplotlib
+
 # Looked for when a recipe needs it; without one, make stops with one line that says what is wanted.
 FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_python.sh 2>&1))$(FOUND)
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
