@@ -18,7 +18,7 @@ runtime.start()  # Before TensorFlow is imported, to silence it.
 import numpy as np
 import pandas as pd
 import tensorflow as tf
-from tensorflow_federated.learning.optimizers import build_sgdm
+import tensorflow_federated as tff
 
 from fedpersonal import api as fp
 
@@ -47,22 +47,22 @@ dataset = fp.clients_from_table(table, **columns)
 train, _, test = fp.split_clients(dataset.num_clients, seed=0)
 
 model = fp.PartitionedModel(build_model, local_layers=["own"])
-sgd, server, size = build_sgdm(0.2), build_sgdm(1.0), {"clients": 10, "batch_size": 5}
-recon = fp.fed_recon(client_optimizer=sgd, reconstruction_optimizer=sgd, reconstruction_epochs=5)
-process = fp.build_packed_process(model, recon, server_optimizer=server, **size)
+sgd, size = tff.learning.optimizers.build_sgdm, {"clients": 10, "batch_size": 5}
+rates = {"client_optimizer": sgd(0.2), "reconstruction_optimizer": sgd(0.2)}
+recon = fp.fed_recon(**rates, reconstruction_epochs=5)
+process = fp.build_packed_process(model, recon, server_optimizer=sgd(1.0), **size)
 
 
-def held_out_loss(state) -> float:
+def held_out_loss(weights) -> float:
     """Builds the test clients' own layers from half of their batches and predicts the others."""
     halves = fp.split_support_query(dataset.subset(test), batch_size=5)
-    weights = state.global_model_weights.trainable
     results = fp.evaluate_clients(model, recon.personalization, weights, *halves, **size)
     return results.overall()["loss"]
 
 
 state = process.initialize()
-print(f"held-out loss before training: {held_out_loss(state):.4f}")
+print(f"held-out loss before training: {held_out_loss(state.global_model_weights.trainable):.4f}")
 for _ in range(50):
-    cohort = random.choice(train, min(20, len(train)), replace=False)
-    state = process.next(state, fp.pack_cohort(model, dataset, cohort, **size)).state
-print(f"held-out loss after training: {held_out_loss(state):.4f}")
+    cohort = fp.pack_cohort(model, dataset, random.permutation(train)[:20], **size)
+    state = process.next(state, cohort).state
+print(f"held-out loss after training: {held_out_loss(state.global_model_weights.trainable):.4f}")

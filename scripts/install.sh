@@ -29,7 +29,7 @@ awk '/^[^ #]/ {wanted = /^(pip|setuptools|wheel)==/} wanted' "$lock" > "$venv/in
 pip install --no-deps --require-hashes -r "$venv/installers.txt"
 pip install --no-deps --require-hashes --no-build-isolation -r "$lock"
 
-# The checkout itself. Unlike an editable install, it comes after what Bazel puts on the path.
-pwd > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/fedpersonal.pth"
+# The checkout itself, as a path that Bazel's own paths precede.
+pip install --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 
 mv "$venv/installing" "$venv/installed"

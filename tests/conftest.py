@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 
 from fedpersonal import runtime
 
 runtime.start()
+
+# A background job is started with Ctrl-C ignored, and so would be the programs that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,102 @@
+"""Algorithms as lists of phases: what they say of themselves, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
+from fedpersonal.algorithms.fed_avg import fed_avg
+from fedpersonal.algorithms.fed_recon import fed_recon
+from fedpersonal.partition import PartitionedModel
+from fedpersonal.training import check_fit
+
+SGD = tff.learning.optimizers.build_sgdm(0.1)
+
+
+def recon(**options):
+    return fed_recon(client_optimizer=SGD, **{"reconstruction_optimizer": SGD, **options})
+
+
+def test_fed_recon_rebuilds_and_then_updates():
+    rebuild, update = recon(
+        reconstruction_epochs=2,
+        max_reconstruction_steps=7,
+        update_epochs=3,
+        max_update_steps=5,
+    ).phases
+    assert rebuild == GradientPhase("local", "support", SGD, epochs=2, max_steps=7)
+    assert update == GradientPhase("global", "query", SGD, epochs=3, max_steps=5)
+    rebuild, update = recon(split="shared", joint_training=True).phases
+    assert (rebuild.data, update.data, update.variables) == ("all", "all", "all")
+    rebuild, _ = recon(reconstruction="ridge", ridge_l2=3.0, ridge_bias_l2=0.5).phases
+    assert rebuild == RidgePhase(data="support", l2=3.0, bias_l2=0.5)
+
+
+def test_evaluation_runs_the_phases_that_only_build_local_variables():
+    algorithm = recon()
+    assert algorithm.personalization == algorithm.phases[:1]
+    assert recon(joint_training=True).personalization == recon(joint_training=True).phases[:1]
+    assert fed_avg(client_optimizer=SGD).personalization == ()
+
+
+def test_rows_are_needed_where_global_variables_move():
+    assert recon().touched_data == "query"
+    assert recon(split="shared").touched_data == "all"
+    assert fed_avg(client_optimizer=SGD).touched_data == "all"
+    twice = Algorithm(
+        "twice",
+        (GradientPhase("global", "support", SGD), GradientPhase("global", "query", SGD)),
+        local_variables="rebuilt",
+    )
+    assert twice.touched_data == "all"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: recon(reconstruction="newton"),
+            r"reconstruction must be one of \['gradient', 'ridge'\], not 'newton'",
+        ),
+        (lambda: recon(split="thirds"), r"split must be one of \['disjoint', 'shared'\]"),
+        (
+            lambda: recon(reconstruction_optimizer=None),
+            "gradient reconstruction needs a reconstruction_optimizer",
+        ),
+        (lambda: recon(weighting="age"), "weighting must be one of.*not 'age'"),
+        (lambda: recon(max_update_norm=0.0), "max_update_norm must be positive, not 0.0"),
+        (lambda: recon(update_epochs=-1), "epochs must be at least 0, not -1"),
+        (lambda: recon(max_update_steps=-1), "max_steps must be at least 0, not -1"),
+        (lambda: GradientPhase("some", "all", SGD), "variables must be one of.*not 'some'"),
+        (lambda: GradientPhase("all", "some", SGD), "data must be one of.*not 'some'"),
+        (lambda: Algorithm("empty", (), "none"), "'empty': the last phase must be a GradientPhase"),
+        (
+            lambda: Algorithm("ridge", (RidgePhase("all", 1.0),), "rebuilt"),
+            "'ridge': the last phase must be a GradientPhase",
+        ),
+        (
+            lambda: Algorithm("kept", (GradientPhase("all", "all", SGD),), "kept"),
+            "local_variables must be one of.*not 'kept'",
+        ),
+    ],
+)
+def test_mistakes_are_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_models_and_algorithms_must_fit():
+    def build_model():
+        x = tf.keras.Input([3], name="x")
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="only")(x))
+
+    shared = PartitionedModel(build_model)
+    own = PartitionedModel(build_model, local_layers=["only"])
+    average = fed_avg(client_optimizer=SGD)
+    check_fit(shared, average)
+    with pytest.raises(ValueError, match="fed_recon needs local variables; the model has none"):
+        check_fit(shared, recon())
+    with pytest.raises(ValueError, match="fed_avg has no local variables.*'only/kernel'"):
+        check_fit(own, average)
