@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from fedpersonal.partition import PartitionedModel
+
+# Of a table in a check.
+_FEW_ROWS = 50
 
 
 def fetch_rows(
@@ -53,3 +57,54 @@ def count_ids(model: PartitionedModel, features: Mapping[str, tf.Tensor]) -> dic
         counting = tf.reshape(tf.range(count, dtype=tf.int32), shape)
         counted[feature] = tf.cast(counting, ids.dtype)[tf.newaxis]
     return counted
+
+
+def check_lookups(model: PartitionedModel) -> None:
+    """Checks numerically that rows in use, with ids that count, give what whole tables give.
+
+    Raises:
+        ValueError: If they do not: something else sees the ids or the whole table.
+    """
+    if not model.tables:
+        return
+
+    @tf.function(autograph=False)
+    def both_ways():
+        seed = tf.constant([0, 0])
+        values = {}
+        for i, v in enumerate(model.variables):
+            # Tables may be huge: a few rows tell as much.
+            shape = (_FEW_ROWS, *v.shape[1:]) if v.name in model.tables else v.shape
+            values[v.name] = tf.random.stateless_normal(shape, seed + i, dtype=v.dtype)
+        features = {}
+        for name, spec in model.input_spec.items():
+            shape = [1, 3] + [d or 1 for d in spec.shape[1:]]
+            if name in model.tables.values():
+                rows = min(v.shape[0] for v in model.variables if model.tables.get(v.name) == name)
+                ids = tf.random.stateless_uniform(shape, seed, 0, min(rows, _FEW_ROWS), tf.int32)
+                features[name] = tf.cast(ids, spec.dtype)
+            elif spec.dtype.is_floating:
+                features[name] = tf.random.stateless_normal(shape, seed, dtype=spec.dtype)
+            else:
+                features[name] = tf.zeros(shape, spec.dtype)
+        rows = {k: v[0] for k, v in fetch_rows(model, values, {}, features, {}).items()}
+        counted = {**features, **count_ids(model, features)}
+
+        def everything(values, features):
+            features = {k: v[0] for k, v in features.items()}
+            output, added = model.predict(values, features, training=False)
+            return tf.concat([tf.reshape(t, [-1]) for t in (output, *added)], axis=0)
+
+        return everything(values, features), everything({**values, **rows}, counted)
+
+    try:
+        whole, reduced = (t.numpy() for t in both_ways())
+        is_equal = np.allclose(whole, reduced, rtol=1e-4, atol=1e-4, equal_nan=True)
+    except tf.errors.InvalidArgumentError:  # A counted id where a table has no such row.
+        is_equal = False
+    if not is_equal:
+        raise ValueError(
+            f"lookups {model.lookups} change the model's output or its losses: its layers see more "
+            "of the ids or of the tables than the rows looked up (as mask_zero, a regularizer of "
+            "the embeddings, or a second use of the input do). Leave these layers out."
+        )

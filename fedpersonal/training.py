@@ -19,6 +19,7 @@ from fedpersonal.aggregation import OwnedTablesFactory
 from fedpersonal.algorithm import Algorithm, RidgePhase
 from fedpersonal.client_work import ClientOutput, train_clients
 from fedpersonal.execution import as_examples, dataset_type, examples_from_dataset, packed_type
+from fedpersonal.lookups import check_lookups
 from fedpersonal.partition import PartitionedModel
 from fedpersonal.ridge import check_linear
 from fedpersonal.tracing import keras_computation
@@ -55,28 +56,17 @@ def build_packed_process(
         ValueError: If the model and the algorithm do not fit each other.
     """
     check_fit(model, algorithm)
-    initial_weights = _initial_weights(model, seed)
-    weights_type = initial_weights.type_signature.result
-    finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
-        server_optimizer, weights_type
-    )
 
-    @tff.federated_computation
-    def initialize():
-        return tff.federated_zip(
-            State(
-                global_model_weights=tff.federated_eval(initial_weights, tff.SERVER),
-                distributor=tff.federated_value((), tff.SERVER),
-                client_work=tff.federated_value(0, tff.SERVER),
-                aggregator=tff.federated_value((), tff.SERVER),
-                finalizer=finalizer.initialize(),
-            )
-        )
+    @tff.tensorflow.computation
+    def initial_state():
+        weights = _initial_weights(model, seed)
+        specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights.trainable)
+        return State(weights, (), 0, (), server_optimizer.initialize(specs))
 
-    state_type = initialize.type_signature.result.member
+    state_type = initial_state.type_signature.result
     member_type = packed_type(model, clients=clients, batch_size=batch_size)
 
-    @keras_computation(weights_type, np.int32, member_type)
+    @keras_computation(state_type.global_model_weights, np.int32, member_type)
     def member_work(weights, round_number, member):
         output = train_clients(
             model,
@@ -87,48 +77,34 @@ def build_packed_process(
         )
         return _member_sums(model, weights.trainable, member["rows"], output)
 
-    sums_type = member_work.type_signature.result
-
-    @tff.tensorflow.computation(sums_type)
-    def mean_update(sums):
-        return collections.OrderedDict(
+    # One computation for all that the server does: each one more costs a copy of the weights.
+    @tff.tensorflow.computation(state_type, member_work.type_signature.result)
+    def server_update(state, sums):
+        weights = state.global_model_weights.trainable
+        mean = collections.OrderedDict(
             (name, total if name in model.owned else tf.math.divide_no_nan(total, sums["weight"]))
             for name, total in sums["updates"].items()
         )
+        optimizer_state, weights = server_optimizer.next(state.finalizer, weights, mean)
+        new_weights = tff.learning.models.ModelWeights(weights, ())
+        new_state = State(new_weights, (), state.client_work + 1, (), optimizer_state)
+        return new_state, finalized_metrics(model, sums["metrics"])
 
-    @tff.tensorflow.computation(sums_type)
-    def cohort_metrics(sums):
-        return finalized_metrics(model, sums["metrics"])
-
-    add_one = tff.tensorflow.computation(lambda n: n + 1, np.int32)
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_eval(initial_state, tff.SERVER)
 
     @tff.federated_computation(
         tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(member_type, tff.CLIENTS)
     )
     def next_fn(state, members):
-        sums = tff.federated_sum(
-            tff.federated_map(
-                member_work,
-                (
-                    tff.federated_broadcast(state.global_model_weights),
-                    tff.federated_broadcast(state.client_work),
-                    members,
-                ),
-            )
+        sent = (
+            tff.federated_broadcast(state.global_model_weights),
+            tff.federated_broadcast(state.client_work),
+            members,
         )
-        finalized = finalizer.next(
-            state.finalizer, state.global_model_weights, tff.federated_map(mean_update, sums)
-        )
-        new_state = tff.federated_zip(
-            State(
-                global_model_weights=finalized.result,
-                distributor=state.distributor,
-                client_work=tff.federated_map(add_one, state.client_work),
-                aggregator=state.aggregator,
-                finalizer=finalized.state,
-            )
-        )
-        metrics = tff.federated_map(cohort_metrics, sums)
+        sums = tff.federated_sum(tff.federated_map(member_work, sent))
+        new_state, metrics = tff.federated_map(server_update, (state, sums))
         return tff.learning.templates.LearningProcessOutput(new_state, metrics)
 
     return tff.templates.IterativeProcess(initialize, next_fn)
@@ -162,7 +138,7 @@ def build_per_client_process(
             aggregator meets an algorithm that weights clients by their examples.
     """
     check_fit(model, algorithm)
-    initial_weights = _initial_weights(model, seed)
+    initial_weights = tff.tensorflow.computation(lambda: _initial_weights(model, seed))
     weights_type = initial_weights.type_signature.result
     aggregation = _weighted_aggregation(model, algorithm, aggregator).create(
         weights_type.trainable, tff.TensorType(np.float32)
@@ -187,6 +163,7 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
         raise ValueError(f"{algorithm.name} needs local variables; the model has none.")
     if any(isinstance(phase, RidgePhase) for phase in algorithm.phases):
         check_linear(model)
+    check_lookups(model)
 
 
 def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> Any:
@@ -200,18 +177,10 @@ def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> Any:
     return metrics
 
 
-def _initial_weights(model: PartitionedModel, seed: int) -> tff.Computation:
-    @tff.tensorflow.computation
-    def initial_weights():
-        values = model.initial_values(model.global_variables, tf.constant([seed, 0]))
-        return tff.learning.models.ModelWeights(
-            trainable=collections.OrderedDict(
-                (v.name, values[v.name]) for v in model.global_variables
-            ),
-            non_trainable=(),
-        )
-
-    return initial_weights
+def _initial_weights(model: PartitionedModel, seed: int) -> tff.learning.models.ModelWeights:
+    values = model.initial_values(model.global_variables, tf.constant([seed, 0]))
+    trainable = collections.OrderedDict((v.name, values[v.name]) for v in model.global_variables)
+    return tff.learning.models.ModelWeights(trainable, ())
 
 
 def _metric_sums(output: ClientOutput) -> collections.OrderedDict:

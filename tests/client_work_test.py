@@ -89,13 +89,13 @@ def traced(model, algorithm, clients):
     return run
 
 
-def pack(model, dataset, indices, *, clients=None, touched_data="all"):
+def pack(model, dataset, indices, *, clients=None, touched_data="all", batch_size=BATCH_SIZE):
     member = pack_clients(
         model,
         dataset,
         indices,
         clients=clients or len(indices),
-        batch_size=BATCH_SIZE,
+        batch_size=batch_size,
         touched_data=touched_data,
     )
     return tf.nest.map_structure(tf.constant, as_examples(member))
@@ -300,10 +300,10 @@ def test_metrics_are_taken_before_each_step(model, ratings):
 
 
 def test_clients_start_from_draws_of_their_own(model, ratings):
-    """They depend on the seed and on a client's examples, not on its place in a stack."""
+    """They depend on the seed and on a client's examples, not on its place or on padding."""
 
-    def start(indices, seed=0, clients=None):
-        examples = pack(model, ratings, indices, clients=clients)
+    def start(indices, seed=0, **options):
+        examples = pack(model, ratings, indices, **options)
 
         @tf.function(autograph=False)
         def run():
@@ -314,6 +314,7 @@ def test_clients_start_from_draws_of_their_own(model, ratings):
     vectors = start([0, 1, 2, 3])
     assert len(np.unique(vectors)) == vectors.size
     np.testing.assert_array_equal(start([3, 0], clients=3)[:2], vectors[[3, 0]])
+    np.testing.assert_array_equal(start([0, 1, 2, 3], batch_size=20), vectors)
     assert not (start([0, 1, 2, 3], seed=1) == vectors).any()
 
 
