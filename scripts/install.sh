@@ -30,6 +30,7 @@ pip install --no-deps --require-hashes -r "$venv/installers.txt"
 pip install --no-deps --require-hashes --no-build-isolation -r "$lock"
 
 # The checkout itself, as a path that Bazel's own paths precede.
-pip install --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
+PYTHONWARNINGS=ignore pip install --no-deps --no-build-isolation \
+  --config-settings editable_mode=compat --editable .
 
 mv "$venv/installing" "$venv/installed"
