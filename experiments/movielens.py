@@ -48,7 +48,10 @@ flags.DEFINE_enum(
     "reconstruction", "gradient", ["gradient", "ridge"], "Gradient steps, or exact least squares."
 )
 flags.DEFINE_enum(
-    "split", "disjoint", ["disjoint", "shared"], "Support and query sets apart, or the same data."
+    "split",
+    "skip",
+    ["skip", "aggregated", "shared"],
+    "Support and query sets: alternate batches, halves, or both all the data.",
 )
 flags.DEFINE_integer("reconstruction_epochs", 5, "Passes over the support set.", lower_bound=0)
 flags.DEFINE_integer("max_reconstruction_steps", 50, "Bound on them; 0: none.", lower_bound=0)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Union
 
+from fedpersonal.data_parts import PARTS
+
 VARIABLES = ("global", "local", "all")
-DATA = ("support", "query", "all")
 LOCAL_VARIABLES = ("none", "rebuilt")
 WEIGHTINGS = ("num_examples", "uniform")
 
@@ -26,22 +27,25 @@ class GradientPhase:
     """Steps of an optimizer on batches of the client's data.
 
     Attributes:
-        variables: Which variables move: `global`, `local`, or `all`, jointly.
-        data: Which batches: `support` (the even ones), `query` (the odd ones), or `all`.
+        variables: Which variables move: `global`, `local`, or `all`, jointly; or the names of the
+            layers whose variables do.
+        data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
+            `second_half`, or `all`.
         optimizer: A `tff.learning.optimizers.Optimizer`; its state starts anew in each phase.
         epochs: Passes over those batches.
         max_steps: Bound on the steps of all epochs together, or None.
     """
 
-    variables: str
+    variables: str | tuple[str, ...]
     data: str
     optimizer: Any
     epochs: int = 1
     max_steps: int | None = None
 
     def __post_init__(self):
-        check_choice("GradientPhase", "variables", self.variables, VARIABLES)
-        check_choice("GradientPhase", "data", self.data, DATA)
+        if isinstance(self.variables, str):
+            check_choice("GradientPhase", "variables", self.variables, VARIABLES)
+        check_choice("GradientPhase", "data", self.data, PARTS)
         if self.epochs < 0:
             raise ValueError(f"GradientPhase: epochs must be at least 0, not {self.epochs}.")
         if self.max_steps is not None and self.max_steps < 0:
@@ -55,7 +59,7 @@ class RidgePhase:
     For models whose output is one number an example and linear in the local variables.
 
     Attributes:
-        data: Which batches: `support`, `query` or `all`.
+        data: Which batches, as in a `GradientPhase`.
         l2: Weight of the squared norm against the sum of squared errors; positive.
         bias_l2: The same for scalar local variables (biases); None stands for `l2`.
     """
@@ -67,7 +71,7 @@ class RidgePhase:
     variables = "local"
 
     def __post_init__(self):
-        check_choice("RidgePhase", "data", self.data, DATA)
+        check_choice("RidgePhase", "data", self.data, PARTS)
         for option in ("l2", "bias_l2"):
             value = getattr(self, option)
             if value is not None and not value > 0:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from fedpersonal.client_values import ClientValues, Examples, over_clients
 from fedpersonal.lookups import count_ids, fetch_rows
+from fedpersonal.metrics import Metric
 from fedpersonal.partition import PartitionedModel, Values
 
 
@@ -50,10 +51,12 @@ class Outcome(NamedTuple):
     Attributes:
         predictions: (C, B, ...).
         losses: float32 (C, B), with the losses that the model adds.
+        weights: float32 (C, B): as how many each example counts, 0 for padding.
     """
 
     predictions: tf.Tensor
     losses: tf.Tensor
+    weights: tf.Tensor
 
 
 def predict_batch(
@@ -89,26 +92,41 @@ def predict_batch(
         tf.reshape(t, tf.concat([[-1], tf.shape(t)[2:]], 0)) for t in (batch.labels, predictions)
     )
     losses = tf.reshape(model.example_losses(flat_labels, flat_predictions), shape)
+    weights = tf.reshape(model.example_weights(flat_labels), shape)
     for extra in added:
-        losses += extra if extra.shape.rank == 2 else extra[:, tf.newaxis]
-    return Outcome(predictions, losses)
+        losses += weights * (extra if extra.shape.rank == 2 else extra[:, tf.newaxis])
+    return Outcome(predictions, losses, tf.where(batch.mask > 0, weights, 0.0))
 
 
 def batch_metric_sums(
     model: PartitionedModel, batch: Batch, outcome: Outcome
 ) -> dict[str, tf.Tensor]:
-    """Sums the loss and every metric over each client's examples: name to float32 (C,)."""
+    """Sums values and weights of the loss and of every metric: name to float32 (C, 2)."""
     shape = tf.shape(batch.mask)
     labels, predictions = (
         tf.reshape(t, tf.concat([[-1], tf.shape(t)[2:]], 0))
         for t in (batch.labels, outcome.predictions)
     )
-    values = {
-        m.name: tf.reshape(m.example_value(labels, predictions), shape) for m in model.metrics
-    }
-    values["loss"] = outcome.losses
+    values = example_values(model, labels, predictions)
+    pairs = {k: tf.reshape(v, tf.concat([shape, [2]], 0)) for k, v in values.items()}
+    pairs["loss"] = tf.stack([outcome.losses, outcome.weights], axis=-1)
     # Not a product with the mask: what padding predicts may be anything, even NaN.
-    return {k: tf.reduce_sum(tf.where(batch.mask > 0, v, 0.0), -1) for k, v in values.items()}
+    real = batch.mask[..., tf.newaxis] > 0
+    return {k: tf.reduce_sum(tf.where(real, pair, 0.0), 1) for k, pair in pairs.items()}
+
+
+def example_values(
+    model: PartitionedModel, labels: tf.Tensor, predictions: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Returns each metric's value and weight of each example: name to float32 (batch, 2)."""
+    weights = model.example_weights(labels)
+
+    def pair(metric: Metric) -> tf.Tensor:
+        own = metric.example_weight
+        weight = weights if own is None else tf.cast(own(labels), tf.float32)
+        return tf.stack([metric.example_value(labels, predictions), weight], axis=-1)
+
+    return {metric.name: pair(metric) for metric in model.metrics}
 
 
 def _without(values: Values, names: Any) -> Values:

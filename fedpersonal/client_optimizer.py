@@ -49,15 +49,16 @@ class ClientOptimizer:
             return values
         return {k: tf.raw_ops.DeepCopy(x=v) if k in self._tables else v for k, v in values.items()}
 
-    def next(self, state, values, stepped, gradients, positions, is_active):
+    def next(self, state, values, stepped, gradients, places, is_active):
         """Takes one step.
 
         Args:
             state: The clients' optimizer states.
             values: The moving values, (C, ...); of tables the touched rows (C, R, ...).
-            stepped: The same, but of tables the batch's rows (C, T, ...).
+            stepped: The same, but of tables the batch's rows, (T, ...) or (C, T, ...).
             gradients: Gradients with respect to `stepped`.
-            positions: Table name to int32 (C, T), the batch's rows among the touched ones.
+            places: Table name to int32 (T,) or (C, T): where those rows stand among the touched
+                rows of all clients, of which there are C * R.
             is_active: float32 (C,), 1 where a client takes this step; gradients are 0 elsewhere.
 
         Returns:
@@ -67,11 +68,11 @@ class ClientOptimizer:
             _, moved = self._optimizer.next(self._constant_state, stepped, gradients)
             new = dict(moved)
             for name in self._tables:
-                new[name] = _add_rows(values[name], positions[name], moved[name] - stepped[name])
+                new[name] = _add_rows(values[name], places[name], moved[name] - stepped[name])
             return new, state
         dense = dict(gradients)
         for name in self._tables:
-            dense[name] = _sum_rows(values[name], positions[name], gradients[name])
+            dense[name] = _sum_rows(values[name], places[name], gradients[name])
         new_state, new = over_clients(lambda e: self._optimizer.next(*e), (state, values, dense))
         return tf.nest.map_structure(
             lambda after, before: where_client(is_active > 0, after, before),
@@ -80,21 +81,26 @@ class ClientOptimizer:
         )
 
 
-def _add_rows(tables: tf.Tensor, positions: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Adds rows (C, T, ...) to tables (C, R, ...), in place, at positions (C, T).
+def _add_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Adds rows to tables (C, R, ...), in place.
 
     TensorFlow's pure scatter copies the whole table at every step. The tables must be the loop's
     own copy, read by nothing that may run after this.
     """
+    flat_rows = _flat_rows(rows, places)
+    flat = tf.reshape(tables, tf.concat([[-1], tf.shape(tables)[2:]], 0))
+    added = tf.raw_ops.InplaceAdd(x=flat, i=tf.reshape(places, [-1]), v=flat_rows)
+    return tf.ensure_shape(tf.reshape(added, tf.shape(tables)), tables.shape)
+
+
+def _sum_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Sums rows by their places into zeros shaped like tables (C, R, ...)."""
     shape = tf.shape(tables)
-    clients = tf.range(shape[0])[:, tf.newaxis] * shape[1]
-    flat = tf.reshape(tables, tf.concat([[-1], shape[2:]], 0))
-    flat_rows = tf.reshape(rows, tf.concat([[-1], shape[2:]], 0))
-    added = tf.raw_ops.InplaceAdd(x=flat, i=tf.reshape(clients + positions, [-1]), v=flat_rows)
-    return tf.ensure_shape(tf.reshape(added, shape), tables.shape)
+    flat = tf.math.unsorted_segment_sum(
+        _flat_rows(rows, places), tf.reshape(places, [-1]), shape[0] * shape[1]
+    )
+    return tf.reshape(flat, shape)
 
 
-def _sum_rows(tables: tf.Tensor, positions: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Sums rows (C, T, ...) by their positions (C, T) into zeros shaped like tables (C, R, ...)."""
-    clients = tf.broadcast_to(tf.range(tf.shape(positions)[0])[:, tf.newaxis], tf.shape(positions))
-    return tf.scatter_nd(tf.stack([clients, positions], axis=-1), rows, tf.shape(tables))
+def _flat_rows(rows: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(rows, tf.concat([[-1], tf.shape(rows)[places.shape.rank :]], 0))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fedpersonal.data_parts import is_in_part
 from fedpersonal.partition import PartitionedModel, Values
 
 
@@ -103,9 +104,14 @@ def phase_mask(data: str, examples: Examples) -> tf.Tensor:
     """Returns the examples' mask with the batches outside of `data` masked out, (C, N, B)."""
     if data == "all":
         return examples.mask
-    parity = tf.range(tf.shape(examples.mask)[1]) % 2
-    chosen = tf.cast(parity == (0 if data == "support" else 1), tf.float32)
-    return examples.mask * chosen[tf.newaxis, :, tf.newaxis]
+    index = tf.range(tf.shape(examples.mask)[1])[tf.newaxis]
+    chosen = is_in_part(data, index, count_client_batches(examples)[:, tf.newaxis])
+    return examples.mask * tf.cast(chosen, tf.float32)[..., tf.newaxis]
+
+
+def count_client_batches(examples: Examples) -> tf.Tensor:
+    """Returns how many batches each client has, int32 (C,)."""
+    return tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, -1), tf.int32), -1)
 
 
 def tile_clients(value: tf.Tensor, clients: Any) -> tf.Tensor:

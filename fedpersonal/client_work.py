@@ -17,6 +17,7 @@ from fedpersonal.client_optimizer import ClientOptimizer
 from fedpersonal.client_values import (
     ClientValues,
     Examples,
+    count_clients,
     own_copies,
     phase_mask,
     starting_values,
@@ -24,6 +25,7 @@ from fedpersonal.client_values import (
 )
 from fedpersonal.partition import PartitionedModel, Values
 from fedpersonal.ridge import solve_local_values
+from fedpersonal.schedule import schedule_phase
 
 
 class ClientOutput(NamedTuple):
@@ -34,7 +36,8 @@ class ClientOutput(NamedTuple):
             table, of its touched rows: (C, R, ...).
         weights: float32 (C,): weight in the average.
         num_examples: float32 (C,): examples processed in the last phase.
-        metric_sums: Metric name, and `loss`, to float32 (C,): sums over those examples.
+        metric_sums: Metric name, and `loss`, to float32 (C, 2): sums of those examples' values and
+            weights.
         dropped: float32 (C,): 1 where the update was not finite and was set to zero.
     """
 
@@ -70,22 +73,45 @@ def train_clients(
     values, sums, num_examples = run_gradient_phase(
         model, algorithm.phases[-1], values, examples, with_metrics=True
     )
+    return client_output(model, algorithm, global_values, values, examples, sums, num_examples)
+
+
+def client_output(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    global_values: Values,
+    values: ClientValues,
+    examples: Examples,
+    sums: dict[str, tf.Tensor],
+    num_examples: tf.Tensor,
+) -> ClientOutput:
+    """Makes of the values after all phases what leaves the clients.
+
+    Args:
+        model: The partitioned model.
+        algorithm: Weighting and bound of updates.
+        global_values: The broadcast values.
+        values: The values after the last phase.
+        examples: The clients' examples.
+        sums: Metric sums of the last phase, each (C, 2).
+        num_examples: float32 (C,): examples that it processed.
+    """
     start = own_copies(model, global_values, examples)
     updates = {name: values.own.get(name, start[name]) - start[name] for name in start}
     finite = tf.reduce_all(
-        [_all_finite(u) for u in updates.values()] + [tf.math.is_finite(sums["loss"])], axis=0
+        [_all_finite(u) for u in updates.values()] + [tf.math.is_finite(sums["loss"][:, 0])], axis=0
     )
     if algorithm.max_update_norm is not None:
         updates = _clip(updates, algorithm.max_update_norm)
     keep = tf.cast(finite, tf.float32)
     # A stack may be filled up with clients that do not exist.
     exists = tf.reduce_max(examples.mask, [1, 2])
-    weights = num_examples if algorithm.weighting == "num_examples" else exists
+    weights = sums["loss"][:, 1] if algorithm.weighting == "num_examples" else exists
     return ClientOutput(
         updates={k: where_client(finite, u, tf.zeros_like(u)) for k, u in updates.items()},
         weights=weights * keep,
         num_examples=num_examples * keep,
-        metric_sums={k: tf.where(finite, s, 0.0) for k, s in sums.items()},
+        metric_sums={k: tf.where(finite[:, tf.newaxis], s, 0.0) for k, s in sums.items()},
         dropped=exists * (1.0 - keep),
     )
 
@@ -116,14 +142,10 @@ def run_gradient_phase(
         with_metrics: Whether to sum metrics, each batch taken before its step.
 
     Returns:
-        The values after it, metric name to sums of shape (C,), and the number of examples
+        The values after it, metric name to sums of shape (C, 2), and the number of examples
         processed, float32 (C,).
     """
-    moving = {
-        "global": [v.name for v in model.global_variables],
-        "local": [v.name for v in model.local_variables],
-        "all": [v.name for v in model.variables],
-    }[phase.variables]
+    moving = moving_names(model, phase)
     lent = {k: v for k, v in values.shared.items() if k in moving and k not in values.own}
     own = {**values.own, **own_copies(model, lent, examples)}
     frozen = ClientValues(
@@ -132,14 +154,10 @@ def run_gradient_phase(
     )
     moving_values = {name: own[name] for name in moving}
     optimizer = ClientOptimizer(phase.optimizer, moving_values, model)
-    batches, active = _schedule(phase, examples.mask)
-    num_examples = tf.reduce_sum(
-        tf.gather(tf.reduce_sum(examples.mask, -1), tf.transpose(batches), batch_dims=1)
-        * tf.transpose(active),
-        axis=1,
-    )
+    tables = [name for name in moving if name in model.tables]
+    batches, active, num_examples = schedule_phase(phase, examples)
     names = ["loss"] + [m.name for m in model.metrics] if with_metrics else []
-    sums = {name: tf.zeros_like(num_examples) for name in names}
+    sums = {name: tf.zeros([count_clients(examples), 2]) for name in names}
 
     def step_clients(step, moved, state, sums):
         current = ClientValues(frozen.shared, {**frozen.own, **moved})
@@ -152,19 +170,17 @@ def run_gradient_phase(
             dense = ClientValues(frozen.shared, {**frozen.own, **variables})
             outcome = predict_batch(model, dense, batch._replace(minis=minis), training=True)
             # Clients share no variable here, so the sum's gradient is each client's own.
-            shares = (
-                batch.mask * (is_active / tf.maximum(tf.reduce_sum(batch.mask, -1), 1.0))[:, None]
-            )
+            totals = tf.reduce_sum(outcome.weights, -1)
+            shares = batch.mask * tf.math.divide_no_nan(is_active, totals)[:, tf.newaxis]
             total = tf.reduce_sum(outcome.losses * shares)
         gradients = tape.gradient(
             total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        moved, state = optimizer.next(
-            state, moved, variables, gradients, batch.positions, is_active
-        )
+        places = {name: _places(moved[name], batch.positions[name]) for name in tables}
+        moved, state = optimizer.next(state, moved, variables, gradients, places, is_active)
         if with_metrics:
             batch_sums = batch_metric_sums(model, batch, outcome)
-            sums = {k: sums[k] + batch_sums[k] * is_active for k in sums}
+            sums = {k: sums[k] + batch_sums[k] * is_active[:, tf.newaxis] for k in sums}
         return step + 1, moved, state, sums
 
     _, moved, _, sums = tf.while_loop(
@@ -176,19 +192,22 @@ def run_gradient_phase(
     return ClientValues(values.shared, {**own, **moved}), sums, num_examples
 
 
-def _schedule(phase: GradientPhase, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns each client's batch at each step, int32 (S, C), and where it is active."""
-    num_batches = tf.reduce_sum(tf.cast(tf.reduce_any(mask > 0, -1), tf.int32), -1)
-    in_set = {"support": (num_batches + 1) // 2, "query": num_batches // 2, "all": num_batches}
-    count = in_set[phase.data]
-    steps = phase.epochs * count
-    if phase.max_steps is not None:
-        steps = tf.minimum(steps, phase.max_steps)
-    step = tf.range(tf.reduce_max(steps))[:, tf.newaxis]
-    active = step < steps
-    place = step % tf.maximum(count, 1)
-    batch = place if phase.data == "all" else 2 * place + (phase.data == "query")
-    return tf.where(active, batch, 0), tf.cast(active, tf.float32)
+def _places(tables: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Turns positions (C, T) in a client's rows into ones among all clients', of (C, R, ...)."""
+    shape = tf.shape(tables)
+    return positions + tf.range(shape[0])[:, tf.newaxis] * shape[1]
+
+
+def moving_names(model: PartitionedModel, phase: Phase) -> list[str]:
+    """Returns the names of the variables that a phase moves."""
+    if isinstance(phase.variables, str):
+        variables = {
+            "global": model.global_variables,
+            "local": model.local_variables,
+            "all": model.variables,
+        }[phase.variables]
+        return [v.name for v in variables]
+    return [v.name for v in model.variables if v.layer in phase.variables]
 
 
 def _clip(updates: Values, max_norm: float) -> Values:

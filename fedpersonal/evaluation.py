@@ -1,29 +1,32 @@
-"""Evaluation of every client, before and after its local variables are built.
+"""Evaluation of every client, before and after its model is personalised.
 
 Reconstruction evaluation (Singhal et al., section 4.1, RECONEVAL) builds the local variables of a
-client from its support set, with the global ones frozen, and predicts its query set. Without
-phases it is the paper's standard evaluation: predictions with the variables as they are.
+client from its support set, with the global ones frozen, and predicts its query set. Fine-tuning
+moves global variables too, in a copy that the client keeps to itself. Without phases it is the
+paper's standard evaluation: predictions with the variables as they are.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import Phase, RidgePhase
+from fedpersonal.algorithm import Phase, RidgePhase, check_choice
 from fedpersonal.client_batches import batch_metric_sums, predict_batch, take_batch
 from fedpersonal.client_values import starting_values
 from fedpersonal.client_work import run_phase
+from fedpersonal.data_parts import SPLITS, is_in_part
 from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.execution import as_examples, pack_clients, packed_type
+from fedpersonal.execution import as_examples, pack_parts, packed_type
 from fedpersonal.metrics import Metric, finalize
 from fedpersonal.partition import PartitionedModel
+from fedpersonal.pooled_work import PACKINGS, evaluate_in_turn
 from fedpersonal.ridge import check_linear
 from fedpersonal.tracing import keras_computation
 
@@ -37,9 +40,11 @@ class ClientResults:
     Attributes:
         client_ids: (num_clients,) names.
         num_examples: float64 (num_clients,): examples predicted.
-        before: Metric name, and `loss`, to float64 sums (num_clients,), before personalisation.
+        before: Metric name, and `loss`, to float64 (num_clients, 2), the sums of values and of
+            weights, before personalisation.
         after: The same after it.
-        predictions: (num_clients, longest query set, ...) after it, padded.
+        predictions: (num_clients, longest query set, ...) after it, padded; None where packing is
+            `pooled`, which sums them up at once.
         metrics: The metrics, for their finalizers.
     """
 
@@ -47,20 +52,26 @@ class ClientResults:
     num_examples: np.ndarray
     before: Mapping[str, np.ndarray]
     after: Mapping[str, np.ndarray]
-    predictions: np.ndarray
+    predictions: np.ndarray | None
     metrics: tuple[Metric, ...]
 
     def overall(self) -> dict[str, float]:
         """Returns the metrics over all examples of all clients, after personalisation."""
-        sums = {name: values.sum() for name, values in self.after.items()}
-        values = finalize(self.metrics, sums, self.num_examples.sum())
+        return self._overall(self.after)
+
+    def overall_before(self) -> dict[str, float]:
+        """Returns the same before personalisation."""
+        return self._overall(self.before)
+
+    def _overall(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        values = finalize(self.metrics, {name: pairs.sum(0) for name, pairs in sums.items()})
         return {name: float(value) for name, value in sorted(values.items())}
 
     def per_client(self) -> dict[str, np.ndarray]:
         """Returns columns, a row a client: id, examples, each metric before and after."""
         columns = {"client": self.client_ids, "num_examples": self.num_examples.astype(np.int64)}
         for stage, sums in (("before", self.before), ("after", self.after)):
-            for name, values in finalize(self.metrics, sums, self.num_examples).items():
+            for name, values in finalize(self.metrics, sums).items():
                 columns[f"{name}_{stage}"] = values
         return columns
 
@@ -74,7 +85,7 @@ class ClientResults:
         spread = {
             name[: -len("_after")]: {
                 f"p{p}": float(v)
-                for p, v in zip(PERCENTILES, np.percentile(values[known], PERCENTILES))
+                for p, v in zip(PERCENTILES, np.nanpercentile(values[known], PERCENTILES))
             }
             for name, values in columns.items()
             if name.endswith("_after") and known.any()
@@ -84,11 +95,26 @@ class ClientResults:
 
 
 def split_support_query(
-    dataset: ClientDataset, *, batch_size: int
+    dataset: ClientDataset, *, batch_size: int, split: str = "skip"
 ) -> tuple[ClientDataset, ClientDataset]:
-    """Splits every client by batches, as training does: even ones support, odd ones query."""
-    odd = (dataset.example_positions // batch_size) % 2 == 1
-    return dataset.filter_examples(~odd), dataset.filter_examples(odd)
+    """Splits every client by batches, as training does.
+
+    Args:
+        dataset: The clients.
+        batch_size: Examples a batch.
+        split: `skip`: even batches support, odd ones query. `aggregated`: the first half and the
+            second. An odd one out is in the support set.
+
+    Returns:
+        The support and the query sets of the same clients.
+    """
+    check_choice("split_support_query", "split", split, ("skip", "aggregated"))
+    _, query = SPLITS[split]
+    num_batches = -(-dataset.counts // batch_size)
+    is_query = is_in_part(
+        query, dataset.example_positions // batch_size, num_batches[dataset.example_clients]
+    )
+    return dataset.filter_examples(~is_query), dataset.filter_examples(is_query)
 
 
 def pack_evaluation(
@@ -98,33 +124,39 @@ def pack_evaluation(
     *,
     clients: int,
     batch_size: int,
+    query_batch_size: int | None = None,
+    touched_data: str = "none",
 ) -> list[collections.OrderedDict]:
     """Packs two data sets of the same clients for an `Evaluation`.
 
     Args:
         model: The partitioned model.
-        support: What local variables are built from.
+        support: What a client's model is personalised on.
         query: What is predicted.
         clients: Clients a member.
         batch_size: Examples a batch of the support set.
+        query_batch_size: Examples a batch of the query set; None for one batch that holds it all,
+            which stacked packing needs.
+        touched_data: `all` where phases move global lookup tables, else `none`.
 
     Returns:
         The members; an evaluation may take them again and again.
     """
-    width = max(1, int(query.counts.max(initial=1)))
+    width = query_batch_size or max(1, int(query.counts.max(initial=1)))
     order = np.argsort(-support.counts, kind="stable")
-    return [
-        collections.OrderedDict(
-            ids=np.pad(chunk, (0, clients - len(chunk)), constant_values=-1).astype(np.int32),
-            support=pack_clients(
-                model, support, chunk, clients=clients, batch_size=batch_size, touched_data="none"
-            ),
-            query=pack_clients(
-                model, query, chunk, clients=clients, batch_size=width, touched_data="none"
-            ),
+    members = []
+    for chunk in (order[i : i + clients] for i in range(0, len(order), clients)):
+        packed = pack_parts(
+            model,
+            (support, query),
+            chunk,
+            clients=clients,
+            batch_sizes=(batch_size, width),
+            touched_data=touched_data,
         )
-        for chunk in (order[i : i + clients] for i in range(0, len(order), clients))
-    ]
+        ids = np.pad(chunk, (0, clients - len(chunk)), constant_values=-1).astype(np.int32)
+        members.append(collections.OrderedDict(ids=ids, support=packed[0], query=packed[1]))
+    return members
 
 
 class Evaluation:
@@ -137,29 +169,30 @@ class Evaluation:
         *,
         clients: int,
         batch_size: int,
-        query_width: int,
+        query_batch_size: int,
+        packing: str = "stacked",
         seed: int = 0,
     ):
         """Builds the TFF computation.
 
         Args:
             model: The partitioned model.
-            phases: What builds the local variables: `Algorithm.personalization`, or nothing. They
-                run on the support set as a whole.
+            phases: What personalises a client's model: `Algorithm.personalization`, fine-tuning,
+                or nothing. They run on the support set as a whole.
             clients: Clients a member, as packed.
             batch_size: Examples a batch of the support set, as packed.
-            query_width: Examples of the longest query set, as packed.
+            query_batch_size: Examples a batch of the query set, as packed.
+            packing: `stacked` or `pooled`, as for training.
             seed: Seed of the local variables' initial values.
 
         Raises:
-            ValueError: If a phase moves global variables.
+            ValueError: If a phase does not fit the model.
         """
-        if any(phase.variables != "local" for phase in phases):
-            raise ValueError("Evaluation: only phases that move local variables can personalise.")
+        check_choice("Evaluation", "packing", packing, PACKINGS)
         if any(isinstance(phase, RidgePhase) for phase in phases):
             check_linear(model)
         self._model = model
-        phases = [dataclasses.replace(phase, data="all") for phase in phases]
+        phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
         weights_type = tff.to_type(
             collections.OrderedDict(
                 (v.name, (v.dtype.as_numpy_dtype, list(v.shape))) for v in model.global_variables
@@ -169,35 +202,31 @@ class Evaluation:
             collections.OrderedDict(
                 ids=(np.int32, [clients]),
                 support=packed_type(model, clients=clients, batch_size=batch_size),
-                query=packed_type(model, clients=clients, batch_size=query_width),
+                query=packed_type(model, clients=clients, batch_size=query_batch_size),
             )
         )
+        evaluate_stack = evaluate_in_turn if packing == "pooled" else _evaluate_stacked
 
         @keras_computation(weights_type, member_type)
         def evaluate_member(weights, member):
-            support, query = as_examples(member["support"]), as_examples(member["query"])
-            values = starting_values(model, dict(weights), support, tf.constant([seed, -1]))
-
-            def predicted():
-                only = tf.zeros([clients], tf.int32)
-                batch = take_batch(model, query, only, values)
-                outcome = predict_batch(model, values, batch, training=False)
-                sums = batch_metric_sums(model, batch, outcome)
-                return outcome.predictions, collections.OrderedDict(sorted(sums.items()))
-
-            predictions, before = predicted()
-            after = before
-            for phase in phases:
-                values = run_phase(model, phase, values, support)
-            if phases:
-                predictions, after = predicted()
-            return collections.OrderedDict(
+            query = as_examples(model, member["query"])
+            before, after, *predictions = evaluate_stack(
+                model,
+                phases,
+                dict(weights),
+                as_examples(model, member["support"]),
+                query,
+                tf.constant([seed, -1]),
+            )
+            output = collections.OrderedDict(
                 ids=member["ids"],
                 num_examples=tf.reduce_sum(query.mask, [1, 2]),
-                before=before,
-                after=after,
-                predictions=predictions,
+                before=collections.OrderedDict(sorted(before.items())),
+                after=collections.OrderedDict(sorted(after.items())),
             )
+            if predictions:
+                output["predictions"] = predictions[0]
+            return output
 
         @tff.federated_computation(
             tff.FederatedType(weights_type, tff.SERVER), tff.FederatedType(member_type, tff.CLIENTS)
@@ -242,9 +271,74 @@ class Evaluation:
             num_examples=column("num_examples").astype(np.float64),
             before={name: column("before", name).astype(np.float64) for name in names},
             after={name: column("after", name).astype(np.float64) for name in names},
-            predictions=column("predictions"),
+            predictions=column("predictions") if "predictions" in outputs[0] else None,
             metrics=self._model.metrics,
         )
+
+
+def _evaluate_stacked(model, phases, global_values, support, query, seed):
+    """Does the work of `evaluate_in_turn`, clients stacked; also returns their predictions."""
+    values = starting_values(model, global_values, support, seed)
+
+    def predicted():
+        only = tf.zeros([tf.shape(query.mask)[0]], tf.int32)
+        batch = take_batch(model, query, only, values)
+        outcome = predict_batch(model, values, batch, training=False)
+        return batch_metric_sums(model, batch, outcome), outcome.predictions
+
+    before, predictions = predicted()
+    after = before
+    for phase in phases:
+        values = run_phase(model, phase, values, support)
+    if phases:
+        after, predictions = predicted()
+    return before, after, predictions
+
+
+def build_evaluation(
+    model: PartitionedModel,
+    phases: Sequence[Phase],
+    support: ClientDataset,
+    query: ClientDataset,
+    *,
+    batch_size: int,
+    clients: int = 100,
+    packing: str = "stacked",
+    seed: int = 0,
+) -> Callable[[Mapping[str, np.ndarray]], ClientResults]:
+    """Packs the clients once and returns a function that evaluates global variables on them.
+
+    Args:
+        model: The partitioned model.
+        phases: What personalises a client's model.
+        support: What it is personalised on.
+        query: What is predicted, of the same clients.
+        batch_size: Examples a batch.
+        clients: Clients a member.
+        packing: `stacked` or `pooled`.
+        seed: Seed of the local variables' initial values.
+    """
+    clients = max(1, min(clients, support.num_clients))
+    moves_globals = any(phase.variables != "local" for phase in phases)
+    members = pack_evaluation(
+        model,
+        support,
+        query,
+        clients=clients,
+        batch_size=batch_size,
+        query_batch_size=batch_size if packing == "pooled" else None,
+        touched_data="all" if moves_globals else "none",
+    )
+    evaluation = Evaluation(
+        model,
+        phases,
+        clients=clients,
+        batch_size=batch_size,
+        query_batch_size=members[0]["query"]["mask"].shape[2],
+        packing=packing,
+        seed=seed,
+    )
+    return lambda weights: evaluation(weights, members, query.client_ids)
 
 
 def evaluate_clients(
@@ -259,13 +353,6 @@ def evaluate_clients(
     seed: int = 0,
 ) -> ClientResults:
     """Builds an evaluation, packs the clients and evaluates them once."""
-    members = pack_evaluation(model, support, query, clients=clients, batch_size=batch_size)
-    evaluation = Evaluation(
-        model,
-        phases,
-        clients=clients,
-        batch_size=batch_size,
-        query_width=members[0]["query"]["mask"].shape[2],
-        seed=seed,
-    )
-    return evaluation(weights, members, query.client_ids)
+    return build_evaluation(
+        model, phases, support, query, batch_size=batch_size, clients=clients, seed=seed
+    )(weights)

@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.client_values import Examples
+from fedpersonal.data_parts import is_in_part
 from fedpersonal.datasets.batching import pad_batches
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.datasets.touched_rows import touched_rows
@@ -41,7 +42,7 @@ def packed_type(
         clients: Clients a member, C; fixed, because TensorFlow is much faster with known shapes.
         batch_size: Examples a batch, B.
     """
-    tables = model.tables
+    tables = model.global_tables
     shape = [clients, None, batch_size]
 
     def batched(spec: tf.TensorSpec) -> tff.TensorType:
@@ -112,6 +113,60 @@ def pack_clients(
     touched_data: str = "all",
 ) -> collections.OrderedDict:
     """Returns the padded arrays, of `packed_type`, of at most `clients` clients."""
+    (packed,) = pack_parts(
+        model,
+        (dataset,),
+        client_indices,
+        clients=clients,
+        batch_sizes=(batch_size,),
+        touched_data=touched_data,
+    )
+    return packed
+
+
+def pack_parts(
+    model: PartitionedModel,
+    parts: Sequence[ClientDataset],
+    client_indices: Sequence[int],
+    *,
+    clients: int,
+    batch_sizes: Sequence[int],
+    touched_data: str,
+) -> list[collections.OrderedDict]:
+    """Packs several data sets of the same clients, whose touched rows are those of all parts."""
+    arrays = [
+        _padded_arrays(model, part, client_indices, clients=clients, batch_size=batch_size)
+        for part, batch_size in zip(parts, batch_sizes)
+    ]
+    touched = {
+        feature: _touched(
+            [features[feature] for features, _, _ in arrays],
+            [_part_mask(mask, touched_data) for _, _, mask in arrays],
+        )
+        for feature in set(model.global_tables.values())
+    }
+    tables = model.global_tables.items()
+    return [
+        collections.OrderedDict(
+            features=_ordered(features),
+            labels=labels,
+            mask=mask,
+            rows=_ordered({name: touched[feature][0] for name, feature in tables}),
+            positions=_ordered({name: touched[feature][1][part] for name, feature in tables}),
+        )
+        for part, (features, labels, mask) in enumerate(arrays)
+    ]
+
+
+def _padded_arrays(
+    model: PartitionedModel,
+    dataset: ClientDataset,
+    client_indices: Sequence[int],
+    *,
+    clients: int,
+    batch_size: int,
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Returns features, labels and mask of `clients` clients, each (C, N, B, ...)."""
     batches = pad_batches(dataset, client_indices, batch_size=batch_size)
     mask = _fill_up(batches.mask, clients)
     # What a model makes of zeros may be no number: padding repeats the batch's first example.
@@ -123,20 +178,16 @@ def pack_clients(
         index = slots.reshape(slots.shape + (1,) * (column.ndim - 3))
         features[name] = np.take_along_axis(column, index, axis=2)
     labels = batches.labels.astype(model.label_spec.dtype.as_numpy_dtype, copy=False)
-    touched_mask = mask.copy()
-    for parity, data in enumerate(("support", "query")):
-        if touched_data not in (data, "all"):
-            touched_mask[:, parity::2] = 0
-    touched = {
-        feature: _touched(features[feature], touched_mask) for feature in set(model.tables.values())
-    }
-    return collections.OrderedDict(
-        features=_ordered(features),
-        labels=_fill_up(labels, clients),
-        mask=mask,
-        rows=_ordered({name: touched[feature][0] for name, feature in model.tables.items()}),
-        positions=_ordered({name: touched[feature][1] for name, feature in model.tables.items()}),
-    )
+    return features, _fill_up(labels, clients), mask
+
+
+def _part_mask(mask: np.ndarray, part: str) -> np.ndarray:
+    """Returns a mask (C, N, B) without the batches that are not in a part, or in `none`."""
+    if part == "none":
+        return np.zeros_like(mask)
+    num_batches = mask.any(-1).sum(-1)[:, np.newaxis]
+    chosen = is_in_part(part, np.arange(mask.shape[1])[np.newaxis], num_batches)
+    return mask * chosen[..., np.newaxis]
 
 
 def _fill_up(array: np.ndarray, clients: int) -> np.ndarray:
@@ -145,23 +196,40 @@ def _fill_up(array: np.ndarray, clients: int) -> np.ndarray:
     return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
 
 
-def _touched(ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`touched_rows` for ids of shape (C, N, B, ...): several ids an example."""
-    mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (ids.ndim - 3)), ids.shape)
-    flat = (*ids.shape[:2], -1)
-    rows, positions = touched_rows(ids.reshape(flat), mask.reshape(flat))
-    return rows, positions.reshape(ids.shape)
+def _touched(
+    ids: Sequence[np.ndarray], masks: Sequence[np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """`touched_rows` of several parts, with ids of shape (C, N, B, ...): several an example."""
+    flat_ids, flat_masks = [], []
+    for part, mask in zip(ids, masks):
+        mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (part.ndim - 3)), part.shape)
+        flat_ids.append(part.reshape(part.shape[0], 1, -1))
+        flat_masks.append(mask.reshape(part.shape[0], 1, -1))
+    rows, positions = touched_rows(np.concatenate(flat_ids, 2), np.concatenate(flat_masks, 2))
+    ends = np.cumsum([part.shape[2] for part in flat_ids])[:-1]
+    parts = np.split(positions[:, 0], ends, axis=1)
+    return rows, [p.reshape(part.shape) for p, part in zip(parts, ids)]
 
 
-def as_examples(member: Mapping[str, Any]) -> Examples:
+def as_examples(model: PartitionedModel, member: Mapping[str, Any]) -> Examples:
     """Turns a value of `packed_type` into `Examples`, inside a TFF computation."""
+    features = dict(member["features"])
     return Examples(
-        features=dict(member["features"]),
+        features=features,
         labels=member["labels"],
         mask=member["mask"],
         rows=dict(member["rows"]),
-        positions=dict(member["positions"]),
+        positions={**dict(member["positions"]), **_local_positions(model, features)},
     )
+
+
+def _local_positions(model: PartitionedModel, features: Mapping[str, tf.Tensor]) -> dict:
+    """Of a local table a client has all rows, so ids stand where they say."""
+    return {
+        name: tf.cast(features[feature], tf.int32)
+        for name, feature in model.tables.items()
+        if name not in model.global_tables
+    }
 
 
 def dataset_type(model: PartitionedModel) -> tff.SequenceType:
@@ -207,7 +275,7 @@ def examples_from_dataset(model: PartitionedModel, dataset: tf.data.Dataset) -> 
         return batch, tf.ones(tf.shape(batch["y"])[:1])
 
     def nothing(spec):
-        return tf.zeros([0, *spec.shape[1:]], spec.dtype)
+        return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
 
     # An empty batch at the end stands for a client without any; padding makes all batches alike.
     empty = tf.data.Dataset.from_tensors(tf.nest.map_structure(nothing, dataset.element_spec))
@@ -218,8 +286,8 @@ def examples_from_dataset(model: PartitionedModel, dataset: tf.data.Dataset) -> 
     slots = tf.where(mask > 0, tf.range(tf.shape(mask)[1]), 0)
     features = {k: tf.gather(v, slots, batch_dims=1)[tf.newaxis] for k, v in batches["x"].items()}
     mask = mask[tf.newaxis]
-    rows, positions = {}, {}
-    for name, feature in model.tables.items():
+    rows, positions = {}, _local_positions(model, features)
+    for name, feature in model.global_tables.items():
         ids = features[feature]
         unique, index = tf.unique(tf.reshape(ids, [-1]))
         rows[name] = tf.cast(unique, tf.int32)[tf.newaxis]

@@ -1,4 +1,4 @@
-"""Metrics that are sums over examples, so that clients' sums add up to their cohort's."""
+"""Metrics that are ratios of two sums over examples, so that clients' sums add up."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ def _identity(mean: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A function of the mean, over examples, of one value an example.
+    """A function of a weighted mean over examples.
 
     Attributes:
         name: Column name.
-        example_value: Maps (labels, predictions) to float32 values of shape (batch,).
+        example_value: Maps (labels, predictions) to float32 values of shape (batch,). Where an
+            example counts as several, as a sentence does as its tokens, their sum.
         finalize: Maps the mean, a tensor or an array of means, to the metric by plain operators.
+        example_weight: Maps labels to float32 (batch,): as how many each example counts. None
+            stands for the model's own weights.
     """
 
     name: str
     example_value: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     finalize: Callable[[Any], Any] = _identity
+    example_weight: Callable[[tf.Tensor], tf.Tensor] | None = None
 
 
 RMSE = Metric("rmse", lambda labels, predictions: tf.square(predictions - labels), lambda m: m**0.5)
@@ -38,24 +42,20 @@ HALF_STAR_ACCURACY = Metric(
 RATING_METRICS = (RMSE, MAE, HALF_STAR_ACCURACY)
 
 
-def finalize(
-    metrics: Sequence[Metric], sums: Mapping[str, np.ndarray], num_examples: np.ndarray
-) -> dict[str, np.ndarray]:
+def finalize(metrics: Sequence[Metric], sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Turns sums over examples into metrics, elementwise.
 
     Args:
         metrics: The metrics beside the loss.
-        sums: Metric name, or `loss`, to the sum of its example values.
-        num_examples: Number of examples summed, of the same shape as each sum.
+        sums: Metric name, or `loss`, to (..., 2): the sums of its example values and weights.
 
     Returns:
-        Metric name to value; NaN where there was no example.
+        Metric name to value (...); NaN where there was no example.
     """
     finalizers = {"loss": _identity, **{m.name: m.finalize for m in metrics}}
-    counts = np.asarray(num_examples, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
-            name: finalizers[name](np.asarray(total, np.float64) / counts)
+            name: finalizers[name](np.divide(*np.moveaxis(np.asarray(total, np.float64), -1, 0)))
             for name, total in sums.items()
         }
 

@@ -57,6 +57,8 @@ class PartitionedModel:
         global_variables: The variables that a server broadcasts and aggregates.
         local_variables: The variables that stay with a client.
         lookups: Layer name to the input whose ids select rows of that layer's only variable.
+        unit: What `example_weights` counts.
+        trims_padding: Whether sequences may be cut to the longest of a batch.
         owned_tables: The lookups of which each row is touched by one client alone.
         input_spec: Input name to `tf.TensorSpec` with a leading, unknown batch dimension.
         label_spec: The labels' `tf.TensorSpec`, likewise.
@@ -74,6 +76,9 @@ class PartitionedModel:
         owned_tables: Sequence[str] = (),
         input_spec: Mapping[str, tf.TensorSpec] | None = None,
         label_spec: tf.TensorSpec = tf.TensorSpec([None], tf.float32),
+        example_weight: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        unit: str = "examples",
+        trims_padding: bool = False,
     ):
         """Inspects the model that `build_model` returns and splits its variables.
 
@@ -93,6 +98,14 @@ class PartitionedModel:
             input_spec: Input name to `tf.TensorSpec`, batch dimension first. Only needed for
                 subclassed models; others tell it themselves.
             label_spec: The labels' spec, batch dimension first.
+            example_weight: Maps labels to float32 (batch,): as how many each example counts in
+                the mean loss of a batch, in metrics and in a client's weight. A sentence counts as
+                many as it has tokens; `loss` then gives the sum over them. None: each as one.
+            unit: The name of what `example_weight` counts, such as `tokens`.
+            trims_padding: Declares that an example's weight is the length of its sequence, that
+                padding follows it, and that the model ignores it: sequences, which are the inputs
+                and labels whose second dimension is None in their spec, may then be cut to the
+                longest of a batch.
 
         Raises:
             ValueError: If a layer named does not exist or has no variables, a lookup does not fit
@@ -104,6 +117,11 @@ class PartitionedModel:
         self.owned_tables = frozenset(owned_tables)
         self.label_spec = label_spec
         self.metrics = tuple(metrics)
+        self.unit = unit
+        self.trims_padding = trims_padding
+        if trims_padding and example_weight is None:
+            raise ValueError("trims_padding needs example_weight, the lengths of sequences.")
+        self._example_weight = example_weight
         self._example_loss = _as_example_fn(loss)
         local_layers = (local_layers,) if isinstance(local_layers, str) else tuple(local_layers)
         self.variables, self.input_spec = _inspect(build_model, local_layers, input_spec)
@@ -117,10 +135,10 @@ class PartitionedModel:
             by_layer.setdefault(variable.layer, []).append(variable)
         for layer, feature in self.lookups.items():
             owned = by_layer.get(layer, [])
-            if len(owned) != 1 or owned[0].is_local:
+            if len(owned) != 1:
                 raise ValueError(
-                    f"lookup layer {layer!r} must own exactly one global variable, its table; "
-                    f"it owns {[v.name for v in owned]} (global layers: {self._global_layers()})."
+                    f"lookup layer {layer!r} must own exactly one variable, its table; it owns "
+                    f"{[v.name for v in owned]} (layers with variables: {sorted(by_layer)})."
                 )
             if feature not in self.input_spec:
                 raise ValueError(
@@ -133,13 +151,16 @@ class PartitionedModel:
                 f"lookups {sorted(self.lookups)}."
             )
 
-    def _global_layers(self) -> list[str]:
-        return sorted({v.layer for v in self.global_variables})
-
     @functools.cached_property
     def tables(self) -> dict[str, str]:
         """Variable name of each lookup table to the input whose ids select its rows."""
         return {v.name: self.lookups[v.layer] for v in self.variables if v.layer in self.lookups}
+
+    @functools.cached_property
+    def global_tables(self) -> dict[str, str]:
+        """Those of `tables` that are broadcast; of the local ones a client holds every row."""
+        local = {v.name for v in self.local_variables}
+        return {name: feature for name, feature in self.tables.items() if name not in local}
 
     @functools.cached_property
     def owned(self) -> frozenset:
@@ -200,6 +221,12 @@ class PartitionedModel:
     def example_losses(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
         """Returns the loss of each example, float32 (batch,), without what the model adds."""
         return self._example_loss(labels, self.as_labels(predictions))
+
+    def example_weights(self, labels: tf.Tensor) -> tf.Tensor:
+        """Returns as how many each example counts, float32 (batch,)."""
+        if self._example_weight is None:
+            return tf.ones(tf.shape(labels)[:1])
+        return tf.cast(self._example_weight(labels), tf.float32)
 
     def as_labels(self, predictions: tf.Tensor) -> tf.Tensor:
         """Drops a last axis of one that labels lack: Keras models often end in Dense(1)."""

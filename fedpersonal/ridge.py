@@ -123,6 +123,9 @@ def check_linear(model: PartitionedModel) -> None:
     """
     if not model.local_variables:
         raise ValueError("ridge reconstruction needs local variables; the model has none.")
+    local_tables = sorted(set(model.tables) - set(model.global_tables))
+    if local_tables:
+        raise ValueError(f"ridge reconstruction cannot solve for local lookups {local_tables}.")
 
     @tf.function
     def second_differences():

@@ -16,11 +16,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.aggregation import OwnedTablesFactory
-from fedpersonal.algorithm import Algorithm, RidgePhase
+from fedpersonal.algorithm import Algorithm, RidgePhase, check_choice
 from fedpersonal.client_work import ClientOutput, train_clients
 from fedpersonal.execution import as_examples, dataset_type, examples_from_dataset, packed_type
 from fedpersonal.lookups import check_lookups
 from fedpersonal.partition import PartitionedModel
+from fedpersonal.pooled_work import PACKINGS, train_in_turn
 from fedpersonal.ridge import check_linear
 from fedpersonal.tracing import keras_computation
 
@@ -34,6 +35,7 @@ def build_packed_process(
     server_optimizer: Any,
     clients: int,
     batch_size: int,
+    packing: str = "stacked",
     seed: int = 0,
 ) -> tff.templates.IterativeProcess:
     """Builds the process whose CLIENTS members each stack many clients.
@@ -46,6 +48,9 @@ def build_packed_process(
         server_optimizer: A `tff.learning.optimizers.Optimizer`.
         clients: Clients a member.
         batch_size: Examples a batch.
+        packing: `stacked`: clients' weights are stacked and take their steps together, which suits
+            models of many small operations. `pooled`: clients put their examples together where
+            they share weights and take turns where not, which suits models bound by arithmetic.
         seed: Seed of the global variables' initial values and of local ones in each round.
 
     Returns:
@@ -55,6 +60,7 @@ def build_packed_process(
     Raises:
         ValueError: If the model and the algorithm do not fit each other.
     """
+    check_choice("build_packed_process", "packing", packing, PACKINGS)
     check_fit(model, algorithm)
 
     @tff.tensorflow.computation
@@ -68,14 +74,15 @@ def build_packed_process(
 
     @keras_computation(state_type.global_model_weights, np.int32, member_type)
     def member_work(weights, round_number, member):
-        output = train_clients(
-            model,
-            algorithm,
-            dict(weights.trainable),
-            as_examples(member),
-            tf.stack([seed, round_number]),
-        )
-        return _member_sums(model, weights.trainable, member["rows"], output)
+        start, examples = dict(weights.trainable), as_examples(model, member)
+        round_seed = tf.stack([seed, round_number])
+
+        def summarize(examples, output):
+            return _member_sums(model, start, examples.rows, output)
+
+        if packing == "pooled":
+            return train_in_turn(model, algorithm, start, examples, round_seed, summarize)
+        return summarize(examples, train_clients(model, algorithm, start, examples, round_seed))
 
     # One computation for all that the server does: each one more costs a copy of the weights.
     @tff.tensorflow.computation(state_type, member_work.type_signature.result)
@@ -167,13 +174,14 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
 
 
 def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> Any:
-    """Turns a cohort's metric sums, `num_examples` among them, into its training metrics."""
+    """Turns a cohort's metric sums into its training metrics."""
     finalizers = {metric.name: metric.finalize for metric in model.metrics}
     metrics = collections.OrderedDict(sums)
     for name, total in sums.items():
         if name in finalizers or name == "loss":
-            mean = tf.math.divide_no_nan(total, sums["num_examples"])
+            mean = tf.math.divide_no_nan(total[0], total[1])
             metrics[name] = finalizers.get(name, tf.identity)(mean)
+    metrics[f"num_{model.unit}"] = sums["loss"][1]
     return metrics
 
 
@@ -184,7 +192,7 @@ def _initial_weights(model: PartitionedModel, seed: int) -> tff.learning.models.
 
 
 def _metric_sums(output: ClientOutput) -> collections.OrderedDict:
-    sums = {k: tf.reduce_sum(v) for k, v in output.metric_sums.items()}
+    sums = {k: tf.reduce_sum(v, 0) for k, v in output.metric_sums.items()}
     sums["num_examples"] = tf.reduce_sum(output.num_examples)
     sums["num_dropped_updates"] = tf.reduce_sum(output.dropped)
     return collections.OrderedDict(sorted(sums.items()))
@@ -198,7 +206,7 @@ def _member_sums(model, start, rows, output: ClientOutput) -> collections.Ordere
         weights = tf.ones_like(output.weights) if name in model.owned else output.weights
         # TFF's convention: an update points from the client's final value to the initial one.
         weighted = -update * tf.reshape(weights, [-1] + [1] * (update.shape.rank - 1))
-        if name in model.tables:
+        if name in model.global_tables:
             flat = tf.reshape(weighted, tf.concat([[-1], variable.shape[1:]], 0))
             updates[name] = _scatter(tf.reshape(rows[name], [-1]), flat, start[name])
         else:

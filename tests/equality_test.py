@@ -256,7 +256,7 @@ def test_fed_recon_is_tffs(request, case, setting, client, reconstruction, serve
     algorithm = fed_recon(
         client_optimizer=client,
         reconstruction_optimizer=reconstruction,
-        split="disjoint" if setting["split_dataset"] else "shared",
+        split="skip" if setting["split_dataset"] else "shared",
         reconstruction_epochs=setting["recon_epochs"],
         max_reconstruction_steps=setting["recon_steps_max"],
         update_epochs=setting["post_recon_epochs"],

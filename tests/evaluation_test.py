@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -121,11 +123,13 @@ def test_reconstruction_evaluation_is_what_is_written_out(split, weights, lookup
             expected = sums(items, user, features, labels)
             assert sorted(stage) == sorted(expected)
             for name, value in expected.items():
-                np.testing.assert_allclose(stage[name][client], value, rtol=1e-4, atol=1e-5)
+                expected_pair = [value, len(labels)]
+                np.testing.assert_allclose(stage[name][client], expected_pair, rtol=1e-4, atol=1e-5)
         predictions = results.predictions[client][: len(labels)]
         np.testing.assert_allclose(predictions, items[features["item"]] @ rebuilt + MEAN, rtol=1e-4)
     # The numbers tell clients, stages and metrics apart.
-    assert len(np.unique([results.after["loss"], results.before["loss"]])) == 2 * 3 + 1
+    losses = [results.after["loss"][:, 0], results.before["loss"][:, 0]]
+    assert len(np.unique(losses)) == 2 * 3 + 1
 
 
 def test_without_phases_variables_are_taken_as_they_are(split, weights):
@@ -137,7 +141,7 @@ def test_without_phases_variables_are_taken_as_they_are(split, weights):
     for name, values in results.after.items():
         np.testing.assert_array_equal(values, results.before[name])
         expected = [sums(items, USER_START, *query.client(i))[name] for i in range(5)]
-        np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(values[:, 0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_ridge_personalises_on_the_support_set_as_a_whole(split, weights):
@@ -163,10 +167,37 @@ def test_ridge_personalises_on_the_support_set_as_a_whole(split, weights):
         )
 
 
-def test_phases_that_move_global_variables_are_refused(split, weights):
-    phase = GradientPhase(variables="all", data="all", optimizer=PHASE.optimizer)
-    with pytest.raises(ValueError, match="only phases that move local variables"):
-        evaluate_clients(build_model(), [phase], weights, *split, batch_size=BATCH_SIZE)
+@pytest.mark.parametrize("lookups", [{}, {"item_embedding": "item"}])
+def test_fine_tuning_moves_global_variables_of_that_client_alone(split, weights, lookups):
+    """A client's items move on its support set, and its query set sees them moved."""
+    phase = dataclasses.replace(PHASE, variables=("item_embedding",), epochs=1, max_steps=1)
+    results = evaluate_clients(
+        build_model(lookups=lookups), [phase], weights, *split, batch_size=BATCH_SIZE, clients=2
+    )
+    support, query = split
+    for client in (0, 2, 4):
+        items = weights["item_embedding/embeddings"].copy()
+        features, labels = (
+            {k: v[:BATCH_SIZE] for k, v in support.client(client)[0].items()},
+            support.client(client)[1][:BATCH_SIZE],
+        )
+        rows = items[features["item"]]
+        slopes = 2 * (rows @ USER_START + MEAN - labels)[:, np.newaxis] * USER_START + 2 * L2 * rows
+        np.subtract.at(items, features["item"], RATE * slopes / len(labels))
+        asked = query.client(client)[0]["item"]
+        np.testing.assert_allclose(
+            results.predictions[client][: len(asked)], items[asked] @ USER_START + MEAN, rtol=1e-4
+        )
+    assert set(query.features["item"]) & set(support.features["item"])
+
+
+def test_halves_split_by_batches(ratings):
+    support, query = split_support_query(ratings, batch_size=BATCH_SIZE, split="aggregated")
+    assert support.counts.tolist() == [3, 3, 9, 1, 6]
+    assert query.counts.tolist() == [1, 0, 8, 0, 3]
+    labels = ratings.client(2)[1]
+    np.testing.assert_array_equal(support.client(2)[1], labels[:9])
+    np.testing.assert_array_equal(query.client(2)[1], labels[9:])
 
 
 def test_support_and_query_split_by_batches(ratings, split):
@@ -195,7 +226,10 @@ def test_every_client_is_packed_once(split):
 def results_of(before, after, num_examples):
     """Client results of the loss and of the RMSE of given mean losses."""
     counts = np.asarray(num_examples, np.float64)
-    stages = [{name: np.array(m) * counts for name in ("loss", "rmse")} for m in (before, after)]
+    stages = [
+        {name: np.stack([np.array(m) * counts, counts], -1) for name in ("loss", "rmse")}
+        for m in (before, after)
+    ]
     return ClientResults(
         client_ids=np.array([f"c{i}" for i in range(len(counts))], object),
         num_examples=counts,
@@ -256,8 +290,7 @@ def test_metrics_are_sums_over_examples():
     np.testing.assert_array_equal(HALF_STAR_ACCURACY.example_value(labels, predictions), [1, 0, 0])
     values = finalize(
         RATING_METRICS,
-        {"rmse": np.array(8.0), "mae": np.array(6.0), "loss": np.array(9.0)},
-        np.array(2),
+        {"rmse": np.array([8.0, 2]), "mae": np.array([6.0, 2]), "loss": np.array([9.0, 2])},
     )
     assert values == {"rmse": 2.0, "mae": 3.0, "loss": 4.5}
 

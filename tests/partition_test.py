@@ -158,17 +158,12 @@ REFUSED = {
     "lookup of no layer": (
         dense(),
         {"lookups": {"table": "x"}},
-        r"lookup layer 'table' must own exactly one global variable.*\['only'\]",
+        r"lookup layer 'table' must own exactly one variable.*\['only'\]",
     ),
     "lookup of two variables": (
         dense(),
         {"lookups": {"only": "x"}},
         "lookup layer 'only' must own exactly one.*'only/kernel', 'only/bias'",
-    ),
-    "local lookup": (
-        two_towers,
-        {"local_layers": ["table"], "lookups": {"table": "word"}},
-        "lookup layer 'table' must own exactly one global variable",
     ),
     "lookup of no input": (
         two_towers,

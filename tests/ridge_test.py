@@ -51,7 +51,7 @@ def values_after(model, phases, dataset, weights):
 
     @tf.function(autograph=False)
     def run():
-        examples = tf.nest.map_structure(tf.constant, as_examples(member))
+        examples = tf.nest.map_structure(tf.constant, as_examples(model, member))
         start = {name: tf.constant(value) for name, value in weights.items()}
         values = starting_values(model, start, examples, tf.constant([0, 0]))
         for phase in phases:

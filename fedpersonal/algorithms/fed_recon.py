@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase, check_choice
+from fedpersonal.data_parts import SPLITS
 
 
 def fed_recon(
@@ -18,7 +19,7 @@ def fed_recon(
     client_optimizer: Any,
     reconstruction_optimizer: Any = None,
     reconstruction: str = "gradient",
-    split: str = "disjoint",
+    split: str = "skip",
     reconstruction_epochs: int = 1,
     max_reconstruction_steps: int | None = None,
     update_epochs: int = 1,
@@ -36,7 +37,8 @@ def fed_recon(
         reconstruction_optimizer: Optimizer of the local variables, R; unused by `ridge`.
         reconstruction: `gradient`, or `ridge`: exact least squares, for models whose output is
             linear in the local variables.
-        split: `disjoint`: batches 0, 2, 4... are the support set, the others the query set.
+        split: S, the dataset split function. `skip`: batches 0, 2, 4... are the support set, the
+            others the query set. `aggregated`: the first half of the batches and the second.
             `shared`: both are all the data (appendix D).
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on the reconstruction steps of all epochs, k_r.
@@ -53,8 +55,8 @@ def fed_recon(
             optimizer.
     """
     check_choice("fed_recon", "reconstruction", reconstruction, ("gradient", "ridge"))
-    check_choice("fed_recon", "split", split, ("disjoint", "shared"))
-    support, query = ("support", "query") if split == "disjoint" else ("all", "all")
+    check_choice("fed_recon", "split", split, tuple(SPLITS))
+    support, query = SPLITS[split]
     if reconstruction == "ridge":
         rebuild: Phase = RidgePhase(data=support, l2=ridge_l2, bias_l2=ridge_bias_l2)
     elif reconstruction_optimizer is None:

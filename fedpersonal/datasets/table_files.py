@@ -29,11 +29,13 @@ class TextTable:
         path: The file.
         columns: The columns by name, each (num_records,) categories of str.
         line_of: Maps a record's index, from 0, to its line in the file, from 1.
+        skipped: How many records were left out, by what is wrong with them.
     """
 
     path: str
     columns: Mapping[str, pd.Categorical]
     line_of: Callable[[int], int]
+    skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def read_table(
@@ -57,12 +59,24 @@ def read_table(
             lacks a required column.
     """
     path = os.fspath(path)
+    separator = separator_of(path)
+    if separator is None:
+        return _read_json_lines(path, required, optional)
+    return read_delimited(path, required, optional=optional, separator=separator)
+
+
+def separator_of(path: str) -> str | None:
+    """Returns what separates the values of a file of this name; None for JSON lines.
+
+    Raises:
+        UserError: If the name has none of the known extensions.
+    """
     stem = path[: -len(".gz")] if path.lower().endswith(".gz") else path
     extension = os.path.splitext(stem)[1].lower()
     if extension in _SEPARATORS:
-        return read_delimited(path, required, optional=optional, separator=_SEPARATORS[extension])
+        return _SEPARATORS[extension]
     if extension in _JSON_LINES:
-        return _read_json_lines(path, required, optional)
+        return None
     raise UserError(
         f"{path}: the name of a table must end in .csv, .tsv, .jsonl or .json,"
         " with or without .gz after it"
@@ -98,7 +112,7 @@ def read_delimited(
 
     def records() -> Iterator[tuple[int, list[str]]]:
         # Only to find the line of a mistake: quoted line breaks and blank lines shift it.
-        with _opened(path, encoding) as file:
+        with open_text(path, encoding) as file:
             reader = csv.reader(file, delimiter=separator)
             line = 1
             for record in reader:
@@ -110,7 +124,7 @@ def read_delimited(
         wanted = index + (names is None)
         return next(line for i, (line, _) in enumerate(records()) if i == wanted)
 
-    with _opened(path, encoding) as file, warnings.catch_warnings():
+    with open_text(path, encoding) as file, warnings.catch_warnings():
         # Pandas only warns of a first record longer than the header, and loses its end.
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
@@ -126,7 +140,7 @@ def read_delimited(
             raise UserError(f"{path}: the file is empty") from None
         except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
             raise UserError(_parser_message(path, records(), names, error)) from None
-    wanted = _wanted(path, frame.columns, required, optional)
+    wanted = choose_columns(path, frame.columns, required, optional)
     if frame.empty:
         raise UserError(f"{path}: there is nothing below the header")
     return TextTable(path, {name: frame[name].array for name in wanted}, line_of)
@@ -149,7 +163,7 @@ def _parser_message(
 def _read_json_lines(path: str, required: Sequence[str], optional: Sequence[str]) -> TextTable:
     lines: list[int] = []
     columns: dict[str, list[str]] = {}
-    with _opened(path, "utf-8-sig") as file:
+    with open_text(path, "utf-8-sig") as file:
         for line, text in enumerate(file, start=1):
             if not text.strip():
                 continue
@@ -160,7 +174,7 @@ def _read_json_lines(path: str, required: Sequence[str], optional: Sequence[str]
             if not isinstance(record, dict):
                 raise UserError(f"{path}, line {line}: not a JSON object")
             if not columns:
-                columns = {name: [] for name in _wanted(path, record, required, optional)}
+                columns = {name: [] for name in choose_columns(path, record, required, optional)}
             lines.append(line)
             for name, values in columns.items():
                 if name not in record:
@@ -177,9 +191,14 @@ def _as_text(value: Any, what: str) -> str:
     return "" if value is None else str(value)
 
 
-def _wanted(
+def choose_columns(
     path: str, names: Sequence[str], required: Sequence[str], optional: Sequence[str]
 ) -> list[str]:
+    """Returns the `required` names and those `optional` ones that are among the file's `names`.
+
+    Raises:
+        UserError: If a required one is not.
+    """
     for name in required:
         if name not in names:
             raise UserError(
@@ -189,11 +208,11 @@ def _wanted(
 
 
 @contextlib.contextmanager
-def _opened(path: str, encoding: str) -> Iterator[TextIO]:
+def open_text(path: str, encoding: str, errors: str = "strict") -> Iterator[TextIO]:
     """Opens a text file, gzipped or not, and turns its failures into `UserError`s."""
     opener = gzip.open if path.lower().endswith(".gz") else open
     try:
-        with opener(path, "rt", encoding=encoding, newline="") as file:
+        with opener(path, "rt", encoding=encoding, errors=errors, newline="") as file:
             yield file
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None

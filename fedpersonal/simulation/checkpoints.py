@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import atomic_files, state_codec
+from fedpersonal.simulation import state_codec
 
 _DESCRIPTION = "description"
 _NAME = re.compile(r"round_(\d+)\.npz")

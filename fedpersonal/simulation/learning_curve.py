@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import atomic_files
 
 _PANEL_INCHES = (4.6, 3.3)
 _PANELS_A_ROW = 3

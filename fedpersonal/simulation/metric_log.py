@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import atomic_files, tensorboard_events
+from fedpersonal.simulation import tensorboard_events
 
 _FIRST_COLUMNS = ["round", "seconds"]
 

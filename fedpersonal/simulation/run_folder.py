@@ -10,8 +10,9 @@ import pathlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import atomic_files, json_values, run_config
+from fedpersonal.simulation import json_values, run_config
 
 # Flags that may change between the sessions of one run.
 MAY_DIFFER = frozenset({"output_dir", "total_rounds", "rounds_per_checkpoint"})

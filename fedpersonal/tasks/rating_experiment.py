@@ -60,7 +60,7 @@ class RatingOptions:
         max_reconstruction_steps: Bound on their steps.
         update_epochs: Passes over the query set, or all data.
         max_update_steps: Bound on their steps; not applied to `centralized`.
-        split: `disjoint` or `shared` support and query sets.
+        split: `skip`, `aggregated` or `shared` support and query sets.
         joint_training: Whether the update phase moves the local variables too.
         ridge_l2: Penalty of ridge reconstruction.
         ridge_bias_l2: The same for the user bias; None for `ridge_l2`.
@@ -95,7 +95,7 @@ class RatingOptions:
     max_reconstruction_steps: int | None = 50
     update_epochs: int = 1
     max_update_steps: int | None = 50
-    split: str = "disjoint"
+    split: str = "skip"
     joint_training: bool = False
     ridge_l2: float = 10.0
     ridge_bias_l2: float | None = None

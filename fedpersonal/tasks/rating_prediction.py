@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.boundary import Crossing, check_boundary
 from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.evaluation import ClientResults, Evaluation, pack_evaluation
+from fedpersonal.evaluation import ClientResults, build_evaluation
 from fedpersonal.execution import client_datasets, default_num_members, pack_cohort
 from fedpersonal.metrics import RATING_METRICS, rank_of_first, ranking_metrics
 from fedpersonal.models.matrix_factorization import matrix_factorization
@@ -187,7 +188,7 @@ class RatingEvaluation:
         batch_size: int,
         seed: int = 0,
     ):
-        """Packs the clients and builds the computations.
+        """Packs the clients and builds the computation.
 
         Args:
             model: The partitioned model.
@@ -196,8 +197,22 @@ class RatingEvaluation:
             batch_size: Examples a batch of the support set.
             seed: Seed of local variables' initial values.
         """
-        items = data.candidates.reshape(-1)
-        width = data.candidates.shape[1]
+        self._data = data
+        self._build = functools.partial(
+            build_evaluation,
+            model,
+            algorithm.personalization,
+            batch_size=batch_size,
+            clients=_EVALUATED_TOGETHER,
+            seed=seed,
+        )
+        self._evaluate_ratings = self._build(data.support, data.query)
+
+    @functools.cached_property
+    def _evaluate_ranking(self) -> Callable[[Mapping[str, np.ndarray]], ClientResults]:
+        """Only the test ranks, so this is built when it does."""
+        data = self._data
+        items, width = data.candidates.reshape(-1), data.candidates.shape[1]
         users = data.query.features["user"][data.query.offsets[:-1]] if len(items) else items
         candidates = ClientDataset(
             client_ids=data.query.client_ids,
@@ -205,35 +220,15 @@ class RatingEvaluation:
             features={"item": items, "user": np.repeat(users, width)},
             labels=np.zeros(len(items), np.float32),
         )
-        self._client_ids = data.query.client_ids
-        self._ratings = self._packed(model, algorithm, data.support, data.query, batch_size, seed)
-        self._ranking = self._packed(
-            model, algorithm, data.ranking_support, candidates, batch_size, seed
-        )
-
-    @staticmethod
-    def _packed(model, algorithm, support, query, batch_size, seed):
-        clients = min(_EVALUATED_TOGETHER, support.num_clients)
-        members = pack_evaluation(model, support, query, clients=clients, batch_size=batch_size)
-        evaluation = Evaluation(
-            model,
-            algorithm.personalization,
-            clients=clients,
-            batch_size=batch_size,
-            query_width=members[0]["query"]["mask"].shape[2],
-            seed=seed,
-        )
-        return evaluation, members
+        return self._build(data.ranking_support, candidates)
 
     def ratings(self, weights: Mapping[str, np.ndarray]) -> ClientResults:
         """Predicts every client's query ratings."""
-        evaluation, members = self._ratings
-        return evaluation(weights, members, self._client_ids)
+        return self._evaluate_ratings(weights)
 
     def ranking(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Ranks every client's candidates: `hr@10` and `ndcg@10`, each (num_clients,)."""
-        evaluation, members = self._ranking
-        scores = evaluation(weights, members, self._client_ids).predictions
+        scores = self._evaluate_ranking(weights).predictions
         return ranking_metrics(rank_of_first(scores), at=10)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import tabulate
 
+from fedpersonal.atomic_files import atomic_write
 from fedpersonal.datasets.ratings import Ratings
-from fedpersonal.simulation.atomic_files import atomic_write
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.rating_experiment import (
     RatingOptions,

@@ -12,8 +12,9 @@ import attrs
 import numpy as np
 import pytest
 
+from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import atomic_files, checkpoints, state_codec
+from fedpersonal.simulation import checkpoints, state_codec
 
 
 @attrs.define

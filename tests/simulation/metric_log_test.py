@@ -30,9 +30,7 @@ def test_writes_a_row_a_round_at_once(path):
     log = metric_log.MetricLog(path)
     log.append(1, 0.25, {"train/loss": np.float32(0.1), "train/num": 3})
     log.append(2, 0.5, {"train/loss": 1e-12, "train/num": np.int64(4)})
-    assert path.read_text() == (
-        "round,seconds,train/loss,train/num\n1,0.25,0.1,3\n2,0.5,1e-12,4\n"
-    )
+    assert path.read_text() == ("round,seconds,train/loss,train/num\n1,0.25,0.1,3\n2,0.5,1e-12,4\n")
 
 
 def test_reads_back_what_it_wrote(path):

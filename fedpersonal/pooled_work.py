@@ -1,0 +1,284 @@
+"""A round of many clients that share their weights where they can and take turns where not.
+
+For models bound by arithmetic, such as recurrent ones: stacking clients' weights, as
+`fedpersonal.client_work` does, gains nothing there, but one product over the examples of many
+clients does. A phase in which clients differ in rows of lookup tables alone (FedRecon's
+reconstruction of embeddings) runs on all of them together; in the others clients take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
+from fedpersonal.client_optimizer import ClientOptimizer
+from fedpersonal.client_values import ClientValues, Examples, own_copies, starting_values
+from fedpersonal.client_work import ClientOutput, client_output, moving_names, run_phase
+from fedpersonal.partition import PartitionedModel, Values
+from fedpersonal.pooled_batches import (
+    CHUNK,
+    Pool,
+    choose_rows,
+    fetch_pool_rows,
+    longest_first,
+    pool_examples,
+    predict_pool,
+    sum_metrics,
+    without_client_axis,
+    zero_sums,
+)
+from fedpersonal.schedule import schedule_phase
+
+PACKINGS = ("stacked", "pooled")
+
+
+def train_in_turn(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    global_values: Values,
+    examples: Examples,
+    seed: tf.Tensor,
+    summarize: Callable[[Examples, ClientOutput], Any],
+) -> Any:
+    """Does the work of `train_clients` without stacking clients' weights.
+
+    Args:
+        model: The partitioned model.
+        algorithm: The phases.
+        global_values: Global variable's name to the value that the server broadcast.
+        examples: The clients' examples; clients without any come last.
+        seed: int32 of shape (2,), from which local variables start.
+        summarize: Maps one client's examples and output to a structure of tensors.
+
+    Returns:
+        The sum of these structures over clients.
+    """
+    values = starting_values(model, global_values, examples, seed)
+    phases = list(algorithm.phases)
+    while len(phases) > 1 and shares_weights(model, phases[0], values):
+        values = _run_pooled(model, phases.pop(0), values, examples)
+
+    def client_summary(client: tf.Tensor) -> Any:
+        own_examples, own_values = _only(client, examples, values)
+        for phase in phases[:-1]:
+            own_values = _run_pooled(model, phase, own_values, own_examples)
+        own_values, sums, num_examples = run_pooled_phase(
+            model, phases[-1], own_values, own_examples, with_metrics=True
+        )
+        output = client_output(
+            model, algorithm, global_values, own_values, own_examples, sums, num_examples
+        )
+        return summarize(own_examples, output)
+
+    summary = tf.function(client_summary, autograph=False).get_concrete_function(
+        tf.TensorSpec([], tf.int32)
+    )
+    zeros = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), summary.structured_outputs)
+    present = tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, [1, 2]), tf.int32))
+
+    def add_client(client: tf.Tensor, total: Any):
+        return client + 1, tf.nest.map_structure(tf.add, total, summary(client))
+
+    _, total = tf.while_loop(
+        lambda client, _: client < present, add_client, (0, zeros), parallel_iterations=1
+    )
+    return total
+
+
+def evaluate_in_turn(
+    model: PartitionedModel,
+    phases: tuple[Phase, ...],
+    global_values: Values,
+    support: Examples,
+    query: Examples,
+    seed: tf.Tensor,
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Predicts each client's query set before and after the phases on its support set.
+
+    Returns:
+        Metric name, and `loss`, to float32 (C, 2), before and after.
+    """
+    values = starting_values(model, global_values, support, seed)
+    before = sum_metrics(model, values, query)
+    if not phases:
+        return before, before
+    rest = list(phases)
+    while rest and shares_weights(model, rest[0], values):
+        values = _run_pooled(model, rest.pop(0), values, support)
+    if not rest:
+        return before, sum_metrics(model, values, query)
+
+    def client_sums(client: tf.Tensor) -> dict[str, tf.Tensor]:
+        own_support, own_values = _only(client, support, values)
+        for phase in rest:
+            own_values = _run_pooled(model, phase, own_values, own_support)
+        own_query, _ = _only(client, query, values)
+        return {k: v[0] for k, v in sum_metrics(model, own_values, own_query).items()}
+
+    after = tf.map_fn(
+        client_sums,
+        tf.range(tf.shape(support.mask)[0]),
+        fn_output_signature={name: tf.TensorSpec([2], tf.float32) for name in before},
+        parallel_iterations=1,
+    )
+    return before, after
+
+
+def shares_weights(model: PartitionedModel, phase: Phase, values: ClientValues) -> bool:
+    """Tells whether clients differ in rows of lookup tables alone, during and after a phase."""
+    own = {*values.own, *moving_names(model, phase)}
+    return isinstance(phase, GradientPhase) and own <= set(model.tables)
+
+
+def run_pooled_phase(
+    model: PartitionedModel,
+    phase: GradientPhase,
+    values: ClientValues,
+    examples: Examples,
+    *,
+    with_metrics: bool,
+) -> tuple[ClientValues, dict[str, tf.Tensor], tf.Tensor]:
+    """Does the work of `run_gradient_phase` on the pooled examples of clients that share weights.
+
+    A single client shares all of its weights with itself, whichever they are.
+    """
+    moving = moving_names(model, phase)
+    lent = {k: v for k, v in values.shared.items() if k in moving and k not in values.own}
+    own = {**values.own, **own_copies(model, lent, examples)}
+    shared = {k: v for k, v in values.shared.items() if k not in own}
+    frozen = {k: v for k, v in own.items() if k not in moving}
+    moving_values = {name: own[name] for name in moving}
+    optimizer = ClientOptimizer(phase.optimizer, moving_values, model)
+    pool = pool_examples(model, examples)
+    batches, active, num_examples = schedule_phase(phase, examples)
+    zeros = zero_sums(model, pool.num_clients)
+
+    def step_clients(step, moved, state, sums):
+        rows = _rows_of_batches(examples, batches[step], active[step])
+        rows = longest_first(model, pool, rows)
+        totals = tf.math.unsorted_segment_sum(
+            tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
+        )
+        current = ClientValues(shared, {**frozen, **moved})
+        take_step = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
+        stepped, gradients, places, batch_sums = take_step(
+            model, current, moving, pool, rows, totals
+        )
+        moved, state = optimizer.next(state, moved, stepped, gradients, places, active[step])
+        return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
+
+    _, moved, _, sums = tf.while_loop(
+        lambda step, *_: step < tf.shape(active)[0],
+        step_clients,
+        (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
+        parallel_iterations=1,
+    )
+    sums = sums if with_metrics else {}
+    return ClientValues(values.shared, {**own, **moved}), sums, num_examples
+
+
+def _run_pooled(
+    model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
+) -> ClientValues:
+    if isinstance(phase, GradientPhase):
+        return run_pooled_phase(model, phase, values, examples, with_metrics=False)[0]
+    return run_phase(model, phase, values, examples)
+
+
+def _only(
+    client: tf.Tensor, examples: Examples, values: ClientValues
+) -> tuple[Examples, ClientValues]:
+    """Returns one client of a stack, as a stack of one."""
+
+    def take(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tensor, [client])
+
+    own = {name: take(value) for name, value in values.own.items()}
+    return tf.nest.map_structure(take, examples), ClientValues(values.shared, own)
+
+
+def _rows_of_batches(examples: Examples, batches: tf.Tensor, active: tf.Tensor) -> tf.Tensor:
+    """Returns the rows, in the pool, of the real examples of the active clients' batches."""
+    mask = tf.gather(examples.mask, batches, batch_dims=1) * active[:, tf.newaxis]
+    found = tf.cast(tf.where(mask > 0), tf.int32)
+    client, slot = found[:, 0], found[:, 1]
+    shape = tf.shape(examples.mask)
+    return (client * shape[1] + tf.gather(batches, client)) * shape[2] + slot
+
+
+def _whole_gradient(model, values, moving, pool, rows, totals):
+    """Differentiates every client's mean loss over its rows.
+
+    Returns:
+        Moving variable's name to value, of tables the rows fetched; the same of gradients; table's
+        name to where these rows stand among all clients'; and metric sums.
+    """
+    chosen = choose_rows(model, pool, rows)
+    fetched, places = fetch_pool_rows(model, values, chosen)
+    dense = {k: v for k, v in values.own.items() if k in moving and k not in model.tables}
+    variables = {**dense, **{k: v for k, v in fetched.items() if k in moving}}
+    with tf.GradientTape() as tape:
+        tape.watch(variables)
+        own = {**values.own, **{k: variables[k] for k in dense}}
+        outcome = predict_pool(
+            model,
+            without_client_axis(model, ClientValues(values.shared, own)),
+            {k: variables.get(k, v) for k, v in fetched.items()},
+            chosen,
+            training=True,
+        )
+        # Clients share no moving variable here, so the sum's gradient is each client's own.
+        total = tf.reduce_sum(
+            tf.math.divide_no_nan(outcome.losses, tf.gather(totals, chosen.clients))
+        )
+    gradients = tape.gradient(total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return variables, gradients, {k: places[k] for k in variables if k in places}, outcome.sums
+
+
+def _chunked_gradient(model, values, moving, pool: Pool, rows, totals):
+    """Does the same for many clients, chunk by chunk; all that moves are tables."""
+    num_chunks = (tf.size(rows) + CHUNK - 1) // CHUNK
+
+    def arrays(dtype):
+        return {
+            name: tf.TensorArray(dtype, num_chunks, infer_shape=False, clear_after_read=True)
+            for name in moving
+        }
+
+    def add_chunk(chunk, stepped, gradients, places, sums):
+        these = rows[chunk * CHUNK : (chunk + 1) * CHUNK]
+        *parts, chunk_sums = _whole_gradient(model, values, moving, pool, these, totals)
+        written = [
+            {name: array[name].write(chunk, part[name]) for name in moving}
+            for array, part in zip((stepped, gradients, places), parts)
+        ]
+        return (chunk + 1, *written, {k: sums[k] + chunk_sums[k] for k in sums})
+
+    _, stepped, gradients, places, sums = tf.while_loop(
+        lambda chunk, *_: chunk < num_chunks,
+        add_chunk,
+        (
+            0,
+            arrays(tf.float32),
+            arrays(tf.float32),
+            arrays(tf.int32),
+            zero_sums(model, pool.num_clients),
+        ),
+        parallel_iterations=1,
+    )
+
+    def joined(array, shape):
+        return {name: tf.ensure_shape(array[name].concat(), shape(name)) for name in moving}
+
+    def row_shape(name):
+        return [None, *values.own[name].shape[2:]]
+
+    return (
+        joined(stepped, row_shape),
+        joined(gradients, row_shape),
+        joined(places, lambda _: [None]),
+        sums,
+    )
