@@ -39,12 +39,12 @@ def main() -> None:
     from fedpersonal.models.matrix_factorization import matrix_factorization
     from fedpersonal.partition import PartitionedModel
     from fedpersonal.simulation.sampling import ClientSampler
+    from fedpersonal.tasks.federated_training import build_training
     from fedpersonal.tasks.rating_experiment import (
         RatingOptions,
         build_fed_recon,
-        build_server_optimizer,
     )
-    from fedpersonal.tasks.rating_prediction import build_training
+    from fedpersonal.tasks.server_optimizers import build_server_optimizer
 
     train, num_items, name = load(FLAGS.data_dir, FLAGS.seed)
     options = RatingOptions(clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed)
@@ -56,7 +56,9 @@ def main() -> None:
     model = PartitionedModel(
         build_model, local_layers=("user_embedding",), lookups={"item_embedding": "item"}
     )
-    server_optimizer = build_server_optimizer(options)
+    server_optimizer = build_server_optimizer(
+        options.server_optimizer, learning_rate=options.server_learning_rate
+    )
     sampler = ClientSampler(
         num_clients=train.num_clients, clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed
     )

@@ -9,12 +9,12 @@ from fedpersonal.datasets.synthetic import generate_ratings
 from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.partition import PartitionedModel
 from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.rating_experiment import (
     RatingOptions,
     build_fed_recon,
-    build_server_optimizer,
 )
-from fedpersonal.tasks.rating_prediction import RatingTraining, build_training
+from fedpersonal.tasks.server_optimizers import build_server_optimizer
 
 
 def load(data_dir: str | None, seed: int) -> tuple[ClientDataset, int, str]:
@@ -40,7 +40,7 @@ def generate(*, num_items: int, seed: int):
 
 def paper_training(
     train: ClientDataset, *, num_items: int, clients_per_round: int = 100, seed: int = 0
-) -> RatingTraining:
+) -> Training:
     """Returns packed FedRecon with the reference hyperparameters."""
     options = RatingOptions(clients_per_round=clients_per_round, seed=seed)
     sampler = ClientSampler(
@@ -54,7 +54,9 @@ def paper_training(
         ),
         build_fed_recon(options),
         train,
-        server_optimizer=build_server_optimizer(options),
+        server_optimizer=build_server_optimizer(
+            options.server_optimizer, learning_rate=options.server_learning_rate
+        ),
         sample=sampler.sample,
         clients_per_round=clients_per_round,
         batch_size=options.client_batch_size,

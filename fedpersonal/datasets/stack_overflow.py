@@ -28,9 +28,9 @@ from fedpersonal.errors import UserError
 if TYPE_CHECKING:
     import tensorflow_federated as tff
 
-_DATABASE = "stackoverflow.sqlite"
+DATABASE = "stackoverflow.sqlite"
 _BATCH_SIZE = 4096  # Of sentences on their way here, which are quicker in bulk.
-_URL = f"https://storage.googleapis.com/tff-datasets-public/{_DATABASE}.lzma"
+_URL = f"https://storage.googleapis.com/tff-datasets-public/{DATABASE}.lzma"
 
 
 class StackOverflowClients:
@@ -186,7 +186,7 @@ def load_stack_overflow(
     import tensorflow_federated as tff
 
     stackoverflow = tff.simulation.datasets.stackoverflow
-    if not (folder / _DATABASE).exists():
+    if not (folder / DATABASE).exists():
         _check_reachable(folder)
         _explained(folder, _download, stackoverflow.load_data, folder)
     counts = _explained(
@@ -211,7 +211,7 @@ def _download(load_data: Callable[..., Any], folder: pathlib.Path):
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as aside:
         load_data(cache_dir=aside)
-        os.replace(pathlib.Path(aside) / _DATABASE, folder / _DATABASE)
+        os.replace(pathlib.Path(aside) / DATABASE, folder / DATABASE)
 
 
 def _explained(folder: pathlib.Path, function: Callable[..., Any], *args: Any, **options: Any):
@@ -226,7 +226,7 @@ def _explained(folder: pathlib.Path, function: Callable[..., Any], *args: Any, *
 
 
 def _advice(folder: pathlib.Path) -> str:
-    return f"unpack {_URL} to {folder / _DATABASE}, or give the folder where it is as cache_dir"
+    return f"unpack {_URL} to {folder / DATABASE}, or give the folder where it is as cache_dir"
 
 
 def _check_reachable(folder: pathlib.Path):

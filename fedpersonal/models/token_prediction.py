@@ -10,7 +10,7 @@ PAD = 0
 
 
 def count_tokens(labels: tf.Tensor) -> tf.Tensor:
-    """Returns how many tokens of each sentence are not padding: (batch, time) to float32 (batch,)."""
+    """Maps labels (batch, time) to how many of each sentence are no padding, float32 (batch,)."""
     return tf.reduce_sum(tf.cast(tf.not_equal(labels, PAD), tf.float32), axis=1)
 
 

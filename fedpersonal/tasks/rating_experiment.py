@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, check_choice
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.boundary import as_table, total_bytes
+from fedpersonal.boundary import as_table
 from fedpersonal.datasets.ratings import Ratings
-from fedpersonal.errors import UserError
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.simulation.learning_curve import plot_learning_curve
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.rating_data import RatingData, split_ratings
 from fedpersonal.tasks.rating_prediction import (
     RatingEvaluation,
-    RatingTraining,
     all_users_model,
     build_centralized_training,
-    build_training,
     one_user_model,
 )
+from fedpersonal.tasks.run_report import report_run
+from fedpersonal.tasks.server_optimizers import build_server_optimizer
 
 ALGORITHMS = ("fed_recon", "fed_avg", "centralized")
 
@@ -117,27 +113,6 @@ class RatingOptions:
         check_choice("RatingOptions", "execution", self.execution, ("packed", "per_client"))
 
 
-def build_server_optimizer(options: RatingOptions) -> Any:
-    """Returns the server's `tff.learning.optimizers.Optimizer`."""
-    optimizers = tff.learning.optimizers
-    rate, epsilon = options.server_learning_rate, options.server_epsilon
-    builders = {
-        "sgd": lambda: optimizers.build_sgdm(rate),
-        "momentum": lambda: optimizers.build_sgdm(rate, momentum=0.9),
-        "adam": lambda: optimizers.build_adam(rate, epsilon=epsilon),
-        "yogi": lambda: optimizers.build_yogi(
-            rate, beta_2=0.99, epsilon=epsilon, initial_preconditioner_value=0.0
-        ),
-        "adagrad": lambda: optimizers.build_adagrad(
-            rate, initial_preconditioner_value=0.0, epsilon=epsilon
-        ),
-    }
-    check_choice(
-        "RatingOptions", "server_optimizer", options.server_optimizer, tuple(sorted(builders))
-    )
-    return builders[options.server_optimizer]()
-
-
 def build_fed_recon(options: RatingOptions) -> Algorithm:
     """Returns FedRecon's phases: those that train, or those that only evaluation runs."""
     optimizers = tff.learning.optimizers
@@ -174,7 +149,7 @@ class RatingExperiment:
     options: RatingOptions
     data: RatingData
     model: PartitionedModel
-    training: RatingTraining
+    training: Training
     evaluated_model: PartitionedModel
     evaluated_algorithm: Algorithm
 
@@ -228,7 +203,11 @@ def build_experiment(ratings: Ratings, options: RatingOptions) -> RatingExperime
             weighting=options.weighting,
             max_update_norm=options.max_update_norm,
         )
-    server_optimizer = build_server_optimizer(options)
+    server_optimizer = build_server_optimizer(
+        options.server_optimizer,
+        learning_rate=options.server_learning_rate,
+        epsilon=options.server_epsilon,
+    )
     if options.algorithm == "centralized":
         training = build_centralized_training(
             model,
@@ -286,8 +265,7 @@ def run_experiment(
         UserError: If training diverges.
     """
     options, name = experiment.options, experiment.data.name
-    crossings = experiment.training.crossings
-    run_folder.write_boundary(as_table(crossings))
+    run_folder.write_boundary(as_table(experiment.training.crossings))
     validation = experiment.evaluation("validation")
 
     def evaluate(state: Any, round_number: int) -> Mapping[str, float]:
@@ -307,46 +285,18 @@ def run_experiment(
     weights = result.state.global_model_weights.trainable
     test = experiment.evaluation("test")
     results, ranking = test.ratings(weights), test.ranking(weights)
-    overall = {
-        **results.overall(),
-        **{name: float(values.mean()) for name, values in ranking.items()},
-    }
-    if not math.isfinite(overall["loss"]):
-        raise UserError(
-            "the test loss is not finite; lower --client_learning_rate or "
-            "--reconstruction_learning_rate."
-        )
-    columns = {**results.per_client(), **ranking}
-    run_folder.write_per_client(
-        [dict(zip(columns, row)) for row in zip(*(_plain(c) for c in columns.values()))]
-    )
-    summary = {
-        "dataset": name,
-        "algorithm": options.algorithm,
-        "protocol": options.protocol,
-        "rounds": options.total_rounds,
-        "seed": options.seed,
-        "test": {
-            **overall,
-            "num_clients": int((results.num_examples > 0).sum()),
-            "num_examples": int(results.num_examples.sum()),
-            **results.distribution(),
+    return report_run(
+        run_folder,
+        result,
+        results,
+        experiment.training.crossings,
+        description={
+            "dataset": name,
+            "algorithm": options.algorithm,
+            "protocol": options.protocol,
+            "rounds": options.total_rounds,
+            "seed": options.seed,
         },
-        "train_wall_seconds": result.train_wall_seconds,
-        "median_round_seconds": result.median_round_seconds,
-        "broadcast_bytes_per_client": total_bytes(crossings, "broadcast"),
-        "aggregated_bytes_per_client": total_bytes(crossings, "aggregate"),
-        "peak_rss_mb": runtime.peak_rss_mb(),
-    }
-    run_folder.write_summary(summary)
-    plot_learning_curve(
-        run_folder.metrics_csv,
-        run_folder.path / "learning_curve.png",
-        title=f"{options.algorithm} on {name}",
+        metrics={k: float(values.mean()) for k, values in ranking.items()},
+        columns=ranking,
     )
-    return summary
-
-
-def _plain(column: np.ndarray) -> list:
-    """NumPy values as Python's; NaN, of a client without examples, as an empty cell."""
-    return ["" if isinstance(v, float) and math.isnan(v) else v for v in column.tolist()]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.boundary import Crossing, check_boundary
+from fedpersonal.boundary import check_boundary
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.evaluation import ClientResults, build_evaluation
-from fedpersonal.execution import client_datasets, default_num_members, pack_cohort
+from fedpersonal.execution import pack_cohort
 from fedpersonal.metrics import RATING_METRICS, rank_of_first, ranking_metrics
 from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.partition import PartitionedModel
+from fedpersonal.tasks.federated_training import Training
 from fedpersonal.tasks.rating_data import EvaluationData, RatingData
-from fedpersonal.training import build_packed_process, build_per_client_process
+from fedpersonal.training import build_packed_process
 
 _EVALUATED_TOGETHER = 100
 
@@ -58,81 +57,6 @@ def all_users_model(data: RatingData, **options: Any) -> PartitionedModel:
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class RatingTraining:
-    """A training process and how its cohorts are made.
-
-    Attributes:
-        process: `initialize()`, and `next(state, cohort)` with flat training metrics.
-        cohort_fn: Round number to cohort.
-        crossings: What the process broadcasts and aggregates.
-    """
-
-    process: Any
-    cohort_fn: Callable[[int], Any]
-    crossings: list[Crossing]
-
-
-def build_training(
-    model: PartitionedModel,
-    algorithm: Algorithm,
-    train: ClientDataset,
-    *,
-    server_optimizer: Any,
-    sample: Callable[[int], np.ndarray],
-    clients_per_round: int,
-    batch_size: int,
-    execution: str = "packed",
-    seed: int = 0,
-) -> RatingTraining:
-    """Builds federated training.
-
-    Args:
-        model: The partitioned model.
-        algorithm: What a client does.
-        train: The training clients.
-        server_optimizer: A `tff.learning.optimizers.Optimizer`.
-        sample: Round number to the indices of the clients that take part.
-        clients_per_round: The most that `sample` returns.
-        batch_size: Examples a batch.
-        execution: `packed` or `per_client`.
-        seed: Seed of initial values.
-    """
-    if execution == "packed":
-        clients = math.ceil(clients_per_round / min(default_num_members(), clients_per_round))
-        process = build_packed_process(
-            model,
-            algorithm,
-            server_optimizer=server_optimizer,
-            clients=clients,
-            batch_size=batch_size,
-            seed=seed,
-        )
-        crossings = check_boundary(model, process.next)
-
-        def cohort_fn(round_number: int) -> Any:
-            return pack_cohort(
-                model,
-                train,
-                sample(round_number),
-                clients=clients,
-                batch_size=batch_size,
-                touched_data=algorithm.touched_data,
-            )
-
-    else:
-        learning_process = build_per_client_process(
-            model, algorithm, server_optimizer=server_optimizer, seed=seed
-        )
-        crossings = check_boundary(model, learning_process.next)
-        process = _FlatMetrics(learning_process)
-
-        def cohort_fn(round_number: int) -> Any:
-            return client_datasets(model, train, sample(round_number), batch_size=batch_size)
-
-    return RatingTraining(process, cohort_fn, crossings)
-
-
 def build_centralized_training(
     model: PartitionedModel,
     algorithm: Algorithm,
@@ -141,7 +65,7 @@ def build_centralized_training(
     server_optimizer: Any,
     batch_size: int,
     seed: int = 0,
-) -> RatingTraining:
+) -> Training:
     """Builds training without federation: one client that holds all data, shuffled each round.
 
     A round is one pass over the data when the algorithm's only phase has one epoch.
@@ -173,7 +97,7 @@ def build_centralized_training(
         )
         return pack_cohort(model, pooled, [0], clients=1, batch_size=batch_size)
 
-    return RatingTraining(process, cohort_fn, check_boundary(model, process.next))
+    return Training(process, cohort_fn, check_boundary(model, process.next))
 
 
 class RatingEvaluation:
@@ -230,15 +154,3 @@ class RatingEvaluation:
         """Ranks every client's candidates: `hr@10` and `ndcg@10`, each (num_clients,)."""
         scores = self._evaluate_ranking(weights).predictions
         return ranking_metrics(rank_of_first(scores), at=10)
-
-
-class _FlatMetrics:
-    """A learning process whose output carries its clients' training metrics alone."""
-
-    def __init__(self, process: Any):
-        self._process = process
-        self.initialize = process.initialize
-
-    def next(self, state: Any, cohort: Any) -> Any:
-        output = self._process.next(state, cohort)
-        return output._replace(metrics=output.metrics["client_work"]["train"])

@@ -1,0 +1,168 @@
+"""Next word prediction on Stack Overflow, or on any table of texts by user: FedRecon and baselines.
+
+python -m experiments.stackoverflow --text_file=path/to/texts.jsonl.gz --algorithm=fed_recon
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from experiments import common_flags, launch
+
+FLAGS = flags.FLAGS
+
+common_flags.define_common_flags(
+    data_dir=None,
+    experiment_name="stackoverflow",
+    total_rounds=2500,
+    clients_per_round=200,
+    client_batch_size=16,
+    client_learning_rate=0.3,
+    server_optimizer=None,
+    server_learning_rate=None,
+)
+flags.DEFINE_enum(
+    "algorithm",
+    "fed_recon",
+    [
+        "fed_yogi",
+        "fed_adam",
+        "fed_avg",
+        "fed_recon",
+        "oov_finetuning",
+        "full_finetuning",
+        "fed_recon_finetuning",
+    ],
+    "How to train and how to personalise.",
+)
+flags.DEFINE_enum(
+    "dataset",
+    "auto",
+    ["auto", "generated", "stack_overflow"],
+    "auto: --text_file if that is given, else what is in --data_dir (TFF's Stack Overflow, or "
+    "stack_exchange.jsonl.gz), else the generated corpus. stack_overflow: TFF's own, downloaded "
+    "(many gigabytes) where --data_dir does not have it yet.",
+)
+flags.DEFINE_string("text_file", None, "An own table of texts, CSV or JSON lines.")
+flags.DEFINE_string("user_column", "user", "Its column of users.")
+flags.DEFINE_string("text_column", "text", "Its column of texts.")
+flags.DEFINE_string("time_column", "time", "Its column of times; may be missing.")
+flags.DEFINE_string("cache_dir", "results/text_cache", "Keeps tokenised texts.")
+flags.DEFINE_integer("min_sentences", 2, "Users with fewer are left out.", lower_bound=2)
+flags.DEFINE_integer("max_sentences", 1024, "A user's first ones that are kept.", lower_bound=2)
+flags.DEFINE_integer("vocab_size", 10_000, "Known words.", lower_bound=1)
+flags.DEFINE_integer(
+    "num_oov_buckets", None, "Hash buckets of other words. [default: the algorithm's: 1 or 500]"
+)
+flags.DEFINE_integer("sequence_length", 20, "Tokens of a sentence.", lower_bound=1)
+flags.DEFINE_integer(
+    "max_validation_clients", 500, "Validates on so many at most; 0: all.", lower_bound=0
+)
+flags.DEFINE_float("dropout_rate", 0.0, "Share of drawn clients that drop out.", 0.0, 0.99)
+
+flags.DEFINE_integer("embedding_dim", 96, "Size of an embedding.", lower_bound=1)
+flags.DEFINE_integer("lstm_units", 670, "Units of the LSTM.", lower_bound=1)
+flags.DEFINE_integer("projection_dim", 96, "Size of the projection.", lower_bound=1)
+
+flags.DEFINE_float("server_epsilon", 1e-3, "Epsilon of adam, yogi and adagrad.", lower_bound=0.0)
+flags.DEFINE_float(
+    "server_initial_accumulator", 0.0, "Initial value of yogi and adagrad.", lower_bound=0.0
+)
+flags.DEFINE_enum(
+    "split",
+    "aggregated",
+    ["aggregated", "skip", "shared"],
+    "Support and query sets: halves, alternate batches, or both all the data.",
+)
+flags.DEFINE_integer("reconstruction_epochs", 5, "Passes over the support set.", lower_bound=0)
+flags.DEFINE_integer("max_reconstruction_steps", 100, "Bound on them; 0: none.", lower_bound=0)
+flags.DEFINE_integer("update_epochs", 5, "Passes over the query set.", lower_bound=1)
+flags.DEFINE_integer("max_update_steps", 100, "Bound on their steps; 0: none.", lower_bound=0)
+flags.DEFINE_float("finetuning_learning_rate", 0.1, "Rate of fine-tuning.", lower_bound=0.0)
+flags.DEFINE_integer("finetuning_epochs", 5, "Passes over the support set.", lower_bound=0)
+flags.DEFINE_integer("max_finetuning_steps", 100, "Bound on them; 0: none.", lower_bound=0)
+flags.DEFINE_bool("joint_training", False, "Move local variables in the update phase too.")
+flags.DEFINE_enum(
+    "weighting", "num_examples", ["num_examples", "uniform"], "Clients' weights: tokens, or equal."
+)
+flags.DEFINE_float("max_update_norm", 0.0, "Bound on a client's update; 0: none.", lower_bound=0.0)
+
+_ZERO_MEANS_NONE = (
+    "max_reconstruction_steps",
+    "max_update_steps",
+    "max_finetuning_steps",
+    "max_update_norm",
+)
+
+
+def load_data(options):
+    """Loads and splits the sentences, with the vocabulary that the options ask for."""
+    from fedpersonal.tasks import next_word_data, text_sources
+
+    words = {"vocab_size": options.vocab_size, "num_oov_buckets": options.num_oov_buckets}
+    split = {
+        "batch_size": options.client_batch_size,
+        "split": options.split,
+        "seed": options.seed,
+        "max_validation_clients": FLAGS.max_validation_clients or None,
+    }
+    source, path = text_sources.find_source(
+        dataset=FLAGS.dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir
+    )
+    if source == "stack_overflow":
+        from fedpersonal.datasets.stack_overflow import load_stack_overflow
+
+        parts = load_stack_overflow(
+            **words,
+            sequence_length=options.sequence_length,
+            max_sentences=FLAGS.max_sentences,
+            cache_dir=FLAGS.data_dir,
+        )
+        return next_word_data.sample_stack_overflow(parts, **split)
+    corpus = text_sources.load_corpus(
+        source,
+        path,
+        seed=FLAGS.seed,
+        user_column=FLAGS.user_column,
+        text_column=FLAGS.text_column,
+        time_column=FLAGS.time_column,
+        min_sentences=FLAGS.min_sentences,
+        max_sentences=FLAGS.max_sentences,
+        cache_dir=FLAGS.cache_dir,
+    )
+    print(text_sources.describe(corpus), flush=True)
+    return next_word_data.split_text(
+        corpus, **words, sequence_length=options.sequence_length, **split
+    )
+
+
+def main() -> None:
+    """Runs the experiment that the flags describe and prints where its results are."""
+    import dataclasses
+
+    from fedpersonal.simulation.run_folder import RunFolder
+    from fedpersonal.tasks.next_word_experiment import (
+        NextWordOptions,
+        build_experiment,
+        run_experiment,
+    )
+
+    values = {field.name: FLAGS[field.name].value for field in dataclasses.fields(NextWordOptions)}
+    values.update({name: values[name] or None for name in _ZERO_MEANS_NONE})
+    options = NextWordOptions(**values).settled()
+    experiment = build_experiment(load_data(options), options)
+    folder = RunFolder.open(common_flags.run_folder_path(), common_flags.flag_values())
+    summary = run_experiment(experiment, folder)
+    test, name = summary["test"], "accuracy_without_oov_or_eos"
+    print(
+        f"test, {test['num_clients']:,} users, {test['num_examples']:,} sentences: {name} "
+        f"{test['before'][name]:.4f} before and {test[name]:.4f} after personalisation"
+    )
+    print(
+        f"{summary['rounds']} rounds in {summary['train_wall_seconds']:.1f} s, median round "
+        f"{1000 * summary['median_round_seconds']:.0f} ms; results in {folder.path}"
+    )
+
+
+if __name__ == "__main__":
+    launch.run(main)

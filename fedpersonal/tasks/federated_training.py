@@ -1,0 +1,115 @@
+"""Federated training of any task: a process, its cohorts, and what crosses its boundary."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.boundary import Crossing, check_boundary
+from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.execution import client_datasets, default_num_members, pack_cohort
+from fedpersonal.partition import PartitionedModel
+from fedpersonal.training import build_packed_process, build_per_client_process
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Training:
+    """A training process and how its cohorts are made.
+
+    Attributes:
+        process: `initialize()`, and `next(state, cohort)` with flat training metrics.
+        cohort_fn: Round number to cohort.
+        crossings: What the process broadcasts and aggregates.
+    """
+
+    process: Any
+    cohort_fn: Callable[[int], Any]
+    crossings: list[Crossing]
+
+
+def build_training(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    train: Any,
+    *,
+    server_optimizer: Any,
+    sample: Callable[[int], np.ndarray],
+    clients_per_round: int,
+    batch_size: int,
+    execution: str = "packed",
+    packing: str = "stacked",
+    seed: int = 0,
+) -> Training:
+    """Builds federated training.
+
+    Args:
+        model: The partitioned model.
+        algorithm: What a client does.
+        train: The training clients: a `ClientDataset`, or anything whose `subset(indices)` is one.
+        server_optimizer: A `tff.learning.optimizers.Optimizer`.
+        sample: Round number to the indices of the clients that take part.
+        clients_per_round: The most that `sample` returns.
+        batch_size: Examples a batch.
+        execution: `packed` or `per_client`.
+        packing: `stacked` or `pooled`, for packed execution.
+        seed: Seed of initial values.
+    """
+    if execution == "packed":
+        clients = math.ceil(clients_per_round / min(default_num_members(), clients_per_round))
+        process = build_packed_process(
+            model,
+            algorithm,
+            server_optimizer=server_optimizer,
+            clients=clients,
+            batch_size=batch_size,
+            packing=packing,
+            seed=seed,
+        )
+        crossings = check_boundary(model, process.next)
+
+        def cohort_fn(round_number: int) -> Any:
+            return pack_cohort(
+                model,
+                *_cohort(train, sample(round_number)),
+                clients=clients,
+                batch_size=batch_size,
+                touched_data=algorithm.touched_data,
+            )
+
+    else:
+        learning_process = build_per_client_process(
+            model, algorithm, server_optimizer=server_optimizer, seed=seed
+        )
+        crossings = check_boundary(model, learning_process.next)
+        process = _FlatMetrics(learning_process)
+
+        def cohort_fn(round_number: int) -> Any:
+            return client_datasets(
+                model, *_cohort(train, sample(round_number)), batch_size=batch_size
+            )
+
+    return Training(process, cohort_fn, crossings)
+
+
+def _cohort(train: Any, indices: np.ndarray) -> tuple[ClientDataset, np.ndarray]:
+    """Returns a data set and the cohort's places in it; clients that are not in memory are read."""
+    if isinstance(train, ClientDataset):
+        return train, indices
+    return train.subset(indices), np.arange(len(indices))
+
+
+class _FlatMetrics:
+    """A learning process whose output carries its clients' training metrics alone."""
+
+    def __init__(self, process: Any):
+        self._process = process
+        self.initialize = process.initialize
+
+    def next(self, state: Any, cohort: Any) -> Any:
+        output = self._process.next(state, cohort)
+        return output._replace(metrics=output.metrics["client_work"]["train"])

@@ -1,0 +1,128 @@
+"""Who trains on which sentences, and who is evaluated on which (Singhal et al., section 5.1.2)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.datasets.next_word import next_word_examples
+from fedpersonal.datasets.splits import split_clients
+from fedpersonal.datasets.stack_overflow import StackOverflow
+from fedpersonal.datasets.text_corpus import TextCorpus
+from fedpersonal.datasets.vocabulary import Vocabulary, build_vocabulary
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation import split_support_query
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EvaluatedClients:
+    """Clients that take no part in training.
+
+    Attributes:
+        support: What a client's model is personalised on.
+        query: What is predicted, of the same clients.
+    """
+
+    support: ClientDataset
+    query: ClientDataset
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NextWordData:
+    """Sentences, split for one experiment.
+
+    Attributes:
+        name: The data set's name.
+        vocabulary: The words' ids, from the training clients.
+        coverage: Share of the test clients' words that are in the vocabulary, or None.
+        train: The training clients: a `ClientDataset`, or what `subset` makes one of.
+        validation: Clients for choosing hyperparameters.
+        test: Clients to look at once.
+    """
+
+    name: str
+    vocabulary: Vocabulary
+    coverage: float | None
+    train: Any
+    validation: EvaluatedClients
+    test: EvaluatedClients
+
+
+def split_text(
+    corpus: TextCorpus,
+    *,
+    vocab_size: int,
+    num_oov_buckets: int,
+    sequence_length: int,
+    batch_size: int,
+    split: str,
+    seed: int,
+    max_validation_clients: int | None = None,
+) -> NextWordData:
+    """Splits the clients of a corpus 80/10/10 % and turns their sentences into examples.
+
+    Args:
+        corpus: The sentences.
+        vocab_size: Known words, the most frequent of the training clients.
+        num_oov_buckets: Hash buckets of all other words.
+        sequence_length: Tokens a sentence.
+        batch_size: Sentences a batch, which support and query sets are split by.
+        split: `skip` or `aggregated`, as for training; `shared` evaluates as `aggregated`, since
+            what is predicted must not have been seen.
+        seed: Seed of the split.
+        max_validation_clients: Validates on so many at most; None for all.
+
+    Raises:
+        UserError: If there are too few clients, or fewer words than `vocab_size`.
+    """
+    if corpus.num_clients < 10:
+        raise UserError(
+            f"{corpus.name} has {corpus.num_clients} users with enough sentences; at least 10 are "
+            "needed to hold out a tenth of them. Lower --min_sentences?"
+        )
+    train, validation, test = split_clients(corpus.num_clients, seed=seed)
+    vocabulary = build_vocabulary(
+        corpus, train, vocab_size=vocab_size, num_oov_buckets=num_oov_buckets
+    )
+    examples = next_word_examples(corpus, vocabulary, sequence_length=sequence_length)
+    return NextWordData(
+        corpus.name,
+        vocabulary,
+        vocabulary.coverage(corpus, test),
+        examples.subset(train),
+        _evaluated(examples.subset(validation[:max_validation_clients]), batch_size, split),
+        _evaluated(examples.subset(test), batch_size, split),
+    )
+
+
+def sample_stack_overflow(
+    data: StackOverflow,
+    *,
+    batch_size: int,
+    split: str,
+    seed: int,
+    max_validation_clients: int | None = 500,
+    max_test_clients: int | None = 2_000,
+) -> NextWordData:
+    """Prepares TFF's Stack Overflow: its own three parts, the evaluated ones a random sample."""
+
+    def sample(part: Any, count: int | None) -> EvaluatedClients:
+        order = np.random.default_rng(seed).permutation(part.num_clients)[:count]
+        return _evaluated(part.subset(order), batch_size, split)
+
+    return NextWordData(
+        "stack_overflow",
+        data.vocabulary,
+        None,
+        data.train,
+        sample(data.validation, max_validation_clients),
+        sample(data.test, max_test_clients),
+    )
+
+
+def _evaluated(dataset: ClientDataset, batch_size: int, split: str) -> EvaluatedClients:
+    split = "aggregated" if split == "shared" else split
+    return EvaluatedClients(*split_support_query(dataset, batch_size=batch_size, split=split))

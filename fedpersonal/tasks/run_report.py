@@ -1,0 +1,95 @@
+"""What a run leaves in its folder when it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpersonal import runtime
+from fedpersonal.boundary import Crossing, total_bytes
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation import ClientResults
+from fedpersonal.simulation.learning_curve import plot_learning_curve
+from fedpersonal.simulation.loop import LoopResult
+from fedpersonal.simulation.run_folder import RunFolder
+
+
+def report_run(
+    run_folder: RunFolder,
+    loop_result: LoopResult,
+    results: ClientResults,
+    crossings: Sequence[Crossing],
+    *,
+    description: Mapping[str, Any],
+    metrics: Mapping[str, float] | None = None,
+    columns: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, Any]:
+    """Writes the test clients' results, the summary and the learning curve.
+
+    Args:
+        run_folder: The run's folder.
+        loop_result: Of training.
+        results: Of the test clients.
+        crossings: What the training process broadcasts and aggregates.
+        description: First entries of the summary; `dataset` and `algorithm` are among them.
+        metrics: Further test metrics.
+        columns: Further columns of a value for each test client.
+
+    Returns:
+        The summary, as written to `summary.json`.
+
+    Raises:
+        UserError: If the test loss is not finite.
+    """
+    overall = {**results.overall(), **(metrics or {})}
+    if results.num_examples.sum() == 0:
+        raise UserError(
+            "no test client has anything to predict: each has too few examples for a query set. "
+            "Lower --client_batch_size, or keep only clients with more examples."
+        )
+    if not math.isfinite(overall["loss"]):
+        raise UserError(
+            "the test loss is not finite; lower --client_learning_rate or "
+            "--reconstruction_learning_rate."
+        )
+    run_folder.write_per_client(client_rows({**results.per_client(), **(columns or {})}))
+    summary = {
+        **description,
+        "test": test_summary(results, overall),
+        "train_wall_seconds": loop_result.train_wall_seconds,
+        "median_round_seconds": loop_result.median_round_seconds,
+        "broadcast_bytes_per_client": total_bytes(crossings, "broadcast"),
+        "aggregated_bytes_per_client": total_bytes(crossings, "aggregate"),
+        "peak_rss_mb": runtime.peak_rss_mb(),
+    }
+    run_folder.write_summary(summary)
+    plot_learning_curve(
+        run_folder.metrics_csv,
+        run_folder.path / "learning_curve.png",
+        title=f"{description['algorithm']} on {description['dataset']}",
+    )
+    return summary
+
+
+def test_summary(results: ClientResults, overall: Mapping[str, float]) -> dict[str, Any]:
+    """Returns metrics after and before personalisation, counts, and the spread over clients."""
+    return {
+        **overall,
+        "before": results.overall_before(),
+        "num_clients": int((results.num_examples > 0).sum()),
+        "num_examples": int(results.num_examples.sum()),
+        **results.distribution(),
+    }
+
+
+def client_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Turns columns, a value a client each, into rows of plain numbers and names."""
+    return [dict(zip(columns, row)) for row in zip(*(_plain(c) for c in columns.values()))]
+
+
+def _plain(column: np.ndarray) -> list:
+    """NumPy values as Python's; NaN, of a client without examples, as an empty cell."""
+    return ["" if isinstance(v, float) and math.isnan(v) else v for v in column.tolist()]

@@ -1,0 +1,72 @@
+"""Where the sentences of next word prediction come from."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from fedpersonal.datasets.generated_text import generate_corpus
+from fedpersonal.datasets.stack_overflow import DATABASE
+from fedpersonal.datasets.text_corpus import TextCorpus
+from fedpersonal.datasets.text_files import read_text
+from fedpersonal.errors import UserError
+
+STACK_EXCHANGE = ("stack_exchange.jsonl.gz", "stack_exchange.jsonl", "stack_exchange.csv")
+
+
+def find_source(
+    *, dataset: str, text_file: str | None, data_dir: str | None
+) -> tuple[str, str | None]:
+    """Settles what `auto` means.
+
+    Args:
+        dataset: `auto`, `generated` or `stack_overflow`.
+        text_file: A table of texts, or None.
+        data_dir: A folder of data, or None: TFF's Stack Overflow where its database is there,
+            else a table of Stack Exchange texts.
+
+    Returns:
+        `generated`, `stack_overflow`, or `text` and the table's path.
+
+    Raises:
+        UserError: If the folder has neither, or two sources are named.
+    """
+    if text_file:
+        if dataset != "auto":
+            raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
+        return "text", text_file
+    if dataset != "auto":
+        return dataset, None
+    if not data_dir:
+        return "generated", None
+    folder = pathlib.Path(data_dir)
+    if (folder / DATABASE).exists():
+        return "stack_overflow", None
+    for name in STACK_EXCHANGE:
+        if (folder / name).exists():
+            return "text", str(folder / name)
+    raise UserError(
+        f"{data_dir} has neither {DATABASE} nor {STACK_EXCHANGE[0]}; name an own table by "
+        "--text_file, or download TFF's data to it by --dataset=stack_overflow."
+    )
+
+
+def load_corpus(source: str, path: str | None, *, seed: int, **options: Any) -> TextCorpus:
+    """Generates a corpus, or reads a table of texts.
+
+    Args:
+        source: `generated` or `text`.
+        path: The table's path.
+        seed: Seed of the generated corpus.
+        **options: Of `read_text`.
+    """
+    return generate_corpus(seed=seed) if source == "generated" else read_text(path, **options)
+
+
+def describe(corpus: TextCorpus) -> str:
+    """Returns a line that says what is there and what was left out."""
+    left_out = "".join(f"; {count:,} {what}" for what, count in corpus.report.items())
+    return (
+        f"{corpus.name}: {corpus.num_sentences:,} sentences of {corpus.num_clients:,} users"
+        f"{left_out}"
+    )
