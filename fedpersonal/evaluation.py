@@ -27,6 +27,7 @@ from fedpersonal.execution import as_examples, pack_parts, packed_type
 from fedpersonal.metrics import Metric, finalize
 from fedpersonal.partition import PartitionedModel
 from fedpersonal.pooled_work import PACKINGS, evaluate_in_turn
+from fedpersonal.probing import check_rows_are_independent
 from fedpersonal.ridge import check_linear
 from fedpersonal.tracing import keras_computation
 
@@ -191,6 +192,8 @@ class Evaluation:
         check_choice("Evaluation", "packing", packing, PACKINGS)
         if any(isinstance(phase, RidgePhase) for phase in phases):
             check_linear(model)
+        if packing == "pooled":
+            check_rows_are_independent(model)
         self._model = model
         phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
         weights_type = tff.to_type(

@@ -13,9 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.partition import PartitionedModel
-
-# Of a table in a check.
-_FEW_ROWS = 50
+from fedpersonal.probing import random_features, random_values
 
 
 def fetch_rows(
@@ -70,23 +68,8 @@ def check_lookups(model: PartitionedModel) -> None:
 
     @tf.function(autograph=False)
     def both_ways():
-        seed = tf.constant([0, 0])
-        values = {}
-        for i, v in enumerate(model.variables):
-            # Tables may be huge: a few rows tell as much.
-            shape = (_FEW_ROWS, *v.shape[1:]) if v.name in model.tables else v.shape
-            values[v.name] = tf.random.stateless_normal(shape, seed + i, dtype=v.dtype)
-        features = {}
-        for name, spec in model.input_spec.items():
-            shape = [1, 3] + [d or 1 for d in spec.shape[1:]]
-            if name in model.tables.values():
-                rows = min(v.shape[0] for v in model.variables if model.tables.get(v.name) == name)
-                ids = tf.random.stateless_uniform(shape, seed, 0, min(rows, _FEW_ROWS), tf.int32)
-                features[name] = tf.cast(ids, spec.dtype)
-            elif spec.dtype.is_floating:
-                features[name] = tf.random.stateless_normal(shape, seed, dtype=spec.dtype)
-            else:
-                features[name] = tf.zeros(shape, spec.dtype)
+        values = random_values(model)
+        features = {k: v[tf.newaxis] for k, v in random_features(model, 3).items()}
         rows = {k: v[0] for k, v in fetch_rows(model, values, {}, features, {}).items()}
         counted = {**features, **count_ids(model, features)}
 

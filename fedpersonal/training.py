@@ -22,6 +22,7 @@ from fedpersonal.execution import as_examples, dataset_type, examples_from_datas
 from fedpersonal.lookups import check_lookups
 from fedpersonal.partition import PartitionedModel
 from fedpersonal.pooled_work import PACKINGS, train_in_turn
+from fedpersonal.probing import check_rows_are_independent
 from fedpersonal.ridge import check_linear
 from fedpersonal.tracing import keras_computation
 
@@ -62,6 +63,8 @@ def build_packed_process(
     """
     check_choice("build_packed_process", "packing", packing, PACKINGS)
     check_fit(model, algorithm)
+    if packing == "pooled":
+        check_rows_are_independent(model)
 
     @tff.tensorflow.computation
     def initial_state():

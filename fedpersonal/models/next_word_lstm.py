@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -44,6 +45,7 @@ def next_word_lstm(
     lstm_units: int = 670,
     projection_dim: int = 96,
     recurrent_layer: Callable[..., tf.keras.layers.Layer] = LSTM,
+    oov_initializer: Any = "uniform",
 ) -> Callable[[], tf.keras.Model]:
     """Returns a builder of an LSTM language model as a Keras model.
 
@@ -59,6 +61,7 @@ def next_word_lstm(
         lstm_units: Units of the LSTM.
         projection_dim: Size of the projection before the softmax.
         recurrent_layer: Builds the LSTM from `units` and `name`.
+        oov_initializer: Keras initializer of `oov_embedding`.
 
     Returns:
         A function without arguments that returns the model; its output are logits of shape
@@ -71,7 +74,12 @@ def next_word_lstm(
             for name in ("token", "known_token", "oov_token")
         }
         known = tf.keras.layers.Embedding(num_known, embedding_dim, name="known_embedding")
-        other = tf.keras.layers.Embedding(num_oov_buckets, embedding_dim, name="oov_embedding")
+        other = tf.keras.layers.Embedding(
+            num_oov_buckets,
+            embedding_dim,
+            embeddings_initializer=oov_initializer,
+            name="oov_embedding",
+        )
         hidden = JoinedEmbeddings(num_known, name="embedding")(
             [inputs["token"], known(inputs["known_token"]), other(inputs["oov_token"])]
         )

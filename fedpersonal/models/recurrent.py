@@ -29,6 +29,7 @@ class LSTM(tf.keras.layers.Layer):
             "recurrent_kernel", [units, 4 * units], initializer="orthogonal"
         )
         self.bias = self.add_weight("bias", [4 * units], initializer=_unit_forget_bias)
+        self.built = True
 
     def call(self, inputs, mask=None):
         """Maps (batch, time, size) and a bool mask (batch, time) to (batch, time, units).

@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import tabulate
-
-from fedpersonal.atomic_files import atomic_write
 from fedpersonal.datasets.ratings import Ratings
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.rating_experiment import (
@@ -19,6 +15,7 @@ from fedpersonal.tasks.rating_experiment import (
     build_experiment,
     run_experiment,
 )
+from fedpersonal.tasks.sweep import as_github_table, mean_and_deviation, write_json, write_text
 
 # The paper gives no hyperparameters for its baselines; these were chosen on validation ratings of
 # seen users (docs/movielens.md).
@@ -102,10 +99,10 @@ def run(
             for seed in seeds
         ]
         table.append(_summarize(row, tests))
-    with atomic_write(folder / "table1.json") as file:
-        json.dump({"dataset": ratings.name, "seeds": list(seeds), "rows": table}, file, indent=2)
-    with atomic_write(folder / "table1.md") as file:
-        file.write(as_markdown(table, ratings.name, len(seeds)) + "\n")
+    write_json(
+        folder / "table1.json", {"dataset": ratings.name, "seeds": list(seeds), "rows": table}
+    )
+    write_text(folder / "table1.md", as_markdown(table, ratings.name, len(seeds)))
     return table
 
 
@@ -135,8 +132,7 @@ def as_markdown(table: Sequence[dict[str, Any]], dataset: str, num_seeds: int) -
     title = f"Table 1 on {dataset}, mean ± standard deviation over {num_seeds} seeds"
     if dataset != "movielens-1m":
         title += " (a stand-in: the paper's figures are MovieLens-1M's)"
-    text = tabulate.tabulate(rows, headers, tablefmt="github", disable_numparse=True)
-    return f"{title}\n\n{text}"
+    return f"{title}\n\n{as_github_table(rows, headers)}"
 
 
 def _test(
@@ -155,18 +151,18 @@ def _test(
 
 
 def _summarize(row: Row, tests: Sequence[dict[str, float]]) -> dict[str, Any]:
-    rmse = [test["rmse"] for test in tests]
-    accuracy = [100 * test["accuracy"] for test in tests]
+    rmse, rmse_sd = mean_and_deviation([test["rmse"] for test in tests])
+    accuracy, accuracy_sd = mean_and_deviation([100 * test["accuracy"] for test in tests])
     return {
         "name": row.name,
         "paper_rmse": row.paper_rmse,
-        "rmse": statistics.mean(rmse),
-        "rmse_sd": statistics.stdev(rmse) if len(rmse) > 1 else 0.0,
-        "rmse_difference": statistics.mean(rmse) - row.paper_rmse,
+        "rmse": rmse,
+        "rmse_sd": rmse_sd,
+        "rmse_difference": rmse - row.paper_rmse,
         "paper_accuracy": row.paper_accuracy,
-        "accuracy": statistics.mean(accuracy),
-        "accuracy_sd": statistics.stdev(accuracy) if len(accuracy) > 1 else 0.0,
-        "accuracy_difference": statistics.mean(accuracy) - row.paper_accuracy,
+        "accuracy": accuracy,
+        "accuracy_sd": accuracy_sd,
+        "accuracy_difference": accuracy - row.paper_accuracy,
     }
 
 
