@@ -31,7 +31,13 @@ def sum_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     )
 
 
-def token_accuracy(name: str, *, num_known: int | None = None, without: tuple[int, ...] = ()):
+def token_accuracy(
+    name: str,
+    *,
+    num_known: int | None = None,
+    without: tuple[int, ...] = (),
+    among_known: bool = False,
+) -> Metric:
     """Returns the share of tokens whose most likely id is the right one.
 
     Args:
@@ -39,6 +45,9 @@ def token_accuracy(name: str, *, num_known: int | None = None, without: tuple[in
         num_known: Tokens from this id on, the out-of-vocabulary ones, are left out; None keeps
             them. Predicting one is still wrong.
         without: Ids of further tokens to leave out.
+        among_known: Whether to choose among the ids below `num_known` alone. One bucket for all
+            out-of-vocabulary words is often the most likely id, one of 500 hardly ever: models with
+            different numbers of buckets compare fairly only so.
     """
 
     def counts(labels: tf.Tensor) -> tf.Tensor:
@@ -50,7 +59,10 @@ def token_accuracy(name: str, *, num_known: int | None = None, without: tuple[in
         return counted
 
     def right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-        return counts(labels) & tf.equal(_most_likely(logits), labels)
+        chosen = _most_likely(logits)
+        if among_known:
+            chosen = _among_known(chosen, logits, num_known)
+        return counts(labels) & tf.equal(chosen, labels)
 
     return Metric(
         name,
@@ -65,6 +77,13 @@ def _count(tokens: tf.Tensor) -> tf.Tensor:
 
 def _most_likely(logits: tf.Tensor) -> tf.Tensor:
     return tf.argmax(logits, axis=-1, output_type=tf.int32)
+
+
+def _among_known(chosen: tf.Tensor, logits: tf.Tensor, num_known: int) -> tf.Tensor:
+    """Replaces the choices (batch, time) that are not below `num_known` by the best that are."""
+    places = tf.where(chosen >= num_known)
+    known = tf.gather_nd(logits, places)[:, :num_known]
+    return tf.tensor_scatter_nd_update(chosen, places, _most_likely(known))
 
 
 def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

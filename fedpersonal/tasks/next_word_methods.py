@@ -73,6 +73,9 @@ def build_model(vocabulary: Vocabulary, *, rebuilds: bool, **sizes: Any) -> Part
             token_accuracy("accuracy"),
             token_accuracy("accuracy_without_oov", num_known=num_known),
             token_accuracy("accuracy_without_oov_or_eos", num_known=num_known, without=(EOS,)),
+            token_accuracy(
+                "accuracy_among_known", num_known=num_known, without=(EOS,), among_known=True
+            ),
         ),
         lookups={"known_embedding": "known_token", LOCAL_LAYER: "oov_token"},
         label_spec=tf.TensorSpec([None, None], tf.int32),
