@@ -5,6 +5,10 @@ RUN        := $(VENV)/bin/python
 INSTALLED  := $(VENV)/installed
 QUICK      := experiments/presets/movielens_quick.flags
 
+# Where texts are given, the next word task trains on them.
+TEXTS       = $(if $(TEXT_FILE),"--text_file=$(TEXT_FILE)") $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)")
+QUICK_TEXTS = experiments/presets/stackoverflow_$(if $(TEXT_FILE)$(DATA_DIR),quick,generated).flags
+
 # Keras and Matplotlib would write to the home folder.
 export KERAS_HOME   := $(CURDIR)/$(VENV)/home/keras
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/home/matplotlib
@@ -14,10 +18,10 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install movielens table1 benchmark test lint lock clean
+.PHONY: help install movielens stackoverflow table1 table2 figure2 figure3 benchmark test lint lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "FLAGS='--seed=1 ...' is handed on to the command that a target runs."
 
@@ -29,8 +33,21 @@ $(INSTALLED): requirements/lock.txt
 movielens: $(INSTALLED) ## Train FedRecon on MovieLens-100K, which comes with the packages
 	@$(RUN) -m experiments.movielens --flagfile=$(QUICK) $(FLAGS)
 
+stackoverflow: $(INSTALLED) ## Train FedRecon on text: make stackoverflow TEXT_FILE=... (or generated text)
+	@$(RUN) -m experiments.stackoverflow --flagfile=$(QUICK_TEXTS) $(TEXTS) $(FLAGS)
+
 table1: $(INSTALLED) ## Reproduce table 1 of FedRecon: make table1 DATA_DIR=<folder of MovieLens-1M>
 	@$(RUN) -m experiments.reproduce --target=table1 $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
+
+table2: $(INSTALLED) ## Reproduce table 2: make table2 TEXT_FILE=<texts>
+	@$(RUN) -m experiments.reproduce --target=table2 $(TEXTS) $(FLAGS)
+
+figure2: $(INSTALLED) ## Reproduce figure 2, from the runs of table 2: make figure2 TEXT_FILE=...
+	@$(RUN) -m experiments.reproduce --target=figure2 $(TEXTS) $(FLAGS)
+
+figure3: $(INSTALLED) ## Reproduce figure 3: make figure3 TEXT_FILE=<texts> MOVIELENS_DIR=<folder>
+	@$(RUN) -m experiments.reproduce --target=figure3 $(TEXTS) \
+	  $(if $(MOVIELENS_DIR),"--movielens_dir=$(MOVIELENS_DIR)") $(FLAGS)
 
 benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon: make benchmark DATA_DIR=...
 	@$(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)

@@ -1,6 +1,7 @@
-"""Reproduces a table of a paper: runs its rows, prints paper beside measured, writes both down.
+"""Reproduces a table or figure of a paper: runs what is missing, prints paper beside measured.
 
 python -m experiments.reproduce --target=table1 --data_dir=path/to/ml-1m
+python -m experiments.reproduce --target=table2 --text_file=path/to/texts.jsonl.gz
 """
 
 from __future__ import annotations
@@ -12,29 +13,162 @@ from experiments import launch
 FLAGS = flags.FLAGS
 
 flags.DEFINE_enum(
-    "target", "table1", ["table1"], "Which table: table1 of Federated Reconstruction."
+    "target",
+    "table1",
+    ["table1", "table2", "figure2", "figure3"],
+    "What of Federated Reconstruction: table1 is rating prediction, table2 and figure2 next word "
+    "prediction, figure3 both.",
 )
-flags.DEFINE_string("data_dir", None, "The folder of MovieLens-1M. [default: MovieLens-100K]")
-flags.DEFINE_string("output_dir", "results/table1", "Where runs and tables go.")
-flags.DEFINE_integer("seeds", 3, "Runs a row, each with a seed and a split of its own.", 1)
+flags.DEFINE_string(
+    "data_dir",
+    None,
+    "table1: the folder of MovieLens-1M. [default: MovieLens-100K] Others: the folder of TFF's "
+    "Stack Overflow or of stack_exchange.jsonl.gz. [default: a generated corpus]",
+)
+flags.DEFINE_string(
+    "movielens_dir", None, "figure3: the folder of MovieLens-1M. [default: MovieLens-100K]"
+)
+flags.DEFINE_string("output_dir", None, "Where tables, figures go. [default: results/<target>]")
+flags.DEFINE_string(
+    "runs_dir",
+    None,
+    "Where the runs of table2 are, which figure2 and figure3 share. [default: --output_dir if "
+    "given, else results/table2]",
+)
+flags.DEFINE_integer(
+    "seeds",
+    None,
+    "Runs a row, each with a seed and a split of its own. [default: 3; of figure3: 1]",
+    lower_bound=1,
+)
 flags.DEFINE_float("scale_rounds", 1.0, "Share of the rounds to run, for a quick look.", 0.001)
+
+flags.DEFINE_enum(
+    "preset",
+    "auto",
+    ["auto", "quick", "paper"],
+    "Hyperparameters of next word prediction. auto: paper for TFF's Stack Overflow, else quick.",
+)
+flags.DEFINE_list(
+    "vocab_sizes",
+    None,
+    "Known words, 1000,5000,10000 if not given; figure2 takes the first, or the largest of these "
+    "three that there are words for.",
+)
+flags.DEFINE_enum(
+    "dataset",
+    "auto",
+    ["auto", "generated", "stack_overflow"],
+    "Sentences. auto: --text_file if that is given, else what is in --data_dir, else generated.",
+)
+flags.DEFINE_string("text_file", None, "An own table of texts, CSV or JSON lines.")
+flags.DEFINE_string("user_column", "user", "Its column of users.")
+flags.DEFINE_string("text_column", "text", "Its column of texts.")
+flags.DEFINE_string("time_column", "time", "Its column of times; may be missing.")
+flags.DEFINE_integer("min_sentences", 32, "Users with fewer are left out.", lower_bound=2)
+flags.DEFINE_integer(
+    "max_sentences",
+    None,
+    "A user's first ones that are kept. [default: 1024 of Stack Overflow, else 128]",
+    lower_bound=2,
+)
+flags.DEFINE_string("cache_dir", "results/text_cache", "Keeps tokenised texts.")
 
 
 def main() -> None:
-    """Runs the rows that are missing and prints the table."""
-    from fedpersonal.datasets import movielens
+    """Runs what is missing and prints the table."""
+    output_dir = FLAGS.output_dir or f"results/{FLAGS.target}"
+    target = {"table1": _table1, "table2": _table2, "figure2": _figure2, "figure3": _figure3}
+    print(target[FLAGS.target](output_dir))
+    files = {"table": "md and .json", "figure": "png, .csv, .md and .json"}[FLAGS.target[:-1]]
+    print(f"written to {output_dir}/{FLAGS.target}.{files}")
 
-    if FLAGS.data_dir:
-        ratings = movielens.load_movielens_1m(FLAGS.data_dir)
-    else:
-        ratings = movielens.load_movielens_100k()
+
+def _table1(output_dir: str) -> str:
+    ratings = _load_movielens(FLAGS.data_dir)
     from fedpersonal.tasks import table1
 
-    table = table1.run(
-        ratings, FLAGS.output_dir, seeds=range(FLAGS.seeds), scale_rounds=FLAGS.scale_rounds
+    seeds = _seeds()
+    table = table1.run(ratings, output_dir, seeds=seeds, scale_rounds=FLAGS.scale_rounds)
+    return table1.as_markdown(table, ratings.name, len(seeds))
+
+
+def _table2(output_dir: str) -> str:
+    from fedpersonal.tasks import table2
+
+    sizes = _vocab_sizes() or table2.VOCAB_SIZES
+    return table2.run(*_text(), output_dir, vocab_sizes=sizes, **_common())
+
+
+def _figure2(output_dir: str) -> str:
+    from fedpersonal.tasks import figure2
+
+    (size, *_) = _vocab_sizes() or [None]
+    return figure2.run(*_text(), output_dir, vocab_size=size, **_common())
+
+
+def _figure3(output_dir: str) -> str:
+    from fedpersonal.tasks import figure3, table1
+    from fedpersonal.tasks.rating_runs import MovieLens
+
+    return figure3.run(
+        *_text(),
+        MovieLens(FLAGS.movielens_dir),
+        table1.FED_RECON,
+        output_dir,
+        vocab_sizes=_vocab_sizes() or figure3.VOCAB_SIZES,
+        **_common(),
     )
-    print(table1.as_markdown(table, ratings.name, FLAGS.seeds))
-    print(f"written to {FLAGS.output_dir}/table1.md and table1.json")
+
+
+def _common() -> dict:
+    return {
+        "seeds": _seeds(),
+        "scale_rounds": FLAGS.scale_rounds,
+        "runs_dir": FLAGS.runs_dir or FLAGS.output_dir or "results/table2",
+    }
+
+
+def _seeds() -> range:
+    return range(FLAGS.seeds or (1 if FLAGS.target == "figure3" else 3))
+
+
+def _vocab_sizes() -> list[int]:
+    from fedpersonal.errors import UserError
+
+    given = FLAGS.vocab_sizes or []
+    if not all(size.isdigit() and int(size) for size in given):
+        raise UserError(f"--vocab_sizes={','.join(given)}: whole numbers above 0 are needed.")
+    return list(dict.fromkeys(map(int, given)))
+
+
+def _load_movielens(folder):
+    from fedpersonal.datasets import movielens
+
+    return movielens.load_movielens_1m(folder) if folder else movielens.load_movielens_100k()
+
+
+def _text():
+    """Returns the sentences and the hyperparameters that the flags name."""
+    from fedpersonal.tasks.next_word_presets import PRESETS
+    from fedpersonal.tasks.text_choice import TextChoice
+    from fedpersonal.tasks.text_sources import find_source
+
+    source, path = find_source(
+        dataset=FLAGS.dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir
+    )
+    choice = TextChoice(
+        source,
+        FLAGS.data_dir if source == "stack_overflow" else path,
+        user_column=FLAGS.user_column,
+        text_column=FLAGS.text_column,
+        time_column=FLAGS.time_column,
+        min_sentences=FLAGS.min_sentences,
+        max_sentences=FLAGS.max_sentences or (1024 if source == "stack_overflow" else 128),
+        cache_dir=FLAGS.cache_dir,
+    )
+    automatic = "paper" if choice.is_the_papers else "quick"
+    return choice, PRESETS[automatic if FLAGS.preset == "auto" else FLAGS.preset]
 
 
 if __name__ == "__main__":

@@ -78,7 +78,9 @@ flags.DEFINE_integer("reconstruction_epochs", 5, "Passes over the support set.",
 flags.DEFINE_integer("max_reconstruction_steps", 100, "Bound on them; 0: none.", lower_bound=0)
 flags.DEFINE_integer("update_epochs", 5, "Passes over the query set.", lower_bound=1)
 flags.DEFINE_integer("max_update_steps", 100, "Bound on their steps; 0: none.", lower_bound=0)
-flags.DEFINE_float("finetuning_learning_rate", 0.1, "Rate of fine-tuning.", lower_bound=0.0)
+flags.DEFINE_float(
+    "finetuning_learning_rate", 0.1, "Rate of fine-tuning the whole model.", lower_bound=0.0
+)
 flags.DEFINE_integer("finetuning_epochs", 5, "Passes over the support set.", lower_bound=0)
 flags.DEFINE_integer("max_finetuning_steps", 100, "Bound on them; 0: none.", lower_bound=0)
 flags.DEFINE_bool("joint_training", False, "Move local variables in the update phase too.")

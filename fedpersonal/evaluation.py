@@ -42,7 +42,7 @@ class ClientResults:
         client_ids: (num_clients,) names.
         num_examples: float64 (num_clients,): examples predicted.
         before: Metric name, and `loss`, to float64 (num_clients, 2), the sums of values and of
-            weights, before personalisation.
+            weights, before personalisation; None where that was not asked for.
         after: The same after it.
         predictions: (num_clients, longest query set, ...) after it, padded; None where packing is
             `pooled`, which sums them up at once.
@@ -51,7 +51,7 @@ class ClientResults:
 
     client_ids: np.ndarray
     num_examples: np.ndarray
-    before: Mapping[str, np.ndarray]
+    before: Mapping[str, np.ndarray] | None
     after: Mapping[str, np.ndarray]
     predictions: np.ndarray | None
     metrics: tuple[Metric, ...]
@@ -61,8 +61,8 @@ class ClientResults:
         return self._overall(self.after)
 
     def overall_before(self) -> dict[str, float]:
-        """Returns the same before personalisation."""
-        return self._overall(self.before)
+        """Returns the same before personalisation; nothing where that was not asked for."""
+        return {} if self.before is None else self._overall(self.before)
 
     def _overall(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
         values = finalize(self.metrics, {name: pairs.sum(0) for name, pairs in sums.items()})
@@ -71,7 +71,7 @@ class ClientResults:
     def per_client(self) -> dict[str, np.ndarray]:
         """Returns columns, a row a client: id, examples, each metric before and after."""
         columns = {"client": self.client_ids, "num_examples": self.num_examples.astype(np.int64)}
-        for stage, sums in (("before", self.before), ("after", self.after)):
+        for stage, sums in (("before", self.before or {}), ("after", self.after)):
             for name, values in finalize(self.metrics, sums).items():
                 columns[f"{name}_{stage}"] = values
         return columns
@@ -79,7 +79,8 @@ class ClientResults:
     def distribution(self) -> dict[str, Any]:
         """Returns percentiles over clients of each metric, and the share of clients hurt.
 
-        A client is hurt when its mean loss is higher after personalisation than before.
+        A client is hurt when its mean loss is higher after personalisation than before. Where
+        nothing was predicted before, or nobody has examples, that share is None.
         """
         columns = self.per_client()
         known = self.num_examples > 0
@@ -91,8 +92,10 @@ class ClientResults:
             for name, values in columns.items()
             if name.endswith("_after") and known.any()
         }
+        if self.before is None or not known.any():
+            return {"percentiles": spread, "share_hurt": None}
         hurt = columns["loss_after"][known] > columns["loss_before"][known]
-        return {"percentiles": spread, "share_hurt": float(hurt.mean()) if known.any() else None}
+        return {"percentiles": spread, "share_hurt": float(hurt.mean())}
 
 
 def split_support_query(
@@ -172,6 +175,7 @@ class Evaluation:
         batch_size: int,
         query_batch_size: int,
         packing: str = "stacked",
+        with_before: bool = True,
         seed: int = 0,
     ):
         """Builds the TFF computation.
@@ -184,6 +188,7 @@ class Evaluation:
             batch_size: Examples a batch of the support set, as packed.
             query_batch_size: Examples a batch of the query set, as packed.
             packing: `stacked` or `pooled`, as for training.
+            with_before: Whether to predict before personalisation, too.
             seed: Seed of the local variables' initial values.
 
         Raises:
@@ -220,13 +225,15 @@ class Evaluation:
                 as_examples(model, member["support"]),
                 query,
                 tf.constant([seed, -1]),
+                with_before=with_before,
             )
             output = collections.OrderedDict(
                 ids=member["ids"],
                 num_examples=tf.reduce_sum(query.mask, [1, 2]),
-                before=collections.OrderedDict(sorted(before.items())),
                 after=collections.OrderedDict(sorted(after.items())),
             )
+            if with_before:
+                output["before"] = collections.OrderedDict(sorted(before.items()))
             if predictions:
                 output["predictions"] = predictions[0]
             return output
@@ -268,18 +275,20 @@ class Evaluation:
                 parts.append(output)
             return np.concatenate(parts)[order]
 
-        names = list(outputs[0]["after"])
+        def columns(stage: str) -> dict[str, np.ndarray]:
+            return {k: column(stage, k).astype(np.float64) for k in outputs[0][stage]}
+
         return ClientResults(
             client_ids=client_ids,
             num_examples=column("num_examples").astype(np.float64),
-            before={name: column("before", name).astype(np.float64) for name in names},
-            after={name: column("after", name).astype(np.float64) for name in names},
+            before=columns("before") if "before" in outputs[0] else None,
+            after=columns("after"),
             predictions=column("predictions") if "predictions" in outputs[0] else None,
             metrics=self._model.metrics,
         )
 
 
-def _evaluate_stacked(model, phases, global_values, support, query, seed):
+def _evaluate_stacked(model, phases, global_values, support, query, seed, *, with_before):
     """Does the work of `evaluate_in_turn`, clients stacked; also returns their predictions."""
     values = starting_values(model, global_values, support, seed)
 
@@ -289,7 +298,7 @@ def _evaluate_stacked(model, phases, global_values, support, query, seed):
         outcome = predict_batch(model, values, batch, training=False)
         return batch_metric_sums(model, batch, outcome), outcome.predictions
 
-    before, predictions = predicted()
+    before, predictions = predicted() if with_before or not phases else (None, None)
     after = before
     for phase in phases:
         values = run_phase(model, phase, values, support)
@@ -307,6 +316,7 @@ def build_evaluation(
     batch_size: int,
     clients: int = 100,
     packing: str = "stacked",
+    with_before: bool = True,
     seed: int = 0,
 ) -> Callable[[Mapping[str, np.ndarray]], ClientResults]:
     """Packs the clients once and returns a function that evaluates global variables on them.
@@ -319,6 +329,7 @@ def build_evaluation(
         batch_size: Examples a batch.
         clients: Clients a member.
         packing: `stacked` or `pooled`.
+        with_before: Whether to predict before personalisation, too.
         seed: Seed of the local variables' initial values.
     """
     clients = max(1, min(clients, support.num_clients))
@@ -339,6 +350,7 @@ def build_evaluation(
         batch_size=batch_size,
         query_batch_size=members[0]["query"]["mask"].shape[2],
         packing=packing,
+        with_before=with_before,
         seed=seed,
     )
     return lambda weights: evaluation(weights, members, query.client_ids)

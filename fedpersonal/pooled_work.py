@@ -95,16 +95,18 @@ def evaluate_in_turn(
     support: Examples,
     query: Examples,
     seed: tf.Tensor,
-) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Predicts each client's query set before and after the phases on its support set.
+    *,
+    with_before: bool,
+) -> tuple[dict[str, tf.Tensor] | None, dict[str, tf.Tensor]]:
+    """Predicts each client's query set after, and if asked before, phases on its support set.
 
     Returns:
-        Metric name, and `loss`, to float32 (C, 2), before and after.
+        Metric name, and `loss`, to float32 (C, 2), before (or None) and after.
     """
     values = starting_values(model, global_values, support, seed)
-    before = sum_metrics(model, values, query)
+    before = sum_metrics(model, values, query) if with_before else None
     if not phases:
-        return before, before
+        return before, before or sum_metrics(model, values, query)
     rest = list(phases)
     while rest and shares_weights(model, rest[0], values):
         values = _run_pooled(model, rest.pop(0), values, support)
@@ -121,7 +123,7 @@ def evaluate_in_turn(
     after = tf.map_fn(
         client_sums,
         tf.range(tf.shape(support.mask)[0]),
-        fn_output_signature={name: tf.TensorSpec([2], tf.float32) for name in before},
+        fn_output_signature={k: tf.TensorSpec([2], tf.float32) for k in zero_sums(model, 1)},
         parallel_iterations=1,
     )
     return before, after

@@ -70,6 +70,7 @@ def _main(sender: Any, call: bytes) -> None:
     if os.environ.get(name) == value:
         del os.environ[name]
     runtime.start()
+    signal.signal(signal.SIGTERM, _exit_once)
     try:
         function, arguments = pickle.loads(call)
         function(*arguments)
@@ -78,3 +79,10 @@ def _main(sender: Any, call: bytes) -> None:
     except Exception:
         traceback.print_exc()
         sys.exit(1)
+
+
+def _exit_once(signum: int, frame: Any) -> None:
+    """Exits; a second signal, the group's beside the parent's, must not disturb the saving."""
+    del frame
+    signal.signal(signum, signal.SIG_IGN)
+    sys.exit(128 + signum)

@@ -48,12 +48,12 @@ class NextWordOptions:
         server_learning_rate: Its rate, or None for 1 with `sgd` and 0.1 with others.
         server_epsilon: Epsilon of `adam`, `yogi` and `adagrad`.
         server_initial_accumulator: Initial preconditioner of `yogi` and `adagrad`.
-        reconstruction_learning_rate: SGD rate of reconstruction.
+        reconstruction_learning_rate: SGD rate of reconstruction, and of `oov_finetuning`.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps, or None.
         update_epochs: Passes over the query set, or, where nothing is rebuilt, over all data.
         max_update_steps: Bound on their steps, or None.
-        finetuning_learning_rate: SGD rate of fine-tuning.
+        finetuning_learning_rate: SGD rate of fine-tuning the whole model.
         finetuning_epochs: Passes over the support set.
         max_finetuning_steps: Bound on their steps, or None.
         split: `aggregated`, `skip` or `shared` support and query sets.
@@ -145,13 +145,14 @@ class NextWordExperiment:
     training: Training
 
     def evaluation(
-        self, part: str, phases: tuple[Phase, ...] | None = None
+        self, part: str, phases: tuple[Phase, ...] | None = None, *, with_before: bool = True
     ) -> Callable[[Mapping[str, np.ndarray]], ClientResults]:
         """Packs the `validation` or the `test` clients and returns what evaluates weights on them.
 
         Args:
             part: `validation` or `test`.
             phases: What personalises before prediction; None for the method's own.
+            with_before: Whether to predict before personalisation, too.
         """
         clients = getattr(self.data, part)
         if phases is None:
@@ -164,6 +165,7 @@ class NextWordExperiment:
             batch_size=self.options.client_batch_size,
             clients=_EVALUATED_TOGETHER,
             packing="pooled",
+            with_before=with_before,
             seed=self.options.seed,
         )
 
@@ -214,14 +216,12 @@ def train(
 ) -> LoopResult:
     """Runs the rounds that are missing, validating on the way."""
     run_folder.write_boundary(as_table(experiment.training.crossings))
-    validate = experiment.evaluation("validation")
+    validate = experiment.evaluation("validation", with_before=False)
     options = experiment.options
 
     def evaluate(state: Any, round_number: int) -> Mapping[str, float]:
         del round_number
-        results = validate(state.global_model_weights.trainable)
-        before = results.overall_before()
-        return {**results.overall(), **{f"{k}_before": v for k, v in before.items()}}
+        return validate(state.global_model_weights.trainable).overall()
 
     return run_rounds(
         process=experiment.training.process,

@@ -124,11 +124,13 @@ def build_personalization(method: Method, options: Any) -> tuple[Phase, ...]:
     phases = build_algorithm(method, options).personalization if method.rebuilds else ()
     if method.fine_tunes is None:
         return phases
+    # The OOV embedding alone is fine-tuned as FedRecon rebuilds it, for a fair comparison.
+    part = "reconstruction" if method.fine_tunes == (LOCAL_LAYER,) else "finetuning"
     fine_tuning = GradientPhase(
         variables=method.fine_tunes,
         data="all",
-        optimizer=tff.learning.optimizers.build_sgdm(options.finetuning_learning_rate),
-        epochs=options.finetuning_epochs,
-        max_steps=options.max_finetuning_steps,
+        optimizer=tff.learning.optimizers.build_sgdm(getattr(options, f"{part}_learning_rate")),
+        epochs=getattr(options, f"{part}_epochs"),
+        max_steps=getattr(options, f"max_{part}_steps"),
     )
     return (*phases, fine_tuning)

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tabulate
@@ -57,9 +57,17 @@ def write_csv(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> Non
         writer.writerows(rows)
 
 
-def check_config(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
-    """Raises a UserError if a folder holds a run with another configuration."""
-    settle(folder / "config.json", config, ())
+def check_config(
+    folder: pathlib.Path, config: Mapping[str, Any], *, ignore: Collection[str] = ()
+) -> None:
+    """Raises a UserError if a folder holds a run with another configuration.
+
+    Args:
+        folder: The run's folder, which is not locked by this.
+        config: The configuration.
+        ignore: What may differ.
+    """
+    settle(folder / "config.json", config, ignore)
 
 
 def run_missing(

@@ -37,7 +37,7 @@ _FED_AVG = RatingOptions(
     rounds_per_eval=100,
 )
 # experiments/presets/movielens_paper.flags.
-_FED_RECON = RatingOptions(
+FED_RECON = RatingOptions(
     algorithm="fed_recon",
     total_rounds=1000,
     embedding_stddev=0.03,
@@ -72,7 +72,7 @@ ROWS = (
     Row("Centralized + ReconEval", 1.36, 40.8, _CENTRALIZED),
     Row("FedAvg + StandardEval", 0.939, 41.5, _seen(_FED_AVG)),
     Row("FedAvg + ReconEval", 0.934, 40.0, _FED_AVG),
-    Row("FedRecon", 0.907, 43.3, _FED_RECON),
+    Row("FedRecon", 0.907, 43.3, FED_RECON),
 )
 
 

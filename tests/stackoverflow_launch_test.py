@@ -1,0 +1,157 @@
+"""The binary of next word prediction, and what it says of a user's mistakes: one line each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Importing takes seconds: each mistake is made by a fork of one program that has imported all.
+_MISTAKES = """
+import contextlib, io, json, os, sys
+import fedpersonal.tasks.next_word_experiment
+from experiments import launch, stackoverflow
+
+found = []
+for arguments in json.load(sys.stdin):
+    read, write = os.pipe()
+    if os.fork() == 0:
+        sys.argv = ["stackoverflow", *arguments]
+        output, errors, status = io.StringIO(), io.StringIO(), None
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            try:
+                launch.run(stackoverflow.main)
+            except SystemExit as end:
+                status = end.code
+            except BaseException as error:
+                errors.write(repr(error))
+        with os.fdopen(write, "w") as pipe:
+            json.dump([status, output.getvalue(), errors.getvalue()], pipe)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        found.append(json.load(pipe))
+    os.wait()
+print(json.dumps(found))
+"""
+_SMALL = {
+    "vocab_size": 8,
+    "num_oov_buckets": 2,
+    "sequence_length": 5,
+    "total_rounds": 1,
+    "clients_per_round": 4,
+    "client_batch_size": 2,
+    "embedding_dim": 3,
+    "lstm_units": 4,
+    "projection_dim": 3,
+    "cache_dir": "cache",
+    "output_dir": "out",
+}
+_TABLE = "--text_file=texts.csv"
+_MADE = {
+    "column": [_TABLE, "--text_column=body"],
+    "vocabulary": [_TABLE, "--vocab_size=500"],
+    "no buckets": [_TABLE, "--num_oov_buckets=0"],
+    "no file": ["--text_file=absent.csv"],
+    "two sources": [_TABLE, "--dataset=generated"],
+    "empty folder": ["--data_dir=empty"],
+    "no folder": ["--data_dir=nowhere"],
+    "few users": ["--text_file=few.csv"],
+    "few sentences": [_TABLE, "--min_sentences=7"],
+    "limits": [_TABLE, "--min_sentences=5", "--max_sentences=4"],
+    "method": [_TABLE, "--algorithm=fed_prox"],
+    "rate": [_TABLE, "--client_learning_rate=0"],
+}
+_SAID = {
+    "column": ["texts.csv", "'body'", "user, text"],
+    "vocabulary": ["vocab_size=500 is more than the", "distinct words"],
+    "no buckets": ["num_oov_buckets=0 leaves no id", "at least 1 is needed"],
+    "no file": ["absent.csv"],
+    "two sources": ["--text_file and --dataset=generated exclude each other."],
+    "empty folder": ["empty has neither stackoverflow.sqlite nor stack_exchange.jsonl.gz"],
+    "no folder": ["nowhere"],
+    "few users": ["few has 9 users", "at least 10", "Lower --min_sentences?"],
+    "few sentences": ["no user has min_sentences=7 sentences; the most that one has is 6"],
+    "limits": ["max_sentences must be a whole number >= 5, got 4"],
+    "method": ["--algorithm=fed_prox", "fed_recon_finetuning"],
+    "rate": ["--client_learning_rate=0", "a finite number above 0 is needed"],
+}
+
+
+def write_texts(path, *, num_users):
+    """Six sentences a user; two lines are no text."""
+    lines = [b"user,text"]
+    for user in range(num_users):
+        texts = b" ".join(b"the %s is user %d ." % (word, user % 3) for word in (b"cat", b"dog"))
+        lines += [b'u%d,"%s"' % (user, texts)] * 3
+    lines[2:2] = [b"u0,caf\xe9 is closed", b"u\xff,the cat"]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+    write_texts(tmp_path / "texts.csv", num_users=20)
+    write_texts(tmp_path / "few.csv", num_users=9)
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def start(*command, cwd):
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=cwd,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def flags(**values):
+    return [f"--{name}={value}" for name, value in {**_SMALL, **values}.items()]
+
+
+def test_mistakes_are_one_line_and_nothing_is_written(folder):
+    process = start("-c", _MISTAKES, cwd=folder)
+    commands = [[*flags(), *arguments] for arguments in _MADE.values()]
+    output, errors = process.communicate(json.dumps(commands), timeout=180)
+    assert process.returncode == 0, errors
+    found = dict(zip(_MADE, json.loads(output.splitlines()[-1])))
+    assert found.keys() == _SAID.keys()
+    for name, (status, _, complaint) in found.items():
+        assert status == 2, (name, complaint)
+        assert complaint.startswith("error: ") and complaint.count("\n") == 1, (name, complaint)
+        for part in _SAID[name]:
+            assert part in complaint, (name, complaint)
+    # Sentences that were read are kept, since they were not the mistake.
+    assert {path.name for path in folder.iterdir()} - {"cache"} == {
+        "texts.csv",
+        "few.csv",
+        "empty",
+    }
+    assert not list((folder / "empty").iterdir())
+
+
+def test_an_own_table_of_texts(folder):
+    """Lines that are not UTF-8 are left out, and said to be."""
+    process = start("-m", "experiments.stackoverflow", _TABLE, *flags(), cwd=folder)
+    output, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors and "Warning" not in errors
+    first, test, last = output.splitlines()
+    assert first == "texts: 120 sentences of 20 users; 2 lines left out: not UTF-8"
+    assert test.startswith("test, 2 users, ")
+    assert " before and " in test and test.endswith(" after personalisation")
+    assert last.startswith("1 rounds in ") and last.endswith(str(folder / "out"))
+    summary = json.loads((folder / "out" / "summary.json").read_text())
+    assert (summary["dataset"], summary["algorithm"]) == ("texts", "fed_recon")
+    config = json.loads((folder / "out" / "config.json").read_text())["flags"]
+    assert config["text_file"] == "texts.csv" and config["lstm_units"] == 4
