@@ -46,7 +46,8 @@ class RowOutcome(NamedTuple):
 
     Attributes:
         losses: float32 (M,).
-        sums: Metric name, and `loss`, to float32 (C, 2): each client's sums of values and weights.
+        sums: Metric name, and `loss`, to float32 (C, 2): each client's sums of values and weights;
+            empty where metrics were not asked for.
     """
 
     losses: tf.Tensor
@@ -123,7 +124,13 @@ def fetch_pool_rows(
 
 
 def predict_pool(
-    model: PartitionedModel, values: Values, rows: Values, pool: Pool, *, training: bool
+    model: PartitionedModel,
+    values: Values,
+    rows: Values,
+    pool: Pool,
+    *,
+    training: bool,
+    with_metrics: bool,
 ) -> RowOutcome:
     """Applies the model to all examples of a pool at once.
 
@@ -133,6 +140,7 @@ def predict_pool(
         rows: Table name to the rows of the pool's ids.
         pool: The examples.
         training: Keras' training flag.
+        with_metrics: Whether to sum metrics.
     """
     features = dict(pool.features)
     for feature in set(model.tables.values()):
@@ -149,6 +157,8 @@ def predict_pool(
                 f"shape {extra.shape}: several clients share the batch. Use stacked execution."
             )
         losses += pool.weights * extra
+    if not with_metrics:
+        return RowOutcome(losses, {})
     pairs = {
         "loss": tf.stack([losses, pool.weights], axis=-1),
         **example_values(model, pool.labels, predictions),
@@ -197,7 +207,8 @@ def sum_metrics(
     def chunk_sums(chunk: tf.Tensor) -> dict[str, tf.Tensor]:
         chosen = choose_rows(model, pool, chunk)
         fetched, _ = fetch_pool_rows(model, values, chosen)
-        return predict_pool(model, dense, fetched, chosen, training=False).sums
+        outcome = predict_pool(model, dense, fetched, chosen, training=False, with_metrics=True)
+        return outcome.sums
 
     return sum_over_chunks(rows, chunk_sums, zero_sums(model, pool.num_clients))
 

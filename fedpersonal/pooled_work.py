@@ -156,7 +156,7 @@ def run_pooled_phase(
     optimizer = ClientOptimizer(phase.optimizer, moving_values, model)
     pool = pool_examples(model, examples)
     batches, active, num_examples = schedule_phase(phase, examples)
-    zeros = zero_sums(model, pool.num_clients)
+    zeros = zero_sums(model, pool.num_clients) if with_metrics else {}
 
     def step_clients(step, moved, state, sums):
         rows = _rows_of_batches(examples, batches[step], active[step])
@@ -167,7 +167,7 @@ def run_pooled_phase(
         current = ClientValues(shared, {**frozen, **moved})
         take_step = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
         stepped, gradients, places, batch_sums = take_step(
-            model, current, moving, pool, rows, totals
+            model, current, moving, pool, rows, totals, with_metrics
         )
         moved, state = optimizer.next(state, moved, stepped, gradients, places, active[step])
         return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
@@ -178,7 +178,6 @@ def run_pooled_phase(
         (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
         parallel_iterations=1,
     )
-    sums = sums if with_metrics else {}
     return ClientValues(values.shared, {**own, **moved}), sums, num_examples
 
 
@@ -211,7 +210,7 @@ def _rows_of_batches(examples: Examples, batches: tf.Tensor, active: tf.Tensor) 
     return (client * shape[1] + tf.gather(batches, client)) * shape[2] + slot
 
 
-def _whole_gradient(model, values, moving, pool, rows, totals):
+def _whole_gradient(model, values, moving, pool, rows, totals, with_metrics):
     """Differentiates every client's mean loss over its rows.
 
     Returns:
@@ -231,6 +230,7 @@ def _whole_gradient(model, values, moving, pool, rows, totals):
             {k: variables.get(k, v) for k, v in fetched.items()},
             chosen,
             training=True,
+            with_metrics=with_metrics,
         )
         # Clients share no moving variable here, so the sum's gradient is each client's own.
         total = tf.reduce_sum(
@@ -240,7 +240,7 @@ def _whole_gradient(model, values, moving, pool, rows, totals):
     return variables, gradients, {k: places[k] for k in variables if k in places}, outcome.sums
 
 
-def _chunked_gradient(model, values, moving, pool: Pool, rows, totals):
+def _chunked_gradient(model, values, moving, pool: Pool, rows, totals, with_metrics):
     """Does the same for many clients, chunk by chunk; all that moves are tables."""
     num_chunks = (tf.size(rows) + CHUNK - 1) // CHUNK
 
@@ -252,7 +252,9 @@ def _chunked_gradient(model, values, moving, pool: Pool, rows, totals):
 
     def add_chunk(chunk, stepped, gradients, places, sums):
         these = rows[chunk * CHUNK : (chunk + 1) * CHUNK]
-        *parts, chunk_sums = _whole_gradient(model, values, moving, pool, these, totals)
+        *parts, chunk_sums = _whole_gradient(
+            model, values, moving, pool, these, totals, with_metrics
+        )
         written = [
             {name: array[name].write(chunk, part[name]) for name in moving}
             for array, part in zip((stepped, gradients, places), parts)
@@ -267,7 +269,7 @@ def _chunked_gradient(model, values, moving, pool: Pool, rows, totals):
             arrays(tf.float32),
             arrays(tf.float32),
             arrays(tf.int32),
-            zero_sums(model, pool.num_clients),
+            zero_sums(model, pool.num_clients) if with_metrics else {},
         ),
         parallel_iterations=1,
     )

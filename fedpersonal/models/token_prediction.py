@@ -25,7 +25,8 @@ def sum_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         float32 (batch,).
     """
     flat = tf.reshape(labels, [-1])
-    losses = _cross_entropy(flat, tf.reshape(logits, [-1, logits.shape[-1]]))
+    best = tf.reshape(_most_likely(logits), [-1])
+    losses = _cross_entropy(flat, tf.reshape(logits, [-1, logits.shape[-1]]), best)
     return tf.reduce_sum(
         tf.reshape(tf.where(tf.not_equal(flat, PAD), losses, 0.0), tf.shape(labels)), axis=1
     )
@@ -76,18 +77,24 @@ def _count(tokens: tf.Tensor) -> tf.Tensor:
 
 
 def _most_likely(logits: tf.Tensor) -> tf.Tensor:
-    return tf.argmax(logits, axis=-1, output_type=tf.int32)
+    """Returns the most likely ids; once for the loss and all metrics, for the softmax is wide."""
+    known = getattr(logits, "_most_likely", None)
+    if known is None:
+        known = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        logits._most_likely = known
+    return known
 
 
 def _among_known(chosen: tf.Tensor, logits: tf.Tensor, num_known: int) -> tf.Tensor:
     """Replaces the choices (batch, time) that are not below `num_known` by the best that are."""
     places = tf.where(chosen >= num_known)
     known = tf.gather_nd(logits, places)[:, :num_known]
-    return tf.tensor_scatter_nd_update(chosen, places, _most_likely(known))
+    best = tf.argmax(known, axis=-1, output_type=tf.int32)
+    return tf.tensor_scatter_nd_update(chosen, places, best)
 
 
-def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Returns the cross-entropy of each row: labels (n,), logits (n, ids).
+def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor, best: tf.Tensor) -> tf.Tensor:
+    """Returns the cross-entropy of each row: labels (n,), logits (n, ids), most likely ids (n,).
 
     TensorFlow's own passes over a wide softmax several times more often than this does.
     """
@@ -95,7 +102,6 @@ def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def losses(logits):
         probabilities = tf.nn.softmax(logits)
-        best = _most_likely(logits)
         highest = tf.gather(logits, best, batch_dims=1)
         # log sum exp, from the highest logit, whose probability never underflows.
         normalizer = highest - tf.math.log(tf.gather(probabilities, best, batch_dims=1))
