@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from experiments import launch
+from experiments import launch, text_flags
 
 FLAGS = flags.FLAGS
 
@@ -55,24 +55,7 @@ flags.DEFINE_list(
     "Known words, 1000,5000,10000 if not given; figure2 takes the first, or the largest of these "
     "three that there are words for.",
 )
-flags.DEFINE_enum(
-    "dataset",
-    "auto",
-    ["auto", "generated", "stack_overflow"],
-    "Sentences. auto: --text_file if that is given, else what is in --data_dir, else generated.",
-)
-flags.DEFINE_string("text_file", None, "An own table of texts, CSV or JSON lines.")
-flags.DEFINE_string("user_column", "user", "Its column of users.")
-flags.DEFINE_string("text_column", "text", "Its column of texts.")
-flags.DEFINE_string("time_column", "time", "Its column of times; may be missing.")
-flags.DEFINE_integer("min_sentences", 32, "Users with fewer are left out.", lower_bound=2)
-flags.DEFINE_integer(
-    "max_sentences",
-    None,
-    "A user's first ones that are kept. [default: 1024 of Stack Overflow, else 128]",
-    lower_bound=2,
-)
-flags.DEFINE_string("cache_dir", "results/text_cache", "Keeps tokenised texts.")
+text_flags.define_text_flags(min_sentences=32)
 
 
 def main() -> None:
@@ -151,22 +134,8 @@ def _load_movielens(folder):
 def _text():
     """Returns the sentences and the hyperparameters that the flags name."""
     from fedpersonal.tasks.next_word_presets import PRESETS
-    from fedpersonal.tasks.text_choice import TextChoice
-    from fedpersonal.tasks.text_sources import find_source
 
-    source, path = find_source(
-        dataset=FLAGS.dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir
-    )
-    choice = TextChoice(
-        source,
-        FLAGS.data_dir if source == "stack_overflow" else path,
-        user_column=FLAGS.user_column,
-        text_column=FLAGS.text_column,
-        time_column=FLAGS.time_column,
-        min_sentences=FLAGS.min_sentences,
-        max_sentences=FLAGS.max_sentences or (1024 if source == "stack_overflow" else 128),
-        cache_dir=FLAGS.cache_dir,
-    )
+    choice = text_flags.text_choice()
     automatic = "paper" if choice.is_the_papers else "quick"
     return choice, PRESETS[automatic if FLAGS.preset == "auto" else FLAGS.preset]
 

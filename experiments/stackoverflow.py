@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from experiments import common_flags, launch
+from experiments import common_flags, launch, text_flags
 
 FLAGS = flags.FLAGS
 
@@ -35,29 +35,12 @@ flags.DEFINE_enum(
     ],
     "How to train and how to personalise.",
 )
-flags.DEFINE_enum(
-    "dataset",
-    "auto",
-    ["auto", "generated", "stack_overflow"],
-    "auto: --text_file if that is given, else what is in --data_dir (TFF's Stack Overflow, or "
-    "stack_exchange.jsonl.gz), else the generated corpus. stack_overflow: TFF's own, downloaded "
-    "(many gigabytes) where --data_dir does not have it yet.",
-)
-flags.DEFINE_string("text_file", None, "An own table of texts, CSV or JSON lines.")
-flags.DEFINE_string("user_column", "user", "Its column of users.")
-flags.DEFINE_string("text_column", "text", "Its column of texts.")
-flags.DEFINE_string("time_column", "time", "Its column of times; may be missing.")
-flags.DEFINE_string("cache_dir", "results/text_cache", "Keeps tokenised texts.")
-flags.DEFINE_integer("min_sentences", 2, "Users with fewer are left out.", lower_bound=2)
-flags.DEFINE_integer("max_sentences", 1024, "A user's first ones that are kept.", lower_bound=2)
+text_flags.define_text_flags()
 flags.DEFINE_integer("vocab_size", 10_000, "Known words.", lower_bound=1)
 flags.DEFINE_integer(
     "num_oov_buckets", None, "Hash buckets of other words. [default: the algorithm's: 1 or 500]"
 )
 flags.DEFINE_integer("sequence_length", 20, "Tokens of a sentence.", lower_bound=1)
-flags.DEFINE_integer(
-    "max_validation_clients", 500, "Validates on so many at most; 0: all.", lower_bound=0
-)
 flags.DEFINE_float("dropout_rate", 0.0, "Share of drawn clients that drop out.", 0.0, 0.99)
 
 flags.DEFINE_integer("embedding_dim", 96, "Size of an embedding.", lower_bound=1)
@@ -97,47 +80,6 @@ _ZERO_MEANS_NONE = (
 )
 
 
-def load_data(options):
-    """Loads and splits the sentences, with the vocabulary that the options ask for."""
-    from fedpersonal.tasks import next_word_data, text_sources
-
-    words = {"vocab_size": options.vocab_size, "num_oov_buckets": options.num_oov_buckets}
-    split = {
-        "batch_size": options.client_batch_size,
-        "split": options.split,
-        "seed": options.seed,
-        "max_validation_clients": FLAGS.max_validation_clients or None,
-    }
-    source, path = text_sources.find_source(
-        dataset=FLAGS.dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir
-    )
-    if source == "stack_overflow":
-        from fedpersonal.datasets.stack_overflow import load_stack_overflow
-
-        parts = load_stack_overflow(
-            **words,
-            sequence_length=options.sequence_length,
-            max_sentences=FLAGS.max_sentences,
-            cache_dir=FLAGS.data_dir,
-        )
-        return next_word_data.sample_stack_overflow(parts, **split)
-    corpus = text_sources.load_corpus(
-        source,
-        path,
-        seed=FLAGS.seed,
-        user_column=FLAGS.user_column,
-        text_column=FLAGS.text_column,
-        time_column=FLAGS.time_column,
-        min_sentences=FLAGS.min_sentences,
-        max_sentences=FLAGS.max_sentences,
-        cache_dir=FLAGS.cache_dir,
-    )
-    print(text_sources.describe(corpus), flush=True)
-    return next_word_data.split_text(
-        corpus, **words, sequence_length=options.sequence_length, **split
-    )
-
-
 def main() -> None:
     """Runs the experiment that the flags describe and prints where its results are."""
     import dataclasses
@@ -152,7 +94,9 @@ def main() -> None:
     values = {field.name: FLAGS[field.name].value for field in dataclasses.fields(NextWordOptions)}
     values.update({name: values[name] or None for name in _ZERO_MEANS_NONE})
     options = NextWordOptions(**values).settled()
-    experiment = build_experiment(load_data(options), options)
+    choice = text_flags.text_choice()
+    print(choice.summary(), flush=True)
+    experiment = build_experiment(choice.load(options), options)
     folder = RunFolder.open(common_flags.run_folder_path(), common_flags.flag_values())
     summary = run_experiment(experiment, folder)
     test, name = summary["test"], "accuracy_without_oov_or_eos"

@@ -74,6 +74,12 @@ class TextChoice:
             _load_corpus(self), **words, sequence_length=options.sequence_length, **split
         )
 
+    def summary(self) -> str:
+        """Returns a line that says what there is, and what was left out of a table."""
+        if self.source == STACK_OVERFLOW:
+            return f"{STACK_OVERFLOW}: TFF's own federated data"
+        return text_sources.describe(_load_corpus(self))
+
     def describe(self) -> dict[str, object]:
         """Returns what tells these sentences from others, and how many there are, if known."""
         kept = {
