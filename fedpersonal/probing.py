@@ -24,8 +24,8 @@ def random_values(model: PartitionedModel, *, seed: int = 0) -> Values:
 def random_features(model: PartitionedModel, num_examples: int, *, seed: int = 0) -> Values:
     """Draws inputs (num_examples, ...), each unknown dimension 3; needs a graph.
 
-    Looked-up ids are in the tables of `random_values`; other integers are zeros, since nobody knows
-    what they may be.
+    Looked-up ids are in the tables of `random_values`; other integers are 0 or 1, since nobody
+    knows what else they may be.
     """
     features = {}
     for name, spec in model.input_spec.items():
@@ -42,7 +42,8 @@ def random_features(model: PartitionedModel, num_examples: int, *, seed: int = 0
         elif spec.dtype.is_floating:
             features[name] = tf.random.stateless_normal(shape, [seed, 2], dtype=spec.dtype)
         else:
-            features[name] = tf.zeros(shape, spec.dtype)
+            bits = tf.random.stateless_uniform(shape, [seed, 3], 0, 2, dtype=tf.int32)
+            features[name] = tf.cast(bits, spec.dtype)
     return features
 
 

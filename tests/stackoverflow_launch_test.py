@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -99,8 +101,9 @@ def _folder(tmp_path):
     return tmp_path
 
 
-def start(*command, cwd):
-    return subprocess.Popen(
+def run(*command, cwd, told=None):
+    """Returns output, errors and status; nothing of the program outlives it, whatever happens."""
+    process = subprocess.Popen(
         [sys.executable, *command],
         cwd=cwd,
         env={
@@ -112,7 +115,13 @@ def start(*command, cwd):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
+    try:
+        return (*process.communicate(told, timeout=120), process.returncode)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def flags(**values):
@@ -120,10 +129,9 @@ def flags(**values):
 
 
 def test_mistakes_are_one_line_and_nothing_is_written(folder):
-    process = start("-c", _MISTAKES, cwd=folder)
     commands = [[*flags(), *arguments] for arguments in _MADE.values()]
-    output, errors = process.communicate(json.dumps(commands), timeout=180)
-    assert process.returncode == 0, errors
+    output, errors, status = run("-c", _MISTAKES, cwd=folder, told=json.dumps(commands))
+    assert status == 0, errors
     found = dict(zip(_MADE, json.loads(output.splitlines()[-1])))
     assert found.keys() == _SAID.keys()
     for name, (status, _, complaint) in found.items():
@@ -142,9 +150,9 @@ def test_mistakes_are_one_line_and_nothing_is_written(folder):
 
 def test_an_own_table_of_texts(folder):
     """Lines that are not UTF-8 are left out, and said to be."""
-    process = start("-m", "experiments.stackoverflow", _TABLE, *flags(), cwd=folder)
-    output, errors = process.communicate(timeout=180)
-    assert process.returncode == 0, errors
+    command = ("-m", "experiments.stackoverflow", _TABLE, *flags())
+    output, errors, status = run(*command, cwd=folder)
+    assert status == 0, errors
     assert "Traceback" not in errors and "Warning" not in errors
     first, test, last = output.splitlines()
     assert first == "texts: 120 sentences of 20 users; 2 lines left out: not UTF-8"
