@@ -31,17 +31,19 @@ class LSTM(tf.keras.layers.Layer):
         self.bias = self.add_weight("bias", [4 * units], initializer=_unit_forget_bias)
         self.built = True
 
-    def call(self, inputs, mask=None):
+    def call(self, inputs, mask=None, training=None):
         """Maps (batch, time, size) and a bool mask (batch, time) to (batch, time, units).
 
-        Where the mask is False, state and output are those of the step before.
+        Where the mask is False, state and output are those of the step before. With `training`
+        False nothing is kept for a gradient, which can be taken all the same.
         """
         if mask is None:
             mask = tf.ones(tf.shape(inputs)[:2], tf.bool)
         # Time first: each step then reads and writes a block of memory.
         is_real = tf.transpose(mask)[..., tf.newaxis]
         sequence = tf.transpose(inputs, [1, 0, 2])
-        outputs = _run(
+        run = _predict if training is False else _run
+        outputs = run(
             sequence,
             tf.convert_to_tensor(self.kernel),
             tf.convert_to_tensor(self.recurrent_kernel),
@@ -57,15 +59,47 @@ def _unit_forget_bias(shape, dtype=None, **kwargs):
     return tf.concat([tf.zeros(units), tf.ones(units), tf.zeros(2 * units)], 0)
 
 
-def _run(sequence, kernel, recurrent_kernel, bias, is_real):
+def _input_share(sequence, kernel, bias):
+    """Returns the input's share of all gates at all steps: (time, batch, 4 * units)."""
+    flat = tf.matmul(tf.reshape(sequence, [-1, sequence.shape[2]]), kernel) + bias
+    return tf.reshape(flat, [*tf.unstack(tf.shape(sequence)[:2]), flat.shape[1]])
+
+
+def _open_gates(from_input, hidden, recurrent_kernel):
+    """Returns the four gates of a step, each (batch, units)."""
+    pre = from_input + tf.matmul(hidden, recurrent_kernel)
+    let_in, keep, candidate, let_out = tf.split(pre, 4, axis=1)
+    return tf.sigmoid(let_in), tf.sigmoid(keep), tf.tanh(candidate), tf.sigmoid(let_out)
+
+
+def _predict(sequence, kernel, recurrent_kernel, bias, is_real):
     """Runs the recurrence over (time, batch, size); `is_real` is bool (time, batch, 1)."""
+    units, steps = recurrent_kernel.shape[0], tf.shape(sequence)[0]
+    from_input = _input_share(sequence, kernel, bias)
+    zeros = tf.zeros([tf.shape(sequence)[1], units])
+
+    def advance(step, hidden, cell, outputs):
+        let_in, keep, candidate, let_out = _open_gates(from_input[step], hidden, recurrent_kernel)
+        new_cell = keep * cell + let_in * candidate
+        hidden = tf.where(is_real[step], let_out * tf.tanh(new_cell), hidden)
+        cell = tf.where(is_real[step], new_cell, cell)
+        return step + 1, hidden, cell, outputs.write(step, hidden)
+
+    outputs = tf.TensorArray(tf.float32, steps, element_shape=[None, units])
+    *_, outputs = tf.while_loop(
+        lambda step, *_: step < steps, advance, (0, zeros, zeros, outputs), parallel_iterations=1
+    )
+    return outputs.stack()
+
+
+def _run(sequence, kernel, recurrent_kernel, bias, is_real):
+    """Does the same, and keeps the states and gates of all steps for the gradient."""
     size, units = sequence.shape[2], recurrent_kernel.shape[0]
 
     @tf.custom_gradient
     def recurrence(sequence, kernel, recurrent_kernel, bias):
         steps, batch = tf.shape(sequence)[0], tf.shape(sequence)[1]
-        flat = tf.reshape(sequence, [-1, size])
-        from_input = tf.reshape(tf.matmul(flat, kernel) + bias, [steps, batch, 4 * units])
+        from_input = _input_share(sequence, kernel, bias)
         zeros = tf.zeros([batch, units])
 
         def array(width):
@@ -73,11 +107,9 @@ def _run(sequence, kernel, recurrent_kernel, bias, is_real):
 
         def advance(step, hidden, cell, hiddens, cells, gates):
             hiddens, cells = hiddens.write(step, hidden), cells.write(step, cell)
-            pre = from_input[step] + tf.matmul(hidden, recurrent_kernel)
-            let_in, keep, candidate, let_out = tf.split(pre, 4, axis=1)
-            let_in, keep, let_out = map(tf.sigmoid, (let_in, keep, let_out))
-            candidate = tf.tanh(candidate)
-            gates = gates.write(step, tf.concat([let_in, keep, candidate, let_out], 1))
+            opened = _open_gates(from_input[step], hidden, recurrent_kernel)
+            gates = gates.write(step, tf.concat(opened, 1))
+            let_in, keep, candidate, let_out = opened
             new_cell = keep * cell + let_in * candidate
             new_hidden = let_out * tf.tanh(new_cell)
             cell = tf.where(is_real[step], new_cell, cell)
@@ -127,7 +159,7 @@ def _run(sequence, kernel, recurrent_kernel, bias, is_real):
                 parallel_iterations=1,
             )
             d_pre = tf.reshape(d_gates.stack(), [-1, 4 * units])
-            before = tf.reshape(hiddens, [-1, units])
+            flat, before = tf.reshape(sequence, [-1, size]), tf.reshape(hiddens, [-1, units])
             return (
                 tf.reshape(tf.matmul(d_pre, kernel, transpose_b=True), tf.shape(sequence)),
                 tf.matmul(flat, d_pre, transpose_a=True),

@@ -25,7 +25,7 @@ def draw_weights(random):
     ]
 
 
-def outputs_and_gradients(layer, inputs, weights, mask, upstream):
+def outputs_and_gradients(layer, inputs, weights, mask, upstream, *, training=True):
     """Returns the outputs, and the gradients of inputs, kernel, recurrent kernel and bias."""
     layer.build((None, None, SIZE))
     layer.set_weights(weights)
@@ -36,7 +36,7 @@ def outputs_and_gradients(layer, inputs, weights, mask, upstream):
     def run():
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            outputs = layer(inputs, mask=mask)
+            outputs = layer(inputs, mask=mask, training=training)
             total = tf.reduce_sum(outputs * upstream)
         gradients = tape.gradient(total, [inputs, *layer.trainable_variables])
         return [outputs, *map(tf.convert_to_tensor, gradients)]
@@ -44,14 +44,15 @@ def outputs_and_gradients(layer, inputs, weights, mask, upstream):
     return [tensor.numpy() for tensor in run()]
 
 
+@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("mask", MASKS)
-def test_outputs_and_gradients_are_keras_own(mask):
+def test_outputs_and_gradients_are_keras_own(mask, training):
     random = np.random.default_rng(0)
     inputs = random.normal(size=[BATCH, TIME, SIZE]).astype(np.float32)
     upstream = random.normal(size=[BATCH, TIME, UNITS]).astype(np.float32)
     weights = draw_weights(random)
     ours, keras = (
-        outputs_and_gradients(layer, inputs, weights, MASKS[mask], upstream)
+        outputs_and_gradients(layer, inputs, weights, MASKS[mask], upstream, training=training)
         for layer in (LSTM(UNITS), tf.keras.layers.LSTM(UNITS, return_sequences=True))
     )
     assert len(ours) == 5
