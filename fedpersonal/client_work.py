@@ -145,16 +145,9 @@ def run_gradient_phase(
         The values after it, metric name to sums of shape (C, 2), and the number of examples
         processed, float32 (C,).
     """
-    moving = moving_names(model, phase)
-    lent = {k: v for k, v in values.shared.items() if k in moving and k not in values.own}
-    own = {**values.own, **own_copies(model, lent, examples)}
-    frozen = ClientValues(
-        {k: v for k, v in values.shared.items() if k not in own},
-        {k: v for k, v in own.items() if k not in moving},
-    )
-    moving_values = {name: own[name] for name in moving}
+    frozen, moving_values = split_values(model, phase, values, examples)
     optimizer = ClientOptimizer(phase.optimizer, moving_values, model)
-    tables = [name for name in moving if name in model.tables]
+    tables = [name for name in moving_values if name in model.tables]
     batches, active, num_examples = schedule_phase(phase, examples)
     names = ["loss"] + [m.name for m in model.metrics] if with_metrics else []
     sums = {name: tf.zeros([count_clients(examples), 2]) for name in names}
@@ -189,7 +182,25 @@ def run_gradient_phase(
         (0, optimizer.private_copies(moving_values), optimizer.initial_state, sums),
         parallel_iterations=1,
     )
-    return ClientValues(values.shared, {**own, **moved}), sums, num_examples
+    return ClientValues(values.shared, {**frozen.own, **moved}), sums, num_examples
+
+
+def split_values(
+    model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
+) -> tuple[ClientValues, Values]:
+    """Splits the values into those that a phase leaves alone and those that it moves.
+
+    Returns:
+        The frozen values; and a copy for each client, (C, ...), of what moves.
+    """
+    moving = moving_names(model, phase)
+    lent = {k: v for k, v in values.shared.items() if k in moving and k not in values.own}
+    own = {**values.own, **own_copies(model, lent, examples)}
+    frozen = ClientValues(
+        {k: v for k, v in values.shared.items() if k not in own},
+        {k: v for k, v in own.items() if k not in moving},
+    )
+    return frozen, {name: own[name] for name in moving}
 
 
 def _places(tables: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:

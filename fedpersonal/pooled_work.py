@@ -15,8 +15,14 @@ import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.client_optimizer import ClientOptimizer
-from fedpersonal.client_values import ClientValues, Examples, own_copies, starting_values
-from fedpersonal.client_work import ClientOutput, client_output, moving_names, run_phase
+from fedpersonal.client_values import ClientValues, Examples, starting_values
+from fedpersonal.client_work import (
+    ClientOutput,
+    client_output,
+    moving_names,
+    run_phase,
+    split_values,
+)
 from fedpersonal.partition import PartitionedModel, Values
 from fedpersonal.pooled_batches import (
     CHUNK,
@@ -147,12 +153,8 @@ def run_pooled_phase(
 
     A single client shares all of its weights with itself, whichever they are.
     """
-    moving = moving_names(model, phase)
-    lent = {k: v for k, v in values.shared.items() if k in moving and k not in values.own}
-    own = {**values.own, **own_copies(model, lent, examples)}
-    shared = {k: v for k, v in values.shared.items() if k not in own}
-    frozen = {k: v for k, v in own.items() if k not in moving}
-    moving_values = {name: own[name] for name in moving}
+    frozen, moving_values = split_values(model, phase, values, examples)
+    moving = list(moving_values)
     optimizer = ClientOptimizer(phase.optimizer, moving_values, model)
     pool = pool_examples(model, examples)
     batches, active, num_examples = schedule_phase(phase, examples)
@@ -164,7 +166,7 @@ def run_pooled_phase(
         totals = tf.math.unsorted_segment_sum(
             tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
         )
-        current = ClientValues(shared, {**frozen, **moved})
+        current = ClientValues(frozen.shared, {**frozen.own, **moved})
         take_step = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
         stepped, gradients, places, batch_sums = take_step(
             model, current, moving, pool, rows, totals, with_metrics
@@ -178,7 +180,7 @@ def run_pooled_phase(
         (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
         parallel_iterations=1,
     )
-    return ClientValues(values.shared, {**own, **moved}), sums, num_examples
+    return ClientValues(values.shared, {**frozen.own, **moved}), sums, num_examples
 
 
 def _run_pooled(
