@@ -8,8 +8,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from fedpersonal.datasets.generated_text import generate_corpus
 from fedpersonal.datasets.splits import split_clients
 from fedpersonal.datasets.text_corpus import TextCorpus
+from fedpersonal.datasets.text_files import read_text
 from fedpersonal.tasks import next_word_data, text_sources
 from fedpersonal.tasks.next_word_experiment import NextWordOptions
 
@@ -113,11 +115,9 @@ class TextChoice:
 def _load_corpus(choice: TextChoice) -> TextCorpus:
     if choice.source == "generated":
         # One corpus for all seeds; what differs is its split.
-        return text_sources.load_corpus("generated", None, seed=0)
-    return text_sources.load_corpus(
-        "text",
+        return generate_corpus(seed=0)
+    return read_text(
         choice.path,
-        seed=0,
         user_column=choice.user_column,
         text_column=choice.text_column,
         time_column=choice.time_column,

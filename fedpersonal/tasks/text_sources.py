@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
-from fedpersonal.datasets.generated_text import generate_corpus
 from fedpersonal.datasets.stack_overflow import DATABASE
 from fedpersonal.datasets.text_corpus import TextCorpus
-from fedpersonal.datasets.text_files import read_text
 from fedpersonal.errors import UserError
 
 STACK_EXCHANGE = ("stack_exchange.jsonl.gz", "stack_exchange.jsonl", "stack_exchange.csv")
@@ -49,18 +46,6 @@ def find_source(
         f"{data_dir} has neither {DATABASE} nor {STACK_EXCHANGE[0]}; name an own table by "
         "--text_file, or download TFF's data to it by --dataset=stack_overflow."
     )
-
-
-def load_corpus(source: str, path: str | None, *, seed: int, **options: Any) -> TextCorpus:
-    """Generates a corpus, or reads a table of texts.
-
-    Args:
-        source: `generated` or `text`.
-        path: The table's path.
-        seed: Seed of the generated corpus.
-        **options: Of `read_text`.
-    """
-    return generate_corpus(seed=seed) if source == "generated" else read_text(path, **options)
 
 
 def describe(corpus: TextCorpus) -> str:
