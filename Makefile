@@ -53,7 +53,7 @@ benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon: make benchm
 	@$(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
 test: $(INSTALLED) ## Run the tests
-	@$(RUN) -m pytest -q tests $(FLAGS)
+	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadfile tests $(FLAGS)
 
 lint: $(INSTALLED) ## Check the style
 	@$(VENV)/bin/ruff check . $(FLAGS)

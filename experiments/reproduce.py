@@ -55,6 +55,7 @@ flags.DEFINE_list(
     "Known words, 1000,5000,10000 if not given; figure2 takes the first, or the largest of these "
     "three that there are words for.",
 )
+flags.DEFINE_list("rows", [], "table2: the rows wanted, by name, all if not given.")
 text_flags.define_text_flags(min_sentences=32)
 
 
@@ -80,7 +81,8 @@ def _table2(output_dir: str) -> str:
     from fedpersonal.tasks import table2
 
     sizes = _vocab_sizes() or table2.VOCAB_SIZES
-    return table2.run(*_text(), output_dir, vocab_sizes=sizes, **_common())
+    rows = table2.choose_rows(FLAGS.rows)
+    return table2.run(*_text(), output_dir, rows=rows, vocab_sizes=sizes, **_common())
 
 
 def _figure2(output_dir: str) -> str:

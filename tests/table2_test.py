@@ -201,6 +201,21 @@ def test_methods_that_train_differently_share_no_run(tmp_path):
         assert len(plan.runs) == 8
 
 
+def test_some_rows_are_taken_from_the_runs_of_all(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr(next_word_runs, "_complete_run", no_work)
+    rows = table2.choose_rows(["Full finetuning (500 OOV)", "FedYogi (1 OOV)"])
+    assert [row.algorithm for row in rows] == ["fed_yogi", "full_finetuning"]
+    table2.run(CHOICE, TINY, str(tmp_path), rows=rows, runs_dir=str(sweep[0]), **ASKED)
+    everything, some = (
+        {row["name"]: row for row in json.loads((folder / "table2.json").read_text())["rows"]}
+        for folder in (sweep[0], tmp_path)
+    )
+    assert some == {row.name: everything[row.name] for row in rows}
+    assert table2.choose_rows([]) == table2.ROWS
+    with pytest.raises(UserError, match="'FedYogi' is no row of table 2; these are: FedYogi"):
+        table2.choose_rows(["FedYogi"])
+
+
 def test_too_few_words_for_anything_is_the_users_mistake(tmp_path):
     with pytest.raises(UserError, match="1,1.. distinct words, too few for a vocabulary of 5,000"):
         plan_of(tmp_path, vocab_sizes=[10_000, 5_000])

@@ -47,7 +47,7 @@ class Preset:
 QUICK = Preset(
     "quick",
     NextWordOptions(
-        total_rounds=300,
+        total_rounds=500,
         clients_per_round=20,
         client_batch_size=8,
         client_learning_rate=1.0,

@@ -69,6 +69,21 @@ ROWS = (
 )
 
 
+def choose_rows(names: Sequence[str]) -> tuple[Row, ...]:
+    """Returns the rows of these names, in the table's order; all of them for no names.
+
+    Raises:
+        UserError: If a name is no row's.
+    """
+    known = [row.name for row in ROWS]
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"--rows: {name!r} is no row of table 2; these are: {', '.join(known)}."
+            )
+    return tuple(row for row in ROWS if not names or row.name in names)
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """The runs of a table or figure.
@@ -153,6 +168,7 @@ def run(
     output_dir: str,
     *,
     seeds: Sequence[int],
+    rows: Sequence[Row] = ROWS,
     vocab_sizes: Sequence[int] = VOCAB_SIZES,
     scale_rounds: float = 1.0,
     runs_dir: str | None = None,
@@ -165,6 +181,7 @@ def run(
         preset: The hyperparameters.
         output_dir: Receives the table.
         seeds: Seeds to run each row with.
+        rows: The rows, some of `ROWS`.
         vocab_sizes: Columns; those for which there are too few words are left out.
         scale_rounds: Factor of the rounds.
         runs_dir: Holds the run folders; None for `output_dir`.
@@ -177,7 +194,7 @@ def run(
         UserError: If a run diverges, its folder holds another one, or words are too few.
     """
     plan = make_plan(
-        ROWS,
+        rows,
         choice,
         preset,
         runs_dir or output_dir,
@@ -201,11 +218,11 @@ def run(
                 "paper_communication": row.paper_communication,
                 "by_vocab_size": {size: _measure(plan, row, size) for size in plan.vocab_sizes},
             }
-            for row in ROWS
+            for row in rows
         ],
     }
     markdown = "\n\n".join(
-        [heading("Table 2", choice, preset, plan), *_notes(plan), *_tables(table, plan)]
+        [heading("Table 2", choice, preset, plan), *_notes(plan), *_tables(rows, table, plan)]
     )
     folder = pathlib.Path(output_dir)
     write_json(folder / "table2.json", table)
@@ -259,10 +276,10 @@ def _notes(plan: Plan) -> list[str]:
     return [*left_out_note(plan), *(words if covered else [])]
 
 
-def _tables(table: Mapping[str, Any], plan: Plan) -> list[str]:
+def _tables(rows: Sequence[Row], table: Mapping[str, Any], plan: Plan) -> list[str]:
     sizes = plan.vocab_sizes
     accuracy, known, hurt, sent = [], [], [], []
-    for row, measured in zip(ROWS, table["rows"]):
+    for row, measured in zip(rows, table["rows"]):
         cells = [measured["by_vocab_size"][size] for size in sizes]
         accuracy.append([row.name])
         known.append([row.name, *(_with_deviation(cell, "accuracy_among_known") for cell in cells)])
