@@ -171,7 +171,7 @@ def test_the_papers_numbers_stand_beside_those_of_its_vocabularies(sweep):
     ]
     for row in rows:
         row["by_vocab_size"][1_000] |= {"accuracy": 12.34, "accuracy_sd": 0.56}
-    _, table, *_ = table2._tables({"rows": rows}, plan)
+    _, table, *_ = table2._tables(table2.ROWS, {"rows": rows}, plan)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     assert lines[0][1:3] == ["1k, paper", "1k, measured"]
     assert lines[4][:4] == ["FedRecon (500 OOV)", "29.6", "12.3 ± 0.6", "28.1"]
