@@ -1,11 +1,15 @@
-"""Aggregation in which a table's rows belong to one client each."""
+"""Aggregation of clients' updates, also where a table's rows belong to one client each."""
 
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.partition import PartitionedModel
 
 
 class OwnedTablesFactory(tff.aggregators.WeightedAggregationFactory):
@@ -60,3 +64,28 @@ class OwnedTablesFactory(tff.aggregators.WeightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(shared.initialize, next_fn)
+
+
+def weighted_aggregation(
+    model: PartitionedModel, algorithm: Algorithm, aggregator: Any | None
+) -> tff.aggregators.WeightedAggregationFactory:
+    """Returns what aggregates clients' updates by their weights.
+
+    Args:
+        model: The partitioned model.
+        algorithm: What a client does.
+        aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
+
+    Raises:
+        ValueError: If an unweighted aggregator meets an algorithm that weights clients.
+    """
+    if aggregator is None:
+        aggregator = tff.aggregators.MeanFactory()
+    if isinstance(aggregator, tff.aggregators.UnweightedAggregationFactory):
+        if algorithm.weighting != "uniform":
+            raise ValueError(
+                f"aggregator {type(aggregator).__name__} ignores weights; the algorithm must then "
+                f"have weighting='uniform', not {algorithm.weighting!r}."
+            )
+        aggregator = tff.aggregators.as_weighted_aggregator(aggregator)
+    return OwnedTablesFactory(aggregator, model.owned) if model.owned else aggregator

@@ -12,7 +12,7 @@ from typing import Any, Union
 from fedpersonal.data_parts import PARTS
 
 VARIABLES = ("global", "local", "all")
-LOCAL_VARIABLES = ("none", "rebuilt")
+LOCAL_VARIABLES = ("none", "rebuilt", "kept")
 WEIGHTINGS = ("num_examples", "uniform")
 
 
@@ -32,6 +32,7 @@ class GradientPhase:
         data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
             `second_half`, or `all`.
         optimizer: A `tff.learning.optimizers.Optimizer`; its state starts anew in each phase.
+        local_optimizer: Another one for the local variables that move, or None for the same.
         epochs: Passes over those batches.
         max_steps: Bound on the steps of all epochs together, or None.
     """
@@ -41,6 +42,7 @@ class GradientPhase:
     optimizer: Any
     epochs: int = 1
     max_steps: int | None = None
+    local_optimizer: Any = None
 
     def __post_init__(self):
         if isinstance(self.variables, str):
@@ -89,7 +91,8 @@ class Algorithm:
         name: Name in tables and flags.
         phases: The phases, in order. The last one gives the client's training metrics and, by the
             examples it processed, its weight.
-        local_variables: `none`, or `rebuilt` from their initial value in every round.
+        local_variables: `none`; `rebuilt` from their initial value in every round; or `kept` by
+            the client, from round to round.
         weighting: Weight of a client's update: `num_examples` of the last phase, or `uniform`.
         max_update_norm: Bound on the Euclidean norm of a client's whole update, which is scaled
             down to it; None for no bound.
@@ -110,6 +113,15 @@ class Algorithm:
         check_choice("Algorithm", "weighting", self.weighting, WEIGHTINGS)
         if not self.phases or not isinstance(self.phases[-1], GradientPhase):
             raise ValueError(f"Algorithm {self.name!r}: the last phase must be a GradientPhase.")
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients keep their local variables from round to round."""
+        return self.local_variables == "kept"
+
+    def stateless_twin(self) -> Algorithm:
+        """Returns the same phases with local variables that start afresh in every round."""
+        return dataclasses.replace(self, name=f"{self.name}_stateless", local_variables="rebuilt")
 
     @property
     def touched_data(self) -> str:

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from fedpersonal.algorithm import GradientPhase
 from fedpersonal.client_values import over_clients, tile_clients, where_client
 from fedpersonal.partition import PartitionedModel, Values
+
+
+def client_optimizer(
+    phase: GradientPhase, values: Values, model: PartitionedModel
+) -> ClientOptimizer | _SplitOptimizer:
+    """Returns what steps the variables that a phase moves.
+
+    Args:
+        phase: The phase.
+        values: What it moves: variable's name to (C, ...).
+        model: The partitioned model.
+    """
+    local = {v.name for v in model.local_variables}
+    own, others = _only(values, local), _without(values, local)
+    if phase.local_optimizer is None or not own:
+        return ClientOptimizer(phase.optimizer, values, model)
+    optimizers = [ClientOptimizer(phase.local_optimizer, own, model)]
+    if others:
+        optimizers.append(ClientOptimizer(phase.optimizer, others, model))
+    return _SplitOptimizer(optimizers)
 
 
 class _RunTimeSpec:
@@ -24,6 +46,7 @@ class ClientOptimizer:
 
     def __init__(self, optimizer: Any, values: Values, model: PartitionedModel):
         self._optimizer = optimizer
+        self.names = set(values)
         self._tables = [name for name in values if name in model.tables]
         state = optimizer.initialize({k: _RunTimeSpec(v[0]) for k, v in values.items()})
         if self._tables and "weight_decay" in state:
@@ -79,6 +102,37 @@ class ClientOptimizer:
             (dict(new), new_state),
             (values, state),
         )
+
+
+class _SplitOptimizer:
+    """Several client optimizers, each of which steps variables of its own."""
+
+    def __init__(self, optimizers: Sequence[ClientOptimizer]):
+        self._optimizers = optimizers
+        self.initial_state = tuple(optimizer.initial_state for optimizer in optimizers)
+
+    def private_copies(self, values: Values) -> Values:
+        """As a `ClientOptimizer`'s."""
+        parts = (o.private_copies(_only(values, o.names)) for o in self._optimizers)
+        return {k: v for part in parts for k, v in part.items()}
+
+    def next(self, state, values, stepped, gradients, places, is_active):
+        """As a `ClientOptimizer`'s."""
+        new_values, new_state = {}, []
+        for optimizer, own_state in zip(self._optimizers, state):
+            own = (_only(mapping, optimizer.names) for mapping in (values, stepped, gradients))
+            moved, own_state = optimizer.next(own_state, *own, places, is_active)
+            new_values.update(moved)
+            new_state.append(own_state)
+        return {name: new_values[name] for name in values}, tuple(new_state)
+
+
+def _only(values: Values, names: Collection[str]) -> Values:
+    return {k: v for k, v in values.items() if k in names}
+
+
+def _without(values: Values, names: Collection[str]) -> Values:
+    return {k: v for k, v in values.items() if k not in names}
 
 
 def _add_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

@@ -45,6 +45,18 @@ class ClientValues(NamedTuple):
     own: Values
 
 
+class Kept(NamedTuple):
+    """Local variables that clients have kept since they last took part.
+
+    Attributes:
+        known: bool (C,): whether a client has kept any; if not, it starts with fresh ones.
+        values: Local variable's name to (C, ...); anything where nothing is known.
+    """
+
+    known: tf.Tensor
+    values: Values
+
+
 def over_clients(fn: Callable[[Any], Any], elements: Any) -> Any:
     """Applies `fn` to each client's slice of `elements` and stacks the results."""
     if tf.nest.flatten(elements)[0].shape[0] == 1:
@@ -54,9 +66,13 @@ def over_clients(fn: Callable[[Any], Any], elements: Any) -> Any:
 
 
 def starting_values(
-    model: PartitionedModel, global_values: Values, examples: Examples, seed: tf.Tensor
+    model: PartitionedModel,
+    global_values: Values,
+    examples: Examples,
+    seed: tf.Tensor,
+    kept: Kept | None = None,
 ) -> ClientValues:
-    """Joins broadcast global values with fresh local ones, drawn by each client for itself.
+    """Joins broadcast global values with local ones: kept, or drawn by each client for itself.
 
     A client's draw depends on the seed and on its own examples, and so on nothing of how clients
     are executed.
@@ -74,6 +90,8 @@ def starting_values(
         },
     )
     fresh = {k: tf.ensure_shape(v, [seeds.shape[0], *v.shape[1:]]) for k, v in fresh.items()}
+    if kept is not None:
+        fresh = {k: where_client(kept.known, kept.values[k], v) for k, v in fresh.items()}
     return ClientValues(dict(global_values), fresh)
 
 

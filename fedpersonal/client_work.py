@@ -13,10 +13,11 @@ import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.client_batches import batch_metric_sums, predict_batch, take_batch
-from fedpersonal.client_optimizer import ClientOptimizer
+from fedpersonal.client_optimizer import client_optimizer
 from fedpersonal.client_values import (
     ClientValues,
     Examples,
+    Kept,
     count_clients,
     own_copies,
     phase_mask,
@@ -29,7 +30,7 @@ from fedpersonal.schedule import schedule_phase
 
 
 class ClientOutput(NamedTuple):
-    """What a stack of clients hands to aggregation; no local variable is among it.
+    """What comes of a stack of clients' round.
 
     Attributes:
         updates: Global variable's name to final - initial value, of shape (C, ...); of a lookup
@@ -39,6 +40,8 @@ class ClientOutput(NamedTuple):
         metric_sums: Metric name, and `loss`, to float32 (C, 2): sums of those examples' values and
             weights.
         dropped: float32 (C,): 1 where the update was not finite and was set to zero.
+        local_values: Local variable's name to (C, ...), for the client alone to keep; those that
+            it started from where its update was dropped.
     """
 
     updates: Values
@@ -46,6 +49,7 @@ class ClientOutput(NamedTuple):
     num_examples: tf.Tensor
     metric_sums: dict[str, tf.Tensor]
     dropped: tf.Tensor
+    local_values: Values
 
 
 def train_clients(
@@ -54,6 +58,7 @@ def train_clients(
     global_values: Values,
     examples: Examples,
     seed: tf.Tensor,
+    kept: Kept | None = None,
 ) -> ClientOutput:
     """Runs all phases of an algorithm on a stack of clients (FedRecon, Algorithm 1, ClientUpdate).
 
@@ -63,41 +68,42 @@ def train_clients(
         global_values: Global variable's name to the value that the server broadcast.
         examples: The clients' examples.
         seed: int32 of shape (2,), from which local variables start.
+        kept: Those that the clients have kept, where the algorithm has them do so.
 
     Returns:
         The clients' output.
     """
-    values = starting_values(model, global_values, examples, seed)
+    start = values = starting_values(model, global_values, examples, seed, kept)
     for phase in algorithm.phases[:-1]:
         values = run_phase(model, phase, values, examples)
     values, sums, num_examples = run_gradient_phase(
         model, algorithm.phases[-1], values, examples, with_metrics=True
     )
-    return client_output(model, algorithm, global_values, values, examples, sums, num_examples)
+    return client_output(model, algorithm, start, values, examples, sums, num_examples)
 
 
 def client_output(
     model: PartitionedModel,
     algorithm: Algorithm,
-    global_values: Values,
+    start: ClientValues,
     values: ClientValues,
     examples: Examples,
     sums: dict[str, tf.Tensor],
     num_examples: tf.Tensor,
 ) -> ClientOutput:
-    """Makes of the values after all phases what leaves the clients.
+    """Makes of the values after all phases what comes of the round.
 
     Args:
         model: The partitioned model.
         algorithm: Weighting and bound of updates.
-        global_values: The broadcast values.
+        start: The values before all phases.
         values: The values after the last phase.
         examples: The clients' examples.
         sums: Metric sums of the last phase, each (C, 2).
         num_examples: float32 (C,): examples that it processed.
     """
-    start = own_copies(model, global_values, examples)
-    updates = {name: values.own.get(name, start[name]) - start[name] for name in start}
+    before = own_copies(model, start.shared, examples)
+    updates = {name: values.own.get(name, before[name]) - before[name] for name in before}
     finite = tf.reduce_all(
         [_all_finite(u) for u in updates.values()] + [tf.math.is_finite(sums["loss"][:, 0])], axis=0
     )
@@ -113,6 +119,7 @@ def client_output(
         num_examples=num_examples * keep,
         metric_sums={k: tf.where(finite[:, tf.newaxis], s, 0.0) for k, s in sums.items()},
         dropped=exists * (1.0 - keep),
+        local_values={k: where_client(finite, values.own[k], v) for k, v in start.own.items()},
     )
 
 
@@ -146,7 +153,7 @@ def run_gradient_phase(
         processed, float32 (C,).
     """
     frozen, moving_values = split_values(model, phase, values, examples)
-    optimizer = ClientOptimizer(phase.optimizer, moving_values, model)
+    optimizer = client_optimizer(phase, moving_values, model)
     tables = [name for name in moving_values if name in model.tables]
     batches, active, num_examples = schedule_phase(phase, examples)
     names = ["loss"] + [m.name for m in model.metrics] if with_metrics else []

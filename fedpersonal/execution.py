@@ -87,20 +87,32 @@ def pack_cohort(
         For each member a structure of arrays of `packed_type`.
     """
     client_indices = np.asarray(client_indices)
-    num_members = max(1, math.ceil(len(client_indices) / clients))
-    # Dealt out by size, so that the members take about equally long.
-    by_size = client_indices[np.argsort(-dataset.counts[client_indices], kind="stable")]
     return [
         pack_clients(
             model,
             dataset,
-            by_size[member::num_members],
+            client_indices[places],
             clients=clients,
             batch_size=batch_size,
             touched_data=touched_data,
         )
-        for member in range(num_members)
+        for places in deal_clients(dataset.counts[client_indices], clients=clients)
     ]
+
+
+def deal_clients(counts: np.ndarray, *, clients: int) -> list[np.ndarray]:
+    """Deals a cohort out by size, so that the members take about equally long.
+
+    Args:
+        counts: (cohort,) examples of each client.
+        clients: The most clients a member.
+
+    Returns:
+        For each member the places of its clients in the cohort.
+    """
+    by_size = np.argsort(-counts, kind="stable")
+    num_members = max(1, math.ceil(len(by_size) / clients))
+    return [by_size[member::num_members] for member in range(num_members)]
 
 
 def pack_clients(

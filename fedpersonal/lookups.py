@@ -89,5 +89,7 @@ def check_lookups(model: PartitionedModel) -> None:
         raise ValueError(
             f"lookups {model.lookups} change the model's output or its losses: its layers see more "
             "of the ids or of the tables than the rows looked up (as mask_zero, a regularizer of "
-            "the embeddings, or a second use of the input do). Leave these layers out."
+            "the embeddings, or a second use of the input do). Leave these layers out. With a "
+            "table of users this also breaks the split-personalization constraint (FURL, section "
+            "3.2): the loss of one user must not depend on the embeddings of others."
         )

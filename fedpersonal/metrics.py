@@ -42,6 +42,31 @@ HALF_STAR_ACCURACY = Metric(
 RATING_METRICS = (RMSE, MAE, HALF_STAR_ACCURACY)
 
 
+def class_accuracy(name: str = "accuracy") -> Metric:
+    """Returns the share of examples whose most likely class is the right one.
+
+    Labels are int32 (batch,), predictions float32 (batch, num_classes), logits or probabilities.
+    """
+
+    def is_right(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+        chosen = tf.argmax(predictions, axis=-1, output_type=labels.dtype)
+        return tf.cast(tf.equal(chosen, labels), tf.float32)
+
+    return Metric(name, is_right)
+
+
+def binary_accuracy(name: str = "accuracy") -> Metric:
+    """Returns the share of examples whose logit has the right sign, 0 being negative.
+
+    Labels are (batch,) of 0 and 1 in any dtype, predictions float32 (batch,), logits.
+    """
+
+    def is_right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.equal(logits > 0, tf.cast(labels, tf.bool)), tf.float32)
+
+    return Metric(name, is_right)
+
+
 def finalize(metrics: Sequence[Metric], sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Turns sums over examples into metrics, elementwise.
 

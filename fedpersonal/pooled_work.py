@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
-from fedpersonal.client_optimizer import ClientOptimizer
-from fedpersonal.client_values import ClientValues, Examples, starting_values
+from fedpersonal.client_optimizer import client_optimizer
+from fedpersonal.client_values import ClientValues, Examples, Kept, starting_values
 from fedpersonal.client_work import (
     ClientOutput,
     client_output,
@@ -48,7 +48,8 @@ def train_in_turn(
     examples: Examples,
     seed: tf.Tensor,
     summarize: Callable[[Examples, ClientOutput], Any],
-) -> Any:
+    kept: Kept | None = None,
+) -> tuple[Any, Values]:
     """Does the work of `train_clients` without stacking clients' weights.
 
     Args:
@@ -58,40 +59,53 @@ def train_in_turn(
         examples: The clients' examples; clients without any come last.
         seed: int32 of shape (2,), from which local variables start.
         summarize: Maps one client's examples and output to a structure of tensors.
+        kept: Local variables that the clients have kept, where the algorithm has them do so.
 
     Returns:
-        The sum of these structures over clients.
+        The sum of these structures over clients; and, where they are kept, local variable's name
+        to (C, ...) after the round.
     """
-    values = starting_values(model, global_values, examples, seed)
+    start = values = starting_values(model, global_values, examples, seed, kept)
     phases = list(algorithm.phases)
     while len(phases) > 1 and shares_weights(model, phases[0], values):
         values = _run_pooled(model, phases.pop(0), values, examples)
 
     def client_summary(client: tf.Tensor) -> Any:
         own_examples, own_values = _only(client, examples, values)
+        _, own_start = _only(client, examples, start)
         for phase in phases[:-1]:
             own_values = _run_pooled(model, phase, own_values, own_examples)
         own_values, sums, num_examples = run_pooled_phase(
             model, phases[-1], own_values, own_examples, with_metrics=True
         )
         output = client_output(
-            model, algorithm, global_values, own_values, own_examples, sums, num_examples
+            model, algorithm, own_start, own_values, own_examples, sums, num_examples
         )
-        return summarize(own_examples, output)
+        local_values = output.local_values if algorithm.keeps else {}
+        return summarize(own_examples, output), {k: v[0] for k, v in local_values.items()}
 
     summary = tf.function(client_summary, autograph=False).get_concrete_function(
         tf.TensorSpec([], tf.int32)
     )
-    zeros = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), summary.structured_outputs)
+    total_spec, local_spec = summary.structured_outputs
+    zeros = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), total_spec)
+    num_clients = tf.shape(examples.mask)[0]
+    arrays = {
+        name: tf.TensorArray(spec.dtype, num_clients, element_shape=spec.shape)
+        for name, spec in local_spec.items()
+    }
     present = tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, [1, 2]), tf.int32))
 
-    def add_client(client: tf.Tensor, total: Any):
-        return client + 1, tf.nest.map_structure(tf.add, total, summary(client))
+    def add_client(client: tf.Tensor, total: Any, arrays: Any):
+        own_total, own_local = summary(client)
+        arrays = {name: array.write(client, own_local[name]) for name, array in arrays.items()}
+        return client + 1, tf.nest.map_structure(tf.add, total, own_total), arrays
 
-    _, total = tf.while_loop(
-        lambda client, _: client < present, add_client, (0, zeros), parallel_iterations=1
+    _, total, arrays = tf.while_loop(
+        lambda client, *_: client < present, add_client, (0, zeros, arrays), parallel_iterations=1
     )
-    return total
+    # Clients that fill up the stack have none; nobody reads theirs.
+    return total, {name: array.stack() for name, array in arrays.items()}
 
 
 def evaluate_in_turn(
@@ -155,7 +169,7 @@ def run_pooled_phase(
     """
     frozen, moving_values = split_values(model, phase, values, examples)
     moving = list(moving_values)
-    optimizer = ClientOptimizer(phase.optimizer, moving_values, model)
+    optimizer = client_optimizer(phase, moving_values, model)
     pool = pool_examples(model, examples)
     batches, active, num_examples = schedule_phase(phase, examples)
     zeros = zero_sums(model, pool.num_clients) if with_metrics else {}

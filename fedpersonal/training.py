@@ -8,25 +8,29 @@ appear in no type that leaves a client.
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.aggregation import OwnedTablesFactory
+from fedpersonal.aggregation import weighted_aggregation
 from fedpersonal.algorithm import Algorithm, RidgePhase, check_choice
-from fedpersonal.client_work import ClientOutput, train_clients
+from fedpersonal.client_work import train_clients
 from fedpersonal.execution import as_examples, dataset_type, examples_from_dataset, packed_type
 from fedpersonal.lookups import check_lookups
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.pooled_work import PACKINGS, train_in_turn
+from fedpersonal.pooled_work import PACKINGS
 from fedpersonal.probing import check_rows_are_independent
 from fedpersonal.ridge import check_linear
+from fedpersonal.round_sums import client_updates, sum_client_metrics, train_and_sum
+from fedpersonal.server import (
+    build_initial_state,
+    build_server_update,
+    finalized_metrics,
+    initial_weights,
+)
 from fedpersonal.tracing import keras_computation
-
-State = tff.learning.templates.LearningAlgorithmState
 
 
 def build_packed_process(
@@ -61,44 +65,28 @@ def build_packed_process(
     Raises:
         ValueError: If the model and the algorithm do not fit each other.
     """
-    check_choice("build_packed_process", "packing", packing, PACKINGS)
-    check_fit(model, algorithm)
-    if packing == "pooled":
-        check_rows_are_independent(model)
+    _check_not_kept(algorithm, "build_private_packed_process")
+    check_packing(model, algorithm, packing)
 
-    @tff.tensorflow.computation
-    def initial_state():
-        weights = _initial_weights(model, seed)
-        specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights.trainable)
-        return State(weights, (), 0, (), server_optimizer.initialize(specs))
-
+    initial_state = build_initial_state(model, server_optimizer, seed=seed)
     state_type = initial_state.type_signature.result
     member_type = packed_type(model, clients=clients, batch_size=batch_size)
 
     @keras_computation(state_type.global_model_weights, np.int32, member_type)
     def member_work(weights, round_number, member):
-        start, examples = dict(weights.trainable), as_examples(model, member)
-        round_seed = tf.stack([seed, round_number])
-
-        def summarize(examples, output):
-            return _member_sums(model, start, examples.rows, output)
-
-        if packing == "pooled":
-            return train_in_turn(model, algorithm, start, examples, round_seed, summarize)
-        return summarize(examples, train_clients(model, algorithm, start, examples, round_seed))
-
-    # One computation for all that the server does: each one more costs a copy of the weights.
-    @tff.tensorflow.computation(state_type, member_work.type_signature.result)
-    def server_update(state, sums):
-        weights = state.global_model_weights.trainable
-        mean = collections.OrderedDict(
-            (name, total if name in model.owned else tf.math.divide_no_nan(total, sums["weight"]))
-            for name, total in sums["updates"].items()
+        sums, _ = train_and_sum(
+            model,
+            algorithm,
+            dict(weights.trainable),
+            as_examples(model, member),
+            tf.stack([seed, round_number]),
+            packing=packing,
         )
-        optimizer_state, weights = server_optimizer.next(state.finalizer, weights, mean)
-        new_weights = tff.learning.models.ModelWeights(weights, ())
-        new_state = State(new_weights, (), state.client_work + 1, (), optimizer_state)
-        return new_state, finalized_metrics(model, sums["metrics"])
+        return sums
+
+    server_update = build_server_update(
+        model, server_optimizer, state_type, member_work.type_signature.result
+    )
 
     @tff.federated_computation
     def initialize():
@@ -147,14 +135,15 @@ def build_per_client_process(
         ValueError: If the model and the algorithm do not fit each other, or an unweighted
             aggregator meets an algorithm that weights clients by their examples.
     """
+    _check_not_kept(algorithm, "build_private_per_client_process")
     check_fit(model, algorithm)
-    initial_weights = tff.tensorflow.computation(lambda: _initial_weights(model, seed))
-    weights_type = initial_weights.type_signature.result
-    aggregation = _weighted_aggregation(model, algorithm, aggregator).create(
+    first_weights = tff.tensorflow.computation(lambda: initial_weights(model, seed))
+    weights_type = first_weights.type_signature.result
+    aggregation = weighted_aggregation(model, algorithm, aggregator).create(
         weights_type.trainable, tff.TensorType(np.float32)
     )
     return tff.learning.templates.compose_learning_process(
-        initial_weights,
+        first_weights,
         tff.learning.templates.build_broadcast_process(weights_type),
         _client_work_process(model, algorithm, weights_type, seed),
         aggregation,
@@ -176,52 +165,20 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
     check_lookups(model)
 
 
-def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> Any:
-    """Turns a cohort's metric sums into its training metrics."""
-    finalizers = {metric.name: metric.finalize for metric in model.metrics}
-    metrics = collections.OrderedDict(sums)
-    for name, total in sums.items():
-        if name in finalizers or name == "loss":
-            mean = tf.math.divide_no_nan(total[0], total[1])
-            metrics[name] = finalizers.get(name, tf.identity)(mean)
-    metrics[f"num_{model.unit}"] = sums["loss"][1]
-    return metrics
+def check_packing(model: PartitionedModel, algorithm: Algorithm, packing: str) -> None:
+    """Raises a ValueError unless the algorithm can be executed in this packing."""
+    check_choice("packed execution", "packing", packing, PACKINGS)
+    check_fit(model, algorithm)
+    if packing == "pooled":
+        check_rows_are_independent(model)
 
 
-def _initial_weights(model: PartitionedModel, seed: int) -> tff.learning.models.ModelWeights:
-    values = model.initial_values(model.global_variables, tf.constant([seed, 0]))
-    trainable = collections.OrderedDict((v.name, values[v.name]) for v in model.global_variables)
-    return tff.learning.models.ModelWeights(trainable, ())
-
-
-def _metric_sums(output: ClientOutput) -> collections.OrderedDict:
-    sums = {k: tf.reduce_sum(v, 0) for k, v in output.metric_sums.items()}
-    sums["num_examples"] = tf.reduce_sum(output.num_examples)
-    sums["num_dropped_updates"] = tf.reduce_sum(output.dropped)
-    return collections.OrderedDict(sorted(sums.items()))
-
-
-def _member_sums(model, start, rows, output: ClientOutput) -> collections.OrderedDict:
-    """Sums a stack of clients: weighted updates as whole variables, weights and metrics."""
-    updates = collections.OrderedDict()
-    for variable in model.global_variables:
-        name, update = variable.name, output.updates[variable.name]
-        weights = tf.ones_like(output.weights) if name in model.owned else output.weights
-        # TFF's convention: an update points from the client's final value to the initial one.
-        weighted = -update * tf.reshape(weights, [-1] + [1] * (update.shape.rank - 1))
-        if name in model.global_tables:
-            flat = tf.reshape(weighted, tf.concat([[-1], variable.shape[1:]], 0))
-            updates[name] = _scatter(tf.reshape(rows[name], [-1]), flat, start[name])
-        else:
-            updates[name] = tf.reduce_sum(weighted, axis=0)
-    return collections.OrderedDict(
-        updates=updates, weight=tf.reduce_sum(output.weights), metrics=_metric_sums(output)
-    )
-
-
-def _scatter(rows: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """Sums rows into zeros shaped like a table."""
-    return tf.ensure_shape(tf.math.unsorted_segment_sum(values, rows, table.shape[0]), table.shape)
+def _check_not_kept(algorithm: Algorithm, builder: str) -> None:
+    if algorithm.keeps:
+        raise ValueError(
+            f"{algorithm.name} keeps local variables from round to round: build its process by "
+            f"fedpersonal.private_training.{builder}."
+        )
 
 
 def _client_work_process(
@@ -238,15 +195,10 @@ def _client_work_process(
         examples = examples_from_dataset(model, dataset)
         start = dict(weights.trainable)
         output = train_clients(model, algorithm, start, examples, tf.stack([seed, round_number]))
-        updates = collections.OrderedDict()
-        for variable in model.global_variables:
-            update = -output.updates[variable.name][0]
-            if variable.name in model.tables:
-                update = _scatter(examples.rows[variable.name][0], update, start[variable.name])
-            updates[variable.name] = update
+        updates = client_updates(model, start, examples.rows, output)
         return (
             tff.learning.templates.ClientResult(updates, output.weights[0]),
-            _metric_sums(output),
+            sum_client_metrics(output),
         )
 
     metric_sums_type = client_work.type_signature.result[1]
@@ -273,18 +225,3 @@ def _client_work_process(
         )
 
     return tff.learning.templates.ClientWorkProcess(initialize, next_fn)
-
-
-def _weighted_aggregation(
-    model: PartitionedModel, algorithm: Algorithm, aggregator: Any | None
-) -> tff.aggregators.WeightedAggregationFactory:
-    if aggregator is None:
-        aggregator = tff.aggregators.MeanFactory()
-    if isinstance(aggregator, tff.aggregators.UnweightedAggregationFactory):
-        if algorithm.weighting != "uniform":
-            raise ValueError(
-                f"aggregator {type(aggregator).__name__} ignores weights; the algorithm must then "
-                f"have weighting='uniform', not {algorithm.weighting!r}."
-            )
-        aggregator = tff.aggregators.as_weighted_aggregator(aggregator)
-    return OwnedTablesFactory(aggregator, model.owned) if model.owned else aggregator

@@ -186,7 +186,7 @@ def test_padding_contributes_nothing(model, ratings, optimizer, weighting):
     others = train(model, algorithm, ratings, [0, 1, 2, 3])
     first_two = [tf.nest.map_structure(lambda values: values[:2], o) for o in (output, others)]
     assert_same(*first_two)
-    for values in tf.nest.flatten(output):
+    for values in tf.nest.flatten(output._replace(local_values={})):
         np.testing.assert_array_equal(values[2:], 0)
 
 
@@ -221,7 +221,7 @@ def test_what_a_model_makes_of_padding_is_ignored(make_dataset, optimizer):
         alone = train(model, algorithm, dataset, [client], examples=examples)
         assert_same(pick(output, client), pick(alone, 0))
         assert np.abs(output.updates["shared/kernel"][client]).max() > 1e-4
-    for values in tf.nest.flatten(output):
+    for values in tf.nest.flatten(output._replace(local_values={})):
         np.testing.assert_array_equal(values[2], 0)
 
 
@@ -273,7 +273,7 @@ def test_phases_see_their_batches_alone(model, ratings):
 
 def test_without_epochs_nothing_moves(model, ratings):
     output = train(model, fed_avg(client_optimizer=SGD, epochs=0), ratings, range(4))
-    for values in tf.nest.flatten(output):
+    for values in tf.nest.flatten(output._replace(local_values={})):
         np.testing.assert_array_equal(values, 0)
     capped = train(model, recon(MOMENTUM, max_update_steps=0), ratings, range(4))
     assert_same(capped, output)

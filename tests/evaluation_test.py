@@ -21,6 +21,8 @@ from fedpersonal.metrics import (
     MAE,
     RATING_METRICS,
     RMSE,
+    binary_accuracy,
+    class_accuracy,
     finalize,
     rank_of_first,
     ranking_metrics,
@@ -293,6 +295,24 @@ def test_metrics_are_sums_over_examples():
         {"rmse": np.array([8.0, 2]), "mae": np.array([6.0, 2]), "loss": np.array([9.0, 2])},
     )
     assert values == {"rmse": 2.0, "mae": 3.0, "loss": 4.5}
+
+
+def test_accuracy_of_classes_by_hand():
+    metric = class_accuracy("share")
+    logits = tf.constant([[1.0, 3.0, 2.0], [-1.0, -3.0, -2.0], [0.0, 0.1, 0.2], [9.0, 8.0, 7.0]])
+    right = metric.example_value(tf.constant([1, 2, 2, 1]), logits)
+    assert (metric.name, right.dtype) == ("share", tf.float32)
+    assert right.numpy().tolist() == [1, 0, 1, 0]
+    assert finalize([metric], {"share": np.array([2.0, 4])}) == {"share": 0.5}
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.float32])
+def test_accuracy_of_two_classes_by_hand(dtype):
+    metric = binary_accuracy()
+    labels = tf.constant([1, 1, 0, 0, 0], dtype)
+    right = metric.example_value(labels, tf.constant([0.1, -0.1, 0.1, -0.1, 0.0]))
+    assert (metric.name, right.dtype) == ("accuracy", tf.float32)
+    assert right.numpy().tolist() == [1, 0, 0, 1, 1]
 
 
 def test_the_rank_counts_those_before_it_and_half_of_those_beside_it():

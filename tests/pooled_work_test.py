@@ -180,7 +180,7 @@ def train(model, algorithm, indices, *, clients, pooled):
     def run():
         examples = tf.nest.map_structure(tf.convert_to_tensor, as_examples(model, member))
         if pooled:
-            return train_in_turn(model, algorithm, start, examples, seed, summarize)
+            return train_in_turn(model, algorithm, start, examples, seed, summarize)[0]
         return summarize(examples, train_clients(model, algorithm, start, examples, seed))
 
     return {name: value.numpy() for name, value in run().items()}

@@ -12,9 +12,13 @@ import pandas as pd
 from fedpersonal.datasets import word_splitting
 from fedpersonal.datasets.checks import check_count
 from fedpersonal.datasets.corpus_cache import cache_path, load_corpus, save_corpus
-from fedpersonal.datasets.lenient_tables import read_lenient_table
 from fedpersonal.datasets.ragged import group_rows
-from fedpersonal.datasets.table_files import TextTable
+from fedpersonal.datasets.text_columns import (
+    is_blank,
+    read_text_table,
+    row_times,
+    usable_rows,
+)
 from fedpersonal.datasets.text_corpus import TextCorpus
 from fedpersonal.errors import UserError
 
@@ -84,28 +88,17 @@ def _read(
     path: str, columns: tuple[str, str, str | None], limits: tuple[int, int], name: str
 ) -> TextCorpus:
     user_column, text_column, time_column = columns
-    required, optional = [user_column, text_column], []
-    if time_column is not None:
-        (optional if time_column == "time" else required).append(time_column)
-    table = read_lenient_table(path, required, optional=optional)
-    report = collections.Counter({f"lines left out: {k}": n for k, n in table.skipped.items()})
-
+    table = read_text_table(path, [user_column, text_column], time_column=time_column)
     users, texts = table.columns[user_column], table.columns[text_column]
-    keys = _times(table, time_column)
-    unusable = {
-        f"rows with an empty {user_column!r}": _blank(users),
-        f"rows with an empty {text_column!r}": _blank(texts),
-        f"rows with an unreadable {time_column!r}": np.isnan(keys),
-    }
-    usable = np.ones(keys.size, bool)
-    for what, wrong in unusable.items():
-        report[what] = int((wrong & usable).sum())
-        usable &= ~wrong
-    if not usable.any():
-        reasons = ", ".join(f"{count} {what}" for what, count in report.items() if count)
-        raise UserError(
-            f"{path}: no row can be used, the first is line {table.line_of(0)}: {reasons}"
-        )
+    keys = row_times(table, time_column)
+    usable, report = usable_rows(
+        table,
+        {
+            f"rows with an empty {user_column!r}": is_blank(users),
+            f"rows with an empty {text_column!r}": is_blank(texts),
+            f"rows with an unreadable {time_column!r}": np.isnan(keys),
+        },
+    )
     user_ids, owners = np.unique(np.asarray(users, object)[usable], return_inverse=True)
     order = np.lexsort((keys[usable], owners))
     rows = np.flatnonzero(usable)[order]
@@ -121,27 +114,6 @@ def _read(
         lexicon=lexicon,
     )
     return _limited(corpus, limits, path, report)
-
-
-def _times(table: TextTable, column: str | None) -> np.ndarray:
-    """Returns the rows' times, (n,) float64, NaN where unreadable; zeros if there is no column.
-
-    They are numbers or dates, whichever more rows can be read as.
-    """
-    if column not in table.columns:
-        return np.zeros(len(next(iter(table.columns.values()))))
-    texts = table.columns[column]
-    numbers = pd.to_numeric(texts.categories, errors="coerce").to_numpy(np.float64)
-    numbers[~np.isfinite(numbers)] = np.nan
-    dates = pd.to_datetime(texts.categories, format="ISO8601", errors="coerce", utc=True)
-    dates = np.where(dates.isna(), np.nan, dates.asi8)
-    return max(
-        (numbers[texts.codes], dates[texts.codes]), key=lambda times: np.isfinite(times).sum()
-    )
-
-
-def _blank(texts: pd.Categorical) -> np.ndarray:
-    return np.array([not text.strip() for text in texts.categories], bool)[texts.codes]
 
 
 def _split(

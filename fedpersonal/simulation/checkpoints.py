@@ -14,7 +14,7 @@ import os
 import pathlib
 import re
 import zipfile
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from absl import logging
@@ -62,11 +62,9 @@ class Checkpoints:
             round_number: The round after which the state was reached.
             state: What `state_codec.encode` takes.
         """
-        description, arrays = state_codec.encode(state)
-        arrays[_DESCRIPTION] = np.array(json.dumps(description))
         path = self._folder / f"round_{round_number:06d}.npz"
         with atomic_files.atomic_write(path, "wb") as file:
-            np.savez(file, **arrays)
+            write_state(file, state)
         self._remove_old()
 
     def restore(self, *, like: Any) -> Checkpoint | None:
@@ -81,7 +79,7 @@ class Checkpoints:
         paths = self._paths()
         for path in reversed(paths):
             try:
-                return Checkpoint(_round_of(path), _read(path, like))
+                return Checkpoint(_round_of(path), read_state(path, like=like))
             except _DAMAGE as error:
                 logging.warning("Checkpoint %s is damaged (%s).", path, error)
         if paths:
@@ -104,8 +102,16 @@ def _round_of(path: pathlib.Path) -> int:
     return int(_NAME.fullmatch(path.name).group(1))
 
 
-def _read(path: pathlib.Path, like: Any) -> Any:
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+def write_state(file: IO[bytes], state: Any) -> None:
+    """Writes a state, of what `state_codec.encode` takes, to an open file."""
+    description, arrays = state_codec.encode(state)
+    arrays[_DESCRIPTION] = np.array(json.dumps(description))
+    np.savez(file, **arrays)
+
+
+def read_state(file: str | os.PathLike | IO[bytes], *, like: Any) -> Any:
+    """Reads what `write_state` wrote; `like` is a state with the classes of the saved one."""
+    with np.load(file, allow_pickle=False) as opened:
+        arrays = {name: opened[name] for name in opened.files}
     description = json.loads(str(arrays.pop(_DESCRIPTION)))
     return state_codec.decode(description, arrays, like=like)

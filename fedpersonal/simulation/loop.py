@@ -42,6 +42,7 @@ def run_rounds(
     rounds_per_eval: int = 50,
     rounds_per_checkpoint: int = 50,
     progress: bool = True,
+    saved_in: Any = None,
 ) -> LoopResult:
     """Runs rounds 1 to `total_rounds`, or those that former sessions have left.
 
@@ -60,6 +61,8 @@ def run_rounds(
         rounds_per_eval: Evaluation follows each round that this divides, and the last one.
         rounds_per_checkpoint: The same for checkpoints.
         progress: Whether to report progress on stderr.
+        saved_in: Where checkpoints are, such as `private_rounds.StoreCheckpoints`; None for files
+            in the run folder.
 
     Returns:
         The last state and the times.
@@ -76,7 +79,11 @@ def run_rounds(
         if value < 1:
             raise UserError(f"{name} is {value}; it must be at least 1.")
     session = session_lib.Session(
-        process=process, folder=run_folder, total_rounds=total_rounds, show_progress=progress
+        process=process,
+        folder=run_folder,
+        total_rounds=total_rounds,
+        show_progress=progress,
+        saved_in=saved_in,
     )
 
     def is_due(round_number: int, period: int) -> bool:

@@ -43,6 +43,7 @@ class Session:
         folder: run_folder.RunFolder,
         total_rounds: int,
         show_progress: bool,
+        saved_in: Any = None,
     ):
         """Begins the run, or goes on with it.
 
@@ -51,11 +52,12 @@ class Session:
             folder: The folder of the run.
             total_rounds: The last round.
             show_progress: Whether to report on stderr.
+            saved_in: What saves and restores; None for `Checkpoints` in the folder.
 
         Raises:
             UserError: The run is beyond `total_rounds`.
         """
-        self._checkpoints = checkpoints.Checkpoints(folder.checkpoints)
+        self._checkpoints = saved_in or checkpoints.Checkpoints(folder.checkpoints)
         first_state = process.initialize()
         saved = self._checkpoints.restore(like=first_state)
         if saved is None:

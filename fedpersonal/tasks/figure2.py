@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedpersonal.atomic_files import atomic_write
+from fedpersonal.simulation.pictures import tidy_axes, write_picture
 from fedpersonal.tasks.next_word_presets import Preset
 from fedpersonal.tasks.next_word_runs import complete
 from fedpersonal.tasks.sweep import as_github_table, write_csv, write_json, write_text
@@ -123,11 +123,9 @@ def plot(points: pd.DataFrame, picture: str | os.PathLike, *, title: str) -> Non
     ax.set_xlabel(f"parameters communicated by all clients together ({unit})")
     ax.set_ylabel("validation accuracy (%)")
     ax.set_title(title, fontsize=12, fontweight="bold", loc="left")
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.spines[["top", "right"]].set_visible(False)
+    tidy_axes(ax)
     ax.legend(frameon=False, loc="lower right")
-    with atomic_write(picture, "wb") as file:
-        figure.savefig(file, format="png", dpi=150)
+    write_picture(figure, picture)
 
 
 def _points(plan: Plan, vocab_size: int) -> pd.DataFrame:

@@ -15,9 +15,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedpersonal.atomic_files import atomic_write
 from fedpersonal.datasets.ratings import Ratings
 from fedpersonal.errors import UserError
+from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title
 from fedpersonal.tasks import next_word_runs, rating_runs
 from fedpersonal.tasks.next_word_presets import Preset
 from fedpersonal.tasks.rating_experiment import RatingOptions
@@ -197,13 +197,11 @@ def plot(points: pd.DataFrame, picture: str | os.PathLike, *, title: str) -> Non
         ax.axhline(100, color="#999999", linewidth=0.8, linestyle="--", zorder=0)
         ax.set_xticks(panel.steps)
         ax.set_xlabel(panel.title)
-        ax.grid(alpha=0.25, linewidth=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
+        tidy_axes(ax)
     axes[0].set_ylabel("accuracy, % of the base's")
     axes[-1].legend(frameon=False)
-    figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
-    with atomic_write(picture, "wb") as file:
-        figure.savefig(file, format="png", dpi=150)
+    write_title(figure, title)
+    write_picture(figure, picture)
 
 
 def _next_word_runs(

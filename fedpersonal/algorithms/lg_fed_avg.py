@@ -1,0 +1,23 @@
+"""Local representations, a global model on top of them.
+
+Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
+Representations", 2020 (arXiv 2001.01523), Algorithm 1, without its auxiliary and adversarial
+losses: each client encodes its data by layers of its own, and the layers on top are averaged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.algorithms.furl import furl
+
+
+def lg_fed_avg(**options: Any) -> Algorithm:
+    """Returns the one phase of LG-FedAvg, for a model whose first layers are local.
+
+    Args:
+        **options: Of `furl`.
+    """
+    return dataclasses.replace(furl(**options), name="lg_fed_avg")

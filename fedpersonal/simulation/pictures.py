@@ -1,0 +1,42 @@
+"""What pictures have in common."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedpersonal.atomic_files import atomic_write
+
+# Told apart side by side, and from gray.
+COLORS = (
+    "#2f6db3",
+    "#d1602b",
+    "#3a8f5c",
+    "#8a5bb5",
+    "#b3862f",
+    "#c2476b",
+    "#2a9d9d",
+    "#7a4b2a",
+)
+
+
+def tidy_axes(ax: Axes) -> None:
+    """Lays a faint grid beneath a panel of curves and frames it on two sides only."""
+    ax.grid(alpha=0.25, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def write_title(figure: Figure, title: str) -> None:
+    """Writes a title above all panels, flush left."""
+    figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+
+
+def write_picture(figure: Figure, path: str | os.PathLike) -> None:
+    """Writes a PNG file, whole or not at all; its folder is made."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path, "wb") as file:
+        figure.savefig(file, format="png", dpi=150)

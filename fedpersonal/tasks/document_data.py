@@ -1,0 +1,126 @@
+"""Who trains on which texts, and is tested on which (Bui et al., section 4.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from fedpersonal.datasets.characters import CharacterVocabulary, build_characters
+from fedpersonal.datasets.checks import check_count
+from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.datasets.documents import Documents, most_frequent_labels
+from fedpersonal.datasets.splits import split_clients, split_examples
+from fedpersonal.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DocumentData:
+    """Labelled texts, split for one experiment.
+
+    The features are "text", the characters' ids, (n, text_length) int32, and "user", the user's
+    index among the known ones, (n,) int32, 0 for those withheld. Labels are (n,): int32, or
+    float32 0 and 1 if `is_binary`.
+
+    Attributes:
+        name: The data set's name.
+        label_names: (num_labels,) str objects.
+        is_binary: Whether to predict a probability, as of a click, and not a class.
+        characters: The characters' ids, from `train`.
+        train: The known users, and what they train on.
+        validation: Other texts of these users, for choosing hyperparameters.
+        test: Other texts again, to look at once.
+        withheld: Users who never take part.
+    """
+
+    name: str
+    label_names: np.ndarray
+    is_binary: bool
+    characters: CharacterVocabulary
+    train: ClientDataset
+    validation: ClientDataset
+    test: ClientDataset
+    withheld: ClientDataset
+
+    @property
+    def num_users(self) -> int:
+        """How many known users there are: the rows of a table of user embeddings."""
+        return self.train.num_clients
+
+
+def split_documents(
+    documents: Documents,
+    *,
+    text_length: int = 100,
+    num_characters: int = 128,
+    withheld_users: float = 0.1,
+    seed: int,
+) -> DocumentData:
+    """Withholds some users, and splits the texts of each other user 80/10/10 % at random.
+
+    Args:
+        documents: The texts.
+        text_length: Characters a text, >= 1.
+        num_characters: Known characters at most, the most frequent ones, >= 1.
+        withheld_users: The share of users to withhold, in [0, 0.9].
+        seed: Seed of all splits.
+
+    Raises:
+        UserError: If an option is out of range, there are fewer than 10 users, or none of those
+            known has the 5 texts of which one can be held out.
+    """
+    check_count("text_length", text_length, minimum=1)
+    if not 0.0 <= withheld_users <= 0.9:
+        raise UserError(f"withheld_users must be in [0, 0.9], got {withheld_users!r}")
+    if documents.num_clients < 10:
+        raise UserError(
+            f"{documents.name} has {documents.num_clients} users with enough texts; at least 10"
+            " are needed"
+        )
+    known, _, withheld = split_clients(
+        documents.num_clients, fractions=(1.0 - withheld_users, 0.0, withheld_users), seed=seed
+    )
+    texts = documents.to_client_dataset()
+    train, validation, test = split_examples(texts.subset(np.sort(known)), seed=seed, ordered=False)
+    if not test.num_examples:
+        raise UserError(f"no user of {documents.name} has 5 texts, of which one can be held out")
+    characters = build_characters(train.features["text"], num_characters=num_characters)
+
+    def encode(part: ClientDataset, users: np.ndarray) -> ClientDataset:
+        return dataclasses.replace(
+            part,
+            features={
+                "text": characters.encode(part.features["text"], length=text_length),
+                "user": users.astype(np.int32),
+            },
+            labels=part.labels.astype(np.float32 if documents.is_binary else np.int32),
+        )
+
+    withheld = texts.subset(np.sort(withheld))
+    return DocumentData(
+        documents.name,
+        documents.label_names,
+        documents.is_binary,
+        characters,
+        *(encode(part, part.example_clients) for part in (train, validation, test)),
+        encode(withheld, np.zeros(withheld.num_examples)),
+    )
+
+
+def guessing_accuracy(data: DocumentData) -> dict[str, float]:
+    """How good a guess without reading is, of the test texts.
+
+    Args:
+        data: The split texts.
+
+    Returns:
+        The accuracies, in [0, 1], of a user's most frequent training label as
+        `users_most_frequent`, and of the most frequent one of all as `overall_most_frequent`.
+    """
+    labels = data.test.labels
+    of_users = most_frequent_labels(data.train)[data.test.example_clients]
+    overall = np.bincount(data.train.labels.astype(np.int64)).argmax()
+    return {
+        "users_most_frequent": float(np.mean(labels == of_users)),
+        "overall_most_frequent": float(np.mean(labels == overall)),
+    }
