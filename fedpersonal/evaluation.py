@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from fedpersonal.execution import as_examples, pack_parts, packed_type
 from fedpersonal.metrics import Metric, finalize
 from fedpersonal.partition import PartitionedModel
 from fedpersonal.pooled_work import PACKINGS, evaluate_in_turn
+from fedpersonal.private_values import as_kept, private_of, private_type
 from fedpersonal.probing import check_rows_are_independent
 from fedpersonal.ridge import check_linear
 from fedpersonal.tracing import keras_computation
@@ -45,7 +47,7 @@ class ClientResults:
             weights, before personalisation; None where that was not asked for.
         after: The same after it.
         predictions: (num_clients, longest query set, ...) after it, padded; None where packing is
-            `pooled`, which sums them up at once.
+            `pooled`, which sums them up at once unless asked for them.
         metrics: The metrics, for their finalizers.
     """
 
@@ -176,6 +178,8 @@ class Evaluation:
         query_batch_size: int,
         packing: str = "stacked",
         with_before: bool = True,
+        with_kept: bool = False,
+        with_predictions: bool = False,
         seed: int = 0,
     ):
         """Builds the TFF computation.
@@ -189,6 +193,10 @@ class Evaluation:
             query_batch_size: Examples a batch of the query set, as packed.
             packing: `stacked` or `pooled`, as for training.
             with_before: Whether to predict before personalisation, too.
+            with_kept: Whether clients bring local variables that they have kept, from which
+                personalisation then starts.
+            with_predictions: Whether `pooled` packing returns predictions too, which must then be
+                one number an example.
             seed: Seed of the local variables' initial values.
 
         Raises:
@@ -206,19 +214,22 @@ class Evaluation:
                 (v.name, (v.dtype.as_numpy_dtype, list(v.shape))) for v in model.global_variables
             )
         )
-        member_type = tff.to_type(
-            collections.OrderedDict(
-                ids=(np.int32, [clients]),
-                support=packed_type(model, clients=clients, batch_size=batch_size),
-                query=packed_type(model, clients=clients, batch_size=query_batch_size),
-            )
+        member_fields = collections.OrderedDict(
+            ids=(np.int32, [clients]),
+            support=packed_type(model, clients=clients, batch_size=batch_size),
+            query=packed_type(model, clients=clients, batch_size=query_batch_size),
         )
-        evaluate_stack = evaluate_in_turn if packing == "pooled" else _evaluate_stacked
+        if with_kept:
+            member_fields["private"] = private_type(model, clients=clients)
+        member_type = tff.to_type(member_fields)
+        evaluate_stack = _evaluate_stacked
+        if packing == "pooled":
+            evaluate_stack = functools.partial(evaluate_in_turn, with_predictions=with_predictions)
 
         @keras_computation(weights_type, member_type)
         def evaluate_member(weights, member):
             query = as_examples(model, member["query"])
-            before, after, *predictions = evaluate_stack(
+            before, after, predictions = evaluate_stack(
                 model,
                 phases,
                 dict(weights),
@@ -226,6 +237,7 @@ class Evaluation:
                 query,
                 tf.constant([seed, -1]),
                 with_before=with_before,
+                kept=as_kept(member["private"]) if with_kept else None,
             )
             output = collections.OrderedDict(
                 ids=member["ids"],
@@ -234,8 +246,10 @@ class Evaluation:
             )
             if with_before:
                 output["before"] = collections.OrderedDict(sorted(before.items()))
-            if predictions:
-                output["predictions"] = predictions[0]
+            if predictions is not None:
+                if packing == "pooled":  # These are (C, N, B).
+                    predictions = tf.reshape(predictions, [tf.shape(predictions)[0], -1])
+                output["predictions"] = predictions
             return output
 
         @tff.federated_computation(
@@ -251,6 +265,7 @@ class Evaluation:
         weights: Mapping[str, np.ndarray],
         members: Sequence[Mapping[str, Any]],
         client_ids: np.ndarray,
+        kept: tuple[np.ndarray, Mapping[str, np.ndarray]] | None = None,
     ) -> ClientResults:
         """Evaluates global variables.
 
@@ -258,7 +273,17 @@ class Evaluation:
             weights: Global variable's name to value; others are ignored.
             members: From `pack_evaluation`.
             client_ids: (num_clients,) names of the clients packed.
+            kept: Where clients bring what they have kept: who has kept anything, bool
+                (num_clients,), and local variable's name to (num_clients, ...).
         """
+        if kept is not None:
+            known, values = kept
+            members = [
+                collections.OrderedDict(
+                    member, private=private_of(member["ids"], known=known, values=values)
+                )
+                for member in members
+            ]
         weights = collections.OrderedDict(
             (v.name, weights[v.name]) for v in self._model.global_variables
         )
@@ -288,22 +313,24 @@ class Evaluation:
         )
 
 
-def _evaluate_stacked(model, phases, global_values, support, query, seed, *, with_before):
+def _evaluate_stacked(model, phases, global_values, support, query, seed, *, with_before, kept):
     """Does the work of `evaluate_in_turn`, clients stacked; also returns their predictions."""
     values = starting_values(model, global_values, support, seed)
 
-    def predicted():
+    def predicted(values):
         only = tf.zeros([tf.shape(query.mask)[0]], tf.int32)
         batch = take_batch(model, query, only, values)
         outcome = predict_batch(model, values, batch, training=False)
         return batch_metric_sums(model, batch, outcome), outcome.predictions
 
-    before, predictions = predicted() if with_before or not phases else (None, None)
-    after = before
+    before, predictions = predicted(values) if with_before else (None, None)
+    if not phases and kept is None and with_before:
+        return before, before, predictions
+    if kept is not None:
+        values = starting_values(model, global_values, support, seed, kept)
     for phase in phases:
         values = run_phase(model, phase, values, support)
-    if phases:
-        after, predictions = predicted()
+    after, predictions = predicted(values)
     return before, after, predictions
 
 
@@ -317,8 +344,10 @@ def build_evaluation(
     clients: int = 100,
     packing: str = "stacked",
     with_before: bool = True,
+    with_kept: bool = False,
+    with_predictions: bool = False,
     seed: int = 0,
-) -> Callable[[Mapping[str, np.ndarray]], ClientResults]:
+) -> Callable[..., ClientResults]:
     """Packs the clients once and returns a function that evaluates global variables on them.
 
     Args:
@@ -330,6 +359,8 @@ def build_evaluation(
         clients: Clients a member.
         packing: `stacked` or `pooled`.
         with_before: Whether to predict before personalisation, too.
+        with_kept: Whether the function's second argument is what the clients have kept.
+        with_predictions: As of `Evaluation`.
         seed: Seed of the local variables' initial values.
     """
     clients = max(1, min(clients, support.num_clients))
@@ -351,9 +382,11 @@ def build_evaluation(
         query_batch_size=members[0]["query"]["mask"].shape[2],
         packing=packing,
         with_before=with_before,
+        with_kept=with_kept,
+        with_predictions=with_predictions,
         seed=seed,
     )
-    return lambda weights: evaluation(weights, members, query.client_ids)
+    return lambda weights, kept=None: evaluation(weights, members, query.client_ids, kept)
 
 
 def evaluate_clients(

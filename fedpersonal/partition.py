@@ -58,7 +58,7 @@ class PartitionedModel:
         local_variables: The variables that stay with a client.
         lookups: Layer name to the input whose ids select rows of that layer's only variable.
         unit: What `example_weights` counts.
-        trims_padding: Whether sequences may be cut to the longest of a batch.
+        sequence_length: Maps features and labels to the lengths of sequences, or None.
         owned_tables: The lookups of which each row is touched by one client alone.
         input_spec: Input name to `tf.TensorSpec` with a leading, unknown batch dimension.
         label_spec: The labels' `tf.TensorSpec`, likewise.
@@ -78,7 +78,7 @@ class PartitionedModel:
         label_spec: tf.TensorSpec = tf.TensorSpec([None], tf.float32),
         example_weight: Callable[[tf.Tensor], tf.Tensor] | None = None,
         unit: str = "examples",
-        trims_padding: bool = False,
+        sequence_length: Callable[[Mapping[str, tf.Tensor], tf.Tensor], tf.Tensor] | None = None,
     ):
         """Inspects the model that `build_model` returns and splits its variables.
 
@@ -102,10 +102,10 @@ class PartitionedModel:
                 the mean loss of a batch, in metrics and in a client's weight. A sentence counts as
                 many as it has tokens; `loss` then gives the sum over them. None: each as one.
             unit: The name of what `example_weight` counts, such as `tokens`.
-            trims_padding: Declares that an example's weight is the length of its sequence, that
-                padding follows it, and that the model ignores it: sequences, which are the inputs
-                and labels whose second dimension is None in their spec, may then be cut to the
-                longest of a batch.
+            sequence_length: Maps (features, labels) to int32 (batch,), the length of each example's
+                sequence. It declares that padding follows the sequence and that the model ignores
+                it: sequences, which are the inputs and labels whose second dimension is None in
+                their spec, may then be cut to the longest of a batch.
 
         Raises:
             ValueError: If a layer named does not exist or has no variables, a lookup does not fit
@@ -118,9 +118,7 @@ class PartitionedModel:
         self.label_spec = label_spec
         self.metrics = tuple(metrics)
         self.unit = unit
-        self.trims_padding = trims_padding
-        if trims_padding and example_weight is None:
-            raise ValueError("trims_padding needs example_weight, the lengths of sequences.")
+        self.sequence_length = sequence_length
         self._example_weight = example_weight
         self._example_loss = _as_example_fn(loss)
         local_layers = (local_layers,) if isinstance(local_layers, str) else tuple(local_layers)

@@ -27,6 +27,7 @@ class Pool(NamedTuple):
         features: Input name to (E, ...).
         labels: (E, ...).
         weights: float32 (E,): as how many an example counts, 0 for padding.
+        lengths: int32 (E,): how long its sequence is, where sequences may be cut; else 0.
         clients: int32 (E,): whose it is.
         positions: Lookup table's variable name to int32 (E, ...): where in its client's touched
             rows each id stands.
@@ -36,6 +37,7 @@ class Pool(NamedTuple):
     features: dict[str, tf.Tensor]
     labels: tf.Tensor
     weights: tf.Tensor
+    lengths: tf.Tensor
     clients: tf.Tensor
     positions: dict[str, tf.Tensor]
     num_clients: Any
@@ -45,11 +47,13 @@ class RowOutcome(NamedTuple):
     """What the model says of `M` chosen examples.
 
     Attributes:
+        predictions: (M, ...).
         losses: float32 (M,).
         sums: Metric name, and `loss`, to float32 (C, 2): each client's sums of values and weights;
             empty where metrics were not asked for.
     """
 
+    predictions: tf.Tensor
     losses: tf.Tensor
     sums: dict[str, tf.Tensor]
 
@@ -60,12 +64,17 @@ def pool_examples(model: PartitionedModel, examples: Examples) -> Pool:
     def flat(tensor: tf.Tensor) -> tf.Tensor:
         return tf.reshape(tensor, tf.concat([[-1], tf.shape(tensor)[3:]], 0))
 
+    features = {k: flat(v) for k, v in examples.features.items()}
     labels, mask = flat(examples.labels), flat(examples.mask)
     clients = count_clients(examples)
+    lengths = tf.zeros_like(mask, tf.int32)
+    if model.sequence_length is not None:
+        lengths = tf.cast(model.sequence_length(features, labels), tf.int32)
     return Pool(
-        features={k: flat(v) for k, v in examples.features.items()},
+        features=features,
         labels=labels,
         weights=tf.where(mask > 0, model.example_weights(labels), 0.0),
+        lengths=lengths,
         clients=tf.repeat(tf.range(clients), tf.size(examples.mask[0])),
         positions={k: flat(v) for k, v in examples.positions.items()},
         num_clients=clients,
@@ -74,9 +83,9 @@ def pool_examples(model: PartitionedModel, examples: Examples) -> Pool:
 
 def longest_first(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> tf.Tensor:
     """Orders rows of a pool for cutting, where sequences may be cut."""
-    if not model.trims_padding:
+    if model.sequence_length is None:
         return rows
-    return tf.gather(rows, tf.argsort(tf.gather(pool.weights, rows), direction="DESCENDING"))
+    return tf.gather(rows, tf.argsort(tf.gather(pool.lengths, rows), direction="DESCENDING"))
 
 
 def choose_rows(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> Pool:
@@ -84,9 +93,9 @@ def choose_rows(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> Pool:
     chosen = tf.nest.map_structure(
         lambda column: tf.gather(column, rows), pool._replace(num_clients=())
     )._replace(num_clients=pool.num_clients)
-    if not model.trims_padding:
+    if model.sequence_length is None:
         return chosen
-    length = tf.cast(tf.maximum(tf.reduce_max(chosen.weights), 1.0), tf.int32)
+    length = tf.maximum(tf.reduce_max(chosen.lengths), 1)
 
     def cut(column: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         is_sequence = spec.shape.rank > 1 and spec.shape[1] is None
@@ -158,7 +167,7 @@ def predict_pool(
             )
         losses += pool.weights * extra
     if not with_metrics:
-        return RowOutcome(losses, {})
+        return RowOutcome(predictions, losses, {})
     pairs = {
         "loss": tf.stack([losses, pool.weights], axis=-1),
         **example_values(model, pool.labels, predictions),
@@ -167,7 +176,7 @@ def predict_pool(
         name: tf.math.unsorted_segment_sum(pair, pool.clients, pool.num_clients)
         for name, pair in pairs.items()
     }
-    return RowOutcome(losses, sums)
+    return RowOutcome(predictions, losses, sums)
 
 
 def sum_over_chunks(rows: tf.Tensor, chunk_sums: Callable[[tf.Tensor], Any], zeros: Any) -> Any:
@@ -189,28 +198,45 @@ def zero_sums(model: PartitionedModel, num_clients: Any) -> dict[str, tf.Tensor]
     return {name: tf.zeros([num_clients, 2]) for name in names}
 
 
-def sum_metrics(
-    model: PartitionedModel, values: ClientValues, examples: Examples
-) -> dict[str, tf.Tensor]:
-    """Predicts all examples of all clients: metric name, and `loss`, to float32 (C, 2).
+def predict_examples(
+    model: PartitionedModel,
+    values: ClientValues,
+    examples: Examples,
+    *,
+    with_predictions: bool = False,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+    """Predicts all examples of all clients.
 
     Args:
         model: The partitioned model.
         values: The clients' values. With several clients, only tables may be among their own.
         examples: Their examples.
+        with_predictions: Whether to return predictions, which must be one number an example.
+
+    Returns:
+        Metric name, and `loss`, to float32 (C, 2), sums of values and of weights; and the
+        predictions, float32 (C, N, B), or None.
     """
     pool = pool_examples(model, examples)
     is_real = tf.reshape(examples.mask, [-1]) > 0
     rows = longest_first(model, pool, tf.cast(tf.where(is_real)[:, 0], tf.int32))
     dense = without_client_axis(model, values)
 
-    def chunk_sums(chunk: tf.Tensor) -> dict[str, tf.Tensor]:
+    def chunk_sums(chunk: tf.Tensor) -> Any:
         chosen = choose_rows(model, pool, chunk)
         fetched, _ = fetch_pool_rows(model, values, chosen)
         outcome = predict_pool(model, dense, fetched, chosen, training=False, with_metrics=True)
-        return outcome.sums
+        if not with_predictions:
+            return outcome.sums, ()
+        at = chunk[:, tf.newaxis]
+        return outcome.sums, tf.scatter_nd(at, outcome.predictions, [tf.size(is_real)])
 
-    return sum_over_chunks(rows, chunk_sums, zero_sums(model, pool.num_clients))
+    nothing = tf.zeros([tf.size(is_real)]) if with_predictions else ()
+    zeros = zero_sums(model, pool.num_clients), nothing
+    sums, predictions = sum_over_chunks(rows, chunk_sums, zeros)
+    if not with_predictions:
+        return sums, None
+    return sums, tf.reshape(predictions, tf.shape(examples.mask))
 
 
 def without_client_axis(model: PartitionedModel, values: ClientValues) -> Values:

@@ -31,8 +31,8 @@ from fedpersonal.pooled_batches import (
     fetch_pool_rows,
     longest_first,
     pool_examples,
+    predict_examples,
     predict_pool,
-    sum_metrics,
     without_client_axis,
     zero_sums,
 )
@@ -117,36 +117,70 @@ def evaluate_in_turn(
     seed: tf.Tensor,
     *,
     with_before: bool,
-) -> tuple[dict[str, tf.Tensor] | None, dict[str, tf.Tensor]]:
-    """Predicts each client's query set after, and if asked before, phases on its support set.
+    kept: Kept | None = None,
+    with_predictions: bool = False,
+) -> tuple[dict[str, tf.Tensor] | None, dict[str, tf.Tensor], tf.Tensor | None]:
+    """Predicts each client's query set after, and if asked before, it is personalised.
+
+    A client is personalised by the local variables that it has kept, if any are given, and then by
+    phases on its support set.
 
     Returns:
-        Metric name, and `loss`, to float32 (C, 2), before (or None) and after.
+        Metric name, and `loss`, to float32 (C, 2), before (or None) and after; and predictions
+        after, float32 (C, N, B), where asked for, else None.
     """
     values = starting_values(model, global_values, support, seed)
-    before = sum_metrics(model, values, query) if with_before else None
-    if not phases:
-        return before, before or sum_metrics(model, values, query)
+    before = None
+    if with_before:
+        before, predictions = _predict_after(
+            model, (), values, support, query, with_predictions=with_predictions
+        )
+        if not phases and kept is None:
+            return before, before, predictions
+    if kept is not None:
+        values = starting_values(model, global_values, support, seed, kept)
+    after, predictions = _predict_after(
+        model, phases, values, support, query, with_predictions=with_predictions
+    )
+    return before, after, predictions
+
+
+def _predict_after(
+    model: PartitionedModel,
+    phases: tuple[Phase, ...],
+    values: ClientValues,
+    support: Examples,
+    query: Examples,
+    *,
+    with_predictions: bool,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+    """Predicts the query sets after phases on the support sets."""
     rest = list(phases)
     while rest and shares_weights(model, rest[0], values):
         values = _run_pooled(model, rest.pop(0), values, support)
-    if not rest:
-        return before, sum_metrics(model, values, query)
+    if not rest and set(values.own) <= set(model.tables):
+        return predict_examples(model, values, query, with_predictions=with_predictions)
 
-    def client_sums(client: tf.Tensor) -> dict[str, tf.Tensor]:
+    def predict_client(client: tf.Tensor) -> Any:
         own_support, own_values = _only(client, support, values)
         for phase in rest:
             own_values = _run_pooled(model, phase, own_values, own_support)
         own_query, _ = _only(client, query, values)
-        return {k: v[0] for k, v in sum_metrics(model, own_values, own_query).items()}
+        sums, predictions = predict_examples(
+            model, own_values, own_query, with_predictions=with_predictions
+        )
+        return {k: v[0] for k, v in sums.items()}, predictions[0] if with_predictions else ()
 
-    after = tf.map_fn(
-        client_sums,
+    sums, predictions = tf.map_fn(
+        predict_client,
         tf.range(tf.shape(support.mask)[0]),
-        fn_output_signature={k: tf.TensorSpec([2], tf.float32) for k in zero_sums(model, 1)},
+        fn_output_signature=(
+            {k: tf.TensorSpec([2], tf.float32) for k in zero_sums(model, 1)},
+            tf.TensorSpec(query.mask.shape[1:], tf.float32) if with_predictions else (),
+        ),
         parallel_iterations=1,
     )
-    return before, after
+    return sums, predictions if with_predictions else None
 
 
 def shares_weights(model: PartitionedModel, phase: Phase, values: ClientValues) -> bool:

@@ -22,6 +22,18 @@ from fedpersonal.errors import UserError
 from fedpersonal.partition import VariableSpec
 
 _FORMAT = "fedpersonal private store 1"
+_TABLES = {"about", "private", "run"}
+# What SQLite says, and what that means here.
+_MEANINGS = {
+    "locked": "another process has it open; wait or end it",
+    "full": "the disk is full, nothing of this round was written; make room and run it again",
+    "disk I/O error": "the disk does not work or a limit is reached (df, ulimit -f); nothing of "
+    "this round was written",
+    "unable to open": "it cannot be opened; its folder must exist and be writable",
+    "readonly": "it cannot be written to; see to its permissions",
+    "not a database": "it is no private store, or a damaged one; give another folder",
+    "malformed": "it is no private store, or a damaged one; give another folder",
+}
 # SQLite's own bound on the parameters of a query was 999 for long.
 _IDS_A_QUERY = 500
 
@@ -54,8 +66,9 @@ class PrivateStore:
         self.path = path
         self.variables = tuple(variables)
         self._connection = connection
-        run = self.saved()
-        self.saved_round = None if run is None else run.round_number
+        # The state may be large: whoever opens a store need not read it.
+        row = connection.execute("SELECT round_number FROM run").fetchone()
+        self.saved_round = None if row is None else row[0]
         self._sizes = [v.dtype.size * int(np.prod(v.shape)) for v in self.variables]
 
     @classmethod
@@ -82,11 +95,11 @@ class PrivateStore:
                 connection.execute("BEGIN EXCLUSIVE")
                 found = _describe(connection, described)
                 connection.execute("COMMIT")
-            _check_same(path, found, described)
+                _check_same(path, found, described)
+                return cls(path, variables, connection)
         except BaseException:
             connection.close()
             raise
-        return cls(path, variables, connection)
 
     @property
     def num_clients(self) -> int:
@@ -127,6 +140,9 @@ class PrivateStore:
         """
         width = sum(self._sizes)
         for client, row in changes.items():
+            # SQLite would turn a number into a text, under which it is not found again.
+            if not isinstance(client, str):
+                raise TypeError(f"the client {client!r} must be named by a str.")
             if len(row) != width:
                 raise ValueError(f"the row of {client!r} has {len(row)} bytes, not {width}.")
         with _explained(self.path):
@@ -194,7 +210,7 @@ def _describe(connection: sqlite3.Connection, described: str) -> list[str]:
         )
         connection.execute("CREATE TABLE run (round_number INTEGER NOT NULL, state BLOB NOT NULL)")
         connection.executemany("INSERT INTO about (text) VALUES (?)", [(_FORMAT,), (described,)])
-    elif "about" not in tables:
+    elif not _TABLES <= tables:
         return []
     return [text for (text,) in connection.execute("SELECT text FROM about ORDER BY place")]
 
@@ -218,12 +234,7 @@ def _explained(path: str) -> Iterator[None]:
     """Turns SQLite's complaints into one line that names the file."""
     try:
         yield
-    except sqlite3.Error as error:
-        message = str(error)
-        if "locked" in message:
-            message = "another process has it open; wait or end it"
-        elif "full" in message:
-            message = "the disk is full; nothing of this round was written"
-        elif "not a database" in message or "malformed" in message:
-            message = "it is no private store, or a damaged one; give another folder"
-        raise UserError(f"private store {path}: {message}.") from error
+    # A name may hold half a surrogate pair, which no file can.
+    except (sqlite3.Error, UnicodeEncodeError) as error:
+        known = (meaning for said, meaning in _MEANINGS.items() if said in str(error))
+        raise UserError(f"private store {path}: {next(known, error)}.") from error

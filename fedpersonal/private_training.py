@@ -16,10 +16,10 @@ import tensorflow_federated as tff
 
 from fedpersonal.aggregation import weighted_aggregation
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.client_values import Kept
 from fedpersonal.client_work import train_clients
 from fedpersonal.execution import as_examples, dataset_type, examples_from_dataset, packed_type
 from fedpersonal.partition import PartitionedModel
+from fedpersonal.private_values import as_kept, private_type
 from fedpersonal.round_sums import client_updates, sum_client_metrics, train_and_sum
 from fedpersonal.server import (
     State,
@@ -45,34 +45,6 @@ class PrivateOutput(NamedTuple):
     state: Any
     metrics: Any
     private: Any
-
-
-def private_type(model: PartitionedModel, *, clients: int) -> tff.StructWithPythonType:
-    """Returns the TFF type of what the clients of a member have kept.
-
-    Its fields: `places`, int32 (C,), which client of the cohort each is, -1 for none; `known`, bool
-    (C,), whether it has kept anything; `values`, local variable's name to (C, ...).
-
-    Args:
-        model: The partitioned model.
-        clients: Clients a member, C.
-    """
-    values = collections.OrderedDict(
-        (v.name, tff.TensorType(v.dtype.as_numpy_dtype, [clients, *v.shape]))
-        for v in model.local_variables
-    )
-    return tff.to_type(
-        collections.OrderedDict(
-            places=tff.TensorType(np.int32, [clients]),
-            known=tff.TensorType(np.bool_, [clients]),
-            values=values,
-        )
-    )
-
-
-def as_kept(private: Mapping[str, Any]) -> Kept:
-    """Turns a value of `private_type` into `Kept`, inside a TFF computation."""
-    return Kept(private["known"], dict(private["values"]))
 
 
 def build_private_packed_process(

@@ -75,7 +75,7 @@ def build_keras_model(**options):
     )
 
 
-def make_model(*, local=True, lookups=LOOKUPS, trims_padding=True, oov_initializer="uniform"):
+def make_model(*, local=True, lookups=LOOKUPS, trims=True, oov_initializer="uniform"):
     return PartitionedModel(
         build_keras_model(oov_initializer=oov_initializer),
         local_layers=["oov_embedding"] if local else [],
@@ -88,7 +88,7 @@ def make_model(*, local=True, lookups=LOOKUPS, trims_padding=True, oov_initializ
         label_spec=tf.TensorSpec([None, None], tf.int32),
         example_weight=count_tokens,
         unit="tokens",
-        trims_padding=trims_padding,
+        sequence_length=(lambda features, labels: count_tokens(labels)) if trims else None,
     )
 
 
@@ -306,10 +306,10 @@ def test_joint_training_and_all_that_options_change():
 def test_lookups_trimming_and_more_padding_change_nothing():
     algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=ADAM, split="aggregated")
     cohorts = COHORTS[:1]
-    plain = make_model(lookups={}, trims_padding=False)
+    plain = make_model(lookups={}, trims=False)
     # A model without lookups cannot be pooled: each client has weights of its own.
     expected = run("stacked", plain, algorithm, cohorts=cohorts)
-    model, untrimmed = make_model(), make_model(trims_padding=False)
+    model, untrimmed = make_model(), make_model(trims=False)
     assert_same(run("stacked", model, algorithm, cohorts=cohorts), expected)
     assert_same(run("pooled", untrimmed, algorithm, cohorts=cohorts), expected)
     longer = make_sentences(padding=3)

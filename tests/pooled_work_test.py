@@ -68,7 +68,7 @@ def make_model(*, local):
         label_spec=tf.TensorSpec([None, None], tf.int32),
         example_weight=count_tokens,
         unit="tokens",
-        trims_padding=True,
+        sequence_length=lambda features, labels: count_tokens(labels),
     )
 
 

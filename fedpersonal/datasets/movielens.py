@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import urllib.error
-import urllib.request
 
 import numpy as np
 
@@ -16,9 +14,11 @@ from fedpersonal.datasets.ratings import (
     read_ratings,
 )
 from fedpersonal.datasets.table_files import read_delimited
+from fedpersonal.datasets.tfds_columns import open_tfds
 from fedpersonal.errors import UserError
 
 _ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.inter")
+_ML_1M_URL = "https://files.grouplens.org/datasets/movielens/ml-1m.zip"
 _GIVE_DATA_DIR = "give the folder of ratings.dat or ratings.csv.gz as --data_dir"
 
 
@@ -92,27 +92,16 @@ def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings
         UserError: If TensorFlow Datasets is missing, or the data is neither there nor can be
             downloaded.
     """
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError:
-        raise UserError(
-            f"the package tensorflow_datasets is not installed: install it or {_GIVE_DATA_DIR}"
-        ) from None
-    builder = tfds.builder("movielens/1m-ratings", data_dir=data_dir)
-    if not os.path.isdir(builder.data_dir):
-        _check_reachable(builder.builder_config.download_url)
-    try:
-        builder.download_and_prepare()
-    except Exception as error:  # Of many kinds: network, checksum, disk, parsing.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"TensorFlow Datasets cannot prepare MovieLens-1M ({reason[:120]}): {_GIVE_DATA_DIR}"
-        ) from None
-    names = ("user_id", "movie_id", "user_rating", "timestamp")
-    data = builder.as_dataset(split="train", shuffle_files=False)
-    # Other columns, such as a movie's genres, differ in length and cannot be batched.
-    data = data.map(lambda example: tuple(example[name] for name in names)).batch(1 << 16)
-    users, items, ratings, times = map(np.concatenate, zip(*tfds.as_numpy(data)))
+    read = open_tfds(
+        "movielens/1m-ratings",
+        title="MovieLens-1M",
+        url=_ML_1M_URL,
+        advice=_GIVE_DATA_DIR,
+        data_dir=data_dir,
+        download=True,
+    )
+    columns = ("user_id", "movie_id", "user_rating", "timestamp")
+    users, items, ratings, times = map(np.concatenate, zip(*read(columns)))
     return number_ratings(
         users.astype(str),
         items.astype(str),
@@ -120,14 +109,3 @@ def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings
         times,
         name="movielens-1m",
     )
-
-
-def _check_reachable(url: str):
-    """Asks for the file's head first: a download without a network retries for minutes."""
-    try:
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()
-    except urllib.error.HTTPError:
-        pass  # A server answered; let the download find out.
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        raise UserError(f"{url} cannot be reached ({reason}): {_GIVE_DATA_DIR}") from None

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpersonal.private_store import PrivateStore, SavedRun
+from fedpersonal.private_values import private_of
 from fedpersonal.simulation import checkpoints
 
 
@@ -109,29 +110,6 @@ def read_kept(
     changes = _uncommitted(store, state)
     rows = store.read(client_ids)
     return store.unpack([changes.get(client, row) for client, row in zip(client_ids, rows)])
-
-
-def private_of(
-    places: np.ndarray, *, known: np.ndarray, values: Mapping[str, np.ndarray]
-) -> collections.OrderedDict:
-    """Chooses what the clients of a member have kept, of what all of a cohort have.
-
-    Args:
-        places: int32 (C,), which client of the cohort each is, -1 for none.
-        known: bool (cohort,).
-        values: Local variable's name to (cohort, ...).
-
-    Returns:
-        A value of `private_training.private_type`.
-    """
-    places = np.asarray(places, np.int32)
-    is_client = places >= 0
-    at = np.where(is_client, places, 0)
-    return collections.OrderedDict(
-        places=places,
-        known=known[at] & is_client,
-        values=collections.OrderedDict((name, column[at]) for name, column in values.items()),
-    )
 
 
 class StoreCheckpoints:

@@ -107,8 +107,8 @@ def _neighbours(embeddings: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
     num_users = len(embeddings)
     if num_users <= check_count("k", k, minimum=1):
         raise UserError(f"k={k} neighbours need more than {k} users, there are {num_users}")
-    # Of users who are equally near those of lower row are taken. Shuffled, these are anyone: users
-    # who were never trained, for instance, would otherwise agree with each other.
+    # Among users who are equally near, the search prefers some rows. Shuffled, these are anyone's:
+    # users who were never trained, for instance, would otherwise agree with each other.
     shuffled = np.random.default_rng(seed).permutation(num_users)
     nearest = NearestNeighbors(n_neighbors=k).fit(embeddings[shuffled])
     neighbours = np.empty([num_users, k], np.int64)

@@ -81,7 +81,7 @@ def build_model(vocabulary: Vocabulary, *, rebuilds: bool, **sizes: Any) -> Part
         label_spec=tf.TensorSpec([None, None], tf.int32),
         example_weight=count_tokens,
         unit="tokens",
-        trims_padding=True,
+        sequence_length=lambda features, labels: count_tokens(labels),
     )
 
 

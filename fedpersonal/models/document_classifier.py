@@ -1,0 +1,104 @@
+"""The document model of FURL (Bui et al., section 4.1, Figure 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fedpersonal.models.recurrent import LSTM
+
+PADDING = 0
+
+
+class CharacterMask(tf.keras.layers.Layer):
+    """Passes embedded characters on with a mask of what is no padding."""
+
+    def call(self, inputs):
+        """Maps characters (batch, time) and their embeddings (batch, time, size) to the latter."""
+        return tf.identity(inputs[1])
+
+    def compute_mask(self, inputs, mask=None):
+        """Returns where there are characters, bool (batch, time)."""
+        del mask
+        return tf.not_equal(inputs[0], PADDING)
+
+
+class Backward(tf.keras.layers.Layer):
+    """Turns each text around; padding stays behind it."""
+
+    def call(self, inputs, mask=None):
+        """Maps (batch, time, size) and a bool mask (batch, time) to (batch, time, size)."""
+        lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
+        return tf.reverse_sequence(inputs, lengths, seq_axis=1)
+
+    def compute_mask(self, inputs, mask=None):
+        """Returns the mask as it is."""
+        del inputs
+        return mask
+
+
+def count_characters(features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
+    """Returns each text's length without padding, int32 (batch,)."""
+    del labels
+    return tf.reduce_sum(tf.cast(tf.not_equal(features["text"], PADDING), tf.int32), axis=1)
+
+
+def document_classifier(
+    *,
+    num_characters: int,
+    num_outputs: int,
+    num_users: int | None = None,
+    user_dim: int = 32,
+    character_dim: int = 32,
+    lstm_units: int = 32,
+    hidden_units: Sequence[int] = (64,),
+    user_initializer: Any = "uniform",
+) -> Callable[[], tf.keras.Model]:
+    """Returns a builder of a character BiLSTM and an MLP on the text's and the user's vectors.
+
+    Inputs: `text`, int32 (batch, time), characters' ids with 0 for padding at the end, at least one
+    a text; and, with users, `user`, int32 (batch,). Layers: `characters`, `forward`, `backward`,
+    `user_embedding`, `hidden_0` and so on, `logits`.
+
+    Args:
+        num_characters: Ids of characters.
+        num_outputs: Classes, or 1 for a binary label.
+        num_users: Rows of the table of user embeddings: 1 where each user has a model of its own,
+            None for a model that knows no users.
+        user_dim: Size of a user embedding.
+        character_dim: Size of a character embedding.
+        lstm_units: Units of each of the two LSTMs.
+        hidden_units: Units of the MLP's hidden layers.
+        user_initializer: Keras initializer of user embeddings.
+
+    Returns:
+        A function without arguments that returns the model; its output are logits of shape
+        (batch, num_outputs).
+    """
+
+    def build() -> tf.keras.Model:
+        text = tf.keras.Input([None], dtype=tf.int32, name="text")
+        inputs = {"text": text}
+        embedded = tf.keras.layers.Embedding(num_characters, character_dim, name="characters")(text)
+        masked = CharacterMask(name="mask")([text, embedded])
+        # What follows a text's end repeats its last state.
+        ends = [
+            LSTM(lstm_units, name="forward")(masked)[:, -1],
+            LSTM(lstm_units, name="backward")(Backward(name="turned")(masked))[:, -1],
+        ]
+        if num_users is not None:
+            inputs["user"] = tf.keras.Input([], dtype=tf.int32, name="user")
+            table = tf.keras.layers.Embedding(
+                num_users, user_dim, embeddings_initializer=user_initializer, name="user_embedding"
+            )
+            ends.append(table(inputs["user"]))
+        hidden = tf.concat(ends, axis=-1)
+        for number, units in enumerate(hidden_units):
+            hidden = tf.keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")(
+                hidden
+            )
+        return tf.keras.Model(inputs, tf.keras.layers.Dense(num_outputs, name="logits")(hidden))
+
+    return build
