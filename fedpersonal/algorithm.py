@@ -7,6 +7,7 @@ rule. A new method is a new list of phases; `fedpersonal.algorithms` holds one f
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Union
 
 from fedpersonal.data_parts import PARTS
@@ -32,7 +33,8 @@ class GradientPhase:
         data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
             `second_half`, or `all`.
         optimizer: A `tff.learning.optimizers.Optimizer`; its state starts anew in each phase.
-        local_optimizer: Another one for the local variables that move, or None for the same.
+        optimizers: Others for the variables of some layers, by layer name, or `local` for those of
+            all local layers.
         epochs: Passes over those batches.
         max_steps: Bound on the steps of all epochs together, or None.
     """
@@ -42,7 +44,7 @@ class GradientPhase:
     optimizer: Any
     epochs: int = 1
     max_steps: int | None = None
-    local_optimizer: Any = None
+    optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if isinstance(self.variables, str):

@@ -22,14 +22,17 @@ def client_optimizer(
         values: What it moves: variable's name to (C, ...).
         model: The partitioned model.
     """
-    local = {v.name for v in model.local_variables}
-    own, others = _only(values, local), _without(values, local)
-    if phase.local_optimizer is None or not own:
-        return ClientOptimizer(phase.optimizer, values, model)
-    optimizers = [ClientOptimizer(phase.local_optimizer, own, model)]
-    if others:
-        optimizers.append(ClientOptimizer(phase.optimizer, others, model))
-    return _SplitOptimizer(optimizers)
+    groups: dict[str | None, Values] = {}
+    for variable in model.variables:
+        if variable.name in values:
+            keys = (variable.layer, "local" if variable.is_local else None)
+            key = next((key for key in keys if key in phase.optimizers), None)
+            groups.setdefault(key, {})[variable.name] = values[variable.name]
+    optimizers = [
+        ClientOptimizer(phase.optimizers.get(key, phase.optimizer), group, model)
+        for key, group in groups.items()
+    ]
+    return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
 
 
 class _RunTimeSpec:
@@ -129,10 +132,6 @@ class _SplitOptimizer:
 
 def _only(values: Values, names: Collection[str]) -> Values:
     return {k: v for k, v in values.items() if k in names}
-
-
-def _without(values: Values, names: Collection[str]) -> Values:
-    return {k: v for k, v in values.items() if k not in names}
 
 
 def _add_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

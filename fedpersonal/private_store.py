@@ -93,9 +93,10 @@ class PrivateStore:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute("BEGIN EXCLUSIVE")
-                found = _describe(connection, described)
+                _check_same(path, _describe(connection, described), described)
+                # What cannot be written to is refused now, not when rounds have been run.
+                connection.execute("PRAGMA user_version = 1")
                 connection.execute("COMMIT")
-                _check_same(path, found, described)
                 return cls(path, variables, connection)
         except BaseException:
             connection.close()

@@ -1,8 +1,10 @@
 """Hurts commits of a private store at each of SQLite's own file operations in turn.
 
-Usage: hurt_commits.py FOLDER. Prints a JSON object with two reports, `kill` and `full`: in how many
-places a process was killed or found the disk full, and where that was followed by anything but the
-former or the new round in whole. It is null where SQLite lets nobody at its file operations.
+Usage: hurt_commits.py FOLDER. Prints a JSON object of reports: `killed`, the process is killed
+there; `full`, a write finds the disk full; `stays_full`, so do all later ones, also those that undo
+the commit. A report says in how many places, and in which of them it was followed by anything but
+the former round or, after a kill, the new one in whole. Instead of the object it prints null where
+SQLite lets nobody at its file operations.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import json
 import os
 import pathlib
 import signal
-import sqlite3
 import sys
 
 import tensorflow as tf
@@ -25,9 +26,9 @@ from fedpersonal.partition import VariableSpec
 from fedpersonal.private_store import PrivateStore, SavedRun
 
 VARIABLES = [VariableSpec("user", "user", (64,), tf.float32, True, None)]
-# More than SQLite's page cache of 2 MB holds: the database is written to before COMMIT, too.
-NUM_CLIENTS = 12_000
-IDS = [f"client{number}" for number in range(NUM_CLIENTS)]
+IDS = [f"client{number}" for number in range(100)]
+# Pages; far fewer than a commit touches, so that the database is written to before COMMIT, too.
+CACHE_SIZE = 5
 
 _CHANGING = ("open", "write", "pwrite", "pwrite64", "ftruncate", "unlink")
 _SystemCall = ctypes.CFUNCTYPE(ctypes.c_ssize_t, *[ctypes.c_size_t] * 4, use_errno=True)
@@ -92,20 +93,131 @@ def watched(before):
             system.contents.set_system_call(system, name, address)
 
 
-def rows_of(round_number):
-    return dict.fromkeys(IDS, bytes([round_number]) * 256)
+def row_of(round_number):
+    return bytes([round_number]) * 256
 
 
-def round_in(store):
-    """Returns the round whose rows the store holds for everyone, or None for a mixture."""
-    saved = store.saved()
-    rows = set(store.read(IDS))
-    sound = store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    is_whole = sound and rows == {bytes([saved.round_number]) * 256}
-    return saved.round_number if is_whole and saved.state == rows.pop() else None
+def open_store(path):
+    store = PrivateStore.open(path, VARIABLES)
+    store._connection.execute(f"PRAGMA cache_size = {CACHE_SIZE}")
+    return store
 
 
 def commit(store, round_number):
-    store.commit(rows_of(round_number), SavedRun(round_number, bytes([round_number]) * 256))
+    row = row_of(round_number)
+    store.commit(dict.fromkeys(IDS, row), SavedRun(round_number, row))
 
 
+def round_in(store):
+    """Returns the round that the store holds in whole: its state and everyone's rows.
+
+    It is 0 for an empty store and None for a mixture or damage.
+    """
+    sound = store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    saved = store.saved()
+    round_number = saved.round_number if saved else 0
+    is_whole = set(store.read(IDS)) == {row_of(round_number) if saved else None}
+    agrees = saved is None or saved.state == row_of(round_number)
+    return round_number if sound and is_whole and agrees else None
+
+
+def in_child(function, *arguments):
+    """Returns the exit status of a forked call of the function."""
+    child = os.fork()
+    if child == 0:
+        function(*arguments)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def write_and_be_killed(number, path, done):
+    left = itertools.count(number, -1)
+
+    def kill(name):
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with watched(kill):
+        store = open_store(path)
+        for round_number in (1, 2):
+            commit(store, round_number)
+            done.write_text(str(round_number))
+        store.close()
+
+
+def kill_everywhere(base):
+    report = {"places": 0, "found": [], "wrong": []}
+    for number in itertools.count():
+        path, done = base / f"killed{number}", base / f"done{number}"
+        done.write_text("0")
+        status = in_child(write_and_be_killed, number, path, done)
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL, status
+        report["places"] += 1
+        store = open_store(path)
+        found, before = round_in(store), int(done.read_text())
+        report["found"].append(found)
+        if found not in (before, before + 1):
+            report["wrong"].append([number, before, found])
+        commit(store, 3)
+        if round_in(store) != 3:
+            report["wrong"].append([number, "afterwards"])
+        store.close()
+    return report
+
+
+def find_disk_full(number, store, *, stays_full):
+    """Returns the message of a commit whose write of this number fails, or None if it has fewer."""
+    left = itertools.count(number, -1)
+
+    def fail(name):
+        if "write" not in name:
+            return 0
+        place = next(left)
+        return errno.ENOSPC if place == 0 or (stays_full and place < 0) else 0
+
+    try:
+        with watched(fail):
+            commit(store, 2)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def fill_everywhere(base, *, stays_full):
+    report = {"places": 0, "wrong": []}
+    for number in itertools.count():
+        path = base / f"full{number}{stays_full}"
+        store = open_store(path)
+        commit(store, 1)
+        message = find_disk_full(number, store, stays_full=stays_full)
+        if message is None:
+            break
+        report["places"] += 1
+        found = [round_in(store)]
+        store.close()
+        store = open_store(path)
+        found.append(round_in(store))
+        commit(store, 3)
+        found.append(round_in(store))
+        store.close()
+        if "the disk is full" not in message or found != [1, 1, 3]:
+            report["wrong"].append([number, message, found])
+    return report
+
+
+def main(base):
+    if _sqlite_library() is None:
+        print(json.dumps(None))
+        return
+    report = {
+        "killed": kill_everywhere(base),
+        "full": fill_everywhere(base, stays_full=False),
+        "stays_full": fill_everywhere(base, stays_full=True),
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

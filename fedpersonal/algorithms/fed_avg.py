@@ -7,6 +7,7 @@ ICLR 2021. The baseline of the FedRecon paper's Table 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
@@ -15,6 +16,7 @@ from fedpersonal.algorithm import Algorithm, GradientPhase
 def fed_avg(
     *,
     client_optimizer: Any,
+    optimizers: Mapping[str, Any] | None = None,
     epochs: int = 1,
     max_steps: int | None = None,
     weighting: str = "num_examples",
@@ -24,13 +26,19 @@ def fed_avg(
 
     Args:
         client_optimizer: Optimizer of the client's copy of the model.
+        optimizers: Others for some of its layers, by name.
         epochs: Passes over the client's data.
         max_steps: Bound on the steps of all epochs.
         weighting: `num_examples` or `uniform`.
         max_update_norm: Bound on the norm of a client's update, or None.
     """
     phase = GradientPhase(
-        variables="all", data="all", optimizer=client_optimizer, epochs=epochs, max_steps=max_steps
+        variables="all",
+        data="all",
+        optimizer=client_optimizer,
+        epochs=epochs,
+        max_steps=max_steps,
+        optimizers=optimizers or {},
     )
     return Algorithm(
         name="fed_avg",

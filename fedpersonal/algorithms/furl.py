@@ -35,7 +35,7 @@ def furl(
         variables="all",
         data="all",
         optimizer=client_optimizer,
-        local_optimizer=private_optimizer,
+        optimizers={"local": private_optimizer} if private_optimizer else {},
         epochs=epochs,
         max_steps=max_steps,
     )

@@ -60,7 +60,7 @@ def build_training(
         seed: Seed of initial values.
     """
     if execution == "packed":
-        clients = math.ceil(clients_per_round / min(default_num_members(), clients_per_round))
+        clients = clients_a_member(clients_per_round)
         process = build_packed_process(
             model,
             algorithm,
@@ -94,6 +94,11 @@ def build_training(
             )
 
     return Training(process, cohort_fn, crossings)
+
+
+def clients_a_member(clients_per_round: int) -> int:
+    """Returns how many clients each member of a packed cohort holds: one member a processor."""
+    return math.ceil(clients_per_round / min(default_num_members(), clients_per_round))
 
 
 def _cohort(train: Any, indices: np.ndarray) -> tuple[ClientDataset, np.ndarray]:

@@ -18,12 +18,12 @@ from fedpersonal.partition import PartitionedModel
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks.centralized_training import build_centralized_training
 from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.rating_data import RatingData, split_ratings
 from fedpersonal.tasks.rating_prediction import (
     RatingEvaluation,
     all_users_model,
-    build_centralized_training,
     one_user_model,
 )
 from fedpersonal.tasks.run_report import report_run

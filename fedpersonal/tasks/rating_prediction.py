@@ -9,16 +9,12 @@ from typing import Any
 import numpy as np
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.boundary import check_boundary
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.evaluation import ClientResults, build_evaluation
-from fedpersonal.execution import pack_cohort
 from fedpersonal.metrics import RATING_METRICS, rank_of_first, ranking_metrics
 from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.tasks.federated_training import Training
 from fedpersonal.tasks.rating_data import EvaluationData, RatingData
-from fedpersonal.training import build_packed_process
 
 _EVALUATED_TOGETHER = 100
 
@@ -55,49 +51,6 @@ def all_users_model(data: RatingData, **options: Any) -> PartitionedModel:
         lookups=lookups,
         owned_tables=[layer for layer, feature in lookups.items() if feature == "user"],
     )
-
-
-def build_centralized_training(
-    model: PartitionedModel,
-    algorithm: Algorithm,
-    train: ClientDataset,
-    *,
-    server_optimizer: Any,
-    batch_size: int,
-    seed: int = 0,
-) -> Training:
-    """Builds training without federation: one client that holds all data, shuffled each round.
-
-    A round is one pass over the data when the algorithm's only phase has one epoch.
-
-    Args:
-        model: A model without local variables.
-        algorithm: `fed_avg`.
-        train: The training clients, to be pooled.
-        server_optimizer: SGD of rate 1, to take the pooled client's result as it is.
-        batch_size: Examples a batch.
-        seed: Seed of initial values and of the shuffles.
-    """
-    process = build_packed_process(
-        model,
-        algorithm,
-        server_optimizer=server_optimizer,
-        clients=1,
-        batch_size=batch_size,
-        seed=seed,
-    )
-
-    def cohort_fn(round_number: int) -> Any:
-        order = np.random.default_rng([seed, round_number]).permutation(train.num_examples)
-        pooled = ClientDataset(
-            client_ids=np.array(["everyone"], object),
-            offsets=np.array([0, train.num_examples]),
-            features={k: v[order] for k, v in train.features.items()},
-            labels=train.labels[order],
-        )
-        return pack_cohort(model, pooled, [0], clients=1, batch_size=batch_size)
-
-    return Training(process, cohort_fn, check_boundary(model, process.next))
 
 
 class RatingEvaluation:
