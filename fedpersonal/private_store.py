@@ -30,7 +30,7 @@ _MEANINGS = {
     "disk I/O error": "the disk does not work or a limit is reached (df, ulimit -f); nothing of "
     "this round was written",
     "unable to open": "it cannot be opened; its folder must exist and be writable",
-    "readonly": "it cannot be written to; see to its permissions",
+    "readonly": "it cannot be written to; see to the permissions of the file and its folder",
     "not a database": "it is no private store, or a damaged one; give another folder",
     "malformed": "it is no private store, or a damaged one; give another folder",
 }

@@ -26,7 +26,7 @@ from fedpersonal.partition import VariableSpec
 from fedpersonal.private_store import PrivateStore, SavedRun
 
 VARIABLES = [VariableSpec("user", "user", (64,), tf.float32, True, None)]
-IDS = [f"client{number}" for number in range(100)]
+IDS = [f"client{number}" for number in range(60)]
 # Pages; far fewer than a commit touches, so that the database is written to before COMMIT, too.
 CACHE_SIZE = 5
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fedpersonal.models.recurrent import LSTM
+from fedpersonal.models.recurrent import BidirectionalEnds
 
 PADDING = 0
 
@@ -23,20 +23,6 @@ class CharacterMask(tf.keras.layers.Layer):
         """Returns where there are characters, bool (batch, time)."""
         del mask
         return tf.not_equal(inputs[0], PADDING)
-
-
-class Backward(tf.keras.layers.Layer):
-    """Turns each text around; padding stays behind it."""
-
-    def call(self, inputs, mask=None):
-        """Maps (batch, time, size) and a bool mask (batch, time) to (batch, time, size)."""
-        lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
-        return tf.reverse_sequence(inputs, lengths, seq_axis=1)
-
-    def compute_mask(self, inputs, mask=None):
-        """Returns the mask as it is."""
-        del inputs
-        return mask
 
 
 def count_characters(features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
@@ -59,7 +45,7 @@ def document_classifier(
     """Returns a builder of a character BiLSTM and an MLP on the text's and the user's vectors.
 
     Inputs: `text`, int32 (batch, time), characters' ids with 0 for padding at the end, at least one
-    a text; and, with users, `user`, int32 (batch,). Layers: `characters`, `forward`, `backward`,
+    a text; and, with users, `user`, int32 (batch,). Layers: `characters`, `encoder`,
     `user_embedding`, `hidden_0` and so on, `logits`.
 
     Args:
@@ -83,11 +69,7 @@ def document_classifier(
         inputs = {"text": text}
         embedded = tf.keras.layers.Embedding(num_characters, character_dim, name="characters")(text)
         masked = CharacterMask(name="mask")([text, embedded])
-        # What follows a text's end repeats its last state.
-        ends = [
-            LSTM(lstm_units, name="forward")(masked)[:, -1],
-            LSTM(lstm_units, name="backward")(Backward(name="turned")(masked))[:, -1],
-        ]
+        ends = [BidirectionalEnds(lstm_units, name="encoder")(masked)]
         if num_users is not None:
             inputs["user"] = tf.keras.Input([], dtype=tf.int32, name="user")
             table = tf.keras.layers.Embedding(

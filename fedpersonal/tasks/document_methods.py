@@ -50,7 +50,7 @@ METHODS = {
     "furl": Method("Personalized FL", True, True, (USER_LAYER,)),
     "fed_per": Method("FedPer", True, False, ("logits",)),
     "fed_rep": Method("FedRep", True, False, ("logits",)),
-    "lg_fed_avg": Method("LG-FedAvg", True, False, ("characters", "forward", "backward")),
+    "lg_fed_avg": Method("LG-FedAvg", True, False, ("characters", "encoder")),
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.models.recurrent import LSTM
+from fedpersonal.models.recurrent import LSTM, BidirectionalEnds
 
 BATCH, TIME, SIZE, UNITS = 4, 6, 3, 5
 MASKS = {
@@ -154,3 +154,21 @@ def test_clients_weights_are_vectorised(mask):
         )
         for part, own in zip(together, alone):
             np.testing.assert_allclose(part[client], own, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("mask", ["none", "all", "trailing"])
+def test_two_directions_in_one_loop_are_keras_bidirectional(mask, training):
+    random = np.random.default_rng(5)
+    inputs = random.normal(size=[BATCH, TIME, SIZE]).astype(np.float32)
+    upstream = random.normal(size=[BATCH, 2 * UNITS]).astype(np.float32)
+    weights = [*draw_weights(random), *draw_weights(random)]
+    keras_layer = tf.keras.layers.Bidirectional(tf.keras.layers.LSTM(UNITS))
+    ours, keras = (
+        outputs_and_gradients(layer, inputs, weights, MASKS[mask], upstream, training=training)
+        for layer in (BidirectionalEnds(UNITS), keras_layer)
+    )
+    assert len(ours) == 2 + 2 * 3
+    for our, their in zip(ours, keras):
+        np.testing.assert_allclose(our, their, rtol=1e-4, atol=1e-5)
+        assert np.abs(their).max() > 0.1
