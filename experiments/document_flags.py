@@ -1,4 +1,4 @@
-"""The flags of every binary that trains on labelled texts: which ones, and how they are read."""
+"""The flags of every binary that trains on labelled texts, beside those of a table of texts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,11 @@ FLAGS = flags.FLAGS
 
 
 def define_document_flags() -> None:
-    """Defines the flags; they then belong to the calling module."""
+    """Defines the flags that say which labelled texts are kept; they belong to the caller."""
     flags.disclaim_key_flags()
-    flags.DEFINE_enum(
-        "dataset",
-        "auto",
-        ["auto", "generated", "generated_clicks", "reddit_tfds"],
-        "Texts. auto: --text_file if that is given, else reddit_comments.jsonl.gz in --data_dir, "
-        "else generated comments. reddit_tfds: TensorFlow Datasets' reddit, downloaded where "
-        "--data_dir does not have it yet.",
+    flags.DEFINE_string(
+        "label_column", "context", "The table's column of labels, such as subreddits."
     )
-    flags.DEFINE_string("text_file", None, "An own table of texts, CSV or JSON lines.")
-    flags.DEFINE_string("user_column", "user", "Its column of users.")
-    flags.DEFINE_string("text_column", "text", "Its column of texts.")
-    flags.DEFINE_string("label_column", "context", "Its column of labels, such as subreddits.")
     flags.DEFINE_string("time_column", "time", "Its column of times; may be missing.")
     flags.DEFINE_integer(
         "num_labels", 100, "The most frequent labels, kept; 0: labels are 0 and 1.", lower_bound=0

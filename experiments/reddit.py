@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from experiments import common_flags, document_flags, launch
+from experiments import common_flags, document_flags, launch, text_flags
 
 FLAGS = flags.FLAGS
 
@@ -42,6 +42,15 @@ flags.DEFINE_enum(
     ["kept", "rebuilt"],
     "Local variables: kept by users from round to round, or started afresh in each.",
 )
+flags.DEFINE_enum(
+    "dataset",
+    "auto",
+    ["auto", "generated", "generated_clicks", "reddit_tfds"],
+    "Texts. auto: --text_file if that is given, else reddit_comments.jsonl.gz in --data_dir, else "
+    "generated comments. reddit_tfds: TensorFlow Datasets' reddit, downloaded where --data_dir "
+    "does not have it yet.",
+)
+text_flags.define_table_flags()
 document_flags.define_document_flags()
 flags.DEFINE_float("dropout_rate", 0.0, "Share of drawn users that drop out.", 0.0, 0.99)
 flags.DEFINE_float(

@@ -35,7 +35,16 @@ flags.DEFINE_enum(
     ],
     "How to train and how to personalise.",
 )
-text_flags.define_text_flags()
+flags.DEFINE_enum(
+    "dataset",
+    "auto",
+    ["auto", "generated", "stack_overflow"],
+    "Sentences. auto: --text_file if that is given, else what is in --data_dir (TFF's Stack "
+    "Overflow, or stack_exchange.jsonl.gz), else a generated corpus. stack_overflow: TFF's own, "
+    "downloaded (many gigabytes) where --data_dir does not have it yet.",
+)
+text_flags.define_table_flags()
+text_flags.define_sentence_flags()
 flags.DEFINE_integer("vocab_size", 10_000, "Known words.", lower_bound=1)
 flags.DEFINE_integer(
     "num_oov_buckets", None, "Hash buckets of other words. [default: the algorithm's: 1 or 500]"

@@ -10,25 +10,22 @@ _STACK_OVERFLOW_SENTENCES = 1024
 _OTHER_SENTENCES = 128
 
 
-def define_text_flags(*, min_sentences: int = 2) -> None:
-    """Defines the flags; they then belong to the calling module.
+def define_table_flags() -> None:
+    """Defines the flags that name a table of texts; they then belong to the calling module."""
+    flags.disclaim_key_flags()
+    flags.DEFINE_string("text_file", None, "An own table of texts, CSV or JSON lines.")
+    flags.DEFINE_string("user_column", "user", "Its column of users.")
+    flags.DEFINE_string("text_column", "text", "Its column of texts.")
+    flags.DEFINE_string("time_column", "time", "Its column of times; may be missing.")
+
+
+def define_sentence_flags(*, min_sentences: int = 2) -> None:
+    """Defines the flags that say which sentences are kept; they belong to the calling module.
 
     Args:
         min_sentences: Default of that flag.
     """
     flags.disclaim_key_flags()
-    flags.DEFINE_enum(
-        "dataset",
-        "auto",
-        ["auto", "generated", "stack_overflow"],
-        "Sentences. auto: --text_file if that is given, else what is in --data_dir (TFF's Stack "
-        "Overflow, or stack_exchange.jsonl.gz), else a generated corpus. stack_overflow: TFF's "
-        "own, downloaded (many gigabytes) where --data_dir does not have it yet.",
-    )
-    flags.DEFINE_string("text_file", None, "An own table of texts, CSV or JSON lines.")
-    flags.DEFINE_string("user_column", "user", "Its column of users.")
-    flags.DEFINE_string("text_column", "text", "Its column of texts.")
-    flags.DEFINE_string("time_column", "time", "Its column of times; may be missing.")
     flags.DEFINE_string("cache_dir", "results/text_cache", "Keeps tokenised texts.")
     flags.DEFINE_integer(
         "min_sentences", min_sentences, "Users with fewer are left out.", lower_bound=2

@@ -14,12 +14,12 @@ from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks import figure2, figure3, next_word_runs, rating_runs, table2
 from fedpersonal.tasks.next_word_experiment import NextWordOptions
-from fedpersonal.tasks.next_word_presets import PRESETS, Preset
+from fedpersonal.tasks.next_word_presets import PRESETS, NextWordPreset
 from fedpersonal.tasks.rating_experiment import RatingOptions
 from fedpersonal.tasks.text_choice import TextChoice
 
 EMBEDDING, UNITS, PROJECTION, WORDS = 4, 6, 3, 100
-TINY = Preset(
+TINY = NextWordPreset(
     "tiny",
     NextWordOptions(
         total_rounds=4,

@@ -100,6 +100,8 @@ def find_documents(
     Raises:
         UserError: If the folder has no table of comments, or two sources are named.
     """
+    if dataset not in DATASETS:
+        raise UserError(f"--dataset={dataset} has no labels; these have: {', '.join(DATASETS)}.")
     if text_file:
         if dataset != "auto":
             raise UserError(f"--text_file and --dataset={dataset} exclude each other.")

@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedpersonal.simulation.pictures import tidy_axes, write_picture
-from fedpersonal.tasks.next_word_presets import Preset
 from fedpersonal.tasks.next_word_runs import complete
+from fedpersonal.tasks.presets import Preset
 from fedpersonal.tasks.sweep import as_github_table, write_csv, write_json, write_text
 from fedpersonal.tasks.table2 import ROWS, VOCAB_SIZES, Plan, heading, make_plan
 from fedpersonal.tasks.text_choice import TextChoice

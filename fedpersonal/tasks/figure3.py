@@ -19,8 +19,9 @@ from fedpersonal.datasets.ratings import Ratings
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title
 from fedpersonal.tasks import next_word_runs, rating_runs
-from fedpersonal.tasks.next_word_presets import Preset
+from fedpersonal.tasks.presets import Preset
 from fedpersonal.tasks.rating_experiment import RatingOptions
+from fedpersonal.tasks.summarized_runs import SummarizedRun
 from fedpersonal.tasks.sweep import (
     as_github_table,
     mean_and_deviation,
@@ -139,7 +140,7 @@ def run(
         for accuracy in [run.test(_ROW.algorithm)[next_word_runs.METRIC]]
     ]
     measured += [
-        (name, panel, steps, run.options.seed, run.test()["accuracy"])
+        (name, panel, steps, run.options.seed, run.summary()["test"]["accuracy"])
         for panel, steps, run in ratings
     ]
     points = _relative(measured)
@@ -227,7 +228,7 @@ def _next_word_runs(
 
 def _rating_runs(
     base: RatingOptions, seeds: Sequence[int], scale_rounds: float, folder: pathlib.Path
-) -> list[tuple[Panel | None, int | None, rating_runs.RatingRun]]:
+) -> list[tuple[Panel | None, int | None, SummarizedRun]]:
     rounds = {
         "total_rounds": max(1, round(scale_rounds * base.total_rounds)),
         "rounds_per_eval": max(1, round(scale_rounds * base.rounds_per_eval)),
@@ -238,7 +239,7 @@ def _rating_runs(
         for panel, steps in varied:
             changes: Mapping[str, Any] = panel.options(steps) if panel else {}
             name = f"{panel.name}_{steps}" if panel else "base"
-            run = rating_runs.RatingRun(
+            run = SummarizedRun(
                 f"ratings, seed {seed}, {f'{panel.title} {steps}' if panel else 'base'}",
                 folder / "ratings" / name / f"seed_{seed}",
                 dataclasses.replace(base, seed=seed, **rounds, **changes),

@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from fedpersonal.tasks.next_word_experiment import NextWordOptions
+from fedpersonal.tasks.presets import Preset
 
 
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """Hyperparameters of all methods.
+class NextWordPreset(Preset):
+    """Methods that train alike may differ only by what their training does not read."""
 
-    Attributes:
-        name: Its name.
-        options: What all methods share; the algorithm, vocabulary and seed are not looked at.
-        changes: By algorithm, options of its own. Methods that train alike may differ only by
-            what their training does not read.
-    """
-
-    name: str
-    options: NextWordOptions
-    changes: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-
-    def options_of(
-        self, algorithm: str, *, scale_rounds: float = 1.0, **own: Any
-    ) -> NextWordOptions:
-        """Returns the settled options of a method.
-
-        Args:
-            algorithm: The method.
-            scale_rounds: Factor of the rounds, and of the rounds between evaluations.
-            **own: Options such as the vocabulary and the seed.
-        """
-        changes = {**self.changes.get(algorithm, {}), **own, "algorithm": algorithm}
-        options = dataclasses.replace(self.options, **changes).settled()
-        return dataclasses.replace(
-            options,
-            total_rounds=max(1, round(scale_rounds * options.total_rounds)),
-            rounds_per_eval=max(1, round(scale_rounds * options.rounds_per_eval)),
-        )
+    def options_of(self, algorithm: str, **own: Any) -> NextWordOptions:
+        """Returns the settled options of a method; arguments are those of any `Preset`."""
+        return super().options_of(algorithm, **own).settled()
 
 
 # experiments/presets/stackoverflow_quick.flags: for two cores and some hundreds of users.
-QUICK = Preset(
+QUICK = NextWordPreset(
     "quick",
     NextWordOptions(
         total_rounds=500,
@@ -66,6 +39,6 @@ QUICK = Preset(
     ),
 )
 # experiments/presets/stackoverflow_paper.flags.
-PAPER = Preset("paper", NextWordOptions())
+PAPER = NextWordPreset("paper", NextWordOptions())
 
 PRESETS = {preset.name: preset for preset in (QUICK, PAPER)}

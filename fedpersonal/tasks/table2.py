@@ -9,8 +9,8 @@ from typing import Any
 
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.next_word_methods import METHODS
-from fedpersonal.tasks.next_word_presets import Preset
 from fedpersonal.tasks.next_word_runs import METRIC, METRIC_AMONG_KNOWN, NextWordRun, complete
+from fedpersonal.tasks.presets import Preset
 from fedpersonal.tasks.sweep import as_github_table, mean_and_deviation, write_json, write_text
 from fedpersonal.tasks.text_choice import TextChoice
 

@@ -8,6 +8,7 @@ from fedpersonal.datasets.stack_overflow import DATABASE
 from fedpersonal.datasets.text_corpus import TextCorpus
 from fedpersonal.errors import UserError
 
+DATASETS = ("auto", "generated", "stack_overflow")
 STACK_EXCHANGE = ("stack_exchange.jsonl.gz", "stack_exchange.jsonl", "stack_exchange.csv")
 
 
@@ -28,6 +29,8 @@ def find_source(
     Raises:
         UserError: If the folder has neither, or two sources are named.
     """
+    if dataset not in DATASETS:
+        raise UserError(f"--dataset={dataset} has no sentences; these have: {', '.join(DATASETS)}.")
     if text_file:
         if dataset != "auto":
             raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
