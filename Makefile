@@ -18,7 +18,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install movielens stackoverflow table1 table2 figure2 figure3 benchmark test lint lock clean
+.PHONY: help install movielens stackoverflow reddit table1 table2 table3 figure2 figure3 benchmark test lint lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -36,11 +36,17 @@ movielens: $(INSTALLED) ## Train FedRecon on MovieLens-100K, which comes with th
 stackoverflow: $(INSTALLED) ## Train FedRecon on text: make stackoverflow TEXT_FILE=... (or generated text)
 	@$(RUN) -m experiments.stackoverflow --flagfile=$(QUICK_TEXTS) $(TEXTS) $(FLAGS)
 
+reddit: $(INSTALLED) ## Train FURL on labelled texts: make reddit TEXT_FILE=... (or generated comments)
+	@$(RUN) -m experiments.reddit --flagfile=experiments/presets/reddit_quick.flags $(TEXTS) $(FLAGS)
+
 table1: $(INSTALLED) ## Reproduce table 1 of FedRecon: make table1 DATA_DIR=<folder of MovieLens-1M>
 	@$(RUN) -m experiments.reproduce --target=table1 $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
 table2: $(INSTALLED) ## Reproduce table 2: make table2 TEXT_FILE=<texts>
 	@$(RUN) -m experiments.reproduce --target=table2 $(TEXTS) $(FLAGS)
+
+table3: $(INSTALLED) ## Reproduce table 3 of FURL: make table3 DATA_DIR=<folder of reddit_comments.jsonl.gz>
+	@$(RUN) -m experiments.reproduce --target=table3 $(TEXTS) $(FLAGS)
 
 figure2: $(INSTALLED) ## Reproduce figure 2, from the runs of table 2: make figure2 TEXT_FILE=...
 	@$(RUN) -m experiments.reproduce --target=figure2 $(TEXTS) $(FLAGS)

@@ -13,7 +13,6 @@ def define_document_flags() -> None:
     flags.DEFINE_string(
         "label_column", "context", "The table's column of labels, such as subreddits."
     )
-    flags.DEFINE_string("time_column", "time", "Its column of times; may be missing.")
     flags.DEFINE_integer(
         "num_labels", 100, "The most frequent labels, kept; 0: labels are 0 and 1.", lower_bound=0
     )
@@ -22,7 +21,7 @@ def define_document_flags() -> None:
     flags.DEFINE_float(
         "withheld_users", 0.1, "Share of the users who never take part.", lower_bound=0.0
     )
-    flags.DEFINE_integer("text_length", 100, "Characters of a text.", lower_bound=1)
+    flags.DEFINE_integer("text_length", 80, "Characters of a text.", lower_bound=1)
 
 
 def document_choice():

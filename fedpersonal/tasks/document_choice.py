@@ -44,7 +44,7 @@ class DocumentChoice:
     min_texts: int = 15
     max_texts: int | None = None
     withheld_users: float = 0.1
-    text_length: int = 100
+    text_length: int = 80
 
     def load(self, *, seed: int) -> DocumentData:
         """Loads and splits the texts.

@@ -51,7 +51,7 @@ class DocumentData:
 def split_documents(
     documents: Documents,
     *,
-    text_length: int = 100,
+    text_length: int = 80,
     num_characters: int = 128,
     withheld_users: float = 0.1,
     seed: int,

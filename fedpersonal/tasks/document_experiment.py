@@ -81,7 +81,7 @@ class DocumentOptions:
 
     algorithm: str = "furl"
     local_state: str = "kept"
-    text_length: int = 100
+    text_length: int = 80
     total_rounds: int = 7000
     clients_per_round: int = 10
     dropout_rate: float = 0.0

@@ -14,12 +14,12 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.private_store import PrivateStore
+from fedpersonal.private_values import private_of
 from fedpersonal.simulation import loop, run_folder
 from fedpersonal.simulation.private_rounds import (
     PrivateProcess,
     PrivateState,
     StoreCheckpoints,
-    private_of,
     read_kept,
 )
 
