@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fedpersonal.algorithm import GradientPhase
 from fedpersonal.client_values import over_clients, tile_clients, where_client
-from fedpersonal.partition import PartitionedModel, Values
+from fedpersonal.partition import PartitionedModel, Values, VariableSpec
 
 
 def client_optimizer(
@@ -22,17 +22,30 @@ def client_optimizer(
         values: What it moves: variable's name to (C, ...).
         model: The partitioned model.
     """
-    groups: dict[str | None, Values] = {}
+    groups: list[tuple[Any, Values]] = []
     for variable in model.variables:
         if variable.name in values:
-            keys = (variable.layer, "local" if variable.is_local else None)
-            key = next((key for key in keys if key in phase.optimizers), None)
-            groups.setdefault(key, {})[variable.name] = values[variable.name]
-    optimizers = [
-        ClientOptimizer(phase.optimizers.get(key, phase.optimizer), group, model)
-        for key, group in groups.items()
-    ]
+            optimizer = optimizer_of(phase, variable)
+            group = next((own for other, own in groups if other is optimizer), None)
+            if group is None:
+                groups.append((optimizer, group := {}))
+            group[variable.name] = values[variable.name]
+    optimizers = [ClientOptimizer(optimizer, group, model) for optimizer, group in groups]
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
+
+
+def optimizer_of(phase: GradientPhase, variable: VariableSpec) -> Any:
+    """Returns the optimizer with which a phase moves a variable."""
+    for key in (variable.layer, "local" if variable.is_local else None):
+        if key in phase.optimizers:
+            return phase.optimizers[key]
+    return phase.optimizer
+
+
+def plain_sgd_rate(optimizer: Any) -> float | None:
+    """Returns the learning rate of SGD without momentum, or None for another optimizer."""
+    state = optimizer.initialize({})
+    return state["learning_rate"] if list(state) == ["learning_rate"] else None
 
 
 class _RunTimeSpec:

@@ -33,6 +33,7 @@ from fedpersonal.pooled_batches import (
     pool_examples,
     predict_examples,
     predict_pool,
+    rows_of_batches,
     without_client_axis,
     zero_sums,
 )
@@ -209,7 +210,7 @@ def run_pooled_phase(
     zeros = zero_sums(model, pool.num_clients) if with_metrics else {}
 
     def step_clients(step, moved, state, sums):
-        rows = _rows_of_batches(examples, batches[step], active[step])
+        rows = rows_of_batches(examples, batches[step], active[step])
         rows = longest_first(model, pool, rows)
         totals = tf.math.unsorted_segment_sum(
             tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
@@ -249,15 +250,6 @@ def _only(
 
     own = {name: take(value) for name, value in values.own.items()}
     return tf.nest.map_structure(take, examples), ClientValues(values.shared, own)
-
-
-def _rows_of_batches(examples: Examples, batches: tf.Tensor, active: tf.Tensor) -> tf.Tensor:
-    """Returns the rows, in the pool, of the real examples of the active clients' batches."""
-    mask = tf.gather(examples.mask, batches, batch_dims=1) * active[:, tf.newaxis]
-    found = tf.cast(tf.where(mask > 0), tf.int32)
-    client, slot = found[:, 0], found[:, 1]
-    shape = tf.shape(examples.mask)
-    return (client * shape[1] + tf.gather(batches, client)) * shape[2] + slot
 
 
 def _whole_gradient(model, values, moving, pool, rows, totals, with_metrics):

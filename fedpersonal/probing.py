@@ -70,3 +70,17 @@ def check_rows_are_independent(model: PartitionedModel) -> None:
             "pooled packing puts examples of several clients in one batch, but this model's output "
             "for an example depends on the others of its batch. Use packing='stacked'."
         )
+
+
+def adds_losses_of_batches(model: PartitionedModel) -> bool:
+    """Tells whether a model adds a loss that is not one value an example."""
+    ranks = []
+
+    @tf.function(autograph=False)
+    def trace():
+        features = random_features(model, 2)
+        _, added = model.predict(random_values(model), features, training=True)
+        ranks.extend(loss.shape.rank for loss in added)
+
+    trace.get_concrete_function()
+    return any(rank != 1 for rank in ranks)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.client_values import Examples, Kept
 from fedpersonal.client_work import ClientOutput, train_clients
+from fedpersonal.one_step import as_sums, count_steps, may_step_together, step_together
 from fedpersonal.partition import PartitionedModel, Values
 from fedpersonal.pooled_work import train_in_turn
 
@@ -42,10 +44,29 @@ def train_and_sum(
     def summarize(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
         return sum_clients(model, global_values, examples.rows, output)
 
-    if packing == "pooled":
+    def in_turn() -> tuple[collections.OrderedDict, Values]:
         return train_in_turn(model, algorithm, global_values, examples, seed, summarize, kept)
+
+    def together() -> tuple[collections.OrderedDict, Values]:
+        step = step_together(model, algorithm, global_values, examples, seed, kept)
+        return as_sums(step), step.local_values if algorithm.keeps else {}
+
+    if packing == "pooled" and may_step_together(model, algorithm):
+        return _first_if_finite(count_steps(algorithm, examples) == 1, together, in_turn)
+    if packing == "pooled":
+        return in_turn()
     output = train_clients(model, algorithm, global_values, examples, seed, kept)
     return summarize(examples, output), output.local_values if algorithm.keeps else {}
+
+
+def _first_if_finite(condition: tf.Tensor, first: Callable[[], Any], second: Callable[[], Any]):
+    """Returns the first's result where a condition holds and it is finite, else the second's."""
+    spec = tf.function(first, autograph=False).get_concrete_function().structured_outputs
+    zeros = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), spec)
+    attempt = tf.cond(condition, first, lambda: zeros)
+    is_finite = [tf.reduce_all(tf.math.is_finite(part)) for part in tf.nest.flatten(attempt)]
+    good = tf.reduce_all([condition, *is_finite])
+    return tf.cond(good, lambda: attempt, second)
 
 
 def sum_client_metrics(output: ClientOutput) -> collections.OrderedDict:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from fedpersonal.datasets.documents import most_frequent_labels
 from fedpersonal.errors import UserError
+from fedpersonal.simulation.pictures import COLORS
 from fedpersonal.tasks.compared_curves import plot_curves
 from fedpersonal.tasks.document_choice import DocumentChoice
 from fedpersonal.tasks.document_data import DocumentData
@@ -60,7 +61,8 @@ class Row:
     def name(self) -> str:
         """Its name in the table, and by which it is chosen."""
         title = METHODS[self.algorithm].title
-        return title if self.local_state == "kept" else f"{title}, stateless"
+        # Without a comma, at which `--rows` is parted.
+        return title if self.local_state == "kept" else f"{title} (stateless)"
 
     @property
     def folder(self) -> str:
@@ -215,17 +217,19 @@ def _draw_curves(
     for name, own in points.groupby("name", sort=False):
         over_seeds = own.groupby("epoch")["accuracy"].agg(["mean", "std"]).fillna(0.0)
         curves.append((name, over_seeds.reset_index().to_numpy()))
-    plot_curves(
-        curves,
-        folder / "learning_curves.png",
-        title=f"Learning curves on {data.name}",
-        x_label="epochs of local training",
-        y_label="validation accuracy (%)",
-        baselines=[
-            ("a user's most frequent label", guesses["users_most_frequent"]),
-            ("the most frequent label", guesses["overall_most_frequent"]),
-        ],
-    )
+    # Each picture has as many curves as there are colors.
+    for number, first in enumerate(range(0, len(curves), len(COLORS)), start=1):
+        plot_curves(
+            curves[first : first + len(COLORS)],
+            folder / ("learning_curves.png" if number == 1 else f"learning_curves_{number}.png"),
+            title=f"Learning curves on {data.name}",
+            x_label="epochs of local training",
+            y_label="validation accuracy (%)",
+            baselines=[
+                ("a user's most frequent label", guesses["users_most_frequent"]),
+                ("the most frequent label", guesses["overall_most_frequent"]),
+            ],
+        )
 
 
 def _draw_map(
@@ -234,12 +238,17 @@ def _draw_map(
     runs: Mapping[tuple[Row, int], SummarizedRun],
     seed: int,
 ) -> dict[str, Any] | None:
-    """Draws both embeddings of the users whom both know, and returns how alike they cluster."""
+    """Draws both embeddings of the users whom both know, and returns how alike they cluster.
+
+    Returns None where an embedding is missing, or those users are too few to have neighbours.
+    """
     server, federated = Row("centralized_personalized"), Row("furl")
     if (server, seed) not in runs or (federated, seed) not in runs:
         return None
     first, second = (user_embeddings(runs[row, seed]) for row in (server, federated))
     both = first.index.intersection(second.index)
+    if len(both) <= _NEIGHBOURS:
+        return None
     first, second = first.loc[both].to_numpy(), second.loc[both].to_numpy()
     places = pd.Index(data.train.client_ids).get_indexer(both)
     if data.is_binary:

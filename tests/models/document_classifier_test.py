@@ -147,8 +147,9 @@ def test_texts_cut_to_the_longest_chosen_give_the_same():
         order = longest_first(model, pool, tf.range(5))
         chosen = choose_rows(model, pool, order[2:])
         features, weights = chosen.features, dict(values)
-        whole, _ = model.predict(weights, {k: v[0, 0] for k, v in examples.features.items()},
-                                 training=False)
+        whole, _ = model.predict(
+            weights, {k: v[0, 0] for k, v in examples.features.items()}, training=False
+        )
         cut, _ = model.predict(weights, features, training=False)
         return order, features["text"], cut, tf.gather(whole, order[2:])
 

@@ -1,0 +1,406 @@
+"""Whole experiments on made-up labelled texts: every method, what users keep, how it goes on."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import sqlite3
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.metrics import roc_auc_score
+
+from fedpersonal.datasets.generated_documents import generate_clicks, generate_subreddits
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation import split_support_query
+from fedpersonal.models.document_classifier import document_classifier
+from fedpersonal.private_store import PrivateStore
+from fedpersonal.simulation.loop import run_rounds
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks.document_data import split_documents
+from fedpersonal.tasks.document_experiment import (
+    EMBEDDINGS,
+    STORE,
+    DocumentOptions,
+    build_experiment,
+    open_run,
+    run_experiment,
+)
+from fedpersonal.tasks.document_methods import METHODS, build_algorithm, build_model
+
+SIZES = {"user_dim": 3, "character_dim": 3, "lstm_units": 4, "hidden_units": (5,)}
+SMALL = {
+    **SIZES,
+    "text_length": 12,
+    "total_rounds": 4,
+    "clients_per_round": 5,
+    "client_batch_size": 4,
+    "client_learning_rate": 0.5,
+    "private_learning_rate": 1.0,
+    "reconstruction_epochs": 1,
+    "rounds_per_eval": 2,
+    "rounds_per_checkpoint": 4,
+}
+# Who keeps something for each of these, and whose withheld users are looked at.
+KEEPING = {"furl", "fed_per", "fed_rep", "lg_fed_avg"}
+WITHHOLDING = {"fed_avg", "furl", "centralized_personalized"}
+CLICKS = {"fed_avg", "furl"}
+TABLE = "user_embedding/embeddings"
+OWN = {
+    "furl": [TABLE],
+    "fed_per": ["logits/kernel", "logits/bias"],
+    "fed_rep": ["logits/kernel", "logits/bias"],
+    "lg_fed_avg": ["characters/embeddings", "encoder/forward_kernel", "encoder/backward_bias"],
+}
+FILES = {
+    "boundary.json",
+    "config.json",
+    "learning_curve.png",
+    "metrics.csv",
+    "per_client.csv",
+    "summary.json",
+}
+
+
+@pytest.fixture(name="data_of", scope="module")
+def _data_of():
+    drawn = {"num_users": 20, "texts_per_user": (10, 20), "seed": 1}
+    texts = {True: generate_clicks(**drawn), False: generate_subreddits(num_labels=3, **drawn)}
+
+    def data_of(name):
+        return split_documents(
+            texts[name in CLICKS],
+            text_length=SMALL["text_length"],
+            withheld_users=0.1 if name in WITHHOLDING else 0.0,
+            seed=0,
+        )
+
+    return data_of
+
+
+def read_table(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class Finished:
+    """An experiment, and what it has written."""
+
+    def __init__(self, experiment, path):
+        self.experiment, self.data, self.path = experiment, experiment.data, path
+        self.summary = json.loads((path / "summary.json").read_text())
+        self.clients = read_table(path / "per_client.csv")
+        crossings = json.loads((path / "boundary.json").read_text())
+        self.crossing = {row["name"].split(".")[-1] for row in crossings}
+
+    @property
+    def learned(self):
+        """All metrics that do not depend on the machine's speed."""
+        rows = read_table(self.path / "metrics.csv")
+        return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+    def seen(self):
+        """The last weights, and what the users who train have kept, if they do."""
+        with open_run(self.experiment, RunFolder(self.path)) as (process, saved_in, seen_of):
+            result = run_rounds(
+                process=process,
+                cohort_fn=self.experiment.training.cohort_fn,
+                run_folder=RunFolder(self.path),
+                total_rounds=SMALL["total_rounds"],
+                saved_in=saved_in,
+                progress=False,
+            )
+            assert result.rounds_run == 0
+            return seen_of(result.state, self.data.train.client_ids)
+
+
+def run(experiment, path):
+    summary = run_experiment(experiment, RunFolder.open(path, {}), progress=False)
+    finished = Finished(experiment, path)
+    assert finished.summary == json.loads(json.dumps(summary))
+    return finished
+
+
+@pytest.fixture(name="finished_run", scope="module")
+def _finished_run(data_of, tmp_path_factory):
+    """Runs a method once and returns what it has written."""
+    finished = {}
+
+    def finished_run(name):
+        if name not in finished:
+            options = DocumentOptions(algorithm=name, **SMALL)
+            path = tmp_path_factory.mktemp(name)
+            finished[name] = run(build_experiment(data_of(name), options), path)
+        return finished[name]
+
+    return finished_run
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_and_writes_it_down(finished_run, name):
+    finished = finished_run(name)
+    data, summary, test = finished.data, finished.summary, finished.summary["test"]
+    names = {file for file in os.listdir(finished.path) if not file.startswith((".", "events"))}
+    saved = {STORE} if name in KEEPING else {"checkpoints"}
+    pictured = {EMBEDDINGS} if METHODS[name].knows_users else set()
+    assert names == FILES | saved | pictured
+
+    assert {k: summary[k] for k in ("algorithm", "local_state", "dataset", "rounds")} == {
+        "algorithm": name,
+        "local_state": "kept",
+        "dataset": "generated_clicks" if name in CLICKS else "generated_subreddits",
+        "rounds": 4,
+    }
+    assert summary["num_users"] == (18 if name in WITHHOLDING else 20)
+    assert 0.0 < summary["guessing"]["overall_most_frequent"] < 1.0
+    assert test["num_examples"] == data.test.num_examples
+    assert ("auc" in test) == (name in CLICKS)
+    assert (test["loss"] != test["before"]["loss"]) == (name in KEEPING)
+    assert test["loss"] < 1.05 * np.log(2 if name in CLICKS else 3)
+
+    assert [int(row["round"]) for row in finished.learned] == [1, 2, 3, 4]
+    evaluated = [bool(row["eval/accuracy"]) for row in finished.learned]
+    assert evaluated == [False, True, False, True]
+    losses = np.array([float(row["train/loss"]) for row in finished.learned])
+    assert np.isfinite(losses).all()
+    counts = [int(row["num_examples"]) for row in finished.clients]
+    assert counts == data.test.counts.tolist()
+    means = [float(row["loss_after"] or 0.0) for row in finished.clients]
+    assert test["loss"] == pytest.approx(np.average(means, weights=counts), rel=1e-5)
+
+    private = set(OWN.get(name, []))
+    everything = {"characters/embeddings", "logits/kernel", "encoder/forward_kernel"}
+    assert not private & finished.crossing and everything - private <= finished.crossing
+
+
+def test_withheld_users_lack_what_is_local_alone(finished_run):
+    withheld = finished_run("fed_avg").summary["withheld"]
+    assert withheld["num_clients"] == 2
+    for metric in ("loss", "accuracy"):
+        assert withheld[metric] == withheld["before"][metric]
+    withheld = finished_run("furl").summary["withheld"]
+    assert withheld["loss"] != withheld["before"]["loss"] and 0.0 <= withheld["share_hurt"] <= 1.0
+    assert finished_run("centralized_personalized").summary["withheld"] is None
+    assert finished_run("fed_per").summary["withheld"] is None  # There are none.
+
+
+def participants(data, options):
+    sampler = ClientSampler(
+        num_clients=data.num_users,
+        clients_per_round=options.clients_per_round,
+        seed=options.seed,
+        dropout_rate=options.dropout_rate,
+    )
+    rounds = range(1, options.total_rounds + 1)
+    return set(data.train.client_ids[np.concatenate([sampler.sample(r) for r in rounds])])
+
+
+def stored_rows(path):
+    with sqlite3.connect(path / STORE) as connection:
+        return dict(connection.execute("SELECT client, value FROM private"))
+
+
+def test_the_store_holds_those_who_took_part(finished_run):
+    finished = finished_run("furl")
+    taking_part = participants(finished.data, finished.experiment.options)
+    rows = stored_rows(finished.path)
+    assert set(rows) == taking_part and 5 < len(taking_part) < 18
+    with np.load(finished.path / EMBEDDINGS) as file:
+        known = dict(zip(file["users"][file["known"]], file["embeddings"][file["known"]]))
+        assert file["users"].tolist() == finished.data.train.client_ids.tolist()
+    assert known.keys() == rows.keys()
+    for user, row in rows.items():
+        np.testing.assert_array_equal(known[user], np.frombuffer(row, np.float32))
+    assert len(set(rows.values())) == len(rows)
+
+
+def test_a_servers_table_has_a_row_a_user(finished_run):
+    finished = finished_run("centralized_personalized")
+    weights = finished.seen()[0]
+    with np.load(finished.path / EMBEDDINGS) as file:
+        assert file["known"].all() and file["embeddings"].shape == (18, 3)
+        assert file["users"].tolist() == finished.data.train.client_ids.tolist()
+        np.testing.assert_array_equal(file["embeddings"], weights[TABLE])
+        assert len(np.unique(file["embeddings"], axis=0)) == 18
+    assert TABLE in finished.crossing
+
+
+def scores_of(finished, part):
+    """Logits of a part's texts, by a Keras model with a table of what the users have."""
+    data, options = finished.data, finished.experiment.options
+    weights, *kept = finished.seen()
+    weights = {name: np.asarray(value) for name, value in weights.items()}
+    if kept:
+        ((known, values),) = kept
+        fresh = tf.function(
+            lambda: finished.experiment.model.initial_values(
+                finished.experiment.model.local_variables, tf.constant([options.seed, -1])
+            )
+        )()[TABLE]
+        weights[TABLE] = np.where(known[:, None], values[TABLE][:, 0], fresh)
+    model = document_classifier(
+        num_characters=data.characters.size,
+        num_outputs=1 if data.is_binary else len(data.label_names),
+        num_users=data.num_users if METHODS[options.algorithm].knows_users else None,
+        **SIZES,
+    )()
+    model.set_weights([weights[v.name.split(":")[0]] for v in model.weights])
+    return model({name: tf.constant(part.features[name]) for name in model.input_names}).numpy()
+
+
+def measured(scores, labels, *, is_binary):
+    """Returns loss, accuracy and area by NumPy and scikit-learn."""
+    labels = labels.astype(int)
+    logits = np.concatenate([np.zeros_like(scores), scores], axis=1) if is_binary else scores
+    log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    rows = np.arange(len(labels))
+    found = {
+        "loss": -log_probabilities[rows, labels].mean(),
+        "accuracy": np.mean(logits.argmax(axis=1) == labels),
+    }
+    return {**found, "auc": roc_auc_score(labels, scores[:, 0])} if is_binary else found
+
+
+@pytest.mark.parametrize("name", ["fed_avg", "furl", "centralized_personalized"])
+def test_results_are_those_of_a_keras_model(finished_run, name):
+    """With each user's stored embedding; those who never took part have a fresh one."""
+    finished = finished_run(name)
+    data = finished.data
+    scores = scores_of(finished, data.test)
+    expected = measured(scores, data.test.labels, is_binary=data.is_binary)
+    found = {metric: finished.summary["test"][metric] for metric in expected}
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    validated = measured(
+        scores_of(finished, data.validation), data.validation.labels, is_binary=data.is_binary
+    )
+    last = finished.learned[-1]
+    for metric in ("loss", "accuracy"):
+        assert float(last[f"eval/{metric}"]) == pytest.approx(validated[metric], rel=1e-4)
+    if name == "fed_avg":
+        _, query = split_support_query(data.withheld, batch_size=1, split="aggregated")
+        withheld = measured(scores_of(finished, query), query.labels, is_binary=True)
+        found = {metric: finished.summary["withheld"][metric] for metric in withheld}
+        assert found == pytest.approx(withheld, rel=1e-4, abs=1e-5)
+
+
+def assert_same_bits(finished, others):
+    assert finished.learned == others.learned
+    assert stored_rows(finished.path) == stored_rows(others.path)
+    assert finished.clients == others.clients
+    weights, other_weights = finished.seen()[0], others.seen()[0]
+    for name, value in weights.items():
+        np.testing.assert_array_equal(value, other_weights[name])
+
+
+def test_a_run_that_is_gone_on_with_is_the_same_to_the_bit(finished_run, tmp_path):
+    """Once it is stopped in a round, once it ends early and is given more rounds."""
+    at_once = finished_run("furl")
+    experiment = at_once.experiment
+
+    def stopping(round_number):
+        if round_number == 4:
+            raise KeyboardInterrupt
+        return experiment.training.cohort_fn(round_number)
+
+    training = dataclasses.replace(experiment.training, cohort_fn=stopping)
+    with pytest.raises(KeyboardInterrupt):
+        run(dataclasses.replace(experiment, training=training), tmp_path)
+    assert set(stored_rows(tmp_path)) < set(stored_rows(at_once.path))
+    assert len(read_table(tmp_path / "metrics.csv")) == 3
+    assert_same_bits(run(experiment, tmp_path), at_once)
+
+
+def test_more_rounds_may_be_asked_for(finished_run, tmp_path):
+    at_once = finished_run("furl")
+    folder = RunFolder.open(tmp_path, {})
+    for rounds in (1, 4):
+        with open_run(at_once.experiment, folder) as (process, saved_in, seen_of):
+            result = run_rounds(
+                process=process,
+                cohort_fn=at_once.experiment.training.cohort_fn,
+                run_folder=folder,
+                total_rounds=rounds,
+                saved_in=saved_in,
+                progress=False,
+            )
+            seen = seen_of(result.state, at_once.data.train.client_ids)
+    assert (result.rounds_run, result.resumed_from) == (3, 1)
+    assert stored_rows(tmp_path) == stored_rows(at_once.path)
+    for name, value in at_once.seen()[0].items():
+        np.testing.assert_array_equal(value, seen[0][name])
+
+
+def test_executions_are_equal(finished_run, tmp_path):
+    packed = finished_run("furl")
+    options = dataclasses.replace(packed.experiment.options, execution="per_client")
+    experiment = build_experiment(packed.data, options)
+    folder = RunFolder.open(tmp_path, {})
+    with open_run(experiment, folder) as (process, saved_in, seen_of):
+        result = run_rounds(
+            process=process,
+            cohort_fn=experiment.training.cohort_fn,
+            run_folder=folder,
+            total_rounds=4,
+            saved_in=saved_in,
+            progress=False,
+        )
+        weights, (known, kept) = seen_of(result.state, packed.data.train.client_ids)
+    packed_weights, (packed_known, packed_kept) = packed.seen()
+    assert known.tolist() == packed_known.tolist()
+    np.testing.assert_allclose(kept[TABLE], packed_kept[TABLE], rtol=1e-4, atol=1e-4)
+    assert len(weights) == len(packed_weights) == 11
+    for name, value in packed_weights.items():
+        np.testing.assert_allclose(weights[name], value, rtol=1e-4, atol=1e-4)
+
+
+def test_stateless_twins_keep_nothing(data_of, tmp_path):
+    options = DocumentOptions(algorithm="furl", local_state="rebuilt", **SMALL)
+    finished = run(build_experiment(data_of("furl"), options), tmp_path)
+    assert not {STORE, EMBEDDINGS} & set(os.listdir(tmp_path))
+    assert TABLE not in finished.crossing
+    assert finished.summary["local_state"] == "rebuilt"
+    test = finished.summary["test"]
+    # Known and withheld users alike are rebuilt.
+    assert test["loss"] != test["before"]["loss"]
+    withheld = finished.summary["withheld"]
+    assert withheld["loss"] != withheld["before"]["loss"]
+
+
+def test_a_store_of_another_model_is_refused(finished_run):
+    finished = finished_run("furl")
+    model = build_model(finished.data, METHODS["furl"], **{**SIZES, "user_dim": 4})
+    before = stored_rows(finished.path)
+    with pytest.raises(UserError, match=r"\[1, 3\] float32; this model's are .* \[1, 4\] float32"):
+        PrivateStore.open(finished.path / STORE, model.local_variables)
+    assert stored_rows(finished.path) == before
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("algorithm", "x"), ("local_state", "x"), ("execution", "x"), ("server_optimizer", "x")],
+)
+def test_wrong_options_are_refused(option, value):
+    with pytest.raises(ValueError, match=f"DocumentOptions: {option} must be one of .*{value!r}"):
+        DocumentOptions(**{option: value})
+
+
+def test_methods_are_phases():
+    def phases(name, **options):
+        options = DocumentOptions(
+            algorithm=name, local_epochs=2, private_epochs=3, max_steps=7, **options
+        )
+        algorithm = build_algorithm(name, options)
+        return algorithm.keeps, [(p.variables, p.epochs, p.max_steps) for p in algorithm.phases]
+
+    everything = ("all", 2, 7)
+    expected = {name: (name in KEEPING, [everything]) for name in METHODS}
+    head, body = phases("fed_rep")[1]
+    assert (head, body) == (("local", 3, 7), ("global", 2, 7))
+    expected["fed_rep"] = (True, [head, body])
+    assert {name: phases(name) for name in METHODS} == expected
+    for name in KEEPING:
+        assert phases(name, local_state="rebuilt") == (False, expected[name][1])
