@@ -29,6 +29,7 @@ QUICK = NextWordPreset(
         reconstruction_learning_rate=3.0,
         reconstruction_epochs=2,
         update_epochs=1,
+        max_update_norm=20.0,
         finetuning_learning_rate=0.3,
         finetuning_epochs=2,
         embedding_dim=64,
