@@ -56,6 +56,9 @@ flags.DEFINE_float("dropout_rate", 0.0, "Share of drawn users that drop out.", 0
 flags.DEFINE_float(
     "private_learning_rate", 0.3, "Rate of local variables and user embeddings.", lower_bound=0.0
 )
+flags.DEFINE_enum(
+    "rate_schedule", "constant", ["constant", "linear"], "Clients' rates; linear: they fall to 0."
+)
 flags.DEFINE_float("server_epsilon", 1e-3, "Epsilon of adam, yogi and adagrad.", lower_bound=0.0)
 flags.DEFINE_float(
     "server_initial_accumulator", 0.0, "Initial value of yogi and adagrad.", lower_bound=0.0
@@ -107,10 +110,11 @@ def main() -> None:
     )
     withheld = summary["withheld"]
     if withheld is not None:
+        area = f"; auc then {withheld['auc']:.4f}" if "auc" in withheld else ""
         print(
-            f"{withheld['num_clients']:,} users who never took part: {metric} "
-            f"{withheld['before'].get(metric, withheld['before']['accuracy']):.4f} before and "
-            f"{withheld[metric]:.4f} after they rebuild what they lack"
+            f"{withheld['num_clients']:,} users who never took part: accuracy "
+            f"{withheld['before']['accuracy']:.4f} before and {withheld['accuracy']:.4f} after "
+            f"they rebuild what they lack{area}"
         )
     print(
         f"{summary['rounds']} rounds in {summary['train_wall_seconds']:.1f} s, median round "

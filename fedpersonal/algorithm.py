@@ -7,10 +7,11 @@ rule. A new method is a new list of phases; `fedpersonal.algorithms` holds one f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Union
 
 from fedpersonal.data_parts import PARTS
+from fedpersonal.rate_schedule import ScaledOptimizer
 
 VARIABLES = ("global", "local", "all")
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")
@@ -98,6 +99,9 @@ class Algorithm:
         weighting: Weight of a client's update: `num_examples` of the last phase, or `uniform`.
         max_update_norm: Bound on the Euclidean norm of a client's whole update, which is scaled
             down to it; None for no bound.
+        rate_schedule: Maps the round's number, from 0, to the share of all learning rates, such as
+            `rate_schedule.LinearDecay`; None for constant rates. Evaluation knows no rounds: its
+            phases keep their rates.
     """
 
     name: str
@@ -105,6 +109,7 @@ class Algorithm:
     local_variables: str
     weighting: str = "num_examples"
     max_update_norm: float | None = None
+    rate_schedule: Callable[[Any], Any] | None = None
 
     def __post_init__(self):
         if self.max_update_norm is not None and not self.max_update_norm > 0:
@@ -120,6 +125,29 @@ class Algorithm:
     def keeps(self) -> bool:
         """Whether clients keep their local variables from round to round."""
         return self.local_variables == "kept"
+
+    def at_round(self, round_number: Any) -> Algorithm:
+        """Returns the algorithm with the learning rates of a round, an int32 tensor."""
+        if self.rate_schedule is None:
+            return self
+        factor = self.rate_schedule(round_number)
+        scaled: dict[int, ScaledOptimizer] = {}
+
+        def scale(optimizer: Any) -> ScaledOptimizer:
+            # One for each, since equal optimizers step together.
+            return scaled.setdefault(id(optimizer), ScaledOptimizer(optimizer, factor))
+
+        phases = tuple(
+            dataclasses.replace(
+                phase,
+                optimizer=scale(phase.optimizer),
+                optimizers={name: scale(other) for name, other in phase.optimizers.items()},
+            )
+            if isinstance(phase, GradientPhase)
+            else phase
+            for phase in self.phases
+        )
+        return dataclasses.replace(self, phases=phases, rate_schedule=None)
 
     def stateless_twin(self) -> Algorithm:
         """Returns the same phases with local variables that start afresh in every round."""

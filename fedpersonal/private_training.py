@@ -90,7 +90,7 @@ def build_private_packed_process(
     def member_work(weights, round_number, member):
         sums, local_values = train_and_sum(
             model,
-            algorithm,
+            algorithm.at_round(round_number),
             dict(weights.trainable),
             as_examples(model, member["examples"]),
             tf.stack([seed, round_number]),
@@ -175,7 +175,8 @@ def build_private_per_client_process(
         start = dict(weights.trainable)
         round_seed = tf.stack([seed, round_number])
         kept = as_kept(member["private"])
-        output = train_clients(model, algorithm, start, examples, round_seed, kept)
+        own = algorithm.at_round(round_number)
+        output = train_clients(model, own, start, examples, round_seed, kept)
         return collections.OrderedDict(
             update=client_updates(model, start, examples.rows, output),
             weight=output.weights[0],

@@ -76,7 +76,7 @@ def build_packed_process(
     def member_work(weights, round_number, member):
         sums, _ = train_and_sum(
             model,
-            algorithm,
+            algorithm.at_round(round_number),
             dict(weights.trainable),
             as_examples(model, member),
             tf.stack([seed, round_number]),
@@ -194,7 +194,8 @@ def _client_work_process(
     def client_work(weights, round_number, dataset):
         examples = examples_from_dataset(model, dataset)
         start = dict(weights.trainable)
-        output = train_clients(model, algorithm, start, examples, tf.stack([seed, round_number]))
+        own = algorithm.at_round(round_number)
+        output = train_clients(model, own, start, examples, tf.stack([seed, round_number]))
         updates = client_updates(model, start, examples.rows, output)
         return (
             tff.learning.templates.ClientResult(updates, output.weights[0]),

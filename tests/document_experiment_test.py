@@ -87,54 +87,84 @@ def read_table(path):
         return list(csv.DictReader(file))
 
 
+def learned(path):
+    """All metrics that do not depend on the machine's speed."""
+    rows = read_table(path / "metrics.csv")
+    return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+
 class Finished:
     """An experiment, and what it has written."""
 
     def __init__(self, experiment, path):
         self.experiment, self.data, self.path = experiment, experiment.data, path
         self.summary = json.loads((path / "summary.json").read_text())
-        self.clients = read_table(path / "per_client.csv")
+        self.clients, self.rounds = read_table(path / "per_client.csv"), learned(path)
         crossings = json.loads((path / "boundary.json").read_text())
         self.crossing = {row["name"].split(".")[-1] for row in crossings}
 
-    @property
-    def learned(self):
-        """All metrics that do not depend on the machine's speed."""
-        rows = read_table(self.path / "metrics.csv")
-        return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
-
     def seen(self):
         """The last weights, and what the users who train have kept, if they do."""
-        with open_run(self.experiment, RunFolder(self.path)) as (process, saved_in, seen_of):
-            result = run_rounds(
-                process=process,
-                cohort_fn=self.experiment.training.cohort_fn,
-                run_folder=RunFolder(self.path),
-                total_rounds=SMALL["total_rounds"],
-                saved_in=saved_in,
-                progress=False,
-            )
-            assert result.rounds_run == 0
-            return seen_of(result.state, self.data.train.client_ids)
+        result, seen = train(self.experiment, self.path)
+        assert result.rounds_run == 0
+        return seen
 
 
-def run(experiment, path):
+def train(experiment, path, *, rounds=SMALL["total_rounds"], evaluate=None):
+    """Runs the rounds that are left; returns what came of them, and what an evaluation sees."""
+    folder = RunFolder.open(path, {})
+    with open_run(experiment, folder) as (process, saved_in, seen_of):
+
+        def seen(state):
+            return seen_of(state, experiment.data.train.client_ids)
+
+        result = run_rounds(
+            process=process,
+            cohort_fn=experiment.training.cohort_fn,
+            run_folder=folder,
+            total_rounds=rounds,
+            evaluate_fn=evaluate and (lambda state, _: evaluate(*seen(state)).overall()),
+            rounds_per_eval=SMALL["rounds_per_eval"],
+            rounds_per_checkpoint=SMALL["rounds_per_checkpoint"],
+            saved_in=saved_in,
+            progress=False,
+        )
+        return result, seen(result.state)
+
+
+def run(experiment, path, *, stop_in=None):
+    """Runs a whole experiment, which Ctrl-C may stop in a round before."""
+    if stop_in is not None:
+        with pytest.raises(KeyboardInterrupt):
+            run(with_ctrl_c(experiment, stop_in), path)
+        assert len(read_table(path / "metrics.csv")) == stop_in - 1
     summary = run_experiment(experiment, RunFolder.open(path, {}), progress=False)
     finished = Finished(experiment, path)
     assert finished.summary == json.loads(json.dumps(summary))
     return finished
 
 
+def with_ctrl_c(experiment, round_number):
+    def cohort_fn(number):
+        if number == round_number:
+            raise KeyboardInterrupt
+        return experiment.training.cohort_fn(number)
+
+    training = dataclasses.replace(experiment.training, cohort_fn=cohort_fn)
+    return dataclasses.replace(experiment, training=training)
+
+
 @pytest.fixture(name="finished_run", scope="module")
 def _finished_run(data_of, tmp_path_factory):
-    """Runs a method once and returns what it has written."""
+    """Runs a method once, furl with an interruption, and returns what it has written."""
     finished = {}
 
     def finished_run(name):
         if name not in finished:
             options = DocumentOptions(algorithm=name, **SMALL)
             path = tmp_path_factory.mktemp(name)
-            finished[name] = run(build_experiment(data_of(name), options), path)
+            experiment = build_experiment(data_of(name), options)
+            finished[name] = run(experiment, path, stop_in=4 if name == "furl" else None)
         return finished[name]
 
     return finished_run
@@ -162,10 +192,10 @@ def test_every_method_runs_and_writes_it_down(finished_run, name):
     assert (test["loss"] != test["before"]["loss"]) == (name in KEEPING)
     assert test["loss"] < 1.05 * np.log(2 if name in CLICKS else 3)
 
-    assert [int(row["round"]) for row in finished.learned] == [1, 2, 3, 4]
-    evaluated = [bool(row["eval/accuracy"]) for row in finished.learned]
+    assert [int(row["round"]) for row in finished.rounds] == [1, 2, 3, 4]
+    evaluated = [bool(row["eval/accuracy"]) for row in finished.rounds]
     assert evaluated == [False, True, False, True]
-    losses = np.array([float(row["train/loss"]) for row in finished.learned])
+    losses = np.array([float(row["train/loss"]) for row in finished.rounds])
     assert np.isfinite(losses).all()
     counts = [int(row["num_examples"]) for row in finished.clients]
     assert counts == data.test.counts.tolist()
@@ -277,7 +307,7 @@ def test_results_are_those_of_a_keras_model(finished_run, name):
     validated = measured(
         scores_of(finished, data.validation), data.validation.labels, is_binary=data.is_binary
     )
-    last = finished.learned[-1]
+    last = finished.rounds[-1]
     for metric in ("loss", "accuracy"):
         assert float(last[f"eval/{metric}"]) == pytest.approx(validated[metric], rel=1e-4)
     if name == "fed_avg":
@@ -287,68 +317,31 @@ def test_results_are_those_of_a_keras_model(finished_run, name):
         assert found == pytest.approx(withheld, rel=1e-4, abs=1e-5)
 
 
-def assert_same_bits(finished, others):
-    assert finished.learned == others.learned
-    assert stored_rows(finished.path) == stored_rows(others.path)
-    assert finished.clients == others.clients
-    weights, other_weights = finished.seen()[0], others.seen()[0]
-    for name, value in weights.items():
-        np.testing.assert_array_equal(value, other_weights[name])
-
-
 def test_a_run_that_is_gone_on_with_is_the_same_to_the_bit(finished_run, tmp_path):
-    """Once it is stopped in a round, once it ends early and is given more rounds."""
-    at_once = finished_run("furl")
-    experiment = at_once.experiment
+    """After Ctrl-C in its last round as undisturbed, and as one that was first asked for less."""
+    twice = finished_run("furl")
+    experiment = twice.experiment
+    validate = experiment.known_users("validation", with_before=False)
+    once, prolonged = tmp_path / "once", tmp_path / "prolonged"
+    first, _ = train(experiment, prolonged, rounds=1)
+    assert len(stored_rows(prolonged)) == 5
+    second, _ = train(experiment, prolonged)
+    assert (first.rounds_run, second.rounds_run, second.resumed_from) == (1, 3, 1)
+    _, (weights, (known, _)) = train(experiment, once, evaluate=validate)
 
-    def stopping(round_number):
-        if round_number == 4:
-            raise KeyboardInterrupt
-        return experiment.training.cohort_fn(round_number)
-
-    training = dataclasses.replace(experiment.training, cohort_fn=stopping)
-    with pytest.raises(KeyboardInterrupt):
-        run(dataclasses.replace(experiment, training=training), tmp_path)
-    assert set(stored_rows(tmp_path)) < set(stored_rows(at_once.path))
-    assert len(read_table(tmp_path / "metrics.csv")) == 3
-    assert_same_bits(run(experiment, tmp_path), at_once)
-
-
-def test_more_rounds_may_be_asked_for(finished_run, tmp_path):
-    at_once = finished_run("furl")
-    folder = RunFolder.open(tmp_path, {})
-    for rounds in (1, 4):
-        with open_run(at_once.experiment, folder) as (process, saved_in, seen_of):
-            result = run_rounds(
-                process=process,
-                cohort_fn=at_once.experiment.training.cohort_fn,
-                run_folder=folder,
-                total_rounds=rounds,
-                saved_in=saved_in,
-                progress=False,
-            )
-            seen = seen_of(result.state, at_once.data.train.client_ids)
-    assert (result.rounds_run, result.resumed_from) == (3, 1)
-    assert stored_rows(tmp_path) == stored_rows(at_once.path)
-    for name, value in at_once.seen()[0].items():
-        np.testing.assert_array_equal(value, seen[0][name])
+    assert learned(once) == learned(twice.path)
+    rows = stored_rows(once)
+    assert rows == stored_rows(twice.path) == stored_rows(prolonged) and known.sum() == len(rows)
+    others = [twice.seen()[0], train(experiment, prolonged)[1][0]]
+    for name, value in weights.items():
+        for other in others:
+            np.testing.assert_array_equal(value, other[name])
 
 
 def test_executions_are_equal(finished_run, tmp_path):
     packed = finished_run("furl")
     options = dataclasses.replace(packed.experiment.options, execution="per_client")
-    experiment = build_experiment(packed.data, options)
-    folder = RunFolder.open(tmp_path, {})
-    with open_run(experiment, folder) as (process, saved_in, seen_of):
-        result = run_rounds(
-            process=process,
-            cohort_fn=experiment.training.cohort_fn,
-            run_folder=folder,
-            total_rounds=4,
-            saved_in=saved_in,
-            progress=False,
-        )
-        weights, (known, kept) = seen_of(result.state, packed.data.train.client_ids)
+    _, (weights, (known, kept)) = train(build_experiment(packed.data, options), tmp_path)
     packed_weights, (packed_known, packed_kept) = packed.seen()
     assert known.tolist() == packed_known.tolist()
     np.testing.assert_allclose(kept[TABLE], packed_kept[TABLE], rtol=1e-4, atol=1e-4)
@@ -358,16 +351,17 @@ def test_executions_are_equal(finished_run, tmp_path):
 
 
 def test_stateless_twins_keep_nothing(data_of, tmp_path):
-    options = DocumentOptions(algorithm="furl", local_state="rebuilt", **SMALL)
-    finished = run(build_experiment(data_of("furl"), options), tmp_path)
+    options = DocumentOptions(
+        algorithm="furl", local_state="rebuilt", **{**SMALL, "total_rounds": 2}
+    )
+    # Nobody is withheld.
+    data = dataclasses.replace(data_of("furl"), withheld=data_of("fed_per").withheld)
+    finished = run(build_experiment(data, options), tmp_path)
     assert not {STORE, EMBEDDINGS} & set(os.listdir(tmp_path))
-    assert TABLE not in finished.crossing
+    assert TABLE not in finished.crossing and "logits/kernel" in finished.crossing
     assert finished.summary["local_state"] == "rebuilt"
     test = finished.summary["test"]
-    # Known and withheld users alike are rebuilt.
-    assert test["loss"] != test["before"]["loss"]
-    withheld = finished.summary["withheld"]
-    assert withheld["loss"] != withheld["before"]["loss"]
+    assert test["loss"] != test["before"]["loss"]  # Training texts have rebuilt what it lacks.
 
 
 def test_a_store_of_another_model_is_refused(finished_run):

@@ -25,7 +25,7 @@ from fedpersonal.simulation import state_codec
 
 _DESCRIPTION = "description"
 _NAME = re.compile(r"round_(\d+)\.npz")
-_DAMAGE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
+DAMAGE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Checkpoints:
         for path in reversed(paths):
             try:
                 return Checkpoint(_round_of(path), read_state(path, like=like))
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 logging.warning("Checkpoint %s is damaged (%s).", path, error)
         if paths:
             raise UserError(f"No checkpoint in {self._folder} can be read; start a new folder.")

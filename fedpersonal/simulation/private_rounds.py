@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpersonal.errors import UserError
 from fedpersonal.private_store import PrivateStore, SavedRun
 from fedpersonal.private_values import private_of
 from fedpersonal.simulation import checkpoints
@@ -137,11 +138,20 @@ class StoreCheckpoints:
 
         Args:
             like: A state of the same process.
+
+        Raises:
+            UserError: If it is damaged.
         """
         saved = self._store.saved()
         if saved is None:
             return None
-        content = checkpoints.read_state(io.BytesIO(saved.state), like=like.server)
+        try:
+            content = checkpoints.read_state(io.BytesIO(saved.state), like=like.server)
+        except checkpoints.DAMAGE as error:
+            raise UserError(
+                f"private store {self._store.path}: the state of round {saved.round_number} is "
+                "damaged; give another folder."
+            ) from error
         state = PrivateState(saved.round_number, content["state"], {})
         return checkpoints.Checkpoint(saved.round_number, {**content, "state": state})
 

@@ -57,6 +57,7 @@ class DocumentOptions:
         client_batch_size: Texts a batch.
         client_learning_rate: SGD rate of the global variables.
         private_learning_rate: SGD rate of the local ones, and of a server's user embeddings.
+        rate_schedule: `constant` rates of clients, or `linear` ones, which fall to 0.
         server_optimizer: One of `SERVER_OPTIMIZERS`; the centralized methods have none.
         server_learning_rate: Its rate.
         server_epsilon: Epsilon of `adam`, `yogi` and `adagrad`.
@@ -88,6 +89,7 @@ class DocumentOptions:
     client_batch_size: int = 16
     client_learning_rate: float = 0.3
     private_learning_rate: float = 0.3
+    rate_schedule: str = "constant"
     server_optimizer: str = "sgd"
     server_learning_rate: float = 1.0
     server_epsilon: float = 1e-3
@@ -114,6 +116,7 @@ class DocumentOptions:
             ("algorithm", tuple(METHODS)),
             ("local_state", LOCAL_STATES),
             ("execution", ("packed", "per_client")),
+            ("rate_schedule", ("constant", "linear")),
             ("server_optimizer", SERVER_OPTIMIZERS),
         ):
             check_choice("DocumentOptions", option, getattr(self, option), choices)

@@ -20,6 +20,7 @@ from fedpersonal.algorithms.lg_fed_avg import lg_fed_avg
 from fedpersonal.metrics import binary_accuracy, class_accuracy
 from fedpersonal.models.document_classifier import count_characters, document_classifier
 from fedpersonal.partition import PartitionedModel
+from fedpersonal.rate_schedule import LinearDecay
 from fedpersonal.tasks.document_data import DocumentData
 
 USER_LAYER = "user_embedding"
@@ -101,20 +102,21 @@ def build_algorithm(name: str, options: Any) -> Algorithm:
         "weighting": options.weighting,
         "max_update_norm": options.max_update_norm,
     }
-    if name == "centralized":
-        return fed_avg(**shared)
     if name == "centralized_personalized":
-        return fed_avg(**shared, optimizers={USER_LAYER: private})
-    if name == "fed_avg":
-        return fed_avg(**shared)
-    if name == "fed_rep":
+        algorithm = fed_avg(**shared, optimizers={USER_LAYER: private})
+    elif name in ("centralized", "fed_avg"):
+        algorithm = fed_avg(**shared)
+    elif name == "fed_rep":
         algorithm = fed_rep(
             **shared, private_optimizer=private, private_epochs=options.private_epochs
         )
     else:
         build = {"furl": furl, "fed_per": fed_per, "lg_fed_avg": lg_fed_avg}[name]
         algorithm = build(**shared, private_optimizer=private)
-    return algorithm if options.local_state == "kept" else algorithm.stateless_twin()
+    if options.rate_schedule == "linear":
+        algorithm = dataclasses.replace(algorithm, rate_schedule=LinearDecay(options.total_rounds))
+    has_state = algorithm.keeps and options.local_state == "rebuilt"
+    return algorithm.stateless_twin() if has_state else algorithm
 
 
 def rebuilding_phases(options: Any) -> tuple[Phase, ...]:

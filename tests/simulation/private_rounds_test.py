@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.private_store import PrivateStore
+from fedpersonal.private_store import PrivateStore, SavedRun
 from fedpersonal.private_values import private_of
 from fedpersonal.simulation import loop, run_folder
 from fedpersonal.simulation.private_rounds import (
@@ -343,3 +343,11 @@ def test_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path):
     assert report["kills"] >= 80
     # Some kills came before the first commit, others after the last.
     assert {0, 4, 6} <= set(report["resumed_from"])
+
+
+def test_a_damaged_state_is_one_line(tmp_path):
+    with contextlib.closing(PrivateStore.open(tmp_path / "store", toy.VARIABLES)) as store:
+        store.commit({}, SavedRun(3, b"PK of something else"))
+        like = PrivateProcess(toy.Process(), store).initialize()
+        with pytest.raises(UserError, match="the state of round 3 is damaged"):
+            StoreCheckpoints(store).restore(like=like)

@@ -1,0 +1,58 @@
+"""Learning rates that change from round to round.
+
+Where few and unlike clients take part in a round, the global variables swing with whom was drawn,
+by as much as the rates let them; rates that shrink let them settle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearDecay:
+    """Learning rates that fall in a straight line, from the first round to the last.
+
+    Attributes:
+        total_rounds: Rounds until they reach `end`; from there on they stay.
+        end: Their share at the end, in [0, 1].
+    """
+
+    total_rounds: int
+    end: float = 0.0
+
+    def __post_init__(self):
+        if self.total_rounds < 1:
+            raise ValueError(
+                f"LinearDecay: total_rounds must be at least 1, not {self.total_rounds}."
+            )
+        if not 0.0 <= self.end <= 1.0:
+            raise ValueError(f"LinearDecay: end must be in [0, 1], not {self.end}.")
+
+    def __call__(self, round_number: tf.Tensor) -> tf.Tensor:
+        """Maps a round's number, from 0, to the share of the learning rates, float32."""
+        past = tf.minimum(tf.cast(round_number, tf.float32) / self.total_rounds, 1.0)
+        return 1.0 - (1.0 - self.end) * past
+
+
+class ScaledOptimizer:
+    """A TFF optimizer with its learning rate times a factor that is known at run time."""
+
+    def __init__(self, optimizer: Any, factor: tf.Tensor):
+        """Takes the optimizer, whose state holds its learning rate, and the factor."""
+        self._optimizer = optimizer
+        self._factor = factor
+
+    def initialize(self, specs: Any) -> Any:
+        """As the optimizer's own."""
+        state = self._optimizer.initialize(specs)
+        if "learning_rate" not in state:
+            raise ValueError(f"{self._optimizer} has no learning rate that can be scheduled.")
+        return {**state, "learning_rate": state["learning_rate"] * self._factor}
+
+    def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+        """As the optimizer's own."""
+        return self._optimizer.next(state, weights, gradients)
