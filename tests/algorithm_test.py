@@ -77,8 +77,8 @@ def test_rows_are_needed_where_global_variables_move():
             "'ridge': the last phase must be a GradientPhase",
         ),
         (
-            lambda: Algorithm("kept", (GradientPhase("all", "all", SGD),), "kept"),
-            "local_variables must be one of.*not 'kept'",
+            lambda: Algorithm("odd", (GradientPhase("all", "all", SGD),), "shared"),
+            "local_variables must be one of.*not 'shared'",
         ),
     ],
 )
