@@ -11,16 +11,22 @@ from fedpersonal.tasks.presets import Preset
 QUICK = Preset(
     "quick",
     DocumentOptions(
-        total_rounds=600,
-        client_batch_size=20,
-        client_learning_rate=0.5,
-        private_learning_rate=1.0,
+        total_rounds=400,
+        client_batch_size=64,
+        client_learning_rate=1.0,
+        private_learning_rate=3.0,
+        server_optimizer="adam",
+        server_learning_rate=0.01,
         reconstruction_learning_rate=1.0,
         reconstruction_epochs=10,
-        rounds_per_eval=100,
+        rounds_per_eval=50,
     ),
+    changes={
+        method: {"client_learning_rate": 0.5, "private_learning_rate": 10.0}
+        for method in ("centralized", "centralized_personalized")
+    },
 )
 # experiments/presets/reddit_paper.flags: the paper's ten users a round, an epoch each.
-PAPER = Preset("paper", dataclasses.replace(QUICK.options, total_rounds=4000, rounds_per_eval=400))
+PAPER = Preset("paper", dataclasses.replace(QUICK.options, total_rounds=2000, rounds_per_eval=100))
 
 PRESETS = {preset.name: preset for preset in (QUICK, PAPER)}
