@@ -168,7 +168,7 @@ def test_numbers_are_means_and_deviations_over_seeds(sweep):
         assert row["megabytes"] == 2.0 + place(DocumentOptions(algorithm=row["algorithm"]))
 
     lines = cells(markdown)
-    assert lines[0] == ["", "accuracy, paper", "measured", "MB a round"]
+    assert lines[0] == ["", "paper", "measured", "MB a round"]
     assert lines[2:6] == [
         ["Global Server", "28.93", "33.33 ± 4.16", "–"],
         ["Personalized Server", "66.13", "34.33 ± 4.16", "–"],
@@ -218,12 +218,12 @@ def test_clicks_are_measured_by_area(runs, tmp_path):
     asked = {**ASKED, "seeds": [0], "rows": table3.PAPER_ROWS}
     markdown = table3.run(choice_of("generated_clicks"), TINY, str(tmp_path), **asked)
     lines = cells(markdown)
-    assert lines[0][:3] == ["", "AUC, paper", "measured"]
+    assert lines[0][:3] == ["", "paper", "measured"]
     assert [line[1:3] for line in lines[2:6]] == [
-        ["57.75", "30.00 ± 0.00"],
-        ["65.60", "31.00 ± 0.00"],
-        ["57.24", "32.00 ± 0.00"],
-        ["65.63", "33.00 ± 0.00"],
+        ["57.75", "30.00"],
+        ["65.60", "31.00"],
+        ["57.24", "32.00"],
+        ["65.63", "33.00"],
     ]
     assert "a single seed, hence no standard deviation" in markdown
     assert "rank correlation of a user's click rate" in markdown

@@ -178,6 +178,7 @@ def _measure(row: Row, runs: Sequence[SummarizedRun], metric: str) -> dict[str, 
         "name": row.name,
         "algorithm": row.algorithm,
         "local_state": row.local_state,
+        "num_seeds": len(runs),
         "paper": _PAPER.get(row.algorithm, (None, None))[metric == "auc"]
         if row.local_state == "kept"
         else None,
@@ -310,17 +311,16 @@ def _tables(
     for row in measured:
         paper = "–" if row["paper"] is None else f"{row['paper']:.2f}"
         sent = f"{row['megabytes']:.2f}" if row["is_federated"] else "–"
-        rows.append([row["name"], paper, f"{row['test']:.2f} ± {row['test_sd']:.2f}", sent])
+        rows.append([row["name"], paper, _with_deviation(row, "test"), sent])
         if "withheld" in row:
             others.append(
-                [row["name"], f"{row['withheld']:.2f} ± {row['withheld_sd']:.2f}"]
-                + [f"{row['withheld_hurt']:.0f}"]
+                [row["name"], _with_deviation(row, "withheld")] + [f"{row['withheld_hurt']:.0f}"]
             )
-    name = "AUC" if metric == "auc" else "accuracy"
+    name = "AUC" if metric == "auc" else "Accuracy"
     tables = [
         f"{name} in per cent, on other texts of the users who train; and megabytes that a user "
         "receives and sends in a round:",
-        as_github_table(rows, ["", f"{name}, paper", "measured", "MB a round"]),
+        as_github_table(rows, ["", "paper", "measured", "MB a round"]),
         f"Without reading: a user's most frequent label {guesses['users_most_frequent']:.1f} % "
         f"right, the most frequent one of all {guesses['overall_most_frequent']:.1f} %.",
     ]
@@ -332,6 +332,12 @@ def _tables(
             as_github_table(others, ["", name, "hurt, %"]),
         ]
     return tables
+
+
+def _with_deviation(row: Mapping[str, Any], name: str) -> str:
+    """Returns a mean over seeds, and its standard deviation unless there is a single one."""
+    deviation = f" ± {row[f'{name}_sd']:.2f}" if row["num_seeds"] > 1 else ""
+    return f"{row[name]:.2f}{deviation}"
 
 
 def _agreement_notes(agreement: Mapping[str, Any] | None) -> list[str]:
