@@ -45,7 +45,7 @@ class GradientPhase:
     optimizer: Any
     epochs: int = 1
     max_steps: int | None = None
-    optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self):
         if isinstance(self.variables, str):

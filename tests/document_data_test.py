@@ -58,7 +58,7 @@ def test_every_text_is_in_one_part(documents):
 def test_features(documents):
     data = split_documents(documents, seed=0)
     for part in (data.train, data.validation, data.test, data.withheld):
-        assert part.features["text"].shape == (part.num_examples, 100)
+        assert part.features["text"].shape == (part.num_examples, 80)
         assert part.features["text"].dtype == part.features["user"].dtype == np.int32
         assert part.labels.dtype == np.int32
     users = data.test.features["user"]
