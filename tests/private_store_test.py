@@ -392,13 +392,18 @@ def test_a_folder_that_is_read_only_is_one_line():
         os.chmod(folder, 0o555)
         finished = run_program(f"""
 if os.geteuid() == 0:
-    os.setuid(65534)
+    try:
+        os.setuid(65534)
+    except OSError:  # There is nobody else in a sandbox.
+        sys.exit("root for ever")
 print(refused(PrivateStore.open, {folder + "/new.sqlite"!r}, USER))
 print(refused(PrivateStore.open, {folder + "/writable.sqlite"!r}, USER))
 print(refused(PrivateStore.open, {path!r}, USER))
 """)
         os.chmod(folder, 0o755)
         os.chmod(path, 0o644)
+        if "root for ever" in finished.stderr:
+            pytest.skip("root may write anywhere")
         missing, *others = finished.stdout.splitlines()
         assert missing == (
             f"private store {folder}/new.sqlite: it cannot be opened; its folder must exist and be "
