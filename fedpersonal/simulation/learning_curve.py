@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
+from fedpersonal.simulation.pictures import tidy_axes, write_picture
 
 _PANEL_INCHES = (4.6, 3.3)
 _PANELS_A_ROW = 3
@@ -57,8 +57,7 @@ def plot_learning_curve(
         ax.set_axis_off()
     if title:
         figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
-    with atomic_files.atomic_write(picture, "wb") as file:
-        figure.savefig(file, format="png", dpi=150)
+    write_picture(figure, picture)
 
 
 def _panels(table: pd.DataFrame) -> dict[str, list[str]]:
@@ -88,8 +87,7 @@ def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
     _leave_out_the_start(ax, table)
     _look_past_the_start(ax, table)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.spines[["top", "right"]].set_visible(False)
+    tidy_axes(ax)
     ax.tick_params(labelsize=9, colors=_GRAY)
     ax.legend(frameon=False, fontsize=9)
 

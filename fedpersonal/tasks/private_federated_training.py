@@ -10,7 +10,7 @@ import numpy as np
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.boundary import check_boundary
 from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.execution import client_datasets, deal_clients, pack_clients
+from fedpersonal.execution import client_datasets, deal_clients, pack_cohort
 from fedpersonal.partition import PartitionedModel
 from fedpersonal.private_training import (
     build_private_packed_process,
@@ -74,20 +74,16 @@ def build_private_training(
 
     def packed_cohort_fn(round_number: int) -> PrivateCohort:
         indices = sample(round_number)
+        members = pack_cohort(
+            model,
+            train,
+            indices,
+            clients=clients,
+            batch_size=batch_size,
+            touched_data=algorithm.touched_data,
+        )
         dealt = deal_clients(train.counts[indices], clients=clients)
-        members = [
-            pack_clients(
-                model,
-                train,
-                indices[places],
-                clients=clients,
-                batch_size=batch_size,
-                touched_data=algorithm.touched_data,
-            )
-            for places in dealt
-        ]
-        fill = [(0, clients - len(places)) for places in dealt]
-        places = [np.pad(p, width, constant_values=-1) for p, width in zip(dealt, fill)]
+        places = [np.pad(p, (0, clients - len(p)), constant_values=-1) for p in dealt]
         return PrivateCohort(train.client_ids[indices], members, places)
 
     return Training(process, packed_cohort_fn, check_boundary(model, process.next))
