@@ -39,8 +39,8 @@ def document_choice():
         label_column=FLAGS.label_column,
         time_column=FLAGS.time_column,
         num_labels=FLAGS.num_labels,
-        min_texts=FLAGS.min_comments,
-        max_texts=FLAGS.max_comments or None,
+        min_comments=FLAGS.min_comments,
+        max_comments=FLAGS.max_comments or None,
         withheld_users=FLAGS.withheld_users,
         text_length=FLAGS.text_length,
     )

@@ -56,8 +56,11 @@ flags.DEFINE_float("dropout_rate", 0.0, "Share of drawn users that drop out.", 0
 flags.DEFINE_float(
     "private_learning_rate", 0.3, "Rate of local variables and user embeddings.", lower_bound=0.0
 )
-flags.DEFINE_enum(
-    "rate_schedule", "constant", ["constant", "linear"], "Clients' rates; linear: they fall to 0."
+flags.DEFINE_integer(
+    "decay_rounds",
+    0,
+    "Rounds until the server's and private rates are 0; 0: constant.",
+    lower_bound=0,
 )
 flags.DEFINE_float("server_epsilon", 1e-3, "Epsilon of adam, yogi and adagrad.", lower_bound=0.0)
 flags.DEFINE_float(
@@ -76,7 +79,9 @@ flags.DEFINE_float("max_update_norm", 0.0, "Bound on a user's update; 0: none.",
 flags.DEFINE_integer("user_dim", 32, "Size of a user embedding.", lower_bound=1)
 flags.DEFINE_integer("character_dim", 32, "Size of a character embedding.", lower_bound=1)
 flags.DEFINE_integer("lstm_units", 32, "Units of each of the two LSTMs.", lower_bound=1)
-flags.DEFINE_multi_integer("hidden_units", [64], "Units of the hidden layers.", lower_bound=1)
+flags.DEFINE_multi_integer(
+    "hidden_units", [64], "Units of a hidden layer; 0: no such layer.", lower_bound=0
+)
 flags.DEFINE_enum("packing", "pooled", ["pooled", "stacked"], "How users of a member are executed.")
 
 _ZERO_MEANS_NONE = ("max_steps", "max_update_norm")
@@ -98,7 +103,7 @@ def main() -> None:
 
     values = {field.name: FLAGS[field.name].value for field in dataclasses.fields(DocumentOptions)}
     values.update({name: values[name] or None for name in _ZERO_MEANS_NONE})
-    values["hidden_units"] = tuple(values["hidden_units"])
+    values["hidden_units"] = tuple(units for units in values["hidden_units"] if units)
     experiment = build_experiment(choice.load(seed=FLAGS.seed), DocumentOptions(**values))
     folder = RunFolder.open(common_flags.run_folder_path(), common_flags.flag_values())
     summary = run_experiment(experiment, folder)

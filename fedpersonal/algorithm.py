@@ -7,11 +7,11 @@ rule. A new method is a new list of phases; `fedpersonal.algorithms` holds one f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Union
 
 from fedpersonal.data_parts import PARTS
-from fedpersonal.rate_schedule import ScaledOptimizer
+from fedpersonal.rate_schedule import ScheduledOptimizer
 
 VARIABLES = ("global", "local", "all")
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")
@@ -99,9 +99,6 @@ class Algorithm:
         weighting: Weight of a client's update: `num_examples` of the last phase, or `uniform`.
         max_update_norm: Bound on the Euclidean norm of a client's whole update, which is scaled
             down to it; None for no bound.
-        rate_schedule: Maps the round's number, from 0, to the share of all learning rates, such as
-            `rate_schedule.LinearDecay`; None for constant rates. Evaluation knows no rounds: its
-            phases keep their rates.
     """
 
     name: str
@@ -109,7 +106,6 @@ class Algorithm:
     local_variables: str
     weighting: str = "num_examples"
     max_update_norm: float | None = None
-    rate_schedule: Callable[[Any], Any] | None = None
 
     def __post_init__(self):
         if self.max_update_norm is not None and not self.max_update_norm > 0:
@@ -128,26 +124,25 @@ class Algorithm:
 
     def at_round(self, round_number: Any) -> Algorithm:
         """Returns the algorithm with the learning rates of a round, an int32 tensor."""
-        if self.rate_schedule is None:
-            return self
-        factor = self.rate_schedule(round_number)
-        scaled: dict[int, ScaledOptimizer] = {}
+        found: dict[int, Any] = {}
 
-        def scale(optimizer: Any) -> ScaledOptimizer:
+        def settle(optimizer: Any) -> Any:
+            if not isinstance(optimizer, ScheduledOptimizer):
+                return optimizer
             # One for each, since equal optimizers step together.
-            return scaled.setdefault(id(optimizer), ScaledOptimizer(optimizer, factor))
+            return found.setdefault(id(optimizer), optimizer.at_round(round_number))
 
         phases = tuple(
             dataclasses.replace(
                 phase,
-                optimizer=scale(phase.optimizer),
-                optimizers={name: scale(other) for name, other in phase.optimizers.items()},
+                optimizer=settle(phase.optimizer),
+                optimizers={name: settle(other) for name, other in phase.optimizers.items()},
             )
             if isinstance(phase, GradientPhase)
             else phase
             for phase in self.phases
         )
-        return dataclasses.replace(self, phases=phases, rate_schedule=None)
+        return dataclasses.replace(self, phases=phases)
 
     def stateless_twin(self) -> Algorithm:
         """Returns the same phases with local variables that start afresh in every round."""

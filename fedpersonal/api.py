@@ -5,7 +5,11 @@ Call `fedpersonal.runtime.start()` before this import: it silences TensorFlow, w
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.algorithms.fed_avg import fed_avg
+from fedpersonal.algorithms.fed_per import fed_per
 from fedpersonal.algorithms.fed_recon import fed_recon
+from fedpersonal.algorithms.fed_rep import fed_rep
+from fedpersonal.algorithms.furl import furl
+from fedpersonal.algorithms.lg_fed_avg import lg_fed_avg
 from fedpersonal.boundary import LocalVariableError, check_boundary
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.datasets.client_table import clients_from_table
@@ -15,7 +19,18 @@ from fedpersonal.evaluation import ClientResults, evaluate_clients, split_suppor
 from fedpersonal.execution import client_datasets, pack_cohort
 from fedpersonal.metrics import Metric
 from fedpersonal.partition import PartitionedModel
+from fedpersonal.private_store import PrivateStore
+from fedpersonal.private_training import (
+    build_private_packed_process,
+    build_private_per_client_process,
+)
 from fedpersonal.simulation.loop import run_rounds
+from fedpersonal.simulation.private_rounds import (
+    PrivateCohort,
+    PrivateProcess,
+    StoreCheckpoints,
+    read_kept,
+)
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.training import build_packed_process, build_per_client_process
@@ -29,18 +44,29 @@ __all__ = [
     "LocalVariableError",
     "Metric",
     "PartitionedModel",
+    "PrivateCohort",
+    "PrivateProcess",
+    "PrivateStore",
     "RidgePhase",
     "RunFolder",
+    "StoreCheckpoints",
     "UserError",
     "build_packed_process",
     "build_per_client_process",
+    "build_private_packed_process",
+    "build_private_per_client_process",
     "check_boundary",
     "client_datasets",
     "clients_from_table",
     "evaluate_clients",
     "fed_avg",
+    "fed_per",
     "fed_recon",
+    "fed_rep",
+    "furl",
+    "lg_fed_avg",
     "pack_cohort",
+    "read_kept",
     "run_rounds",
     "split_clients",
     "split_examples",

@@ -1,12 +1,13 @@
-"""Learning rates that change from round to round.
+"""Learning rates of clients that change from round to round.
 
-Where few and unlike clients take part in a round, the global variables swing with whom was drawn,
-by as much as the rates let them; rates that shrink let them settle.
+Constant rates leave every client's local variables where its last step threw them; rates that
+shrink let them settle.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -36,6 +37,33 @@ class LinearDecay:
         """Maps a round's number, from 0, to the share of the learning rates, float32."""
         past = tf.minimum(tf.cast(round_number, tf.float32) / self.total_rounds, 1.0)
         return 1.0 - (1.0 - self.end) * past
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledOptimizer:
+    """A TFF optimizer of a phase, whose learning rate depends on the round.
+
+    Outside a round, in evaluation, it has its full rate.
+
+    Attributes:
+        optimizer: The optimizer, whose state holds its learning rate.
+        schedule: Maps the round's number, from 0, to the share of the rate, such as `LinearDecay`.
+    """
+
+    optimizer: Any
+    schedule: Callable[[tf.Tensor], tf.Tensor]
+
+    def at_round(self, round_number: tf.Tensor) -> ScaledOptimizer:
+        """Returns the optimizer with the rate of a round, an int32 tensor."""
+        return ScaledOptimizer(self.optimizer, self.schedule(round_number))
+
+    def initialize(self, specs: Any) -> Any:
+        """As the optimizer's own."""
+        return self.optimizer.initialize(specs)
+
+    def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+        """As the optimizer's own."""
+        return self.optimizer.next(state, weights, gradients)
 
 
 class ScaledOptimizer:

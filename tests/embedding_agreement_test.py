@@ -96,7 +96,6 @@ def test_users_who_are_all_alike_agree_by_chance_only():
         (label_agreement, (LINE, [0, 1, 1]), 1, r"labels must have the shape \[4\], got \[3\]"),
         (label_agreement, (LINE, np.zeros([4, 1])), 1, r"labels .* \[4\], got \[4, 1\]"),
         (value_agreement, (LINE, [0, 1, np.nan, 1]), 1, "values must be finite, row 2 is not"),
-        (value_agreement, (LINE, [7, 7, 7, 7]), 1, "values must differ, they are all 7"),
     ],
 )
 def test_refuses(measure, arguments, k, message):

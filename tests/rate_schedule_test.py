@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import tensorflow_federated as tff
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.execution import client_datasets, pack_cohort
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.rate_schedule import LinearDecay, ScaledOptimizer
+from fedpersonal.rate_schedule import LinearDecay, ScaledOptimizer, ScheduledOptimizer
 from fedpersonal.training import build_packed_process, build_per_client_process
 
 OPTIMIZERS = {
@@ -65,9 +64,7 @@ def test_a_round_has_the_rates_of_its_number(make_dataset, packing):
     x = np.array([[1, 2], [3, -1], [2, 2]], np.float32)
     y = np.array([1, -1, 2], np.float32)
     dataset = make_dataset([({"x": x}, y)])
-    algorithm = dataclasses.replace(
-        fed_avg(client_optimizer=OPTIMIZERS["sgd"](0.1)), rate_schedule=LinearDecay(2)
-    )
+    algorithm = fed_avg(client_optimizer=ScheduledOptimizer(OPTIMIZERS["sgd"](0.1), LinearDecay(2)))
     if packing is None:
         process = build_per_client_process(model, algorithm, server_optimizer=SERVER)
         cohort = client_datasets(model, dataset, [0], batch_size=3)

@@ -321,6 +321,6 @@ def test_steps_are_as_many_as_asked_for_even_of_little_data():
 
 
 def test_the_spread_is_over_seeds():
-    assert table2.mean_and_deviation([0.5]) == (0.5, 0.0)
+    assert table2.mean_and_deviation([0.5]) == (0.5, None)
     mean, deviation = table2.mean_and_deviation([1.0, 2.0, 6.0])
     assert (mean, deviation) == (3.0, pytest.approx(np.std([1, 2, 6], ddof=1)))

@@ -20,8 +20,8 @@ def read_documents(
     label_column: str = "context",
     time_column: str | None = "time",
     num_labels: int | None = 100,
-    min_texts: int = 15,
-    max_texts: int | None = None,
+    min_comments: int = 15,
+    max_comments: int | None = None,
     name: str | None = None,
 ) -> Documents:
     """Reads the labelled texts of a .csv, .tsv or .jsonl file (or .json), gzipped or not.
@@ -39,8 +39,8 @@ def read_documents(
             The default may be missing from the file, any other name may not.
         num_labels: How many labels to keep, the most frequent, >= 2; None if they are 0 or 1,
             of which `DocumentFilter` knows other spellings.
-        min_texts: Users with fewer texts of these labels are left out, >= 1.
-        max_texts: Users with more are left out, too, >= `min_texts`; None for no such limit.
+        min_comments: Users with fewer texts of these labels are left out, >= 1.
+        max_comments: Users with more are left out, too, >= `min_comments`; None for no such limit.
         name: What to call the documents; None for the file's name without its extensions.
 
     Returns:
@@ -51,7 +51,9 @@ def read_documents(
             column, has no row to be used, fewer labels than `num_labels`, or no user who has as
             many texts as wanted.
     """
-    wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
+    wanted = DocumentFilter(
+        num_labels=num_labels, min_comments=min_comments, max_comments=max_comments
+    )
     path = os.fspath(path)
     columns = (user_column, text_column, label_column)
     table = read_text_table(path, columns, time_column=time_column)

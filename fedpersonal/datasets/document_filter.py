@@ -25,24 +25,24 @@ class DocumentFilter:
         num_labels: How many labels to keep, >= 2: the most frequent, of equally frequent ones
             the alphabetically first. None for labels that are 0 or 1, also written 0.0 and 1.0,
             or false and true in any case.
-        min_texts: Users with fewer texts of these labels are left out, >= 1.
-        max_texts: Users with more are left out, too, >= `min_texts`; None for no such limit.
+        min_comments: Users with fewer texts of these labels are left out, >= 1.
+        max_comments: Users with more are left out, too, >= `min_comments`; None for no such limit.
 
     Raises:
         UserError: If an option is out of range.
     """
 
     num_labels: int | None
-    min_texts: int
-    max_texts: int | None = None
+    min_comments: int
+    max_comments: int | None = None
 
     def __post_init__(self):
         """Checks the fields."""
         if self.num_labels is not None:
             check_count("num_labels", self.num_labels, minimum=2)
-        check_count("min_texts", self.min_texts, minimum=1)
-        if self.max_texts is not None:
-            check_count("max_texts", self.max_texts, minimum=self.min_texts)
+        check_count("min_comments", self.min_comments, minimum=1)
+        if self.max_comments is not None:
+            check_count("max_comments", self.max_comments, minimum=self.min_comments)
 
     def documents(
         self,
@@ -85,20 +85,20 @@ class DocumentFilter:
         labelled = row_labels >= 0
 
         counts = np.bincount(users.codes[labelled], minlength=len(users.categories))
-        few = counts < self.min_texts
-        many = np.zeros_like(few) if self.max_texts is None else counts > self.max_texts
+        few = counts < self.min_comments
+        many = np.zeros_like(few) if self.max_comments is None else counts > self.max_comments
         kept = ~(few | many)
         if not kept.any():
-            limit = "" if self.max_texts is None else f" to max_texts={self.max_texts}"
+            limit = "" if self.max_comments is None else f" to max_comments={self.max_comments}"
             raise UserError(
-                f"no user has min_texts={self.min_texts}{limit} texts of these labels; the most"
-                f" that one has is {counts.max(initial=0)}"
+                f"no user has min_comments={self.min_comments}{limit} texts of these labels; the "
+                f"most that one has is {counts.max(initial=0)}"
             )
         report = collections.Counter(report)
         report[others] = int((~labelled).sum())
-        report[f"users with fewer than {self.min_texts} texts"] = int(few.sum())
+        report[f"users with fewer than {self.min_comments} texts"] = int(few.sum())
         report["texts of these users"] = int(counts[few].sum())
-        report[f"users with more than {self.max_texts} texts"] = int(many.sum())
+        report[f"users with more than {self.max_comments} texts"] = int(many.sum())
         report["texts of those users"] = int(counts[many].sum())
 
         rows = np.flatnonzero(labelled & kept[users.codes])

@@ -139,8 +139,10 @@ def _texts(
         values.append(row[name])
     values += [row.get(name) for name in optional]
     for i, value in enumerate(values):
-        if isinstance(value, (bool, list, dict)):
+        if isinstance(value, (list, dict)):
             raise _BadLine(f"{[*required, *optional][i]!r} is not text")
+        # JSON's true and false are labels of 1 and 0.
+        value = int(value) if isinstance(value, bool) else value
         values[i] = "" if value is None else str(value)
         try:
             values[i].encode()

@@ -22,8 +22,8 @@ def load_reddit(
     data_dir: str | os.PathLike | None = None,
     *,
     num_labels: int = 256,
-    min_texts: int = 150,
-    max_texts: int | None = 500,
+    min_comments: int = 150,
+    max_comments: int | None = 500,
     download: bool = False,
 ) -> Documents:
     """Loads `reddit` of TensorFlow Datasets, whose labels are the subreddits.
@@ -36,8 +36,8 @@ def load_reddit(
     Args:
         data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
         num_labels: How many subreddits to keep, the most frequent, >= 2.
-        min_texts: Users with fewer posts there are left out, >= 1.
-        max_texts: Users with more are left out, too, >= `min_texts`; None for no such limit.
+        min_comments: Users with fewer posts there are left out, >= 1.
+        max_comments: Users with more are left out, too, >= `min_comments`; None for no such limit.
         download: Whether to download (3 GB) and prepare (18 GB) the data if it is not there.
 
     Returns:
@@ -48,7 +48,9 @@ def load_reddit(
         UserError: If an option is out of range, TensorFlow Datasets or its data is missing, the
             data cannot be prepared, or has too few labels or no user with so many texts.
     """
-    wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
+    wanted = DocumentFilter(
+        num_labels=num_labels, min_comments=min_comments, max_comments=max_comments
+    )
     read = open_tfds(
         "reddit",
         title="Reddit",

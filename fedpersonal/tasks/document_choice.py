@@ -28,8 +28,8 @@ class DocumentChoice:
         label_column: Of the table: classes, or 0 and 1 where `num_labels` is 0.
         time_column: Of the table; may be missing.
         num_labels: The most frequent labels that are kept, or 0 for a label of 0 or 1.
-        min_texts: Users with fewer are left out.
-        max_texts: Users with more are left out; None for no bound.
+        min_comments: Users with fewer are left out.
+        max_comments: Users with more are left out; None for no bound.
         withheld_users: Share of the users who never take part.
         text_length: Characters of a text that are read.
     """
@@ -41,8 +41,8 @@ class DocumentChoice:
     label_column: str = "context"
     time_column: str = "time"
     num_labels: int = 100
-    min_texts: int = 15
-    max_texts: int | None = None
+    min_comments: int = 15
+    max_comments: int | None = None
     withheld_users: float = 0.1
     text_length: int = 80
 
@@ -133,8 +133,8 @@ def _load(choice: DocumentChoice) -> Documents:
         return load_reddit(
             choice.path,
             num_labels=choice.num_labels,
-            min_texts=choice.min_texts,
-            max_texts=choice.max_texts,
+            min_comments=choice.min_comments,
+            max_comments=choice.max_comments,
             download=True,
         )
     return read_documents(
@@ -144,6 +144,6 @@ def _load(choice: DocumentChoice) -> Documents:
         label_column=choice.label_column,
         time_column=choice.time_column,
         num_labels=choice.num_labels or None,
-        min_texts=choice.min_texts,
-        max_texts=choice.max_texts,
+        min_comments=choice.min_comments,
+        max_comments=choice.max_comments,
     )

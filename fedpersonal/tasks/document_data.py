@@ -66,8 +66,9 @@ def split_documents(
         seed: Seed of all splits.
 
     Raises:
-        UserError: If an option is out of range, there are fewer than 10 users, or none of those
-            known has the 5 texts of which one can be held out.
+        UserError: If an option is out of range, there are fewer than 10 users, none of those known
+            has the 5 texts of which one can be held out, or the test texts have but one of two
+            labels.
     """
     check_count("text_length", text_length, minimum=1)
     if not 0.0 <= withheld_users <= 0.9:
@@ -84,6 +85,11 @@ def split_documents(
     train, validation, test = split_examples(texts.subset(np.sort(known)), seed=seed, ordered=False)
     if not test.num_examples:
         raise UserError(f"no user of {documents.name} has 5 texts, of which one can be held out")
+    if documents.is_binary and len(np.unique(test.labels)) < 2:
+        raise UserError(
+            f"the {test.num_examples} test texts of {documents.name} all have the same label, "
+            "which leaves nothing to rank; more texts are needed"
+        )
     characters = build_characters(train.features["text"], num_characters=num_characters)
 
     def encode(part: ClientDataset, users: np.ndarray) -> ClientDataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -57,9 +58,10 @@ class DocumentOptions:
         client_batch_size: Texts a batch.
         client_learning_rate: SGD rate of the global variables.
         private_learning_rate: SGD rate of the local ones, and of a server's user embeddings.
-        rate_schedule: `constant` rates of clients, or `linear` ones, which fall to 0.
         server_optimizer: One of `SERVER_OPTIMIZERS`; the centralized methods have none.
         server_learning_rate: Its rate.
+        decay_rounds: Rounds over which the rates of the server (also a centralized method's) and
+            of kept local variables fall to 0; 0 for constant rates.
         server_epsilon: Epsilon of `adam`, `yogi` and `adagrad`.
         server_initial_accumulator: Initial preconditioner of `yogi` and `adagrad`.
         local_epochs: Passes over a user's texts.
@@ -89,9 +91,9 @@ class DocumentOptions:
     client_batch_size: int = 16
     client_learning_rate: float = 0.3
     private_learning_rate: float = 0.3
-    rate_schedule: str = "constant"
     server_optimizer: str = "sgd"
     server_learning_rate: float = 1.0
+    decay_rounds: int = 0
     server_epsilon: float = 1e-3
     server_initial_accumulator: float = 0.0
     local_epochs: int = 1
@@ -116,10 +118,14 @@ class DocumentOptions:
             ("algorithm", tuple(METHODS)),
             ("local_state", LOCAL_STATES),
             ("execution", ("packed", "per_client")),
-            ("rate_schedule", ("constant", "linear")),
             ("server_optimizer", SERVER_OPTIMIZERS),
         ):
             check_choice("DocumentOptions", option, getattr(self, option), choices)
+        if 0 < self.decay_rounds < self.total_rounds:
+            raise ValueError(
+                f"DocumentOptions: decay_rounds={self.decay_rounds} must be 0 or at "
+                f"least total_rounds={self.total_rounds}: the rounds after it would change nothing."
+            )
 
     @property
     def method(self) -> Method:
@@ -212,7 +218,9 @@ def build_experiment(data: DocumentData, options: DocumentOptions) -> DocumentEx
             model,
             algorithm,
             train,
-            server_optimizer=build_server_optimizer("sgd", learning_rate=1.0),
+            server_optimizer=build_server_optimizer(
+                "sgd", learning_rate=1.0, decay_rounds=options.decay_rounds
+            ),
             # As many examples a round as federated rounds have on average.
             rounds_per_epoch=max(1, round(train.num_clients / clients_per_round)),
             packing=options.packing,
@@ -229,6 +237,7 @@ def build_experiment(data: DocumentData, options: DocumentOptions) -> DocumentEx
             learning_rate=options.server_learning_rate,
             epsilon=options.server_epsilon,
             initial_accumulator=options.server_initial_accumulator,
+            decay_rounds=options.decay_rounds,
         ),
         sample=ClientSampler(
             num_clients=train.num_clients,
@@ -349,9 +358,13 @@ def _test_withheld(experiment: DocumentExperiment, result: LoopResult) -> dict[s
 
 
 def _auc(results: ClientResults, query: ClientDataset) -> dict[str, float]:
-    """Returns the area under the ROC curve of all clients' examples together, as `auc`."""
+    """Returns the area under the ROC curve of all clients' examples together, as `auc`.
+
+    Nothing where their labels are all the same.
+    """
     is_real = np.arange(results.predictions.shape[1]) < query.counts[:, np.newaxis]
-    return {"auc": auc(query.labels, results.predictions[is_real])}
+    area = auc(query.labels, results.predictions[is_real])
+    return {} if math.isnan(area) else {"auc": area}
 
 
 def _write_embeddings(experiment: DocumentExperiment, run_folder: RunFolder, seen: tuple) -> None:

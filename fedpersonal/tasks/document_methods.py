@@ -20,7 +20,7 @@ from fedpersonal.algorithms.lg_fed_avg import lg_fed_avg
 from fedpersonal.metrics import binary_accuracy, class_accuracy
 from fedpersonal.models.document_classifier import count_characters, document_classifier
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.rate_schedule import LinearDecay
+from fedpersonal.rate_schedule import LinearDecay, ScheduledOptimizer
 from fedpersonal.tasks.document_data import DocumentData
 
 USER_LAYER = "user_embedding"
@@ -95,6 +95,8 @@ def build_algorithm(name: str, options: Any) -> Algorithm:
     """
     sgd = tff.learning.optimizers.build_sgdm
     private = sgd(options.private_learning_rate)
+    if options.decay_rounds and METHODS[name].is_federated:
+        private = ScheduledOptimizer(private, LinearDecay(options.decay_rounds))
     shared = {
         "client_optimizer": sgd(options.client_learning_rate),
         "epochs": options.local_epochs,
@@ -113,8 +115,6 @@ def build_algorithm(name: str, options: Any) -> Algorithm:
     else:
         build = {"furl": furl, "fed_per": fed_per, "lg_fed_avg": lg_fed_avg}[name]
         algorithm = build(**shared, private_optimizer=private)
-    if options.rate_schedule == "linear":
-        algorithm = dataclasses.replace(algorithm, rate_schedule=LinearDecay(options.total_rounds))
     has_state = algorithm.keeps and options.local_state == "rebuilt"
     return algorithm.stateless_twin() if has_state else algorithm
 

@@ -8,6 +8,7 @@ how embeddings that mean the same may differ between two trainings.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -88,17 +89,17 @@ def value_agreement(embeddings: npt.ArrayLike, values: npt.ArrayLike, *, k: int 
 
     Returns:
         Spearman's rank correlation of a user's value with the mean value of the `k` nearest
-        neighbours; NaN where all those means are equal.
+        neighbours; NaN where all values or all those means are equal.
 
     Raises:
         UserError: If the embedding or a value is not finite, there are not more than `k` users,
-            values are not as many, or they are all equal.
+            or values are not as many.
     """
     embeddings = check_embeddings("embeddings", embeddings)
     values = check_numbers("values", values, len(embeddings))
-    if np.ptp(values) == 0:
-        raise UserError(f"values must differ, they are all {values[0]:g}")
     means = values[_neighbours(embeddings, k)].mean(axis=1)
+    if np.ptp(values) == 0 or np.ptp(means) == 0:
+        return Agreement(math.nan, 0.0)
     return Agreement(float(spearmanr(values, means)[0]), 0.0)
 
 

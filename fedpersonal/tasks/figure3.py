@@ -25,6 +25,7 @@ from fedpersonal.tasks.summarized_runs import SummarizedRun
 from fedpersonal.tasks.sweep import (
     as_github_table,
     mean_and_deviation,
+    with_deviation,
     write_csv,
     write_json,
     write_text,
@@ -281,11 +282,11 @@ def _tables(points: pd.DataFrame, data: str) -> list[str]:
             base, base_sd = mean_and_deviation(
                 (100 * line.groupby("seed")["base_accuracy"].first()).tolist()
             )
-            rows.append([task, f"{base:.1f} ± {base_sd:.1f}"])
+            rows.append([task, with_deviation(base, base_sd, digits=1)])
             for steps in panel.steps:
                 relative = (100 * line[line["steps"] == steps]["relative_accuracy"]).tolist()
                 mean, deviation = mean_and_deviation(relative)
-                rows[-1].append(f"{mean:.1f} ± {deviation:.1f}")
+                rows[-1].append(with_deviation(mean, deviation, digits=1))
         parts += [
             f"Accuracy in per cent of the base's, by {panel.title} (of {data}, targets that are "
             "out of vocabulary or the end of a sentence are not counted):",

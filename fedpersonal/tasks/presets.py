@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+_ROUNDS = ("total_rounds", "rounds_per_eval", "decay_rounds")
+
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
@@ -27,13 +29,13 @@ class Preset:
 
         Args:
             algorithm: The method.
-            scale_rounds: Factor of the rounds, and of the rounds between evaluations.
+            scale_rounds: Factor of the rounds: all, between evaluations, and of the decay.
             **own: Options such as the seed.
         """
         changes = {**self.changes.get(algorithm, {}), **own, "algorithm": algorithm}
         options = dataclasses.replace(self.options, **changes)
-        return dataclasses.replace(
-            options,
-            total_rounds=max(1, round(scale_rounds * options.total_rounds)),
-            rounds_per_eval=max(1, round(scale_rounds * options.rounds_per_eval)),
-        )
+        rounds = {name: getattr(options, name, 0) for name in _ROUNDS}
+        scaled = {
+            name: max(1, round(scale_rounds * count)) for name, count in rounds.items() if count
+        }
+        return dataclasses.replace(options, **scaled)

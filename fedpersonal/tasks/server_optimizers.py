@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import check_choice
@@ -12,7 +13,12 @@ SERVER_OPTIMIZERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 
 
 def build_server_optimizer(
-    name: str, *, learning_rate: float, epsilon: float = 1e-3, initial_accumulator: float = 0.0
+    name: str,
+    *,
+    learning_rate: float,
+    epsilon: float = 1e-3,
+    initial_accumulator: float = 0.0,
+    decay_rounds: int = 0,
 ) -> Any:
     """Returns a `tff.learning.optimizers.Optimizer`.
 
@@ -22,22 +28,32 @@ def build_server_optimizer(
         learning_rate: Its rate.
         epsilon: Of `adam`, `yogi` and `adagrad`: added to the preconditioner's root.
         initial_accumulator: Initial preconditioner of `yogi` and `adagrad`.
+        decay_rounds: Rounds over which the rate falls in a straight line to 0, or 0 for a constant
+            rate. Where few and unlike clients take part in a round, the global variables swing
+            with whom was drawn, by as much as the rate lets them; with one that falls they settle,
+            and what clients keep fits them.
     """
     check_choice("build_server_optimizer", "name", name, SERVER_OPTIMIZERS)
     optimizers = tff.learning.optimizers
-    if name == "sgd":
-        return optimizers.build_sgdm(learning_rate)
-    if name == "momentum":
-        return optimizers.build_sgdm(learning_rate, momentum=0.9)
-    if name == "adam":
-        return optimizers.build_adam(learning_rate, epsilon=epsilon)
-    if name == "yogi":
-        return optimizers.build_yogi(
+    optimizer = {
+        "sgd": lambda: optimizers.build_sgdm(learning_rate),
+        "momentum": lambda: optimizers.build_sgdm(learning_rate, momentum=0.9),
+        "adam": lambda: optimizers.build_adam(learning_rate, epsilon=epsilon),
+        "yogi": lambda: optimizers.build_yogi(
             learning_rate,
             beta_2=0.99,
             epsilon=epsilon,
             initial_preconditioner_value=initial_accumulator,
-        )
-    return optimizers.build_adagrad(
-        learning_rate, initial_preconditioner_value=initial_accumulator, epsilon=epsilon
-    )
+        ),
+        "adagrad": lambda: optimizers.build_adagrad(
+            learning_rate, initial_preconditioner_value=initial_accumulator, epsilon=epsilon
+        ),
+    }[name]()
+    if not decay_rounds:
+        return optimizer
+
+    def rate_at(round_number: Any) -> tf.Tensor:
+        past = tf.cast(round_number, tf.float32) / decay_rounds
+        return learning_rate * tf.maximum(1.0 - past, 0.0)
+
+    return optimizers.schedule_learning_rate(optimizer, rate_at)

@@ -19,10 +19,15 @@ from fedpersonal.simulation.run_config import settle
 from fedpersonal.tasks.child_process import run_in_child
 
 
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean and the standard deviation over seeds, 0 for a single one."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Returns the mean and the standard deviation over seeds, None for a single one."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
     return statistics.mean(values), deviation
+
+
+def with_deviation(mean: float, deviation: float | None, *, digits: int) -> str:
+    """Formats a mean over seeds, and its standard deviation unless there is a single seed."""
+    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
 
 
 def as_github_table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:

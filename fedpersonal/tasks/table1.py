@@ -15,7 +15,13 @@ from fedpersonal.tasks.rating_experiment import (
     build_experiment,
     run_experiment,
 )
-from fedpersonal.tasks.sweep import as_github_table, mean_and_deviation, write_json, write_text
+from fedpersonal.tasks.sweep import (
+    as_github_table,
+    mean_and_deviation,
+    with_deviation,
+    write_json,
+    write_text,
+)
 
 # The paper gives no hyperparameters for its baselines; these were chosen on validation ratings of
 # seen users (docs/movielens.md).
@@ -112,10 +118,10 @@ def as_markdown(table: Sequence[dict[str, Any]], dataset: str, num_seeds: int) -
         [
             row["name"],
             f"{row['paper_rmse']:.3f}",
-            f"{row['rmse']:.3f} ± {row['rmse_sd']:.3f}",
+            with_deviation(row["rmse"], row["rmse_sd"], digits=3),
             f"{row['rmse_difference']:+.3f}",
             f"{row['paper_accuracy']:.1f}",
-            f"{row['accuracy']:.1f} ± {row['accuracy_sd']:.1f}",
+            with_deviation(row["accuracy"], row["accuracy_sd"], digits=1),
             f"{row['accuracy_difference']:+.1f}",
         ]
         for row in table

@@ -11,7 +11,13 @@ from fedpersonal.errors import UserError
 from fedpersonal.tasks.next_word_methods import METHODS
 from fedpersonal.tasks.next_word_runs import METRIC, METRIC_AMONG_KNOWN, NextWordRun, complete
 from fedpersonal.tasks.presets import Preset
-from fedpersonal.tasks.sweep import as_github_table, mean_and_deviation, write_json, write_text
+from fedpersonal.tasks.sweep import (
+    as_github_table,
+    mean_and_deviation,
+    with_deviation,
+    write_json,
+    write_text,
+)
 from fedpersonal.tasks.text_choice import TextChoice
 
 VOCAB_SIZES = (1_000, 5_000, 10_000)
@@ -339,7 +345,7 @@ def _coverage(plan: Plan, size: int) -> float | None:
 
 
 def _with_deviation(cell: Mapping[str, Any], name: str) -> str:
-    return f"{cell[name]:.1f} ± {cell[f'{name}_sd']:.1f}"
+    return with_deviation(cell[name], cell[f"{name}_sd"], digits=1)
 
 
 def _sent(communication: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from fedpersonal.tasks.summarized_runs import SummarizedRun
 from fedpersonal.tasks.sweep import (
     as_github_table,
     mean_and_deviation,
+    with_deviation,
     write_csv,
     write_json,
     write_text,
@@ -185,7 +186,7 @@ def _measure(row: Row, runs: Sequence[SummarizedRun], metric: str) -> dict[str, 
     }
     measured["test"], measured["test_sd"] = mean_and_deviation(tests)
     withheld = [summary["withheld"] for summary in summaries]
-    if None not in withheld:
+    if all(results is not None and metric in results for results in withheld):
         for name, values in (
             ("withheld", [100 * w[metric] for w in withheld]),
             ("withheld_hurt", [100 * (w["share_hurt"] or 0.0) for w in withheld]),
@@ -335,9 +336,7 @@ def _tables(
 
 
 def _with_deviation(row: Mapping[str, Any], name: str) -> str:
-    """Returns a mean over seeds, and its standard deviation unless there is a single one."""
-    deviation = f" ± {row[f'{name}_sd']:.2f}" if row["num_seeds"] > 1 else ""
-    return f"{row[name]:.2f}{deviation}"
+    return with_deviation(row[name], row[f"{name}_sd"], digits=2)
 
 
 def _agreement_notes(agreement: Mapping[str, Any] | None) -> list[str]:

@@ -54,7 +54,7 @@ _ROWS = [
 
 
 def test_frequent_labels_and_users_with_enough_of_them(tmp_path):
-    documents = read_documents(_write(tmp_path / "mine.jsonl", _ROWS), num_labels=2, min_texts=2)
+    documents = read_documents(_write(tmp_path / "mine.jsonl", _ROWS), num_labels=2, min_comments=2)
     # Equally frequent are art and zoo; as often as al's 2 come text 3 and text 5, in this order.
     assert documents.label_names.tolist() == ["sea", "art"]
     assert _written(documents) == {
@@ -71,7 +71,7 @@ def test_frequent_labels_and_users_with_enough_of_them(tmp_path):
 
 def test_times_are_numbers_and_users_may_have_too_many_texts(tmp_path):
     path = _write(tmp_path / "mine.jsonl", _ROWS)
-    documents = read_documents(path, num_labels=3, min_texts=2, max_texts=3, name="own")
+    documents = read_documents(path, num_labels=3, min_comments=2, max_comments=3, name="own")
     assert _written(documents) == {
         "al": [("text 4", "sea"), ("text 3", "sea"), ("text 5", "art")],
         "bo": [("text 0", "zoo"), ("text 1", "sea")],
@@ -84,7 +84,7 @@ def test_times_are_numbers_and_users_may_have_too_many_texts(tmp_path):
         "users with more than 3 texts": 1,
         "texts of those users": 4,
     }
-    untimed = read_documents(path, num_labels=3, min_texts=2, max_texts=3, time_column=None)
+    untimed = read_documents(path, num_labels=3, min_comments=2, max_comments=3, time_column=None)
     assert [text for text, _ in _written(untimed)["al"]] == ["text 3", "text 4", "text 5"]
 
 
@@ -92,7 +92,7 @@ def test_binary_labels(tmp_path):
     values = ["0", 1, "1.0", 0.0, "True", "false", " FALSE ", "2", "yes", "", None]
     rows = [("al", value, time) for time, value in enumerate(values)]
     path = _write(tmp_path / "t.jsonl", rows, label="clicked")
-    documents = read_documents(path, label_column="clicked", num_labels=None, min_texts=1)
+    documents = read_documents(path, label_column="clicked", num_labels=None, min_comments=1)
     assert documents.is_binary
     assert documents.labels.tolist() == [0, 1, 1, 0, 1, 0, 0]
     assert documents.report == {
@@ -114,7 +114,7 @@ def test_what_is_left_out_is_counted(tmp_path):
         b"al,when?,x,yesterday\n"
         b"al,last,y,7\n"
     )
-    documents = read_documents(path, num_labels=2, min_texts=2)
+    documents = read_documents(path, num_labels=2, min_comments=2)
     assert _written(documents) == {"al": [("first", "x"), ("last", "y")]}
     assert documents.report == {
         "lines left out: not UTF-8": 1,
@@ -135,12 +135,12 @@ def test_what_is_left_out_is_counted(tmp_path):
         (
             "user,text,context\na,b,x\na,c,y\n",
             {"num_labels": 2},
-            ": no user has min_texts=15 texts of these labels; the most that one has is 2$",
+            ": no user has min_comments=15 texts of these labels; the most that one has is 2$",
         ),
         (
             "user,text,context\na,b,x\na,c,y\n",
-            {"num_labels": 2, "min_texts": 1, "max_texts": 1},
-            ": no user has min_texts=1 to max_texts=1 texts of these labels; .* one has is 2$",
+            {"num_labels": 2, "min_comments": 1, "max_comments": 1},
+            ": no user has min_comments=1 to max_comments=1 texts of .* one has is 2$",
         ),
         (
             "user,text,context\na,b,x\na,c,y\n",
@@ -162,8 +162,8 @@ def test_a_file_of_no_use_is_refused_in_one_line(tmp_path, content, options, mes
     ("options", "message"),
     [
         ({"num_labels": 1}, "num_labels must be a whole number >= 2, got 1"),
-        ({"min_texts": 0}, "min_texts must be a whole number >= 1, got 0"),
-        ({"max_texts": 14}, "max_texts must be a whole number >= 15, got 14"),
+        ({"min_comments": 0}, "min_comments must be a whole number >= 1, got 0"),
+        ({"max_comments": 14}, "max_comments must be a whole number >= 15, got 14"),
         ({"label_column": "user"}, "must be different ones, got user, text, user, time"),
     ],
 )

@@ -62,7 +62,7 @@ def _fake_tfds(monkeypatch, builder):
 
 def test_posts_keep_their_order(tmp_path, monkeypatch):
     _fake_tfds(monkeypatch, _FakeBuilder(tmp_path))
-    documents = load_reddit(num_labels=2, min_texts=2)
+    documents = load_reddit(num_labels=2, min_comments=2)
     assert documents.label_names.tolist() == ["art", "zoo"]
     assert documents.client_ids.tolist() == ["al", "bo"]
     assert documents.offsets.tolist() == [0, 2, 4]
@@ -81,8 +81,8 @@ def test_too_little_is_refused(tmp_path, monkeypatch):
     _fake_tfds(monkeypatch, _FakeBuilder(tmp_path))
     with pytest.raises(UserError, match="reddit: num_labels=256 is more than the 3 distinct"):
         load_reddit()
-    with pytest.raises(UserError, match="min_texts must be a whole number >= 1, got 0"):
-        load_reddit(min_texts=0)
+    with pytest.raises(UserError, match="min_comments must be a whole number >= 1, got 0"):
+        load_reddit(min_comments=0)
 
 
 def test_without_data_is_refused(tmp_path, monkeypatch):
