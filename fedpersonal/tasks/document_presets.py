@@ -12,6 +12,7 @@ QUICK = Preset(
     "quick",
     DocumentOptions(
         total_rounds=400,
+        decay_rounds=400,
         client_batch_size=64,
         client_learning_rate=1.0,
         private_learning_rate=3.0,
@@ -22,11 +23,17 @@ QUICK = Preset(
         rounds_per_eval=50,
     ),
     changes={
-        method: {"client_learning_rate": 0.5, "private_learning_rate": 10.0}
+        method: {"client_learning_rate": 0.5, "private_learning_rate": 30.0}
         for method in ("centralized", "centralized_personalized")
     },
 )
-# experiments/presets/reddit_paper.flags: the paper's ten users a round, an epoch each.
-PAPER = Preset("paper", dataclasses.replace(QUICK.options, total_rounds=2000, rounds_per_eval=100))
+# experiments/presets/reddit_paper.flags: an epoch a user, ten epochs' worth of rounds.
+PAPER = Preset(
+    "paper",
+    dataclasses.replace(
+        QUICK.options, total_rounds=800, decay_rounds=800, clients_per_round=20, rounds_per_eval=80
+    ),
+    changes=QUICK.changes,
+)
 
 PRESETS = {preset.name: preset for preset in (QUICK, PAPER)}
