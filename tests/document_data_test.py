@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 import pathlib
 
@@ -144,6 +145,13 @@ def test_too_little_is_refused(documents):
 def test_wrong_options_are_refused(documents, options, message):
     with pytest.raises(UserError, match=message):
         split_documents(documents, **{"seed": 0, **options})
+
+
+def test_clicks_that_are_all_alike_are_refused():
+    clicks = generate_clicks(num_users=20, seed=0)
+    all_clicked = dataclasses.replace(clicks, labels=np.ones_like(clicks.labels))
+    with pytest.raises(UserError, match="test texts of generated_clicks all have the same label"):
+        split_documents(all_clicked, seed=0)
 
 
 @_needs_comments

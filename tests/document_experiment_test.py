@@ -382,6 +382,12 @@ def test_wrong_options_are_refused(option, value):
         DocumentOptions(**{option: value})
 
 
+def test_rounds_after_the_decay_are_refused():
+    DocumentOptions(total_rounds=7, decay_rounds=7)
+    with pytest.raises(UserError, match="decay_rounds=6 must be 0 or at least total_rounds=7"):
+        DocumentOptions(total_rounds=7, decay_rounds=6)
+
+
 def test_methods_are_phases():
     def phases(name, **options):
         options = DocumentOptions(

@@ -79,6 +79,10 @@ def test_users_who_are_all_alike_agree_by_chance_only():
         assert agreement.measured == pytest.approx(agreement.chance, abs=0.15)
 
 
+def test_values_that_are_all_equal_agree_with_nothing():
+    assert np.isnan(value_agreement(LINE, [7, 7, 7, 7], k=1).measured)
+
+
 @pytest.mark.parametrize(
     ("measure", "arguments", "k", "message"),
     [

@@ -14,6 +14,7 @@ from fedpersonal.algorithm import Phase, check_choice
 from fedpersonal.atomic_files import atomic_write
 from fedpersonal.boundary import as_table
 from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation import ClientResults, build_evaluation, split_support_query
 from fedpersonal.partition import PartitionedModel
 from fedpersonal.private_store import PrivateStore
@@ -122,9 +123,9 @@ class DocumentOptions:
         ):
             check_choice("DocumentOptions", option, getattr(self, option), choices)
         if 0 < self.decay_rounds < self.total_rounds:
-            raise ValueError(
-                f"DocumentOptions: decay_rounds={self.decay_rounds} must be 0 or at "
-                f"least total_rounds={self.total_rounds}: the rounds after it would change nothing."
+            raise UserError(
+                f"decay_rounds={self.decay_rounds} must be 0 or at least total_rounds="
+                f"{self.total_rounds}: the rounds after it would change nothing"
             )
 
     @property

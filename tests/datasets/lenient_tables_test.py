@@ -53,6 +53,13 @@ def test_optional_columns(tmp_path):
     assert table.skipped == {}
 
 
+def test_truth_is_1_and_0_as_a_label_is(tmp_path):
+    lines = b'{"user": "a", "text": true}\n{"user": "b", "text": false}\n{"user": [], "text": 1}\n'
+    table = _read(tmp_path / "t.jsonl", lines)
+    assert list(table.columns["text"]) == ["1", "0"]
+    assert table.skipped == {"'user' is not text": 1}
+
+
 def test_a_broken_archive_is_no_bad_line(tmp_path):
     content = gzip.compress(b"user,text\n" + b"a,b\n" * 1000)[:-9]
     with pytest.raises(UserError, match="not a valid gzip file"):
