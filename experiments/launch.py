@@ -41,7 +41,7 @@ def run(main: Callable[[], None]) -> None:
         _fail(error)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
-    sys.exit(0)
+    runtime.leave(0)
 
 
 def _enter_calling_folder() -> None:

@@ -123,6 +123,7 @@ def _stand_in(tmp_path_factory):
     [
         ("", 0),
         ("sys.exit(3)", 3),
+        ("runtime.leave(3)", 3),
         ("raise ValueError('a bug')", 1),
         ("os.kill(os.getpid(), signal.SIGINT); time.sleep(30)", -signal.SIGINT),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", 143),
@@ -181,6 +182,28 @@ def test_programs_with_tff_end_cleanly_and_quietly(with_tff, ending, status):
         assert "Exception ignored" not in outcome.errors
     else:
         assert outcome.errors == ""
+
+
+def test_leaving_runs_exit_hooks_and_takes_nothing_apart():
+    program = (
+        "import atexit\n"
+        "from fedpersonal import runtime\n"
+        "class Trap:\n"
+        "    def __del__(self):\n"
+        "        print('taken apart')\n"
+        "trap = Trap()\n"
+        "atexit.register(print, 'hook')\n"
+        "print('work', end=' ')\n"
+        "runtime.leave(4)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout) == (4, "work hook\n")
 
 
 def test_a_log_level_that_is_set_is_kept(monkeypatch):

@@ -78,7 +78,8 @@ def _main(sender: Any, call: bytes) -> None:
         sender.send(str(error))
     except Exception:
         traceback.print_exc()
-        sys.exit(1)
+        runtime.leave(1)
+    runtime.leave(0)
 
 
 def _exit_once(signum: int, frame: Any) -> None:
