@@ -12,7 +12,6 @@ QUICK = Preset(
     "quick",
     DocumentOptions(
         total_rounds=400,
-        decay_rounds=400,
         client_batch_size=64,
         client_learning_rate=1.0,
         private_learning_rate=3.0,
@@ -23,7 +22,7 @@ QUICK = Preset(
         rounds_per_eval=50,
     ),
     changes={
-        method: {"client_learning_rate": 0.5, "private_learning_rate": 30.0}
+        method: {"client_learning_rate": 0.5, "private_learning_rate": 10.0}
         for method in ("centralized", "centralized_personalized")
     },
 )
@@ -33,7 +32,10 @@ PAPER = Preset(
     dataclasses.replace(
         QUICK.options, total_rounds=800, decay_rounds=800, clients_per_round=20, rounds_per_eval=80
     ),
-    changes=QUICK.changes,
+    changes={
+        method: {"client_learning_rate": 0.5, "private_learning_rate": 30.0}
+        for method in ("centralized", "centralized_personalized")
+    },
 )
 
 PRESETS = {preset.name: preset for preset in (QUICK, PAPER)}
