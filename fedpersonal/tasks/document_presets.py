@@ -7,6 +7,13 @@ import dataclasses
 from fedpersonal.tasks.document_experiment import DocumentOptions
 from fedpersonal.tasks.presets import Preset
 
+
+def _on_a_server(*, private_learning_rate: float) -> dict[str, dict[str, float]]:
+    """Returns what the centralized methods take instead."""
+    own = {"client_learning_rate": 0.5, "private_learning_rate": private_learning_rate}
+    return {method: own for method in ("centralized", "centralized_personalized")}
+
+
 # experiments/presets/reddit_quick.flags: for generated comments, and a first look at others.
 QUICK = Preset(
     "quick",
@@ -21,10 +28,7 @@ QUICK = Preset(
         reconstruction_epochs=10,
         rounds_per_eval=50,
     ),
-    changes={
-        method: {"client_learning_rate": 0.5, "private_learning_rate": 10.0}
-        for method in ("centralized", "centralized_personalized")
-    },
+    changes=_on_a_server(private_learning_rate=10.0),
 )
 # experiments/presets/reddit_paper.flags: an epoch a user, ten epochs' worth of rounds.
 PAPER = Preset(
@@ -32,10 +36,7 @@ PAPER = Preset(
     dataclasses.replace(
         QUICK.options, total_rounds=800, decay_rounds=800, clients_per_round=20, rounds_per_eval=80
     ),
-    changes={
-        method: {"client_learning_rate": 0.5, "private_learning_rate": 30.0}
-        for method in ("centralized", "centralized_personalized")
-    },
+    changes=_on_a_server(private_learning_rate=30.0),
 )
 
 PRESETS = {preset.name: preset for preset in (QUICK, PAPER)}
