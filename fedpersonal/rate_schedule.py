@@ -1,4 +1,4 @@
-"""Learning rates of clients that change from round to round.
+"""Learning rates that change from round to round.
 
 Constant rates leave every client's local variables where its last step threw them; rates that
 shrink let them settle.

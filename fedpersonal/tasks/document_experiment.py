@@ -62,7 +62,7 @@ class DocumentOptions:
         server_optimizer: One of `SERVER_OPTIMIZERS`; the centralized methods have none.
         server_learning_rate: Its rate.
         decay_rounds: Rounds over which the rates of the server (also a centralized method's) and
-            of kept local variables fall to 0; 0 for constant rates.
+            of local variables fall to 0; 0 for constant rates.
         server_epsilon: Epsilon of `adam`, `yogi` and `adagrad`.
         server_initial_accumulator: Initial preconditioner of `yogi` and `adagrad`.
         local_epochs: Passes over a user's texts.

@@ -89,7 +89,7 @@ def value_agreement(embeddings: npt.ArrayLike, values: npt.ArrayLike, *, k: int 
 
     Returns:
         Spearman's rank correlation of a user's value with the mean value of the `k` nearest
-        neighbours; NaN where all values or all those means are equal.
+        neighbours; NaN where all those means are equal, as they are where all values are.
 
     Raises:
         UserError: If the embedding or a value is not finite, there are not more than `k` users,
@@ -98,7 +98,7 @@ def value_agreement(embeddings: npt.ArrayLike, values: npt.ArrayLike, *, k: int 
     embeddings = check_embeddings("embeddings", embeddings)
     values = check_numbers("values", values, len(embeddings))
     means = values[_neighbours(embeddings, k)].mean(axis=1)
-    if np.ptp(values) == 0 or np.ptp(means) == 0:
+    if np.ptp(means) == 0:
         return Agreement(math.nan, 0.0)
     return Agreement(float(spearmanr(values, means)[0]), 0.0)
 

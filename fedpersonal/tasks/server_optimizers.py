@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import check_choice
+from fedpersonal.rate_schedule import LinearDecay
 
 SERVER_OPTIMIZERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 
@@ -51,9 +51,5 @@ def build_server_optimizer(
     }[name]()
     if not decay_rounds:
         return optimizer
-
-    def rate_at(round_number: Any) -> tf.Tensor:
-        past = tf.cast(round_number, tf.float32) / decay_rounds
-        return learning_rate * tf.maximum(1.0 - past, 0.0)
-
-    return optimizers.schedule_learning_rate(optimizer, rate_at)
+    share = LinearDecay(decay_rounds)
+    return optimizers.schedule_learning_rate(optimizer, lambda n: learning_rate * share(n))

@@ -179,7 +179,6 @@ def _measure(row: Row, runs: Sequence[SummarizedRun], metric: str) -> dict[str, 
         "name": row.name,
         "algorithm": row.algorithm,
         "local_state": row.local_state,
-        "num_seeds": len(runs),
         "paper": _PAPER.get(row.algorithm, (None, None))[metric == "auc"]
         if row.local_state == "kept"
         else None,
