@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import types
 import warnings
 from typing import NoReturn
@@ -24,6 +25,8 @@ from typing import NoReturn
 import psutil
 
 _WORKER_NAME = "worker_binary"
+_FACTORY = "tensorflow_federated.python.core.impl.executor_stacks.executor_factory"
+_SECONDS_TO_START = 10.0
 
 _started = False
 
@@ -101,6 +104,9 @@ def _exit(signum: int, frame: types.FrameType | None) -> None:
 def _end() -> None:
     """Ends the workers of this process, and everything in TFF that would start new ones."""
     _retire_services()
+    deadline = time.monotonic() + _SECONDS_TO_START
+    while _is_starting_worker() and time.monotonic() < deadline:
+        time.sleep(0.01)
     workers = _workers()
     for worker in workers:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -111,12 +117,15 @@ def _end() -> None:
 def _retire_services() -> None:
     """Disarms the objects through which TFF starts its workers and, too late, ends them.
 
-    A computation that loses its worker asks its `ServiceManager` for another one. And when the
-    interpreter finalizes a manager, the modules that its `__del__` needs are gone already: each
-    would print an 'Exception ignored in ... ServiceManager.__del__'.
+    A computation that loses its worker, to Ctrl-C say, asks its `ServiceManager` for another one,
+    in a thread of its own that may be halfway when the program ends. And when the interpreter
+    finalizes a manager, the modules that its `__del__` needs are gone already: each would print an
+    'Exception ignored in ... ServiceManager.__del__'.
     """
-    if "tensorflow_federated" not in sys.modules:
+    factory = sys.modules.get(_FACTORY)
+    if factory is None:
         return
+    factory.subprocess = types.SimpleNamespace(Popen=_refuse)
     for item in gc.get_objects():
         kind = type(item)
         if kind.__name__ == "ServiceManager" and kind.__module__.startswith("tensorflow_federated"):
@@ -125,8 +134,19 @@ def _retire_services() -> None:
                 del kind.__del__
 
 
-def _refuse() -> None:
+def _refuse(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("The program is ending; TFF starts no worker any more.")
+
+
+def _is_starting_worker() -> bool:
+    """Says whether a thread of TFF, which has lost its worker, is still about to start another."""
+    for thread, frame in sys._current_frames().items():
+        while frame is not None and thread != threading.get_ident():
+            names = (frame.f_globals.get("__name__"), frame.f_code.co_name)
+            if names == (_FACTORY, "start_process"):
+                return True
+            frame = frame.f_back
+    return False
 
 
 def _workers() -> list[psutil.Process]:

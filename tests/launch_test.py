@@ -74,7 +74,7 @@ def _run(start):
 
     def run(*arguments, **options):
         process = start(*arguments, **options)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=600)
         return process.returncode, output, errors
 
     return run
@@ -170,7 +170,7 @@ def test_signal_saves_the_run_and_says_how_to_go_on(start, tmp_path, number, sta
             def initialize(self):
                 return 0
             def next(self, state, cohort):
-                time.sleep(0.01)
+                time.sleep(0.03)
                 return types.SimpleNamespace(state=state + 1, metrics={"loss": 1.0})
         print(loop.run_rounds(
             process=Process(), cohort_fn=lambda round_number: None, total_rounds=100,
@@ -179,19 +179,19 @@ def test_signal_saves_the_run_and_says_how_to_go_on(start, tmp_path, number, sta
         """
     )
     process = start(TOY=toy)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 600
     metrics = tmp_path / "run" / "metrics.csv"
     while not (metrics.exists() and metrics.read_text().count("\n") > 20):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.005)
     process.send_signal(number)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == status
     last = errors.splitlines()[-1]
     assert last.startswith("Stopped after round ")
     assert last.endswith("; the same command goes on from there.")
     assert "Traceback" not in errors
     process = start(TOY=toy)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=600)
     assert output.splitlines()[-1] == "100"
     assert errors.startswith("Going on after round ")

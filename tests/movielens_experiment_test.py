@@ -247,7 +247,7 @@ def test_an_own_table_of_ratings(ratings, tmp_path):
     )
     bad = start_binary("--ratings_file=bad.csv", "--output_dir=bad", *columns, cwd=tmp_path)
 
-    output, errors = bad.communicate(timeout=120)
+    output, errors = bad.communicate(timeout=600)
     assert bad.returncode == 2
     assert output == ""
     assert errors.count("\n") == 1
@@ -255,7 +255,7 @@ def test_an_own_table_of_ratings(ratings, tmp_path):
     assert "'stars' is not a finite number: 'five'" in errors
     assert not (tmp_path / "bad").exists()
 
-    output, errors = good.communicate(timeout=120)
+    output, errors = good.communicate(timeout=600)
     assert good.returncode == 0, errors
     first, test, last = output.splitlines()
     assert first == f"good: {ratings.num_ratings:,} ratings of 50 users for 60 items"

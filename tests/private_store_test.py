@@ -227,7 +227,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(path, store):
         assert again.read(["a", "client999"]) == [row(9), row(9)]
 
 
-def run_program(program, *, timeout=100):
+def run_program(program, *, timeout=600):
     return subprocess.run(
         [sys.executable, "-c", PROGRAM + program],
         env=ENVIRONMENT,
@@ -455,7 +455,7 @@ def _hurt(tmp_path_factory):
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert finished.returncode == 0, finished.stderr
     report = json.loads(finished.stdout)

@@ -144,7 +144,7 @@ def started(*command, cwd):
 def run(*command, cwd, told=None):
     """Returns output, errors and status."""
     with started(*command, cwd=cwd) as process:
-        return (*process.communicate(told, timeout=240), process.returncode)
+        return (*process.communicate(told, timeout=600), process.returncode)
 
 
 def flags(**values):
@@ -179,12 +179,12 @@ def test_an_own_table_of_comments_goes_on_after_ctrl_c(folder):
     """What cannot be read is left out, and said to be."""
     command = ("-m", "experiments.reddit", _TABLE)
     with started(*command, *flags(total_rounds=1_000_000), cwd=folder) as process:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while not rounds_of(folder / "out"):
             assert process.poll() is None and time.monotonic() < deadline, process.communicate()
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
     assert process.returncode == 130 and "Traceback" not in errors, errors
     done = rounds_of(folder / "out")
     assert not (folder / "out" / "summary.json").exists()

@@ -68,10 +68,24 @@ wait_procs = psutil.wait_procs
 psutil.wait_procs = lambda processes: (time.sleep(2), wait_procs(processes))
 """
 
+# The signal comes while TFF, whose worker has been lost, is about to start another.
+_LATE_START = """
+import portpicker
+pick = portpicker.pick_unused_port
+def pick_late():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1)
+    return pick()
+portpicker.pick_unused_port = pick_late
+worker.kill()
+endless(1)
+"""
+
 # What comes before `runtime.start`, and after the first computation.
 _WITH_TFF = {
     "end": ("", _HELD),
     "SIGTERM": (_SLOW_END, _IN_FLIGHT.replace("SIGNAL", "SIGTERM")),
+    "SIGTERM in a start": (_SLOW_END, _LATE_START),
     # The terminal sends Ctrl-C to the worker as well.
     "SIGINT": (
         "",
@@ -104,7 +118,7 @@ def _begin(program, *arguments):
 def _finish(process):
     """Waits until nobody holds the pipes any more, as `program | cat` does."""
     try:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.kill()
         pytest.fail("Somebody keeps the output open.")
@@ -171,7 +185,10 @@ def _with_tff():
     return {name: _finish(process) for name, process in processes.items()}
 
 
-@pytest.mark.parametrize(("ending", "status"), [("end", 0), ("SIGTERM", 143), ("SIGINT", -2)])
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [("end", 0), ("SIGTERM", 143), ("SIGTERM in a start", 143), ("SIGINT", -2)],
+)
 def test_programs_with_tff_end_cleanly_and_quietly(with_tff, ending, status):
     outcome = with_tff[ending]
     assert outcome.status == status
@@ -201,7 +218,7 @@ def test_leaving_runs_exit_hooks_and_takes_nothing_apart():
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert (ended.returncode, ended.stdout) == (4, "work hook\n")
 

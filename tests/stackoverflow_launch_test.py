@@ -118,7 +118,7 @@ def run(*command, cwd, told=None):
         start_new_session=True,
     )
     try:
-        return (*process.communicate(told, timeout=120), process.returncode)
+        return (*process.communicate(told, timeout=600), process.returncode)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -149,7 +149,7 @@ os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
 saved.save(2, np.zeros(100_000))
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run([sys.executable, "-c", program], env=environment, timeout=60)
+    run = subprocess.run([sys.executable, "-c", program], env=environment, timeout=600)
     assert run.returncode == -signal.SIGKILL
     assert (tmp_path / f"round_000002.npz{atomic_files.TEMPORARY_SUFFIX}").exists()
     saved = checkpoints.Checkpoints(tmp_path)

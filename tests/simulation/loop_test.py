@@ -227,7 +227,7 @@ def test_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
     )
     assert output.returncode == 0, output.stderr
     report = json.loads(output.stdout)

@@ -335,7 +335,7 @@ def test_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=600,
     )
     assert finished.returncode == 0, finished.stderr
     report = json.loads(finished.stdout)
