@@ -47,6 +47,7 @@ setup(
         "psutil>=5.9",
         "scikit-learn>=1.6,<1.8",
         "scipy>=1.9",
+        "syntok>=1.4.4,<2",
         "tabulate>=0.9",
         "tensorboard>=2.14.1,<2.15",
         "tensorflow>=2.14.1,<2.15",
@@ -54,5 +55,7 @@ setup(
         "tensorflow-federated==0.87.0",
         "threadpoolctl>=3",
         "tqdm>=4.64",
+        # Later ones drop TensorFlow.
+        "transformers==4.41.2",
     ],
 )

@@ -38,6 +38,9 @@ class GradientPhase:
             all local layers.
         epochs: Passes over those batches.
         max_steps: Bound on the steps of all epochs together, or None.
+        proximal: Weight mu of FedProx' term, mu / 2 times the squared distance of the global
+            variables that move from where the phase found them (Li et al., "Federated Optimization
+            in Heterogeneous Networks", 2020); 0 for none.
     """
 
     variables: str | tuple[str, ...]
@@ -46,6 +49,7 @@ class GradientPhase:
     epochs: int = 1
     max_steps: int | None = None
     optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    proximal: float = 0.0
 
     def __post_init__(self):
         if isinstance(self.variables, str):
@@ -55,6 +59,8 @@ class GradientPhase:
             raise ValueError(f"GradientPhase: epochs must be at least 0, not {self.epochs}.")
         if self.max_steps is not None and self.max_steps < 0:
             raise ValueError(f"GradientPhase: max_steps must be at least 0, not {self.max_steps}.")
+        if not self.proximal >= 0:
+            raise ValueError(f"GradientPhase: proximal must be at least 0, not {self.proximal}.")
 
 
 @dataclasses.dataclass(frozen=True)

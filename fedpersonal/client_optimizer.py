@@ -30,7 +30,10 @@ def client_optimizer(
             if group is None:
                 groups.append((optimizer, group := {}))
             group[variable.name] = values[variable.name]
-    optimizers = [ClientOptimizer(optimizer, group, model) for optimizer, group in groups]
+    optimizers = [
+        ClientOptimizer(optimizer, group, model, proximal=phase.proximal)
+        for optimizer, group in groups
+    ]
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
 
 
@@ -60,9 +63,14 @@ class _RunTimeSpec:
 class ClientOptimizer:
     """A TFF optimizer that steps a stack of clients, each with a state of its own."""
 
-    def __init__(self, optimizer: Any, values: Values, model: PartitionedModel):
+    def __init__(
+        self, optimizer: Any, values: Values, model: PartitionedModel, *, proximal: float = 0.0
+    ):
         self._optimizer = optimizer
         self.names = set(values)
+        self._proximal = proximal
+        local = {v.name for v in model.local_variables}
+        self._anchors = {k: v for k, v in values.items() if proximal and k not in local}
         self._tables = [name for name in values if name in model.tables]
         state = optimizer.initialize({k: _RunTimeSpec(v[0]) for k, v in values.items()})
         if self._tables and "weight_decay" in state:
@@ -70,8 +78,9 @@ class ClientOptimizer:
                 f"weight decay moves rows that a client never touches; {self._tables} cannot be "
                 "lookups with this optimizer."
             )
-        # Plain SGD is linear in the gradient and keeps no state: rows can be stepped one by one.
-        self._is_plain_sgd = list(state) == ["learning_rate"]
+        # Plain SGD is linear in the gradient and keeps no state: rows can be stepped one by one,
+        # where nothing pulls on those that a batch does not have.
+        self._is_plain_sgd = list(state) == ["learning_rate"] and not self._anchors
         clients = tf.shape(next(iter(values.values())))[0]
         self._constant_state = state
         self.initial_state = (
@@ -112,6 +121,8 @@ class ClientOptimizer:
         dense = dict(gradients)
         for name in self._tables:
             dense[name] = _sum_rows(values[name], places[name], gradients[name])
+        for name, anchor in self._anchors.items():
+            dense[name] += self._proximal * (values[name] - anchor)
         new_state, new = over_clients(lambda e: self._optimizer.next(*e), (state, values, dense))
         return tf.nest.map_structure(
             lambda after, before: where_client(is_active > 0, after, before),

@@ -1,8 +1,10 @@
 """A Keras model as a pure function of its global and its local variables.
 
 A model is split by layer: the variables of the *local* layers never leave a client, all others are
-*global* (Singhal et al., Federated Reconstruction, section 3). Any Keras model whose variables are
-all trained by gradient can be used; nothing is asked of it but a function that builds it.
+*global* (Singhal et al., Federated Reconstruction, section 3). Those of *frozen* layers, such as a
+pretrained language model, are neither: they never move, and reach workers as files. Any Keras model
+whose other variables are all trained by gradient can be used; nothing is asked of it but a function
+that builds it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fedpersonal.frozen import FrozenVariables
 from fedpersonal.metrics import Metric
 
 Values = dict[str, tf.Tensor]
@@ -53,9 +56,10 @@ class PartitionedModel:
     """A Keras model, the names of its local layers, a loss and metrics.
 
     Attributes:
-        variables: Every variable, in the order in which the model creates them.
+        variables: Every variable but the frozen ones, in the order in which the model creates them.
         global_variables: The variables that a server broadcasts and aggregates.
         local_variables: The variables that stay with a client.
+        frozen: The values of the frozen layers' variables, or None.
         lookups: Layer name to the input whose ids select rows of that layer's only variable.
         unit: What `example_weights` counts.
         sequence_length: Maps features and labels to the lengths of sequences, or None.
@@ -70,6 +74,8 @@ class PartitionedModel:
         build_model: Callable[[], tf.keras.Model],
         *,
         local_layers: Sequence[str] = (),
+        frozen_layers: Sequence[str] = (),
+        frozen: FrozenVariables | None = None,
         loss: str | tf.keras.losses.Loss | ExampleFn = "mse",
         metrics: Sequence[Metric] = (),
         lookups: Mapping[str, str] | None = None,
@@ -87,6 +93,8 @@ class PartitionedModel:
                 in the same order. Its output has one row an example. Values given to the model's
                 `add_loss` are added to the loss: a tensor with one value an example, or a scalar.
             local_layers: Names of the layers whose variables are local.
+            frozen_layers: Names of the layers whose variables never move.
+            frozen: Their values, under the variables' names.
             loss: A Keras loss or its name, or a function of (labels, predictions) that returns one
                 float an example.
             metrics: Metrics computed beside the loss.
@@ -109,7 +117,8 @@ class PartitionedModel:
 
         Raises:
             ValueError: If a layer named does not exist or has no variables, a lookup does not fit
-                its layer, or the model has variables that are not trained by gradient.
+                its layer, a frozen variable has no value of its shape, or the model has variables
+                that are not trained by gradient.
         """
         # A model is built in plain Python, as in a user's own program.
         self._build_model = tf.autograph.experimental.do_not_convert(build_model)
@@ -122,10 +131,26 @@ class PartitionedModel:
         self._example_weight = example_weight
         self._example_loss = _as_example_fn(loss)
         local_layers = (local_layers,) if isinstance(local_layers, str) else tuple(local_layers)
-        self.variables, self.input_spec = _inspect(build_model, local_layers, input_spec)
+        frozen_layers = (frozen_layers,) if isinstance(frozen_layers, str) else tuple(frozen_layers)
+        self._created, self.input_spec = _inspect(
+            build_model, local_layers, frozen_layers, input_spec
+        )
+        self.frozen = frozen
+        self._check_frozen(frozen_layers)
+        self.variables = tuple(v for v in self._created if v.layer not in frozen_layers)
         self.global_variables = tuple(v for v in self.variables if not v.is_local)
         self.local_variables = tuple(v for v in self.variables if v.is_local)
         self._check_lookups()
+
+    def _check_frozen(self, frozen_layers: tuple[str, ...]) -> None:
+        given = {} if self.frozen is None else self.frozen.shapes
+        self._frozen_names = {v.name for v in self._created if v.layer in frozen_layers}
+        for variable in self._created:
+            if variable.name in self._frozen_names and given.get(variable.name) != variable.shape:
+                raise ValueError(
+                    f"frozen variable {variable.name!r} of shape {variable.shape} needs a value of "
+                    f"that shape; given: {given.get(variable.name, 'none')}."
+                )
 
     def _check_lookups(self) -> None:
         by_layer: dict[str, list[VariableSpec]] = {}
@@ -191,7 +216,7 @@ class PartitionedModel:
         """Applies the model with the given values in place of its variables; needs a graph.
 
         Args:
-            values: Variable name to value, for every variable. A lookup table may be given with
+            values: Variable name to value, for all `variables`. A lookup table may be given with
                 fewer rows, when the ids in `features` select among those.
             features: Input name to tensor, batch dimension first.
             training: Keras' training flag.
@@ -199,14 +224,17 @@ class PartitionedModel:
         Returns:
             The model's output, and the losses that it adds (one value an example, or scalars).
         """
-        remaining = [values[v.name] for v in self.variables]
+        remaining = [
+            self.frozen.tensor(v.name) if v.name in self._frozen_names else values[v.name]
+            for v in self._created
+        ]
 
         def give_value(_, **kwargs):
             del kwargs
             if not remaining:
                 raise ValueError(
                     "build_model created more variables than at its first call; it must create "
-                    f"the same ones each time: {[v.name for v in self.variables]}."
+                    f"the same ones each time: {[v.name for v in self._created]}."
                 )
             return remaining.pop(0)
 
@@ -299,6 +327,7 @@ def _seeded(initial_value: Any, shape: tuple[int, ...], dtype: tf.DType):
 def _inspect(
     build_model: Callable[[], tf.keras.Model],
     local_layers: tuple[str, ...],
+    frozen_layers: tuple[str, ...],
     input_spec: Mapping[str, tf.TensorSpec] | None,
 ) -> tuple[tuple[VariableSpec, ...], dict[str, tf.TensorSpec]]:
     """Builds the model once, in a graph of its own, and lists its variables and inputs."""
@@ -328,17 +357,28 @@ def _inspect(
         model({k: tf.compat.v1.placeholder(s.dtype, s.shape) for k, s in input_spec.items()})
         owners = {v.ref(): layer.name for layer in model.layers for v in layer.variables}
         layer_names = [layer.name for layer in model.layers]
-        untrained = [v.name for v in model.non_trainable_variables]
+        untrained = [
+            v.name
+            for v in model.non_trainable_variables
+            if owners.get(v.ref()) not in frozen_layers
+        ]
     if untrained:
         raise ValueError(
-            f"variables {untrained} are not trained by gradient (batch normalisation, or a frozen "
-            "layer); use layers whose variables all are, such as GroupNormalization."
+            f"variables {untrained} are not trained by gradient (batch normalisation, or a layer "
+            "that is not named in frozen_layers); use layers whose variables all are, such as "
+            "GroupNormalization."
         )
-    for name in local_layers:
-        if name not in layer_names:
-            raise ValueError(f"local layer {name!r} is not among the model's layers {layer_names}.")
-        if name not in owners.values():
-            raise ValueError(f"local layer {name!r} has no variables.")
+    for kind, names in (("local", local_layers), ("frozen", frozen_layers)):
+        for name in names:
+            if name not in layer_names:
+                raise ValueError(
+                    f"{kind} layer {name!r} is not among the model's layers {layer_names}."
+                )
+            if name not in owners.values():
+                raise ValueError(f"{kind} layer {name!r} has no variables.")
+    both = sorted(set(local_layers) & set(frozen_layers))
+    if both:
+        raise ValueError(f"layer {both[0]!r} is named local and frozen; it can be one of them.")
     variables = []
     for variable, initial_value in created:
         layer = owners.get(variable.ref(), model.name)

@@ -3,7 +3,8 @@
 For models bound by arithmetic, such as recurrent ones: stacking clients' weights, as
 `fedpersonal.client_work` does, gains nothing there, but one product over the examples of many
 clients does. A phase in which clients differ in rows of lookup tables alone (FedRecon's
-reconstruction of embeddings) runs on all of them together; in the others clients take turns.
+reconstruction of embeddings, FedPerC's training) runs on all of them together; in the others
+clients take turns.
 """
 
 from __future__ import annotations
@@ -70,6 +71,12 @@ def train_in_turn(
     phases = list(algorithm.phases)
     while len(phases) > 1 and shares_weights(model, phases[0], values):
         values = _run_pooled(model, phases.pop(0), values, examples)
+    if len(phases) == 1 and shares_weights(model, phases[0], values):
+        values, sums, num_examples = run_pooled_phase(
+            model, phases[0], values, examples, with_metrics=True
+        )
+        output = client_output(model, algorithm, start, values, examples, sums, num_examples)
+        return summarize(examples, output), output.local_values if algorithm.keeps else {}
 
     def client_summary(client: tf.Tensor) -> Any:
         own_examples, own_values = _only(client, examples, values)

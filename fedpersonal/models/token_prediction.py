@@ -25,8 +25,8 @@ def sum_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         float32 (batch,).
     """
     flat = tf.reshape(labels, [-1])
-    best = tf.reshape(_most_likely(logits), [-1])
-    losses = _cross_entropy(flat, tf.reshape(logits, [-1, logits.shape[-1]]), best)
+    best = tf.reshape(most_likely(logits), [-1])
+    losses = cross_entropy(flat, tf.reshape(logits, [-1, logits.shape[-1]]), best)
     return tf.reduce_sum(
         tf.reshape(tf.where(tf.not_equal(flat, PAD), losses, 0.0), tf.shape(labels)), axis=1
     )
@@ -60,7 +60,7 @@ def token_accuracy(
         return counted
 
     def right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-        chosen = _most_likely(logits)
+        chosen = most_likely(logits)
         if among_known:
             chosen = _among_known(chosen, logits, num_known)
         return counts(labels) & tf.equal(chosen, labels)
@@ -76,7 +76,7 @@ def _count(tokens: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(tokens, tf.float32), axis=1)
 
 
-def _most_likely(logits: tf.Tensor) -> tf.Tensor:
+def most_likely(logits: tf.Tensor) -> tf.Tensor:
     """Returns the most likely ids; once for the loss and all metrics, for the softmax is wide."""
     known = getattr(logits, "_most_likely", None)
     if known is None:
@@ -93,7 +93,7 @@ def _among_known(chosen: tf.Tensor, logits: tf.Tensor, num_known: int) -> tf.Ten
     return tf.tensor_scatter_nd_update(chosen, places, best)
 
 
-def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor, best: tf.Tensor) -> tf.Tensor:
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, best: tf.Tensor) -> tf.Tensor:
     """Returns the cross-entropy of each row: labels (n,), logits (n, ids), most likely ids (n,).
 
     TensorFlow's own passes over a wide softmax several times more often than this does.

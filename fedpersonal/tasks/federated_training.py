@@ -12,6 +12,7 @@ import numpy as np
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.boundary import Crossing, check_boundary
 from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.datasets.example_sampling import draw_examples
 from fedpersonal.execution import client_datasets, default_num_members, pack_cohort
 from fedpersonal.partition import PartitionedModel
 from fedpersonal.training import build_packed_process, build_per_client_process
@@ -43,6 +44,7 @@ def build_training(
     batch_size: int,
     execution: str = "packed",
     packing: str = "stacked",
+    examples_per_round: int | None = None,
     seed: int = 0,
 ) -> Training:
     """Builds federated training.
@@ -57,8 +59,14 @@ def build_training(
         batch_size: Examples a batch.
         execution: `packed` or `per_client`.
         packing: `stacked` or `pooled`, for packed execution.
-        seed: Seed of initial values.
+        examples_per_round: How many examples a client draws at random for a round, or None for all.
+        seed: Seed of initial values and of these draws.
     """
+
+    def cohort_data(round_number: int) -> tuple[ClientDataset, np.ndarray]:
+        drawn = None if examples_per_round is None else (examples_per_round, seed, round_number)
+        return cohort_examples(train, sample(round_number), drawn)
+
     if execution == "packed":
         clients = clients_a_member(clients_per_round)
         process = build_packed_process(
@@ -75,7 +83,7 @@ def build_training(
         def cohort_fn(round_number: int) -> Any:
             return pack_cohort(
                 model,
-                *_cohort(train, sample(round_number)),
+                *cohort_data(round_number),
                 clients=clients,
                 batch_size=batch_size,
                 touched_data=algorithm.touched_data,
@@ -89,9 +97,7 @@ def build_training(
         process = _FlatMetrics(learning_process)
 
         def cohort_fn(round_number: int) -> Any:
-            return client_datasets(
-                model, *_cohort(train, sample(round_number)), batch_size=batch_size
-            )
+            return client_datasets(model, *cohort_data(round_number), batch_size=batch_size)
 
     return Training(process, cohort_fn, crossings)
 
@@ -101,8 +107,19 @@ def clients_a_member(clients_per_round: int) -> int:
     return math.ceil(clients_per_round / min(default_num_members(), clients_per_round))
 
 
-def _cohort(train: Any, indices: np.ndarray) -> tuple[ClientDataset, np.ndarray]:
-    """Returns a data set and the cohort's places in it; clients that are not in memory are read."""
+def cohort_examples(
+    train: Any, indices: np.ndarray, drawn: tuple[int, int, int] | None
+) -> tuple[ClientDataset, np.ndarray]:
+    """Returns a data set and the cohort's places in it; clients that are not in memory are read.
+
+    Args:
+        train: As of `build_training`.
+        indices: The clients of the cohort.
+        drawn: How many examples each of them draws, a seed and the round; None for all examples.
+    """
+    if drawn is not None:
+        count, *seed = drawn
+        return draw_examples(train, indices, count=count, seed=seed), np.arange(len(indices))
     if isinstance(train, ClientDataset):
         return train, indices
     return train.subset(indices), np.arange(len(indices))

@@ -17,7 +17,7 @@ from fedpersonal.private_training import (
     build_private_per_client_process,
 )
 from fedpersonal.simulation.private_rounds import PrivateCohort
-from fedpersonal.tasks.federated_training import Training, clients_a_member
+from fedpersonal.tasks.federated_training import Training, clients_a_member, cohort_examples
 
 
 def build_private_training(
@@ -31,6 +31,7 @@ def build_private_training(
     batch_size: int,
     execution: str = "packed",
     packing: str = "stacked",
+    examples_per_round: int | None = None,
     seed: int = 0,
 ) -> Training:
     """Builds federated training whose process is to be joined to a store by `PrivateProcess`.
@@ -45,18 +46,24 @@ def build_private_training(
         batch_size: Examples a batch.
         execution: `packed` or `per_client`.
         packing: `stacked` or `pooled`, for packed execution.
-        seed: Seed of initial values.
+        examples_per_round: How many examples a client draws at random for a round, or None for all.
+        seed: Seed of initial values and of these draws.
     """
+
+    def cohort_data(round_number: int) -> tuple[ClientDataset, np.ndarray]:
+        drawn = None if examples_per_round is None else (examples_per_round, seed, round_number)
+        return cohort_examples(train, sample(round_number), drawn)
+
     if execution == "per_client":
         process = build_private_per_client_process(
             model, algorithm, server_optimizer=server_optimizer, seed=seed
         )
 
         def cohort_fn(round_number: int) -> PrivateCohort:
-            indices = sample(round_number)
+            data, indices = cohort_data(round_number)
             return PrivateCohort(
-                train.client_ids[indices],
-                client_datasets(model, train, indices, batch_size=batch_size),
+                data.client_ids[indices],
+                client_datasets(model, data, indices, batch_size=batch_size),
                 [np.array([place], np.int32) for place in range(len(indices))],
             )
 
@@ -73,17 +80,17 @@ def build_private_training(
     )
 
     def packed_cohort_fn(round_number: int) -> PrivateCohort:
-        indices = sample(round_number)
+        data, indices = cohort_data(round_number)
         members = pack_cohort(
             model,
-            train,
+            data,
             indices,
             clients=clients,
             batch_size=batch_size,
             touched_data=algorithm.touched_data,
         )
-        dealt = deal_clients(train.counts[indices], clients=clients)
+        dealt = deal_clients(data.counts[indices], clients=clients)
         places = [np.pad(p, (0, clients - len(p)), constant_values=-1) for p in dealt]
-        return PrivateCohort(train.client_ids[indices], members, places)
+        return PrivateCohort(data.client_ids[indices], members, places)
 
     return Training(process, packed_cohort_fn, check_boundary(model, process.next))

@@ -1,0 +1,137 @@
+"""A small GPT-2 trained from scratch on tables of texts: a base model where no hub can be reached.
+
+python -m experiments.pretrain --text_file=path/to/comments.jsonl.gz --output_dir=results/base_model
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+from absl import flags
+
+from experiments import launch
+from fedpersonal.errors import UserError
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_multi_string("text_file", [], "A table of texts, CSV or JSON lines; repeatable.")
+flags.DEFINE_string("text_column", "text", "Its column of texts.")
+flags.DEFINE_string("user_column", "user", "Its column of users, for --leave_out_users.")
+flags.DEFINE_multi_string(
+    "leave_out_users", [], "A user whose texts are not trained on; repeatable."
+)
+flags.DEFINE_string("output_dir", "results/base_model", "The folder of the model.")
+flags.DEFINE_integer("vocab_size", 4096, "Tokens of the tokenizer.", lower_bound=257)
+flags.DEFINE_integer("num_layers", 4, "Transformer blocks.", lower_bound=1)
+flags.DEFINE_integer("num_heads", 4, "Attention heads of a block.", lower_bound=1)
+flags.DEFINE_integer("dim", 128, "Size of embeddings and hidden states.", lower_bound=1)
+flags.DEFINE_integer("positions", 64, "The most tokens of a text.", lower_bound=2)
+flags.DEFINE_integer("steps", 1200, "Training steps.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 64, "Texts of a step.", lower_bound=1)
+flags.DEFINE_float("learning_rate", 2e-3, "The highest learning rate.")
+flags.DEFINE_integer("seed", 0, "Fixes every random choice.", lower_bound=0)
+
+_NOTES = "pretraining.json"
+_SETTINGS = (
+    "text_file", "text_column", "user_column", "leave_out_users", "vocab_size", "num_layers",
+    "num_heads", "dim", "positions", "steps", "batch_size", "learning_rate", "seed",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Trains the model that the flags describe and prints where it is."""
+    if not FLAGS.text_file:
+        raise UserError("--text_file: name at least one table of texts.")
+    settings = {name: FLAGS[name].value for name in _SETTINGS}
+    if _is_there(settings):
+        print(f"The base model is in {FLAGS.output_dir} already.")
+        return
+    # Data mistakes show before TensorFlow is imported.
+    texts = _read_texts()
+    import dataclasses
+
+    from fedpersonal.language_models.base_model import check_is_free, save_base_model
+    from fedpersonal.language_models.pretraining import ModelSizes, pretrain
+
+    check_is_free(FLAGS.output_dir)
+    sizes = {field.name: FLAGS[field.name].value for field in dataclasses.fields(ModelSizes)}
+    model, tokenizer, report = pretrain(
+        texts,
+        sizes=ModelSizes(**sizes),
+        steps=FLAGS.steps,
+        batch_size=FLAGS.batch_size,
+        learning_rate=FLAGS.learning_rate,
+        seed=FLAGS.seed,
+        progress=True,
+    )
+    notes = {"settings": settings, "report": dataclasses.asdict(report)}
+    save_base_model(FLAGS.output_dir, model, tokenizer, notes={_NOTES: notes})
+    print(
+        f"{report.num_validation_texts:,} held-out texts: perplexity per token "
+        f"{report.initial_perplexity:.1f} before and {report.final_perplexity:.1f} after training"
+    )
+    print(
+        f"{report.steps:,} steps in {report.seconds:.1f} s, "
+        f"{1000 * report.seconds / report.steps:.0f} ms a step; {len(tokenizer):,} tokens, "
+        f"{report.num_parameters:,} parameters; the base model is in {FLAGS.output_dir}"
+    )
+
+
+def _is_there(settings: dict[str, object]) -> bool:
+    """Tells whether the folder holds the model of these settings; raises `UserError` if others."""
+    folder = pathlib.Path(FLAGS.output_dir)
+    try:
+        known = dict(json.loads((folder / _NOTES).read_text(encoding="utf-8"))["settings"])
+    except FileNotFoundError:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UserError(
+                f"{folder} holds something else than a base model of this program; give another "
+                "--output_dir."
+            ) from None
+        return False
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / _NOTES} cannot be read ({error!r}).") from None
+    changes = [
+        f"{name} was {json.dumps(known.get(name))} and is now {json.dumps(value)}"
+        for name, value in settings.items()
+        if known.get(name) != value
+    ]
+    if changes:
+        raise UserError(
+            f"{folder} holds a base model of other settings: {'; '.join(changes)}. "
+            "Restore them or give another --output_dir."
+        )
+    return True
+
+
+def _read_texts() -> list[str]:
+    """Reads the tables and says what is in them."""
+    import numpy as np
+
+    from fedpersonal.datasets.text_columns import is_blank, read_text_table, usable_rows
+
+    texts: list[str] = []
+    left_out, found = list(FLAGS.leave_out_users), set()
+    for path in FLAGS.text_file:
+        columns = [FLAGS.text_column, *([FLAGS.user_column] if left_out else [])]
+        table = read_text_table(path, columns, time_column=None)
+        column = table.columns[FLAGS.text_column]
+        unusable = {f"rows with an empty {FLAGS.text_column!r}": is_blank(column)}
+        if left_out:
+            users = table.columns[FLAGS.user_column]
+            unusable["rows of users left out"] = np.asarray(users.isin(left_out))
+            found.update(users.categories)
+        usable, report = usable_rows(table, unusable)
+        texts += list(column[usable])
+        reasons = "".join(f"; {count:,} {what}" for what, count in report.items() if count)
+        print(f"{os.path.basename(path)}: {int(usable.sum()):,} texts{reasons}", flush=True)
+    absent = [user for user in left_out if user not in found]
+    if absent:
+        raise UserError(f"--leave_out_users: no text is of {absent[0]!r}.")
+    return texts
+
+
+if __name__ == "__main__":
+    launch.run(main)

@@ -1,0 +1,288 @@
+"""A pretrained GPT-2 with its tokenizer, in the folder format of HuggingFace."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpersonal.atomic_files import TEMPORARY_SUFFIX, atomic_write
+from fedpersonal.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers.models.gpt2.configuration_gpt2 import GPT2Config
+    from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
+    from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
+
+_CONFIG, _H5, _SAFETENSORS = "config.json", "tf_model.h5", "model.safetensors"
+_SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+# The TensorFlow class reads them in a config, and computes as if they were not there.
+_UNSUPPORTED = ("scale_attn_by_inverse_layer_idx", "add_cross_attention")
+_MAIN_LAYER = "/transformer/"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BaseModel:
+    """A pretrained GPT-2 that is not trained any further.
+
+    Attributes:
+        name: The folder's name, or the name on the hub.
+        source: The folder or name from which it was loaded.
+        config: The sizes and options of the model.
+        weights: A float32 array for each variable of a `TFGPT2MainLayer`, by its name below that
+            layer, such as "wte/embeddings" or "h_._0/attn/c_attn/weight". The order is that in
+            which the layer creates its variables.
+        tokenizer: The tokenizer, of `config.vocab_size` tokens.
+    """
+
+    name: str
+    source: str
+    config: GPT2Config
+    weights: dict[str, np.ndarray]
+    tokenizer: GPT2TokenizerFast
+
+
+def load_base_model(source: str | os.PathLike) -> BaseModel:
+    """Loads a GPT-2 from a folder or from the HuggingFace hub.
+
+    Args:
+        source: A folder with config.json, tokenizer.json (or vocab.json and merges.txt), and
+            tf_model.h5 (or model.safetensors). Where there is no such folder, a name on the hub,
+            such as "distilgpt2", whose files are downloaded into HuggingFace's cache.
+
+    Returns:
+        The model.
+
+    Raises:
+        UserError: If there is no such folder and the hub does not have the model or cannot be
+            reached, a file is missing or unreadable, the files do not fit each other, or the
+            model is not a GPT-2.
+    """
+    source = os.fspath(source)
+    if os.path.isdir(source):
+        folder = pathlib.Path(source)
+        name = folder.resolve().name
+    elif os.path.exists(source):
+        raise UserError(f"{source}: a base model is a folder, this is a file")
+    else:
+        folder, name = _download(source), source
+    weights_file = _find_files(folder)
+    config = _read_config(folder / _CONFIG)
+    tokenizer = _read_tokenizer(folder)
+    if len(tokenizer) != config.vocab_size:
+        raise UserError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, but {_CONFIG} says "
+            f"vocab_size={config.vocab_size}"
+        )
+    return BaseModel(name, source, config, _read_weights(weights_file, config), tokenizer)
+
+
+def save_base_model(
+    folder: str | os.PathLike,
+    model: TFGPT2LMHeadModel,
+    tokenizer: GPT2TokenizerFast,
+    *,
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a model as `load_base_model` reads it; the folder appears whole or not at all.
+
+    Args:
+        folder: The folder to make. It must not exist yet, or be empty.
+        model: The model.
+        tokenizer: Its tokenizer.
+        notes: Values for JSON files to write beside the model, by file name.
+
+    Raises:
+        UserError: If the folder holds something or cannot be written, or the tokenizer is not
+            the model's.
+    """
+    if len(tokenizer) != model.config.vocab_size:
+        raise UserError(
+            f"the tokenizer has {len(tokenizer)} tokens, but the model has "
+            f"vocab_size={model.config.vocab_size}"
+        )
+    check_is_free(folder)
+    folder = pathlib.Path(folder).resolve()
+    temporary = folder.with_name(folder.name + TEMPORARY_SUFFIX)
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        model.save_pretrained(temporary, safe_serialization=False)
+        tokenizer.save_pretrained(temporary)
+        for name, value in (notes or {}).items():
+            with atomic_write(temporary / name) as file:
+                json.dump(value, file, indent=2, allow_nan=False)
+                file.write("\n")
+        for path in temporary.iterdir():
+            _sync(path)
+        os.replace(temporary, folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_is_free(folder: str | os.PathLike) -> None:
+    """Checks that `save_base_model` can make a folder, and makes the folders above it.
+
+    Args:
+        folder: The folder to be made.
+
+    Raises:
+        UserError: If it is a file, holds something, or the folder above cannot be written to.
+    """
+    folder = pathlib.Path(folder).resolve()
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} exists already; remove it or name another folder")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UserError(f"{folder}: cannot be written: {error.filename} is not a folder") from None
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
+    if not os.access(folder.parent, os.W_OK | os.X_OK):
+        raise UserError(f"{folder}: cannot be written: no permission to write to {folder.parent}")
+
+
+def _download(name: str) -> pathlib.Path:
+    """Returns the folder of the hub's files; raises `UserError`."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.utils import disable_progress_bars
+    from requests import RequestException
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    files = [_CONFIG, "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"]
+    serves = "give a local folder, such as `python -m experiments.pretrain` makes"
+    try:
+        folder = pathlib.Path(snapshot_download(name, allow_patterns=[*files, _H5]))
+        if not (folder / _H5).exists():
+            snapshot_download(name, allow_patterns=[_SAFETENSORS])
+        return folder
+    except HFValidationError:
+        raise UserError(
+            f"{name}: there is no such folder, nor can the hub have it; {serves}"
+        ) from None
+    except RepositoryNotFoundError:
+        raise UserError(f"{name}: neither a folder nor a model on the hub; {serves}") from None
+    except (OSError, RequestException):
+        raise UserError(
+            f"{name}: there is no such folder, and the hub cannot be reached for it; {serves}"
+        ) from None
+
+
+def _find_files(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the file of the weights; raises `UserError` if a file is missing."""
+    missing = [name for name in ("vocab.json", "merges.txt") if not (folder / name).is_file()]
+    if not (folder / _CONFIG).is_file():
+        raise UserError(f"{folder}: there is no {_CONFIG}")
+    if missing and not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{folder}: there is no tokenizer.json, nor {' and '.join(missing)}")
+    for name in (_H5, _SAFETENSORS):
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"{folder}: there is no {_H5}, nor {_SAFETENSORS}")
+
+
+def _read_config(path: pathlib.Path) -> GPT2Config:
+    from transformers.models.gpt2.configuration_gpt2 import GPT2Config
+
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {_line(error)}") from None
+    if not isinstance(values, dict) or values.get("model_type") != "gpt2":
+        found = values.get("model_type") if isinstance(values, dict) else None
+        raise UserError(f"{path}: model_type must be 'gpt2', got {found!r}")
+    try:
+        config = GPT2Config.from_dict(values)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read: {_line(error)}") from None
+    for name in _SIZES:
+        value = getattr(config, name)
+        if type(value) is not int or value < 1:
+            raise UserError(f"{path}: {name} must be a whole number >= 1, got {value!r}")
+    if config.n_embd % config.n_head:
+        raise UserError(
+            f"{path}: n_embd={config.n_embd} is not a multiple of n_head={config.n_head}"
+        )
+    for name in _UNSUPPORTED:
+        if getattr(config, name):
+            raise UserError(f"{path}: {name}=true is not supported")
+    return config
+
+
+def _read_tokenizer(folder: pathlib.Path) -> GPT2TokenizerFast:
+    from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
+
+    try:
+        return GPT2TokenizerFast.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # The tokenizers library raises nothing more special.
+        raise UserError(f"{folder}: the tokenizer cannot be read: {_line(error)}") from error
+
+
+def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarray]:
+    """Returns the weights as `BaseModel` has them; raises `UserError`."""
+    import tensorflow as tf
+    from safetensors import SafetensorError
+    from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
+
+    unreadable = (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError, SafetensorError)
+    created = []
+
+    def create(make, **options):
+        created.append(make(**options))
+        return created[-1]
+
+    try:
+        with tf.variable_creator_scope(create), _quiet():
+            model, loaded = TFGPT2LMHeadModel.from_pretrained(
+                str(path.parent),
+                config=config,
+                use_safetensors=path.name == _SAFETENSORS,
+                output_loading_info=True,
+            )
+    except unreadable as error:
+        raise UserError(f"{path}: the weights cannot be read: {_line(error)}") from error
+    if loaded["missing_keys"]:
+        missing = sorted(loaded["missing_keys"])
+        raise UserError(f"{path}: {len(missing)} of the weights are missing, such as {missing[0]}")
+    own = {id(variable) for variable in model.weights}
+    return {
+        variable.name.split(_MAIN_LAYER, 1)[1].split(":")[0]: variable.numpy()
+        for variable in created
+        if id(variable) in own
+    }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps transformers from warning that all is well."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _line(error: Exception) -> str:
+    """Returns what an error says in one line of moderate length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _sync(path: pathlib.Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,65 @@
+"""HuggingFace's GPT-2 as a Keras layer that is to be frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2MainLayer
+
+
+class FrozenGPT2(tf.keras.layers.Layer):
+    """GPT-2 without its head, with a vector of one's own in the place of the first token.
+
+    Its variables are those of transformers' `TFGPT2MainLayer`, in its order.
+    """
+
+    def __init__(self, config: Any, **kwargs):
+        """Takes a `transformers.GPT2Config`."""
+        super().__init__(trainable=False, **kwargs)
+        self.transformer = TFGPT2MainLayer(config, name="transformer")
+        self._start = config.bos_token_id
+
+    def call(self, inputs, training=None):
+        """Maps tokens (batch, time) and a prefix (batch, dim), or tokens alone, to hidden states.
+
+        Without a prefix the model's token of a text's start takes its place.
+
+        Returns:
+            float32 (batch, time, dim): at each place what comes before the token there, the prefix
+            first.
+        """
+        del training  # Dropout would make a frozen model's output random.
+        if not self.transformer.built:
+            self.transformer(None, inputs_embeds=tf.zeros([1, 1, self.transformer.embed_dim]))
+        tokens, prefix = inputs if isinstance(inputs, (list, tuple)) else (inputs, None)
+        words = self.embed(tokens[:, :-1])
+        if prefix is None:
+            prefix = self.embed(tf.fill(tf.shape(tokens)[:1], self._start))
+        sequence = tf.concat([prefix[:, tf.newaxis], words], axis=1)
+        return self.transformer(
+            None, inputs_embeds=sequence, use_cache=False, return_dict=True, training=False
+        ).last_hidden_state
+
+    def embed(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Returns tokens' embeddings, without those of places."""
+        if not self.transformer.built:
+            # The variables get their names where the layer is called.
+            self(tf.zeros([1, 1], tf.int32))
+        return tf.gather(self.transformer.wte.embeddings, tokens)
+
+    def predict_tokens(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns the logits (..., ids) of the tied, frozen head."""
+        return tf.matmul(hidden, self.transformer.wte.embeddings, transpose_b=True)
+
+
+def frozen_values(layer: str, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Names a base model's weights as the variables of a `FrozenGPT2` layer.
+
+    Args:
+        layer: The layer's name.
+        weights: Name below `TFGPT2MainLayer` to value.
+    """
+    return {f"{layer}/transformer/{name}": value for name, value in weights.items()}

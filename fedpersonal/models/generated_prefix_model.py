@@ -1,0 +1,106 @@
+"""FedPerC's generators: preferences predicted from a client's text (Silva et al., appendix A).
+
+Two decoder blocks, shared by all, turn a personal and a context embedding into those that fit what
+the client has written. Nothing is trained on a client to know it: forward passes suffice.
+
+The paper moves the embeddings at every token of the text that is predicted. Here they are moved
+once, by other texts of the same client, and then stay: one pass instead of one for every token. And
+personal embeddings start from zero, not at random, so that they depend on nothing but the texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fedpersonal.models.frozen_gpt2 import FrozenGPT2
+from fedpersonal.models.prefix_language_model import BASE, CONTEXT, NAME, PERSONAL
+
+PERSONAL_GENERATOR = "personal_generator"
+CONTEXT_GENERATOR = "context_generator"
+
+
+class EmbeddingGenerator(tf.keras.layers.Layer):
+    """A transformer's decoder block whose one query is an embedding, and whose keys are words."""
+
+    def __init__(self, dim: int, num_heads: int, *, start: np.ndarray, spread: float, **kwargs):
+        """Takes sizes; untrained, it returns about `start` (dim,), whatever it reads."""
+        super().__init__(**kwargs)
+        self.attention = tf.keras.layers.MultiHeadAttention(num_heads, dim // num_heads)
+        self.norms = [tf.keras.layers.LayerNormalization() for _ in range(4)]
+        self.output_norm = tf.keras.layers.LayerNormalization(
+            gamma_initializer=tf.keras.initializers.Constant(spread),
+            beta_initializer=lambda shape, dtype=None: tf.broadcast_to(start, shape),
+        )
+        self.feed_forward = tf.keras.Sequential(
+            [tf.keras.layers.Dense(4 * dim, activation="gelu"), tf.keras.layers.Dense(dim)]
+        )
+
+    def call(self, inputs):
+        """Maps an embedding (batch, dim), words (batch, time, dim) and a mask to (batch, dim)."""
+        embedding, words, mask = inputs
+        query = self.norms[0](embedding)[:, tf.newaxis]
+        read = self.attention(query, words, attention_mask=mask[:, tf.newaxis])[:, 0]
+        before = self.norms[1](embedding)
+        # Where there is nothing to read, nothing is added.
+        read = tf.where(tf.reduce_any(mask, -1)[:, tf.newaxis], read, 0.0)
+        middle = self.norms[3](self.norms[2](read) + before)
+        return self.output_norm(self.feed_forward(middle) + before)
+
+
+class GeneratedPrefixModel(tf.keras.Model):
+    """GPT-2 behind the product of a generated personal and a generated context embedding."""
+
+    def __init__(self, config: Any, *, num_contexts: int, start: np.ndarray, spread: float):
+        """See `generated_prefix_model`."""
+        super().__init__(name=NAME)
+        dim = config.n_embd
+        normal = tf.keras.initializers.RandomNormal(stddev=0.02)
+        self.personal_embedding = tf.keras.layers.Embedding(
+            1, dim, embeddings_initializer="zeros", name=PERSONAL
+        )
+        self.context_embedding = tf.keras.layers.Embedding(
+            num_contexts, dim, embeddings_initializer=normal, name=CONTEXT
+        )
+        self.personal_generator = EmbeddingGenerator(
+            dim, config.n_head, start=np.ones_like(start), spread=spread, name=PERSONAL_GENERATOR
+        )
+        self.context_generator = EmbeddingGenerator(
+            dim, config.n_head, start=start, spread=spread, name=CONTEXT_GENERATOR
+        )
+        self.base = FrozenGPT2(config, name=BASE)
+
+    def call(self, inputs, training=None):
+        """Maps `text`, `user`, `context` and `history` to logits (batch, time, ids).
+
+        `history`, int32 (batch, any), are tokens that the user has written elsewhere, negative
+        where there are none.
+        """
+        del training
+        history = inputs["history"]
+        mask = history >= 0
+        words = self.base.embed(tf.maximum(history, 0))
+        personal = self.personal_generator([self.personal_embedding(inputs["user"]), words, mask])
+        context = self.context_generator([self.context_embedding(inputs["context"]), words, mask])
+        return self.base.predict_tokens(self.base([inputs["text"], personal * context]))
+
+
+def generated_prefix_model(
+    config: Any, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
+) -> Callable[[], tf.keras.Model]:
+    """Returns a builder of a `GeneratedPrefixModel`.
+
+    Untrained, it predicts nearly as the base model by itself does.
+
+    Args:
+        config: The base's `transformers.GPT2Config`.
+        num_contexts: How many contexts there are.
+        start: float32 (dim,): the base model's own embedding of a text's first token.
+        spread: How far from it, and from 1, generated embeddings start.
+    """
+    return lambda: GeneratedPrefixModel(
+        config, num_contexts=num_contexts, start=start, spread=spread
+    )

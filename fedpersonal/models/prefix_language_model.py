@@ -1,0 +1,69 @@
+"""A frozen language model behind a vector of preferences (FedPerC: Silva et al., section 3.1).
+
+Each client has a personal embedding and each context one that all clients share. Their product,
+element by element, takes the place of a text's first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fedpersonal.models.frozen_gpt2 import FrozenGPT2
+
+NAME = "language_model"
+BASE = "base"
+PERSONAL = "personal_embedding"
+CONTEXT = "context_embedding"
+INPUT_SPEC = {
+    "text": tf.TensorSpec([None, None], tf.int32),
+    "user": tf.TensorSpec([None], tf.int32),
+    "context": tf.TensorSpec([None], tf.int32),
+}
+
+
+class PrefixLanguageModel(tf.keras.Model):
+    """GPT-2 behind the product of a personal and a context embedding."""
+
+    def __init__(self, config: Any, *, num_contexts: int, start: np.ndarray, spread: float):
+        """See `prefix_language_model`."""
+        super().__init__(name=NAME)
+        near_one = tf.keras.initializers.RandomNormal(mean=1.0, stddev=spread)
+        self.personal_embedding = tf.keras.layers.Embedding(
+            1, config.n_embd, embeddings_initializer=near_one, name=PERSONAL
+        )
+        self.context_embedding = tf.keras.layers.Embedding(
+            num_contexts,
+            config.n_embd,
+            embeddings_initializer=lambda shape, dtype=None: tf.broadcast_to(start, shape),
+            name=CONTEXT,
+        )
+        self.base = FrozenGPT2(config, name=BASE)
+
+    def call(self, inputs, training=None):
+        """Maps `text` (batch, time), `user` and `context` (batch,) to logits (batch, time, ids)."""
+        del training
+        prefix = self.personal_embedding(inputs["user"]) * self.context_embedding(inputs["context"])
+        return self.base.predict_tokens(self.base([inputs["text"], prefix]))
+
+
+def prefix_language_model(
+    config: Any, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
+) -> Callable[[], tf.keras.Model]:
+    """Returns a builder of a `PrefixLanguageModel`.
+
+    Untrained, it predicts nearly as the base model by itself does.
+
+    Args:
+        config: The base's `transformers.GPT2Config`.
+        num_contexts: How many contexts there are.
+        start: float32 (dim,), with which context embeddings start: the base model's own embedding
+            of a text's first token.
+        spread: Standard deviation, around 1, of the numbers with which personal embeddings start.
+    """
+    return lambda: PrefixLanguageModel(
+        config, num_contexts=num_contexts, start=start, spread=spread
+    )

@@ -1,0 +1,66 @@
+"""Loss and perplexity of utterances. An utterance counts as its tokens.
+
+Labels are int32 (batch, time): the token at each place, `NOTHING` where there is none.
+"""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from fedpersonal.metrics import Metric
+from fedpersonal.models.token_prediction import cross_entropy, most_likely
+
+NOTHING = -1
+
+
+def count_utterance_tokens(labels: tf.Tensor) -> tf.Tensor:
+    """Maps labels to how many tokens each utterance has, float32 (batch,)."""
+    return tf.reduce_sum(tf.cast(labels >= 0, tf.float32), axis=1)
+
+
+def sum_utterance_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Sums the cross-entropy of each utterance's tokens.
+
+    Args:
+        labels: int32 (batch, time).
+        logits: float32 (batch, time, ids), at each place of the token there.
+
+    Returns:
+        float32 (batch,).
+    """
+    return tf.reduce_sum(_token_losses(labels, logits), axis=1)
+
+
+def perplexity(*, prompt_tokens: int = 3) -> Metric:
+    """Returns the perplexity of a token that follows an utterance's first ones.
+
+    Args:
+        prompt_tokens: How many first tokens are given, and not counted (Silva et al., section 4).
+    """
+
+    def sum_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(_token_losses(labels, logits)[:, prompt_tokens:], axis=1)
+
+    return Metric(
+        "perplexity",
+        sum_losses,
+        finalize=lambda mean: math.e**mean,
+        example_weight=lambda labels: count_utterance_tokens(labels[:, prompt_tokens:]),
+    )
+
+
+def _token_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Returns each token's cross-entropy, 0 where there is none; computed once for all that ask."""
+    known = getattr(logits, "_token_losses", None)
+    if known is None:
+        flat = tf.reshape(labels, [-1])
+        losses = cross_entropy(
+            tf.maximum(flat, 0),
+            tf.reshape(logits, [-1, logits.shape[-1]]),
+            tf.reshape(most_likely(logits), [-1]),
+        )
+        known = tf.reshape(tf.where(flat >= 0, losses, 0.0), tf.shape(labels))
+        logits._token_losses = known
+    return known

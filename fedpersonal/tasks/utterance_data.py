@@ -1,0 +1,279 @@
+"""Who trains on which utterances, and is tested on which, as in FedPerC's section 4.1."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedpersonal.datasets.checks import check_count
+from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.datasets.documents import most_frequent_labels
+from fedpersonal.datasets.splits import split_examples
+from fedpersonal.datasets.utterances import Utterances
+from fedpersonal.errors import UserError
+
+# What a label is where there is nothing to predict.
+NO_LABEL = -1
+
+# Shares of train, validation and test: of a user's utterances, and of the users.
+KNOWN_FRACTIONS = (0.6, 0.2, 0.2)
+WITHHELD_FRACTIONS = (0.7, 0.15, 0.15)
+
+TOO_LONG = ("cut", "error")
+
+Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UtteranceData:
+    """Tokenised utterances, split for one experiment.
+
+    The features are "text", the tokens' ids with the end of the text after them and padding after
+    that, (n, length) int32; "user", the user's index among the known ones, (n,) int32, 0 for those
+    withheld; and "context", (n,) int32. There is no token before the text: a model starts from its
+    prefix. Labels are what to predict at each place, the same ids, (n, length) int32, and
+    `NO_LABEL` where there is padding.
+
+    Attributes:
+        name: The data set's name.
+        context_names: (num_contexts,) str objects.
+        padding: The id of the padding, which may be another token's, too.
+        withheld: Whether validation and test are of users who are not among those of `train`.
+        train: The known users, and what they train on.
+        validation: Other utterances of these users, or those of other users, for choosing
+            hyperparameters.
+        test: Other utterances, or users, again, to look at once.
+    """
+
+    name: str
+    context_names: np.ndarray
+    padding: int
+    withheld: bool
+    train: ClientDataset
+    validation: ClientDataset
+    test: ClientDataset
+
+    @property
+    def num_users(self) -> int:
+        """How many known users there are: the rows of a table of user embeddings."""
+        return self.train.num_clients
+
+    @property
+    def num_contexts(self) -> int:
+        """How many contexts there are: the rows of a table of context embeddings."""
+        return self.context_names.size
+
+    @property
+    def length(self) -> int:
+        """How many places for tokens an utterance has."""
+        return self.train.labels.shape[1]
+
+
+def split_known(
+    utterances: Utterances,
+    encode: Encode,
+    *,
+    length: int,
+    padding: int,
+    end: int,
+    too_long: str = "cut",
+    seed: int,
+) -> UtteranceData:
+    """Splits the utterances of each user 60/20/20 % at random.
+
+    Args:
+        utterances: The utterances.
+        encode: Makes a list of ids, each >= 0, of each of a list of texts.
+        length: Places for the tokens of an utterance, >= 1.
+        padding: The id that fills places without a token, >= 0.
+        end: The id after the last token of an utterance, >= 0.
+        too_long: `cut` for the first `length` tokens of longer utterances, which have no end
+            then; `error` to refuse them.
+        seed: Seed of the split.
+
+    Raises:
+        UserError: If an option is out of range, an utterance is too long, no user has the 3
+            utterances of which one can be held out, or a context is not among those for training.
+    """
+    dataset = _encode(utterances, encode, length, padding, end, too_long)
+    parts = split_examples(dataset, fractions=KNOWN_FRACTIONS, seed=seed, ordered=False)
+    if not parts[-1].num_examples:
+        raise UserError(f"no user of {utterances.name} has 3 utterances, so none can be held out")
+    seen = np.bincount(parts[0].features["context"], minlength=utterances.num_contexts)
+    if not seen.all():
+        raise UserError(
+            f"all utterances for training are of other contexts than"
+            f" {utterances.context_names[seen.argmin()]!r}; keep only contexts with more utterances"
+        )
+    parts = (_add_users(part, part.example_clients) for part in parts)
+    return UtteranceData(utterances.name, utterances.context_names, padding, False, *parts)
+
+
+def split_withheld(
+    utterances: Utterances,
+    encode: Encode,
+    *,
+    length: int,
+    padding: int,
+    end: int,
+    too_long: str = "cut",
+    seed: int,
+) -> UtteranceData:
+    """Splits the users 70/15/15 % at random, so that those for training have all contexts.
+
+    Each part has about the same shares of the contexts that users are most often in, and at least
+    one user.
+
+    Args:
+        utterances: The utterances.
+        encode: As of `split_known`, and so are the other options.
+        length: Places for the tokens of an utterance, >= 1.
+        padding: The id that fills places without a token, >= 0.
+        end: The id after the last token of an utterance, >= 0.
+        too_long: `cut` or `error`.
+        seed: Seed of the split.
+
+    Raises:
+        UserError: If an option is out of range, an utterance is too long, there are fewer than 3
+            users, or those for training cannot have all contexts.
+    """
+    dataset = _encode(utterances, encode, length, padding, end, too_long)
+    known, *others = (dataset.subset(np.sort(users)) for users in _deal_users(utterances, seed))
+    parts = [_add_users(known, known.example_clients)]
+    parts += [_add_users(part, np.zeros(part.num_examples)) for part in others]
+    return UtteranceData(utterances.name, utterances.context_names, padding, True, *parts)
+
+
+def fine_tuning_sets(
+    part: ClientDataset, *, num_samples: int | None, seed: int, query_fraction: float = 0.5
+) -> tuple[ClientDataset, ClientDataset]:
+    """Splits each client's examples into some to fine-tune on and others to test on.
+
+    A client's examples are shuffled. The first ones are its query set, whatever `num_samples` is;
+    its support set are the `num_samples` next ones, so that more samples include the fewer. Both
+    have an example of each client with two; the only one of a client is its query.
+
+    Args:
+        part: The examples.
+        num_samples: A client's examples to fine-tune on, >= 0, or fewer if it has fewer; None for
+            all that are not its query.
+        seed: A whole number >= 0; the same seed gives the same sets.
+        query_fraction: The share of the query set in (0, 1), rounded, halves up.
+
+    Returns:
+        The support and the query sets, with all clients in both; within each a client's examples
+        keep their order.
+
+    Raises:
+        UserError: If an option is out of range.
+    """
+    if num_samples is not None:
+        check_count("num_samples", num_samples)
+    if not 0.0 < query_fraction < 1.0:
+        raise UserError(f"query_fraction must be in (0, 1), got {query_fraction!r}")
+    rng = np.random.default_rng(check_count("seed", seed))
+    counts = part.counts
+    num_query = np.floor(counts * query_fraction + 0.5).astype(np.int64)
+    num_query = np.minimum(np.maximum(num_query, 1), np.maximum(counts - 1, 1))
+    places = np.empty(part.num_examples, np.int64)
+    places[np.lexsort((rng.random(part.num_examples), part.example_clients))] = (
+        part.example_positions
+    )
+    sample = places - np.repeat(num_query, counts)
+    most = part.num_examples if num_samples is None else num_samples
+    return part.filter_examples((sample >= 0) & (sample < most)), part.filter_examples(sample < 0)
+
+
+def _encode(
+    utterances: Utterances, encode: Encode, length: int, padding: int, end: int, too_long: str
+) -> ClientDataset:
+    """Checks the options, and makes ids and labels of the texts."""
+    check_count("length", length, minimum=1)
+    check_count("padding", padding)
+    check_count("end", end)
+    if too_long not in TOO_LONG:
+        raise UserError(f"too_long must be one of {', '.join(TOO_LONG)}, got {too_long!r}")
+    dataset = utterances.to_client_dataset()
+    texts = utterances.texts.tolist()
+    encoded = encode(texts)
+    if len(encoded) != len(texts):
+        raise UserError(f"encode made {len(encoded)} lists of ids from {len(texts)} texts")
+    lengths = np.fromiter((len(tokens) + 1 for tokens in encoded), np.int64, len(texts))
+    if too_long == "error" and (lengths > length).any():
+        row = int(np.argmax(lengths > length))
+        shown = texts[row] if len(texts[row]) <= 60 else texts[row][:57] + "..."
+        raise UserError(
+            f"an utterance of {dataset.client_ids[dataset.example_clients[row]]!r} has"
+            f" {lengths[row]} tokens with its end, and the model only {length} positions: {shown!r}"
+        )
+    ids = np.full((len(texts), length), padding, np.int32)
+    for row, tokens in zip(ids, encoded):
+        tokens = [*tokens[:length], end][:length]
+        row[: len(tokens)] = tokens
+    if (ids < 0).any():
+        raise UserError(f"encode must give ids >= 0, got {ids.min()}")
+    is_token = np.arange(length) < lengths[:, None]
+    return dataclasses.replace(
+        dataset,
+        features={"text": ids, "context": utterances.contexts},
+        labels=np.where(is_token, ids, np.int32(NO_LABEL)),
+    )
+
+
+def _add_users(part: ClientDataset, users: np.ndarray) -> ClientDataset:
+    return dataclasses.replace(part, features={**part.features, "user": users.astype(np.int32)})
+
+
+def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the users of the three parts, as indices."""
+    rng = np.random.default_rng(check_count("seed", seed))
+    dataset, num_contexts = utterances.to_client_dataset(), utterances.num_contexts
+    if dataset.num_clients < 3:
+        raise UserError(f"{utterances.name} has {dataset.num_clients} users; at least 3 are needed")
+    main_contexts = most_frequent_labels(dataset)
+    _, validation, test = WITHHELD_FRACTIONS
+    num_validation, num_test = (
+        max(1, int(np.floor(dataset.num_clients * share + 0.5))) for share in (validation, test)
+    )
+    num_train = dataset.num_clients - num_validation - num_test
+
+    cells = np.unique(dataset.example_clients * num_contexts + dataset.labels)
+    cell_users, cell_contexts = np.divmod(cells, num_contexts)
+    order = _stratified_order(rng, main_contexts)
+    ranks = np.argsort(order)
+    needed = np.zeros(dataset.num_clients, bool)
+    while True:
+        # Users needed for a context come first, and then the others by chance.
+        order = np.lexsort((ranks, ~needed))
+        in_train = np.zeros(dataset.num_clients, bool)
+        in_train[order[:num_train]] = True
+        seen = np.bincount(cell_contexts[in_train[cell_users]], minlength=num_contexts)
+        if seen.all():
+            break
+        missing = int(seen.argmin())
+        candidates = cell_users[cell_contexts == missing]
+        if not candidates.size or needed.sum() == num_train:
+            raise UserError(
+                f"the {num_train} users for training of {utterances.name} cannot have all of its"
+                f" {num_contexts} contexts: none has {utterances.context_names[missing]!r}; keep"
+                " only contexts with more utterances, or more users"
+            )
+        needed[candidates[ranks[candidates].argmin()]] = True
+    held_out = np.flatnonzero(~in_train)
+    held_out = held_out[_stratified_order(rng, main_contexts[held_out])]
+    return np.flatnonzero(in_train), held_out[:num_validation], held_out[num_validation:]
+
+
+def _stratified_order(rng: np.random.Generator, strata: np.ndarray) -> np.ndarray:
+    """Orders things (n,) by chance, so that any first part of them has its share of each stratum.
+
+    Returns:
+        (n,) int64 indices.
+    """
+    by_stratum = np.lexsort((rng.random(strata.size), strata))
+    sizes = np.bincount(strata)
+    places = np.arange(strata.size) - (np.cumsum(sizes) - sizes)[strata[by_stratum]]
+    quantiles = (places + 0.5) / sizes[strata[by_stratum]]
+    return by_stratum[np.lexsort((rng.random(strata.size), quantiles))]
