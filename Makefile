@@ -18,10 +18,10 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install movielens stackoverflow reddit table1 table2 table3 figure2 figure3 benchmark test lint lock clean
+.PHONY: help install movielens stackoverflow reddit tv_shows table1 table2 table3 figure2 figure3 fedperc_tables benchmark test lint lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "FLAGS='--seed=1 ...' is handed on to the command that a target runs."
 
@@ -39,6 +39,9 @@ stackoverflow: $(INSTALLED) ## Train FedRecon on text: make stackoverflow TEXT_F
 reddit: $(INSTALLED) ## Train FURL on labelled texts: make reddit TEXT_FILE=... (or generated comments)
 	@$(RUN) -m experiments.reddit --flagfile=experiments/presets/reddit_quick.flags $(TEXTS) $(FLAGS)
 
+tv_shows: $(INSTALLED) ## Train FedPerC on utterances: make tv_shows DATA_DIR=... (or generated dialogues)
+	@$(RUN) -m experiments.tv_shows --flagfile=experiments/presets/tv_shows_quick.flags $(TEXTS) $(FLAGS)
+
 table1: $(INSTALLED) ## Reproduce table 1 of FedRecon: make table1 DATA_DIR=<folder of MovieLens-1M>
 	@$(RUN) -m experiments.reproduce --target=table1 $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
@@ -54,6 +57,9 @@ figure2: $(INSTALLED) ## Reproduce figure 2, from the runs of table 2: make figu
 figure3: $(INSTALLED) ## Reproduce figure 3: make figure3 TEXT_FILE=<texts> MOVIELENS_DIR=<folder>
 	@$(RUN) -m experiments.reproduce --target=figure3 $(TEXTS) \
 	  $(if $(MOVIELENS_DIR),"--movielens_dir=$(MOVIELENS_DIR)") $(FLAGS)
+
+fedperc_tables: $(INSTALLED) ## Reproduce FedPerC's tables: make fedperc_tables DATA_DIR=<folder of tv_shows.jsonl.gz>
+	@$(RUN) -m experiments.reproduce --target=fedperc_tables $(TEXTS) $(FLAGS)
 
 benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon: make benchmark DATA_DIR=...
 	@$(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)

@@ -27,9 +27,9 @@ flags.DEFINE_integer("vocab_size", 4096, "Tokens of the tokenizer.", lower_bound
 flags.DEFINE_integer("num_layers", 4, "Transformer blocks.", lower_bound=1)
 flags.DEFINE_integer("num_heads", 4, "Attention heads of a block.", lower_bound=1)
 flags.DEFINE_integer("dim", 128, "Size of embeddings and hidden states.", lower_bound=1)
-flags.DEFINE_integer("positions", 64, "The most tokens of a text.", lower_bound=2)
+flags.DEFINE_integer("positions", 64, "The most tokens that it can read.", lower_bound=2)
 flags.DEFINE_integer("steps", 1200, "Training steps.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 64, "Texts of a step.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Windows of --positions tokens of a step.", lower_bound=1)
 flags.DEFINE_float("learning_rate", 2e-3, "The highest learning rate.")
 flags.DEFINE_integer("seed", 0, "Fixes every random choice.", lower_bound=0)
 

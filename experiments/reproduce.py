@@ -2,22 +2,24 @@
 
 python -m experiments.reproduce --target=table1 --data_dir=path/to/ml-1m
 python -m experiments.reproduce --target=table2 --text_file=path/to/texts.jsonl.gz
+python -m experiments.reproduce --target=fedperc_tables --data_dir=path/to/tv_shows
 """
 
 from __future__ import annotations
 
 from absl import flags
 
-from experiments import document_flags, launch, text_flags
+from experiments import document_flags, launch, text_flags, utterance_flags
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_enum(
     "target",
     "table1",
-    ["table1", "table2", "figure2", "figure3", "table3"],
+    ["table1", "table2", "figure2", "figure3", "table3", "fedperc_tables"],
     "Of Federated Reconstruction: table1 is rating prediction, table2 and figure2 next word "
-    "prediction, figure3 both. Of FURL: table3, with its figures, document classification.",
+    "prediction, figure3 both. Of FURL: table3, with its figures, document classification. Of "
+    "FedPerC: fedperc_tables, all of its tables, utterances.",
 )
 flags.DEFINE_enum(
     "dataset",
@@ -31,8 +33,15 @@ flags.DEFINE_string(
     "data_dir",
     None,
     "table1: the folder of MovieLens-1M. [default: MovieLens-100K] table3: the folder of "
-    "reddit_comments.jsonl.gz. [default: generated comments] Others: the folder of TFF's Stack "
+    "reddit_comments.jsonl.gz. [default: generated comments] fedperc_tables: the folder of "
+    "tv_shows.jsonl.gz. [default: generated dialogues] Others: the folder of TFF's Stack "
     "Overflow or of stack_exchange.jsonl.gz. [default: a generated corpus]",
+)
+flags.DEFINE_list(
+    "datasets",
+    [],
+    "fedperc_tables: some of tv_shows, reddit, generated. [default: --text_file, else tv_shows of "
+    "--data_dir, else generated]",
 )
 flags.DEFINE_string(
     "movielens_dir", None, "figure3: the folder of MovieLens-1M. [default: MovieLens-100K]"
@@ -57,7 +66,7 @@ flags.DEFINE_enum(
     "auto",
     ["auto", "quick", "paper"],
     "Hyperparameters of texts. auto: of next word prediction, paper for TFF's Stack Overflow, else "
-    "quick; of table3, quick for generated texts, else paper.",
+    "quick; of the others, quick for generated texts, else paper.",
 )
 flags.DEFINE_list(
     "vocab_sizes",
@@ -71,6 +80,7 @@ flags.DEFINE_list(
 text_flags.define_table_flags()
 text_flags.define_sentence_flags(min_sentences=32)
 document_flags.define_document_flags()
+utterance_flags.define_base_model_flags()
 
 
 def main() -> None:
@@ -82,9 +92,11 @@ def main() -> None:
         "figure2": _figure2,
         "figure3": _figure3,
         "table3": _table3,
+        "fedperc_tables": _fedperc_tables,
     }
     print(target[FLAGS.target](output_dir))
-    files = {"table": "md and .json", "figure": "png, .csv, .md and .json"}[FLAGS.target[:-1]]
+    is_drawn = FLAGS.target.startswith(("figure", "fedperc"))
+    files = "png, .csv, .md and .json" if is_drawn else "md and .json"
     print(f"written to {output_dir}/{FLAGS.target}.{files}")
 
 
@@ -139,6 +151,45 @@ def _table3(output_dir: str) -> str:
         output_dir,
         seeds=_seeds(),
         rows=table3.choose_rows(FLAGS.rows),
+        scale_rounds=FLAGS.scale_rounds,
+    )
+
+
+def _fedperc_tables(output_dir: str) -> str:
+    from fedpersonal.tasks.utterance_choice import UtteranceChoice, find_utterances
+
+    choices = [
+        UtteranceChoice(
+            *find_utterances(dataset=name, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir),
+            user_column=FLAGS.user_column,
+            text_column=FLAGS.text_column,
+            context_column=FLAGS.context_column,
+            time_column=FLAGS.time_column,
+        )
+        for name in dict.fromkeys(FLAGS.datasets or [FLAGS.dataset])
+    ]
+    for choice in choices:
+        print(choice.summary(), flush=True)
+    from fedpersonal.tasks import fedperc_tables
+    from fedpersonal.tasks.base_model_choice import find_base_model
+    from fedpersonal.tasks.utterance_presets import PRESETS
+    from fedpersonal.tasks.utterance_runs import UtteranceSource
+
+    bases = [
+        find_base_model(FLAGS.base_model, choice, cache_dir=FLAGS.base_model_dir)
+        for choice in choices
+    ]
+    frozen_folder = f"{FLAGS.base_model_dir}/frozen"
+    is_generated = all(choice.source == "generated" for choice in choices)
+    automatic = "quick" if is_generated else "paper"
+    return fedperc_tables.run(
+        [
+            UtteranceSource(choice, base.source, frozen_folder)
+            for choice, base in zip(choices, bases)
+        ],
+        PRESETS[automatic if FLAGS.preset == "auto" else FLAGS.preset],
+        output_dir,
+        seeds=_seeds(),
         scale_rounds=FLAGS.scale_rounds,
     )
 

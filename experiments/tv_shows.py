@@ -81,10 +81,10 @@ def main() -> None:
         too_long=FLAGS.too_long,
         seed=FLAGS.seed,
     )
-    folder = RunFolder.open(common_flags.run_folder_path(), common_flags.flag_values())
     experiment = build_experiment(
         data, base, options, frozen_folder=pathlib.Path(FLAGS.base_model_dir) / "frozen"
     )
+    folder = RunFolder.open(common_flags.run_folder_path(), common_flags.flag_values())
     summary = run_experiment(experiment, folder)
     tested = ", ".join(
         f"{results['perplexity']:.2f} ({samples})"

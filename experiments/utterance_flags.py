@@ -7,6 +7,19 @@ from absl import flags
 FLAGS = flags.FLAGS
 
 
+def define_base_model_flags() -> None:
+    """Defines the flags that every binary on utterances has; they belong to the caller."""
+    flags.disclaim_key_flags()
+    flags.DEFINE_string("context_column", "context", "The table's column of contexts.")
+    flags.DEFINE_string(
+        "base_model",
+        None,
+        "A GPT-2 in HuggingFace's format, a folder or a name such as distilgpt2. [default: a small "
+        "one is pretrained on what users who do not take part have written]",
+    )
+    flags.DEFINE_string("base_model_dir", "results/base_models", "Keeps pretrained base models.")
+
+
 def define_utterance_flags() -> None:
     """Defines the flags that say which utterances and base model; they belong to the caller."""
     flags.disclaim_key_flags()
@@ -17,7 +30,7 @@ def define_utterance_flags() -> None:
         "Utterances. auto: --text_file if that is given, else tv_shows.jsonl.gz in --data_dir, "
         "else generated dialogues.",
     )
-    flags.DEFINE_string("context_column", "context", "The table's column of contexts.")
+    define_base_model_flags()
     flags.DEFINE_integer(
         "users_per_context", 0, "Most frequent users kept, of a text file; 0: all.", lower_bound=0
     )
@@ -37,13 +50,6 @@ def define_utterance_flags() -> None:
     flags.DEFINE_enum(
         "too_long", "cut", ["cut", "error"], "What becomes of utterances with more tokens."
     )
-    flags.DEFINE_string(
-        "base_model",
-        None,
-        "A GPT-2 in HuggingFace's format, a folder or a name such as distilgpt2. [default: a small "
-        "one is pretrained on what users who do not take part have written]",
-    )
-    flags.DEFINE_string("base_model_dir", "results/base_models", "Keeps pretrained base models.")
 
 
 def utterance_choice():

@@ -47,7 +47,7 @@ class FrozenVariables:
         folder.mkdir(parents=True, exist_ok=True)
         paths, shapes = {}, {}
         for name, value in values.items():
-            value = np.ascontiguousarray(value)
+            value = np.asarray(value)
             if value.dtype != np.float32 or not value.size:
                 raise ValueError(
                     f"frozen {name!r} must be float32 with at least one number, not {value.dtype} "

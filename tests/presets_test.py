@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from fedpersonal.tasks import document_presets, next_word_presets
+from fedpersonal.tasks import document_presets, next_word_presets, utterance_presets
 
 FILES = pathlib.Path(__file__).parents[1] / "experiments" / "presets"
 PRESETS = {
@@ -15,6 +15,8 @@ PRESETS = {
     "stackoverflow_paper": next_word_presets.PAPER,
     "reddit_quick": document_presets.QUICK,
     "reddit_paper": document_presets.PAPER,
+    "tv_shows_quick": utterance_presets.QUICK,
+    "tv_shows_paper": utterance_presets.PAPER,
 }
 # What the binaries take by a flag of the data, or tables by an option of their own.
 _NOT_COMPARED = {"algorithm", "seed", "vocab_size", "num_oov_buckets", "text_length"}

@@ -41,7 +41,7 @@ class ModelSizes:
         num_layers: Transformer blocks, >= 1.
         num_heads: Attention heads of a block, >= 1; `dim` is a multiple of it.
         dim: Size of embeddings and hidden states.
-        positions: The most tokens of a text, >= 2.
+        positions: The most tokens that it can read, >= 2; a window has as many.
 
     Raises:
         UserError: If a size is out of range.
@@ -69,7 +69,7 @@ class PretrainingReport:
 
     Attributes:
         num_texts: Texts trained on.
-        num_tokens: Tokens of these, after long texts have been cut.
+        num_tokens: Tokens of these, their ends among them.
         num_validation_texts: Texts held out.
         num_parameters: Entries of all weights.
         initial_perplexity: Of the held-out texts before training: the exponential of the mean

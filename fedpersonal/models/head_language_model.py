@@ -24,7 +24,11 @@ class _Head(tf.keras.layers.Layer):
 
     def __init__(self, shape: tuple[int, int], initial: Callable[..., tf.Tensor], **kwargs):
         super().__init__(**kwargs)
-        self.kernel = self.add_weight("kernel", shape, initializer=initial)
+        self._shape, self._initial = shape, initial
+
+    def build(self, _):
+        # Not before: here the variable gets the layer's name.
+        self.kernel = self.add_weight("kernel", self._shape, initializer=self._initial)
 
     def call(self, hidden):
         return tf.matmul(hidden, self.kernel)

@@ -49,7 +49,7 @@ def read_trained(path: str | os.PathLike) -> Trained:
             columns = dict(file)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; --run_dir must be a run that has ended") from None
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({error})") from None
     if "clients" not in columns:
         raise UserError(f"{path}: users of this run keep no embedding; --algorithm=fedperc does")
@@ -67,7 +67,7 @@ def read_trained(path: str | os.PathLike) -> Trained:
 
 
 def find_name(kind: str, name: str, names: Sequence[str]) -> int:
-    """Returns where a name stands, whatever its case.
+    """Returns where a name stands; in whatever case, where none is just so.
 
     Args:
         kind: What is named, for the error.
@@ -77,6 +77,8 @@ def find_name(kind: str, name: str, names: Sequence[str]) -> int:
     Raises:
         UserError: If it is none of them; the nearest ones are offered.
     """
+    if name in names:
+        return names.index(name)
     folded = [other.casefold() for other in names]
     if name.casefold() in folded:
         return folded.index(name.casefold())

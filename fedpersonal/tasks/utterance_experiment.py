@@ -13,6 +13,7 @@ from fedpersonal.algorithm import Phase, check_choice
 from fedpersonal.atomic_files import atomic_write
 from fedpersonal.boundary import as_table
 from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation import ClientResults, build_evaluation
 from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.noisy_mean import NoisyMean
@@ -172,7 +173,15 @@ def build_experiment(
         base: The base model.
         options: The experiment's options.
         frozen_folder: Where the base's weights are put for the workers.
+
+    Raises:
+        UserError: If utterances have more places than the base model.
     """
+    if data.length > base.config.n_positions:
+        raise UserError(
+            f"--text_length={data.length} is more than the {base.config.n_positions} positions of "
+            f"the base model {base.name}"
+        )
     model = build_model(
         options.algorithm,
         base,

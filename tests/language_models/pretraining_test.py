@@ -72,36 +72,51 @@ def test_seeds_give_initial_weights(result):
     assert not np.allclose(one(IDS).logits, other(IDS).logits)
 
 
-def test_perplexity_is_that_of_single_texts_without_padding(result):
+def test_perplexity_is_that_of_consecutive_windows(result):
+    """Of texts that are neighbours, each with its end, in windows that predict all but a first."""
     model, tokenizer, report = result
     order_seed, _ = np.random.SeedSequence(OPTIONS["seed"]).spawn(2)
-    held_out = np.random.default_rng(order_seed).permutation(len(TEXTS))[:2]
+    first = np.random.default_rng(order_seed).integers(len(TEXTS) - 1)
+    stream = []
+    for text in TEXTS[first : first + 2]:
+        stream += [*tokenizer(text)["input_ids"], 269]
+    windows = [stream[i : i + 12] for i in range(0, len(stream), 12)]
+    assert len(windows) > 1
     losses = []
-    for text in held_out:
-        ids = [269, *tokenizer(TEXTS[text])["input_ids"], 269][:12]
-        logits = model(np.array([ids[:-1]])).logits[0]
-        losses += list(tf.keras.losses.sparse_categorical_crossentropy(ids[1:], logits, True))
+    for ids in windows:
+        if len(ids) > 1:
+            logits = model(np.array([ids[:-1]])).logits[0]
+            losses += list(tf.keras.losses.sparse_categorical_crossentropy(ids[1:], logits, True))
     assert report.final_perplexity == pytest.approx(np.exp(np.mean(losses)), rel=1e-4)
 
 
-def test_every_text_is_in_one_batch_of_a_pass():
-    lengths = np.random.default_rng(0).integers(2, 17, 103)
-    offsets = np.cumsum([0, *lengths])
-    tokens = np.repeat(np.arange(1, 104), lengths).astype(np.int32)
-    utterances = pretraining._Utterances(tokens, offsets, (2, 4, 6, 8, 12, 16))
-    for generator in (None, np.random.default_rng(1)):
-        seen = []
-        batches = list(utterances.batches(10, generator))
-        for rows, sizes in batches:
-            assert rows.shape[1] in utterances.buckets and sizes.max() <= rows.shape[1]
-            for row, size in zip(rows, sizes):
-                assert (row[:size] == row[0]).all() and not row[size:].any()
-                assert size == lengths[row[0] - 1]
-                seen.append(row[0])
-        assert sorted(seen) == list(range(1, 104))
-        assert sorted(len(rows) for rows, _ in batches) == [3] + [10] * 10
-        padding = 1 - lengths.sum() / sum(rows.size for rows, _ in batches)
-        assert padding < 0.25
+def test_a_batch_takes_windows_wherever_they_begin(result, monkeypatch):
+    """All that is trained on is in the stream of the texts not held out, at any place of it."""
+    _, tokenizer, report = result
+    batches = []
+    monkeypatch.setattr(
+        pretraining._Trainer, "train", lambda _, tokens: batches.append(tokens) or np.float32(1)
+    )
+    monkeypatch.setattr(pretraining._Trainer, "perplexity", lambda _, batches: len(list(batches)))
+    trained(steps=200)
+    order_seed, _ = np.random.SeedSequence(OPTIONS["seed"]).spawn(2)
+    first = np.random.default_rng(order_seed).integers(len(TEXTS) - 1)
+    stream = []
+    for text in TEXTS[:first] + TEXTS[first + 2 :]:
+        stream += [*tokenizer(text)["input_ids"], 269]
+    assert report.num_tokens == len(stream)
+    places = {tuple(stream[i : i + 12]) for i in range(len(stream) - 11)}
+    seen = {tuple(row) for batch in batches for row in batch.tolist()}
+    assert {batch.shape for batch in batches} == {(8, 12)}
+    # Texts are so alike that many windows are equal; nearly all that differ are drawn.
+    assert seen <= places and len(seen) > 0.9 * len(places)
+    assert {row[0] for row in seen} == set(stream)
+
+
+def test_few_tokens_are_one_window():
+    few = trained(["a b", "c"], steps=1)[2]
+    assert few.num_texts == 1 and few.num_tokens < 12
+    assert np.isfinite(few.final_perplexity)
 
 
 @pytest.mark.parametrize(

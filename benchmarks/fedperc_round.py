@@ -1,0 +1,140 @@
+"""A round of FedPerC around a small frozen language model, packed and a client a member.
+
+    python -m benchmarks.fedperc_round
+
+Every user takes 10 steps on 15 random utterances of about 17 tokens, by the same experiment in both
+executions, round after round in turn. The base model is drawn at random: 4 layers of 128, 4096
+tokens. Prints one line of JSON: seconds a round (medians) and their ratio, the largest difference
+between the weights that result, the bytes of the frozen base, which a worker maps once, and those
+that a round sends and returns for all users.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from experiments import launch
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_integer("rounds", 5, "Rounds timed, of each.", lower_bound=1)
+flags.DEFINE_integer("users", 19, "Users, all in every round.", lower_bound=1)
+flags.DEFINE_integer("layers", 4, "Layers of the base model.", lower_bound=1)
+flags.DEFINE_integer("dim", 128, "Its size, a multiple of 4.", lower_bound=4)
+flags.DEFINE_integer("tokens", 4096, "Its tokens.", lower_bound=2)
+flags.DEFINE_integer("seed", 0, "Seed.", lower_bound=0)
+
+STEPS = 10
+UTTERANCES = 15
+CONTEXTS = 2
+# Their mean, with the end of an utterance, is 17.
+LENGTHS = (8, 26)
+
+
+def main() -> None:
+    """Times both and prints the JSON line."""
+    import contextlib
+    import json
+    import pathlib
+    import statistics
+    import tempfile
+    import time
+
+    import numpy as np
+    from transformers.models.gpt2.configuration_gpt2 import GPT2Config
+    from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
+
+    from fedpersonal.boundary import total_bytes
+    from fedpersonal.datasets.client_dataset import ClientDataset
+    from fedpersonal.language_models.base_model import BaseModel
+    from fedpersonal.simulation.run_folder import RunFolder
+    from fedpersonal.tasks.utterance_data import UtteranceData
+    from fedpersonal.tasks.utterance_experiment import (
+        UtteranceOptions,
+        build_experiment,
+        open_run,
+    )
+
+    random = np.random.default_rng(FLAGS.seed)
+    length = LENGTHS[1]
+    config = GPT2Config(
+        vocab_size=FLAGS.tokens,
+        n_positions=length + 1,
+        n_embd=FLAGS.dim,
+        n_layer=FLAGS.layers,
+        n_head=4,
+        bos_token_id=FLAGS.tokens - 1,
+        eos_token_id=FLAGS.tokens - 1,
+    )
+    gpt2 = TFGPT2LMHeadModel(config)
+    gpt2.build_in_name_scope()
+    weights = {
+        variable.name.split("/transformer/", 1)[1].split(":")[0]: variable.numpy()
+        for variable in gpt2.weights
+    }
+    base = BaseModel("random", "random", config, weights, tokenizer=None)
+
+    count = FLAGS.users * STEPS * UTTERANCES
+    text = random.integers(0, FLAGS.tokens, [count, length]).astype(np.int32)
+    is_token = np.arange(length) < random.integers(*LENGTHS, [count, 1], endpoint=True)
+    train = ClientDataset(
+        client_ids=np.array([f"user{user}" for user in range(FLAGS.users)], object),
+        offsets=np.arange(FLAGS.users + 1) * (STEPS * UTTERANCES),
+        features={
+            "text": text,
+            "user": np.zeros(count, np.int32),
+            "context": random.integers(0, CONTEXTS, count).astype(np.int32),
+        },
+        labels=np.where(is_token, text, np.int32(-1)),
+    )
+    names = np.array([f"context{context}" for context in range(CONTEXTS)], object)
+    data = UtteranceData("random", names, 0, False, train, train, train)
+
+    executions = ("packed", "per_client")
+    seconds: dict[str, list[float]] = {execution: [] for execution in executions}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        path = pathlib.Path(folder)
+        runs, states = {}, {}
+        for execution in executions:
+            options = UtteranceOptions(
+                clients_per_round=FLAGS.users,
+                local_steps=STEPS,
+                client_batch_size=UTTERANCES,
+                execution=execution,
+                seed=FLAGS.seed,
+            )
+            experiment = build_experiment(data, base, options, frozen_folder=path / "frozen")
+            run_folder = RunFolder.open(path / execution, {})
+            process, *_ = stack.enter_context(open_run(experiment, run_folder))
+            runs[execution] = experiment, process
+            states[execution] = process.initialize()
+        for round_number in range(1, FLAGS.rounds + 2):
+            for execution, (experiment, process) in runs.items():
+                cohort = experiment.training.cohort_fn(round_number)
+                begin = time.perf_counter()
+                states[execution] = process.next(states[execution], cohort).state
+                seconds[execution].append(time.perf_counter() - begin)
+        packed, per_client = (
+            states[execution].global_model_weights.trainable for execution in executions
+        )
+        experiment, _ = runs["packed"]
+        crossings = experiment.training.crossings
+        # The first round compiles.
+        medians = {name: statistics.median(own[1:]) for name, own in seconds.items()}
+        result = {
+            "users": FLAGS.users,
+            "packed_seconds": round(medians["packed"], 4),
+            "per_client_seconds": round(medians["per_client"], 4),
+            "ratio": round(medians["per_client"] / medians["packed"], 2),
+            "largest_difference": max(
+                float(np.abs(packed[name] - per_client[name]).max()) for name in packed
+            ),
+            "frozen_bytes_once": experiment.model.frozen.num_bytes,
+            "sent_bytes_a_round": FLAGS.users * total_bytes(crossings, "broadcast"),
+            "returned_bytes_a_round": FLAGS.users * total_bytes(crossings, "aggregate"),
+        }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    launch.run(main)
