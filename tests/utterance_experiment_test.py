@@ -120,11 +120,11 @@ def _finished_run(tiny_base, data_of, tmp_path_factory):
     def finished_run(name, split):
         if (name, split) in finished:
             return finished[name, split]
-        evaluated, build_evaluation = [], utterance_experiment.build_evaluation
+        evaluated, pack_evaluation = [], utterance_experiment.pack_evaluation
 
-        def record(model, phases, support, query, **options):
-            evaluated.append((support, query, options))
-            return build_evaluation(model, phases, support, query, **options)
+        def record(model, support, query, **options):
+            evaluated.append((support, query))
+            return pack_evaluation(model, support, query, **options)
 
         path = tmp_path_factory.mktemp(name)
         options = UtteranceOptions(algorithm=name, **SMALL)
@@ -133,7 +133,7 @@ def _finished_run(tiny_base, data_of, tmp_path_factory):
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(utterance_experiment, "SAMPLES", SAMPLES)
-            patch.setattr(utterance_experiment, "build_evaluation", record)
+            patch.setattr(utterance_experiment, "pack_evaluation", record)
             if (name, split) == ("fedperc", "withheld"):
                 with pytest.raises(KeyboardInterrupt):
                     run_experiment(
@@ -191,10 +191,10 @@ def test_query_sets_are_trained_on_by_nothing(finished_run, name, split):
     assert len(trained | set.union(*held_out.values())) == 240
     parts = [
         next(part for part, numbers in held_out.items() if numbers_of(query) <= numbers)
-        for _, query, _ in finished.evaluated
+        for _, query in finished.evaluated
     ]
     assert parts == ["validation"] + ["test"] * len(finished.summary["by_samples"])
-    for part, (support, query, _) in zip(parts, finished.evaluated):
+    for part, (support, query) in zip(parts, finished.evaluated):
         asked, seen = numbers_of(query), numbers_of(support)
         assert asked and not asked & (trained | seen) and seen <= held_out[part]
         if "history" in query.features:
@@ -202,8 +202,8 @@ def test_query_sets_are_trained_on_by_nothing(finished_run, name, split):
             own = {tuple(row) for row in tokens[:, :2].tolist()}
             assert own <= seen | {(-1, -1)} and own & seen
     # All tests ask the same.
-    assert len({frozenset(numbers_of(query)) for _, query, _ in finished.evaluated[1:]}) == 1
-    sizes = [support.counts.max() for support, _, _ in finished.evaluated[1:]]
+    assert len({frozenset(numbers_of(query)) for _, query in finished.evaluated[1:]}) == 1
+    sizes = [support.counts.max() for support, _ in finished.evaluated[1:]]
     assert sizes[-2:] == [1, max(sizes)] and max(sizes) > 1
 
 
@@ -222,19 +222,23 @@ def reference_perplexity(base, query, personal, context):
 def test_results_are_those_of_transformers_own_model(finished_run, tiny_base, split):
     """Known users have what they have kept; others the mean of that, as no noise is asked for."""
     finished = finished_run("fedperc", split)
-    weights, model = finished.weights, finished.experiment.model
+    weights = finished.weights
     known, kept = weights["known"], weights[f"local/{PERSONAL}"][:, 0]
     assert 4 <= known.sum() and weights["clients"].tolist() == list(finished.data.train.client_ids)
+    support, query = fine_tuning_sets(finished.data.test, num_samples=None, seed=0)
+    context = weights[f"global/{CONTEXT}"]
     if split == "known":
-        draw = tf.function(
-            lambda: model.initial_values(model.local_variables, tf.constant([0, -1]))
-        )
-        personal = np.where(known[:, np.newaxis], kept, draw()[PERSONAL].numpy())
+        # Others start from what depends on their own utterances.
+        support, query = (part.subset(np.flatnonzero(known)) for part in (support, query))
+        evaluate = finished.experiment.evaluation(support, query, (), with_kept=True)
+        own = (np.ones(known.sum(), bool), {PERSONAL: weights[f"local/{PERSONAL}"][known]})
+        found = evaluate({CONTEXT: context}, own).overall()["perplexity"]
+        personal = kept[known]
     else:
+        found = finished.summary["by_samples"]["0"]["perplexity"]
         personal = np.tile(kept[known].mean(0), [finished.data.test.num_clients, 1])
-    _, query = fine_tuning_sets(finished.data.test, num_samples=None, seed=0)
-    expected = reference_perplexity(tiny_base, query, personal, weights[f"global/{CONTEXT}"])
-    assert finished.summary["by_samples"]["0"]["perplexity"] == pytest.approx(expected, rel=1e-4)
+    expected = reference_perplexity(tiny_base, query, personal, context)
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_run_that_is_gone_on_with_is_the_same_to_the_bit(finished_run, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedpersonal.atomic_files import atomic_write
 from fedpersonal.boundary import as_table
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation import ClientResults, build_evaluation
+from fedpersonal.evaluation import ClientResults, Evaluation, pack_evaluation
 from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.noisy_mean import NoisyMean
 from fedpersonal.partition import PartitionedModel
@@ -136,7 +137,12 @@ class UtteranceExperiment:
     training: Training
 
     def evaluation(
-        self, support: ClientDataset, query: ClientDataset, phases: tuple[Phase, ...], **kwargs: Any
+        self,
+        support: ClientDataset,
+        query: ClientDataset,
+        phases: tuple[Phase, ...],
+        *,
+        with_kept: bool,
     ) -> Callable[..., ClientResults]:
         """Returns what evaluates weights, and what clients have kept, on a query set.
 
@@ -144,23 +150,50 @@ class UtteranceExperiment:
             support: What phases train on, or embeddings are generated from.
             query: What is predicted, of the same clients.
             phases: What happens before prediction.
-            **kwargs: Of `build_evaluation`.
+            with_kept: Whether the function's second argument is what clients have kept.
         """
         if self.options.method.reads_history:
             length = self.options.history_length
             query = add_history_of(query, support, length=length)
             support = add_history_of(support, support, length=length)
-        return build_evaluation(
-            self.model,
-            phases,
-            _for_model(self.model, support),
-            _for_model(self.model, query),
-            batch_size=self.options.client_batch_size,
-            packing="pooled",
-            with_before=False,
-            seed=self.options.seed,
-            **kwargs,
+        support, query = (_for_model(self.model, part) for part in (support, query))
+        clients, batch_size = support.num_clients, self.options.client_batch_size
+        evaluation = _trace_evaluation(
+            self.model, phases, clients, batch_size, with_kept, self.options.seed
         )
+        members = pack_evaluation(
+            self.model,
+            support,
+            query,
+            clients=clients,
+            batch_size=batch_size,
+            query_batch_size=batch_size,
+            touched_data="all" if phases else "none",
+        )
+        return lambda weights, kept=None: evaluation(weights, members, query.client_ids, kept)
+
+
+@functools.lru_cache(maxsize=4)
+def _trace_evaluation(
+    model: PartitionedModel,
+    phases: tuple[Phase, ...],
+    clients: int,
+    batch_size: int,
+    with_kept: bool,
+    seed: int,
+) -> Evaluation:
+    """Builds an evaluation, once for all numbers of samples: tracing takes longer than running."""
+    return Evaluation(
+        model,
+        phases,
+        clients=clients,
+        batch_size=batch_size,
+        query_batch_size=batch_size,
+        packing="pooled",
+        with_before=False,
+        with_kept=with_kept,
+        seed=seed,
+    )
 
 
 def build_experiment(
