@@ -17,7 +17,9 @@ import contextlib, importlib, io, json, os, sys
 import fedpersonal.tasks.generation
 import fedpersonal.tasks.utterance_experiment
 from experiments import launch
+from fedpersonal import runtime
 
+runtime.leave = sys.exit  # What a fork has printed is still to be handed on.
 found = []
 for binary, *arguments in json.load(sys.stdin):
     read, write = os.pipe()
