@@ -26,8 +26,16 @@ common_flags.define_common_flags(
 flags.DEFINE_enum(
     "algorithm",
     "fedperc",
-    ["fedperc", "fedperc_generated", "split_learning", "meta_learning"],
-    "What trains. fedperc is also tested frozen, without fine-tuning.",
+    [
+        "fedperc",
+        "fedperc_generated",
+        "split_learning",
+        "split_learning_fresh",
+        "meta_learning",
+        "meta_learning_fresh",
+    ],
+    "What trains. fedperc is also tested frozen, without fine-tuning; heads start as the base "
+    "model's, or fresh.",
 )
 text_flags.define_table_flags()
 utterance_flags.define_utterance_flags()

@@ -29,6 +29,8 @@ TINY = Preset(
 ASKED = {"seeds": [0, 1, 2], "scale_rounds": 0.5, "repeats": 4, "isolated": False}
 BYTES = {"fedperc": 32, "fedperc_generated": 0, "split_learning": 2400, "meta_learning": 0}
 SENT = {"fedperc": 64, "fedperc_generated": 2000, "split_learning": 4800, "meta_learning": 2400}
+for _of in (BYTES, SENT):
+    _of.update({f"{name}_fresh": _of[name] for name in ("split_learning", "meta_learning")})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +174,7 @@ def cells(markdown):
 def test_an_interrupted_sweep_goes_on(sweep):
     folder, _, runs, _ = sweep
     # Of each data set: 4 methods, the base model, embeddings and times.
-    assert len(runs.done) == 2 * (4 * 2 * 3 + 2 * 3 + 3 + 1)
+    assert len(runs.done) == 2 * (6 * 2 * 3 + 2 * 3 + 3 + 1)
     assert runs.done[:3] == [
         "FedPerC, known users, seed 0",
         "FedPerC (Generated), known users, seed 0",
@@ -212,7 +214,9 @@ def test_perplexities_are_means_and_deviations_over_seeds(sweep):
                 f"46.00 ± 1.00 ({paper[1]})",
                 f"61.00 ± 1.00 ({paper[2]})",
                 f"71.00 ± 1.00 ({paper[3]})",
-                f"81.00 ± 1.00 ({paper[4]})",
+                f"81.00 ± 1.00 ({paper[3]})",
+                f"91.00 ± 1.00 ({paper[4]})",
+                f"101.00 ± 1.00 ({paper[4]})",
                 "200.00 ± 0.00",
             ]
             for samples, paper in {
@@ -227,7 +231,9 @@ def test_perplexities_are_means_and_deviations_over_seeds(sweep):
             "46.00 ± 1.00 (51.2)",
             "30.50 ± 0.50 (52.1)",
             "35.50 ± 0.50 (82.1)",
-            "40.50 ± 0.50 (113.0)",
+            "40.50 ± 0.50 (82.1)",
+            "45.50 ± 0.50 (113.0)",
+            "50.50 ± 0.50 (113.0)",
             "200.00 ± 0.00",
         ],
     ]
@@ -241,7 +247,7 @@ def test_perplexities_are_means_and_deviations_over_seeds(sweep):
 def test_who_is_lower_than_whom(sweep):
     folder, markdown, _, _ = sweep
     lower = found_in(folder)[0]["lower_by"]
-    assert len(lower) == 2 * 2 * 3
+    assert len(lower) == 2 * 2 * 5
     first = lower[0]
     assert (first["split"], first["method"], first["baseline"]) == (
         "known",
@@ -273,7 +279,7 @@ def test_times_and_bytes(sweep):
         + ["2,000", "27.8"],
         ["Split-Learning", "4.0 ± 0.5 (222.1)", "1.0 ± 0.2 (65.4)", "2,400", "4,800", "4,808"]
         + ["7,200", "100"],
-        ["Meta-Learning", "5.0 ± 0.5 (111.8)", "1.0 ± 0.2 (36.8)", "0", "2,400", "2,408"]
+        ["Meta-Learning", "6.0 ± 0.5 (111.8)", "1.0 ± 0.2 (36.8)", "0", "2,400", "2,408"]
         + ["2,400", "33.3"],
     ]
     assert "frozen base of 9,632 bytes" in markdown and "(paper: 0.001 %)" in markdown
@@ -300,7 +306,7 @@ def test_all_values_are_in_the_csv(sweep):
     with open(sweep[0] / "fedperc_tables.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     # Data sets, splits, columns, samples and seeds.
-    assert len(rows) == 2 * 2 * 6 * 4 * 3
+    assert len(rows) == 2 * 2 * 8 * 4 * 3
     (row,) = (
         r
         for r in rows

@@ -60,13 +60,14 @@ def perplexity(source: str, split: str, method: str, samples: str) -> tuple[floa
     Args:
         source: The data set, such as `tv_shows`.
         split: `known` or `withheld`.
-        method: A method.
+        method: A method; the paper does not say how heads start, so its figures stand for both.
         samples: One of `SAMPLES`.
 
     Returns:
         None of what the paper does not report.
     """
     rows = _PERPLEXITY.get((source, split))
+    method = method.removesuffix("_fresh")
     if rows is None or method not in METHODS:
         return None
     return rows[SAMPLES.index(samples)][METHODS.index(method)]

@@ -15,7 +15,13 @@ from fedpersonal.tasks.sweep import mean_and_deviation
 from fedpersonal.tasks.utterance_methods import METHODS
 
 UNTRAINED = "base_model"
-BASELINES = ("split_learning", "meta_learning", UNTRAINED)
+BASELINES = (
+    "split_learning",
+    "split_learning_fresh",
+    "meta_learning",
+    "meta_learning_fresh",
+    UNTRAINED,
+)
 OURS = ("fedperc", "fedperc_generated")
 
 
@@ -127,13 +133,17 @@ def lower_by(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def memory(runs: Mapping[str, Sequence[SummarizedRun]]) -> list[dict[str, Any]]:
     """Returns, by method, bytes that a user keeps, receives and sends, with known users.
 
+    However heads start, they are as large: there is one row for both.
+
     `personalisation` is what a user needs in memory beside the frozen base: what it keeps and what
     it receives; `per_cent` is its share of Split-Learning's.
     """
     rows = []
-    for name in METHODS:
+    for name, method in METHODS.items():
+        if method.fresh_heads:  # As many bytes as those that start as the base's.
+            continue
         summary = runs[name][0].summary()
-        kept = summary["kept_bytes_per_client"] if METHODS[name].keeps else 0
+        kept = summary["kept_bytes_per_client"] if method.keeps else 0
         received = summary["broadcast_bytes_per_client"]
         rows.append(
             {

@@ -39,6 +39,7 @@ class Method:
         moving_layers: Those that training moves, or None for all that are not frozen.
         fine_tunes: Whether a client's copy is trained further at test.
         reads_history: Whether the model reads other texts of the client.
+        fresh_heads: Whether heads start at random, instead of as the base model's.
     """
 
     title: str
@@ -47,6 +48,7 @@ class Method:
     moving_layers: tuple[str, ...] | None = None
     fine_tunes: bool = True
     reads_history: bool = False
+    fresh_heads: bool = False
 
 
 METHODS = {
@@ -63,7 +65,14 @@ METHODS = {
         reads_history=True,
     ),
     "split_learning": Method("Split-Learning", (head_language_model.PERSONAL_HEAD,), keeps=True),
+    "split_learning_fresh": Method(
+        "Split-Learning (Fresh)",
+        (head_language_model.PERSONAL_HEAD,),
+        keeps=True,
+        fresh_heads=True,
+    ),
     "meta_learning": Method("Meta-Learning"),
+    "meta_learning_fresh": Method("Meta-Learning (Fresh)", fresh_heads=True),
 }
 
 
@@ -92,12 +101,12 @@ def build_model(
     """
     method = METHODS[name]
     start = base.weights[HEAD][base.config.bos_token_id]
-
-    def head() -> tf.Tensor:
+    if method.fresh_heads:
+        initial = head_language_model.fresh(base.config)
+    else:
         layer = f"{prefix_language_model.NAME}/{prefix_language_model.BASE}"
         (full_name,) = frozen_values(layer, {HEAD: None})
-        return tf.transpose(frozen.tensor(full_name))
-
+        initial = head_language_model.as_base(lambda: tf.transpose(frozen.tensor(full_name)))
     input_spec = dict(prefix_language_model.INPUT_SPEC)
     lookups = {
         prefix_language_model.PERSONAL: "user",
@@ -112,14 +121,14 @@ def build_model(
             base.config, num_contexts=num_contexts, start=start
         )
         input_spec["history"] = tf.TensorSpec([None, history_length], tf.int32)
-    elif name == "split_learning":
+    elif head_language_model.PERSONAL_HEAD in method.local_layers:
         build = head_language_model.split_head_model(
-            base.config, num_contexts=num_contexts, head=head
+            base.config, num_contexts=num_contexts, initial=initial
         )
         lookups = {head_language_model.CONTEXT_HEAD: "context"}
         del input_spec["user"]
     else:
-        build = head_language_model.shared_head_model(base.config, head=head)
+        build = head_language_model.shared_head_model(base.config, initial=initial)
         lookups = {}
         input_spec = {"text": input_spec["text"]}
     return PartitionedModel(
