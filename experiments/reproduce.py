@@ -80,7 +80,7 @@ flags.DEFINE_list(
 text_flags.define_table_flags()
 text_flags.define_sentence_flags(min_sentences=32)
 document_flags.define_document_flags()
-utterance_flags.define_base_model_flags()
+utterance_flags.define_selection_flags()
 
 
 def main() -> None:
@@ -156,16 +156,8 @@ def _table3(output_dir: str) -> str:
 
 
 def _fedperc_tables(output_dir: str) -> str:
-    from fedpersonal.tasks.utterance_choice import UtteranceChoice, find_utterances
-
     choices = [
-        UtteranceChoice(
-            *find_utterances(dataset=name, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir),
-            user_column=FLAGS.user_column,
-            text_column=FLAGS.text_column,
-            context_column=FLAGS.context_column,
-            time_column=FLAGS.time_column,
-        )
+        utterance_flags.utterance_choice(name)
         for name in dict.fromkeys(FLAGS.datasets or [FLAGS.dataset])
     ]
     for choice in choices:

@@ -63,7 +63,7 @@ flags.DEFINE_enum(
 
 def main() -> None:
     """Runs the experiment that the flags describe and prints where its results are."""
-    choice = utterance_flags.utterance_choice()
+    choice = utterance_flags.utterance_choice(FLAGS.dataset)
     # Data mistakes show before TensorFlow is imported.
     print(choice.summary(), flush=True)
     import dataclasses

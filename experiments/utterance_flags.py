@@ -7,10 +7,19 @@ from absl import flags
 FLAGS = flags.FLAGS
 
 
-def define_base_model_flags() -> None:
+def define_selection_flags() -> None:
     """Defines the flags that every binary on utterances has; they belong to the caller."""
     flags.disclaim_key_flags()
     flags.DEFINE_string("context_column", "context", "The table's column of contexts.")
+    flags.DEFINE_integer(
+        "users_per_context", 0, "Most frequent users kept, of a text file; 0: all.", lower_bound=0
+    )
+    flags.DEFINE_integer(
+        "min_utterances", 0, "Users with fewer are left out; 0: the paper's.", lower_bound=0
+    )
+    flags.DEFINE_integer(
+        "min_context_utterances", 0, "The same of contexts; 0: the paper's.", lower_bound=0
+    )
     flags.DEFINE_string(
         "base_model",
         None,
@@ -30,16 +39,7 @@ def define_utterance_flags() -> None:
         "Utterances. auto: --text_file if that is given, else tv_shows.jsonl.gz in --data_dir, "
         "else generated dialogues.",
     )
-    define_base_model_flags()
-    flags.DEFINE_integer(
-        "users_per_context", 0, "Most frequent users kept, of a text file; 0: all.", lower_bound=0
-    )
-    flags.DEFINE_integer(
-        "min_utterances", 0, "Users with fewer are left out; 0: the paper's.", lower_bound=0
-    )
-    flags.DEFINE_integer(
-        "min_context_utterances", 0, "The same of contexts; 0: the paper's.", lower_bound=0
-    )
+    define_selection_flags()
     flags.DEFINE_enum(
         "split",
         "known",
@@ -52,12 +52,16 @@ def define_utterance_flags() -> None:
     )
 
 
-def utterance_choice():
-    """Returns the `UtteranceChoice` that the flags, `--data_dir` among them, describe."""
+def utterance_choice(dataset: str):
+    """Returns the `UtteranceChoice` that the flags, `--data_dir` among them, describe.
+
+    Args:
+        dataset: One of the choices of `--dataset`.
+    """
     from fedpersonal.tasks.utterance_choice import UtteranceChoice, find_utterances
 
     source, path = find_utterances(
-        dataset=FLAGS.dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir
+        dataset=dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir
     )
     return UtteranceChoice(
         source,

@@ -127,14 +127,14 @@ class UtteranceExperiment:
         data: The utterances, split.
         base: The frozen base model.
         model: The partitioned model around the frozen base.
-        training: The training process and its cohorts.
+        training: The training process and its cohorts; None of an experiment that only evaluates.
     """
 
     options: UtteranceOptions
     data: UtteranceData
     base: BaseModel
     model: PartitionedModel
-    training: Training
+    training: Training | None
 
     def evaluation(
         self,
