@@ -13,7 +13,7 @@ _CHANGES = {
         "client_learning_rate": 0.1,
         "proximal": 0.01,
         "fine_tuning_learning_rate": 0.005,
-        "clip_norm": 10.0,
+        "clip_norm": 5.0,
     },
     "fedperc_generated": {"client_learning_rate": 0.003},
     "split_learning": {"client_learning_rate": 0.001},
