@@ -52,7 +52,6 @@ def main() -> None:
     from fedpersonal.tasks.utterance_experiment import (
         UtteranceOptions,
         build_experiment,
-        open_run,
     )
 
     random = np.random.default_rng(FLAGS.seed)
@@ -105,7 +104,7 @@ def main() -> None:
             )
             experiment = build_experiment(data, base, options, frozen_folder=path / "frozen")
             run_folder = RunFolder.open(path / execution, {})
-            process, *_ = stack.enter_context(open_run(experiment, run_folder))
+            process, *_ = stack.enter_context(experiment.open_run(run_folder))
             runs[execution] = experiment, process
             states[execution] = process.initialize()
         for round_number in range(1, FLAGS.rounds + 2):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +19,97 @@ runtime.start()
 # A background job is started with Ctrl-C ignored, and so would be the programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Importing takes seconds: each command is run by a fork of one program that has imported all.
+# Two binaries define some flags alike, hence a fork imports its own.
+_COMMANDS = """
+import contextlib, importlib, io, json, os, sys
+from experiments import launch
+from fedpersonal import runtime
+
+runtime.leave = sys.exit  # What a fork has printed is still to be handed on.
+modules, commands = json.load(sys.stdin)
+for module in modules:
+    importlib.import_module(module)
+found = []
+for binary, *arguments in commands:
+    read, write = os.pipe()
+    if os.fork() == 0:
+        sys.argv = [binary, *arguments]
+        output, errors, status = io.StringIO(), io.StringIO(), None
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            try:
+                launch.run(importlib.import_module(f"experiments.{binary}").main)
+            except SystemExit as end:
+                status = end.code
+            except BaseException as error:
+                errors.write(repr(error))
+        with os.fdopen(write, "w") as pipe:
+            json.dump([output.getvalue(), errors.getvalue(), status], pipe)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        found.append(json.load(pipe))
+    os.wait()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="session")
+def start_program():
+    """Starts `python *arguments`; nothing of it outlives the test, whatever happens."""
+
+    @contextlib.contextmanager
+    def start(*arguments, cwd):
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=cwd,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "HF_HUB_OFFLINE": "1",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def run_program(start_program):
+    """Runs `python *arguments` and returns output, errors and status."""
+
+    def run(*arguments, cwd, told=None):
+        with start_program(*arguments, cwd=cwd) as process:
+            return (*process.communicate(told, timeout=600), process.returncode)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_commands(run_program):
+    """Runs commands, a binary and its arguments each; returns each one's output, errors, status.
+
+    Modules named are imported once for all, in a process without threads of TensorFlow's.
+    """
+
+    def run(commands, *, modules, cwd):
+        told = json.dumps([modules, commands])
+        output, errors, status = run_program("-c", _COMMANDS, cwd=cwd, told=told)
+        assert status == 0, errors
+        return json.loads(output.splitlines()[-1])
+
+    return run
 
 
 @pytest.fixture(scope="session")

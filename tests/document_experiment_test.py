@@ -24,13 +24,12 @@ from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks.document_data import split_documents
 from fedpersonal.tasks.document_experiment import (
     EMBEDDINGS,
-    STORE,
     DocumentOptions,
     build_experiment,
-    open_run,
     run_experiment,
 )
 from fedpersonal.tasks.document_methods import METHODS, build_algorithm, build_model
+from fedpersonal.tasks.run_process import STORE
 
 SIZES = {"user_dim": 3, "character_dim": 3, "lstm_units": 4, "hidden_units": (5,)}
 SMALL = {
@@ -113,7 +112,7 @@ class Finished:
 def train(experiment, path, *, rounds=SMALL["total_rounds"], evaluate=None):
     """Runs the rounds that are left; returns what came of them, and what an evaluation sees."""
     folder = RunFolder.open(path, {})
-    with open_run(experiment, folder) as (process, saved_in, seen_of):
+    with experiment.open_run(folder) as (process, saved_in, seen_of):
 
         def seen(state):
             return seen_of(state, experiment.data.train.client_ids)

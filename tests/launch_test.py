@@ -99,9 +99,10 @@ def test_main_sees_the_flags_and_nothing_heavy_is_loaded_before(run, tmp_path):
 
 
 def test_help_comes_at_once(run):
-    start = time.monotonic()
+    status, output, imported = run("--help", PYTHONPROFILEIMPORTTIME="1")
+    assert "absl.flags" in imported
+    assert not any(heavy in imported for heavy in ("tensorflow", "numpy", "pandas"))
     status, output, errors = run("--help")
-    assert time.monotonic() - start < 2.0
     assert (status, errors) == (0, "")
     assert "Trains a toy." in output
     assert "--clients_per_round" in output and "--algorithm" in output

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -32,25 +29,21 @@ def _folder(tmp_path):
     return tmp_path
 
 
-def run(folder, *more, **changes):
-    """Returns output, errors and status."""
-    values = {**_SMALL, **changes}
-    process = subprocess.run(
-        [sys.executable, "-m", "experiments.pretrain"]
-        + [f"--{name}={value}" for name, value in values.items() if value is not None]
-        + list(more),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    return process.stdout, process.stderr, process.returncode
+@pytest.fixture(name="run")
+def _run(folder, run_program):
+    """Runs the program with some flags changed."""
+
+    def run(*more, **changes):
+        values = {**_SMALL, **changes}
+        given = [f"--{name}={value}" for name, value in values.items() if value is not None]
+        return run_program("-m", "experiments.pretrain", *given, *more, cwd=folder)
+
+    return run
 
 
-def test_a_model_is_made_once(folder):
+def test_a_model_is_made_once(folder, run):
     more = ["--text_file=more.jsonl", "--leave_out_users=u1"]
-    output, errors, status = run(folder, *more)
+    output, errors, status = run(*more)
     assert status == 0, errors
     assert "Traceback" not in errors and "Warning" not in errors
     assert [line.split(",")[0] for line in errors.splitlines()] == [
@@ -72,9 +65,9 @@ def test_a_model_is_made_once(folder):
     files = {path.name: path.stat().st_mtime_ns for path in base.iterdir()}
     assert {"tf_model.h5", "tokenizer.json", "vocab.json", "merges.txt"} <= set(files)
 
-    output, errors, status = run(folder, *more)
+    output, errors, status = run(*more)
     assert (output, errors, status) == ("The base model is in models/base already.\n", "", 0)
-    output, errors, status = run(folder, *more, steps=4)
+    output, errors, status = run(*more, steps=4)
     assert (output, status) == ("", 2)
     assert errors == (
         "error: models/base holds a base model of other settings: steps was 3 and is now 4. "
@@ -98,9 +91,9 @@ def test_a_model_is_made_once(folder):
         ({"dim": 15}, "dim=15 is not a multiple of num_heads=2"),
     ],
 )
-def test_mistakes_are_one_line_and_nothing_is_written(folder, changes, said):
+def test_mistakes_are_one_line_and_nothing_is_written(folder, run, changes, said):
     before = sorted(folder.rglob("*"))
-    _, errors, status = run(folder, **changes)
+    _, errors, status = run(**changes)
     assert status == 2, errors
     assert errors.startswith("error: ") and errors.count("\n") == 1
     assert said in errors

@@ -2,45 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-# Importing takes seconds: each mistake is made by a fork of one program that has imported all.
-# Two binaries define some flags alike, hence a fork imports its own.
-_MISTAKES = """
-import contextlib, importlib, io, json, os, sys
-import fedpersonal.tasks.document_experiment
-from experiments import launch
-
-found = []
-for binary, *arguments in json.load(sys.stdin):
-    read, write = os.pipe()
-    if os.fork() == 0:
-        sys.argv = [binary, *arguments]
-        output, errors, status = io.StringIO(), io.StringIO(), None
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-            try:
-                launch.run(importlib.import_module(f"experiments.{binary}").main)
-            except SystemExit as end:
-                status = end.code
-            except BaseException as error:
-                errors.write(repr(error))
-        with os.fdopen(write, "w") as pipe:
-            json.dump([status, output.getvalue(), errors.getvalue()], pipe)
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        found.append(json.load(pipe))
-    os.wait()
-print(json.dumps(found))
-"""
 _SMALL = {
     "text_length": 8,
     "num_labels": 3,
@@ -117,49 +84,18 @@ def _folder(tmp_path):
     return tmp_path
 
 
-@contextlib.contextmanager
-def started(*command, cwd):
-    """A program; nothing of it outlives the test, whatever happens."""
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=cwd,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        },
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def run(*command, cwd, told=None):
-    """Returns output, errors and status."""
-    with started(*command, cwd=cwd) as process:
-        return (*process.communicate(told, timeout=600), process.returncode)
-
-
 def flags(**values):
     return [f"--{name}={value}" for name, value in {**_SMALL, **values}.items()]
 
 
-def test_mistakes_are_one_line_and_nothing_is_written(folder):
+def test_mistakes_are_one_line_and_nothing_is_written(folder, run_commands):
     commands = [
         made if made[0] == "reproduce" else ["reddit", *flags(), *made] for made in _MADE.values()
     ]
-    output, errors, status = run("-c", _MISTAKES, cwd=folder, told=json.dumps(commands))
-    assert status == 0, errors
-    found = dict(zip(_MADE, json.loads(output.splitlines()[-1])))
+    modules = ["fedpersonal.tasks.document_experiment"]
+    found = dict(zip(_MADE, run_commands(commands, modules=modules, cwd=folder)))
     assert found.keys() == _SAID.keys()
-    for name, (status, _, complaint) in found.items():
+    for name, (_, complaint, status) in found.items():
         assert status == 2, (name, complaint)
         assert complaint.startswith("error: ") and complaint.count("\n") == 1, (name, complaint)
         for part in _SAID[name]:
@@ -175,10 +111,10 @@ def rounds_of(folder):
     return [int(line.split(",")[0]) for line in lines[1:]]
 
 
-def test_an_own_table_of_comments_goes_on_after_ctrl_c(folder):
+def test_an_own_table_of_comments_goes_on_after_ctrl_c(folder, start_program, run_program):
     """What cannot be read is left out, and said to be."""
     command = ("-m", "experiments.reddit", _TABLE)
-    with started(*command, *flags(total_rounds=1_000_000), cwd=folder) as process:
+    with start_program(*command, *flags(total_rounds=1_000_000), cwd=folder) as process:
         deadline = time.monotonic() + 600
         while not rounds_of(folder / "out"):
             assert process.poll() is None and time.monotonic() < deadline, process.communicate()
@@ -190,7 +126,7 @@ def test_an_own_table_of_comments_goes_on_after_ctrl_c(folder):
     assert not (folder / "out" / "summary.json").exists()
 
     rounds = len(done) + 1
-    output, errors, status = run(*command, *flags(total_rounds=rounds), cwd=folder)
+    output, errors, status = run_program(*command, *flags(total_rounds=rounds), cwd=folder)
     assert status == 0, errors
     assert "Traceback" not in errors and "Warning" not in errors
     first, test, withheld, last = output.splitlines()

@@ -2,43 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
-# Importing takes seconds: each mistake is made by a fork of one program that has imported all.
-_MISTAKES = """
-import contextlib, io, json, os, sys
-import fedpersonal.tasks.next_word_experiment
-from experiments import launch, stackoverflow
-
-found = []
-for arguments in json.load(sys.stdin):
-    read, write = os.pipe()
-    if os.fork() == 0:
-        sys.argv = ["stackoverflow", *arguments]
-        output, errors, status = io.StringIO(), io.StringIO(), None
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-            try:
-                launch.run(stackoverflow.main)
-            except SystemExit as end:
-                status = end.code
-            except BaseException as error:
-                errors.write(repr(error))
-        with os.fdopen(write, "w") as pipe:
-            json.dump([status, output.getvalue(), errors.getvalue()], pipe)
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        found.append(json.load(pipe))
-    os.wait()
-print(json.dumps(found))
-"""
 _SMALL = {
     "vocab_size": 8,
     "num_oov_buckets": 2,
@@ -101,40 +68,16 @@ def _folder(tmp_path):
     return tmp_path
 
 
-def run(*command, cwd, told=None):
-    """Returns output, errors and status; nothing of the program outlives it, whatever happens."""
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=cwd,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        },
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        return (*process.communicate(told, timeout=600), process.returncode)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
 def flags(**values):
     return [f"--{name}={value}" for name, value in {**_SMALL, **values}.items()]
 
 
-def test_mistakes_are_one_line_and_nothing_is_written(folder):
-    commands = [[*flags(), *arguments] for arguments in _MADE.values()]
-    output, errors, status = run("-c", _MISTAKES, cwd=folder, told=json.dumps(commands))
-    assert status == 0, errors
-    found = dict(zip(_MADE, json.loads(output.splitlines()[-1])))
+def test_mistakes_are_one_line_and_nothing_is_written(folder, run_commands):
+    commands = [["stackoverflow", *flags(), *arguments] for arguments in _MADE.values()]
+    modules = ["fedpersonal.tasks.next_word_experiment"]
+    found = dict(zip(_MADE, run_commands(commands, modules=modules, cwd=folder)))
     assert found.keys() == _SAID.keys()
-    for name, (status, _, complaint) in found.items():
+    for name, (_, complaint, status) in found.items():
         assert status == 2, (name, complaint)
         assert complaint.startswith("error: ") and complaint.count("\n") == 1, (name, complaint)
         for part in _SAID[name]:
@@ -148,10 +91,10 @@ def test_mistakes_are_one_line_and_nothing_is_written(folder):
     assert not list((folder / "empty").iterdir())
 
 
-def test_an_own_table_of_texts(folder):
+def test_an_own_table_of_texts(folder, run_program):
     """Lines that are not UTF-8 are left out, and said to be."""
     command = ("-m", "experiments.stackoverflow", _TABLE, *flags())
-    output, errors, status = run(*command, cwd=folder)
+    output, errors, status = run_program(*command, cwd=folder)
     assert status == 0, errors
     assert "Traceback" not in errors and "Warning" not in errors
     first, test, last = output.splitlines()

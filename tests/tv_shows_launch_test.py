@@ -4,44 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-# Importing takes seconds: each command is run by a fork of one program that has imported all.
-# Two binaries define some flags alike, hence a fork imports its own.
-_COMMANDS = """
-import contextlib, importlib, io, json, os, sys
-import fedpersonal.tasks.generation
-import fedpersonal.tasks.utterance_experiment
-from experiments import launch
-from fedpersonal import runtime
-
-runtime.leave = sys.exit  # What a fork has printed is still to be handed on.
-found = []
-for binary, *arguments in json.load(sys.stdin):
-    read, write = os.pipe()
-    if os.fork() == 0:
-        sys.argv = [binary, *arguments]
-        output, errors, status = io.StringIO(), io.StringIO(), None
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-            try:
-                launch.run(importlib.import_module(f"experiments.{binary}").main)
-            except SystemExit as end:
-                status = end.code
-            except BaseException as error:
-                errors.write(repr(error))
-        with os.fdopen(write, "w") as pipe:
-            json.dump([status, output.getvalue(), errors.getvalue()], pipe)
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        found.append(json.load(pipe))
-    os.wait()
-print(json.dumps(found))
-"""
 _TABLE = "--text_file=lines.csv"
 _SHOWS = {
     "no file": ["--text_file=absent.csv"],
@@ -144,41 +110,23 @@ def _folder(tmp_path, tiny_base):
     return tmp_path
 
 
-def run(commands, cwd):
-    """Returns status, output and errors of each command."""
-    process = subprocess.run(
-        [sys.executable, "-c", _COMMANDS],
-        cwd=cwd,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "HF_HUB_OFFLINE": "1",
-        },
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout.splitlines()[-1])
-
-
-def test_mistakes_are_one_line_and_texts_are_printed(folder):
+def test_mistakes_are_one_line_and_texts_are_printed(folder, run_commands):
     there = {path.relative_to(folder) for path in folder.rglob("*")}
     commands = {
         **{name: ["tv_shows", "--output_dir=out", *made] for name, made in _SHOWS.items()},
         **{name: ["generate", *made] for name, made in _GENERATE.items()},
         "texts": ["generate", _USER, _CONTEXT, "--prompt=the", "--num_texts=2"],
     }
-    found = dict(zip(commands, run(list(commands.values()), folder)))
-    status, output, errors = found.pop("texts")
+    modules = ["fedpersonal.tasks.generation", "fedpersonal.tasks.utterance_experiment"]
+    outcomes = run_commands(list(commands.values()), modules=modules, cwd=folder)
+    found = dict(zip(commands, outcomes))
+    output, errors, status = found.pop("texts")
     assert (status, errors) == (0, "")
     first, *texts = output.splitlines()
     assert first == "Ann in North:"
     assert len(texts) >= 2 and texts[0].startswith("  the")
     assert found.keys() == _SAID.keys()
-    for name, (status, _, complaint) in found.items():
+    for name, (_, complaint, status) in found.items():
         assert status == 2, (name, complaint)
         assert complaint.splitlines()[-1].startswith("error: "), (name, complaint)
         assert complaint.count("\n") == 1 or name == "few texts", (name, complaint)

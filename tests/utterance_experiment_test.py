@@ -16,14 +16,13 @@ from fedpersonal.datasets.generated_dialogues import generate_dialogues
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks import utterance_experiment
+from fedpersonal.tasks.run_process import STORE
 from fedpersonal.tasks.utterance_data import fine_tuning_sets, split_known, split_withheld
 from fedpersonal.tasks.utterance_experiment import (
-    STORE,
     WEIGHTS,
     UtteranceOptions,
     build_experiment,
     encode_with,
-    open_run,
     run_experiment,
 )
 from fedpersonal.tasks.utterance_methods import METHODS
@@ -248,7 +247,7 @@ def test_results_are_those_of_transformers_own_model(finished_run, tiny_base, sp
 def test_a_run_that_is_gone_on_with_is_the_same_to_the_bit(finished_run, tmp_path):
     twice = finished_run("fedperc", "withheld")
     folder = RunFolder.open(tmp_path, {})
-    with open_run(twice.experiment, folder) as (process, saved_in, seen_of):
+    with twice.experiment.open_run(folder) as (process, saved_in, seen_of):
         result = run_rounds(
             process=process,
             cohort_fn=twice.experiment.training.cohort_fn,

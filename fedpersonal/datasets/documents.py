@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedpersonal.datasets.checks import check_named, set_columns
 from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.errors import UserError
 
 BINARY_LABELS = ("0", "1")
 
@@ -42,29 +42,18 @@ class Documents:
 
     def __post_init__(self):
         """Makes arrays of the fields and checks them against each other."""
-        set_field = object.__setattr__  # The dataclass is frozen for everyone else.
-        for field, dtype in (
-            ("client_ids", object),
-            ("offsets", np.int64),
-            ("texts", object),
-            ("labels", np.int32),
-            ("label_names", object),
-        ):
-            array = np.asarray(getattr(self, field), dtype)
-            if array.ndim != 1:
-                raise UserError(f"{field} must have one dimension, got the shape {array.shape}")
-            set_field(self, field, array)
+        set_columns(
+            self,
+            {
+                "client_ids": object,
+                "offsets": np.int64,
+                "texts": object,
+                "labels": np.int32,
+                "label_names": object,
+            },
+        )
         self.to_client_dataset()
-        names = self.label_names.tolist()
-        if len(set(names)) < len(names):
-            twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise UserError(f"label_names must be distinct, but {twice!r} is there twice")
-        wrong = (self.labels < 0) | (self.labels >= self.num_labels)
-        if wrong.any():
-            raise UserError(
-                f"labels must be in [0, {self.num_labels}), as there are so many label_names,"
-                f" got {self.labels[wrong][0]}"
-            )
+        check_named(self, "labels", "label_names")
 
     @property
     def num_clients(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from fedpersonal.datasets.checks import check_count
+from fedpersonal.datasets.checks import check_count, check_named, set_columns
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.datasets.ragged import group_rows
 from fedpersonal.datasets.sentences import count_words, split_sentences
@@ -63,29 +63,18 @@ class Utterances:
 
     def __post_init__(self):
         """Makes arrays of the fields and checks them against each other."""
-        set_field = object.__setattr__  # The dataclass is frozen for everyone else.
-        for field, dtype in (
-            ("client_ids", object),
-            ("offsets", np.int64),
-            ("texts", object),
-            ("contexts", np.int32),
-            ("context_names", object),
-        ):
-            array = np.asarray(getattr(self, field), dtype)
-            if array.ndim != 1:
-                raise UserError(f"{field} must have one dimension, got the shape {array.shape}")
-            set_field(self, field, array)
+        set_columns(
+            self,
+            {
+                "client_ids": object,
+                "offsets": np.int64,
+                "texts": object,
+                "contexts": np.int32,
+                "context_names": object,
+            },
+        )
         self.to_client_dataset()
-        names = self.context_names.tolist()
-        if len(set(names)) < len(names):
-            twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise UserError(f"context_names must be distinct, but {twice!r} is there twice")
-        wrong = (self.contexts < 0) | (self.contexts >= self.num_contexts)
-        if wrong.any():
-            raise UserError(
-                f"contexts must be in [0, {self.num_contexts}), as there are so many"
-                f" context_names, got {self.contexts[wrong][0]}"
-            )
+        check_named(self, "contexts", "context_names")
 
     @property
     def num_clients(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,7 @@ from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation import ClientResults, build_evaluation, split_support_query
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.private_store import PrivateStore
 from fedpersonal.simulation.loop import LoopResult, run_rounds
-from fedpersonal.simulation.private_rounds import PrivateProcess, StoreCheckpoints, read_kept
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks.centralized_training import build_centralized_training
@@ -36,11 +34,11 @@ from fedpersonal.tasks.document_methods import (
 from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.private_federated_training import build_private_training
 from fedpersonal.tasks.ranking_quality import auc
+from fedpersonal.tasks.run_process import open_run
 from fedpersonal.tasks.run_report import report_run, test_summary
 from fedpersonal.tasks.server_optimizers import SERVER_OPTIMIZERS, build_server_optimizer
 
 _EVALUATED_TOGETHER = 100
-STORE = "private.sqlite"
 EMBEDDINGS = "user_embeddings.npz"
 
 
@@ -155,6 +153,10 @@ class DocumentExperiment:
     model: PartitionedModel
     training: Training
 
+    def open_run(self, run_folder: RunFolder) -> contextlib.AbstractContextManager[tuple]:
+        """Opens the process and the store of a run; see `run_process.open_run`."""
+        return open_run(self.training.process, self.model, run_folder, keeps=self.options.keeps)
+
     def evaluation(
         self, support: ClientDataset, query: ClientDataset, phases: tuple[Phase, ...] = (), **kwargs
     ) -> Callable[..., ClientResults]:
@@ -254,37 +256,6 @@ def build_experiment(data: DocumentData, options: DocumentOptions) -> DocumentEx
     return DocumentExperiment(options, data, model, training)
 
 
-@contextlib.contextmanager
-def open_run(
-    experiment: DocumentExperiment, run_folder: RunFolder
-) -> Iterator[tuple[Any, Any, Callable[[Any, np.ndarray], tuple]]]:
-    """Opens what a run needs beside the experiment: the store, where users keep something.
-
-    Yields:
-        The process; where its checkpoints are, or None for the usual place; and a function of a
-        state and of users' names that returns what an evaluation takes of the state: the weights
-        and, where they are kept, the users' local variables.
-    """
-    process = experiment.training.process
-
-    def weights_of(state: Any, client_ids: np.ndarray) -> tuple:
-        del client_ids
-        return (state.global_model_weights.trainable,)
-
-    if not experiment.options.keeps:
-        yield process, None, weights_of
-        return
-    store = PrivateStore.open(run_folder.path / STORE, experiment.model.local_variables)
-
-    def weights_and_kept(state: Any, client_ids: np.ndarray) -> tuple:
-        return (*weights_of(state, client_ids), read_kept(store, state, client_ids.tolist()))
-
-    try:
-        yield PrivateProcess(process, store), StoreCheckpoints(store), weights_and_kept
-    finally:
-        store.close()
-
-
 def run_experiment(
     experiment: DocumentExperiment, run_folder: RunFolder, *, progress: bool = True
 ) -> dict[str, Any]:
@@ -305,7 +276,7 @@ def run_experiment(
     run_folder.write_boundary(as_table(experiment.training.crossings))
     validate = experiment.known_users("validation", with_before=False)
     known = data.train.client_ids
-    with open_run(experiment, run_folder) as (process, saved_in, seen_of):
+    with experiment.open_run(run_folder) as (process, saved_in, seen_of):
 
         def evaluate(state: Any, round_number: int) -> Mapping[str, float]:
             del round_number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,12 @@ from fedpersonal.evaluation import ClientResults, Evaluation, pack_evaluation
 from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.noisy_mean import NoisyMean
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.private_store import PrivateStore
 from fedpersonal.simulation.loop import run_rounds
-from fedpersonal.simulation.private_rounds import PrivateProcess, StoreCheckpoints, read_kept
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.private_federated_training import build_private_training
+from fedpersonal.tasks.run_process import open_run
 from fedpersonal.tasks.run_report import report_run, test_summary
 from fedpersonal.tasks.server_optimizers import SERVER_OPTIMIZERS, build_server_optimizer
 from fedpersonal.tasks.utterance_data import UtteranceData, fine_tuning_sets
@@ -39,7 +38,6 @@ from fedpersonal.tasks.utterance_methods import (
     freeze,
 )
 
-STORE = "private.sqlite"
 WEIGHTS = "trained.npz"
 SAMPLES = (1, 5, 15, None)
 NEW_USERS = ("noisy_mean", "fresh")
@@ -135,6 +133,12 @@ class UtteranceExperiment:
     base: BaseModel
     model: PartitionedModel
     training: Training | None
+
+    def open_run(self, run_folder: RunFolder) -> contextlib.AbstractContextManager[tuple]:
+        """Opens the process and the store of a run; see `run_process.open_run`."""
+        return open_run(
+            self.training.process, self.model, run_folder, keeps=self.options.method.keeps
+        )
 
     def evaluation(
         self,
@@ -257,37 +261,6 @@ def build_experiment(
     return UtteranceExperiment(options, data, base, model, training)
 
 
-@contextlib.contextmanager
-def open_run(
-    experiment: UtteranceExperiment, run_folder: RunFolder
-) -> Iterator[tuple[Any, Any, Callable[[Any, np.ndarray], tuple]]]:
-    """Opens what a run needs beside the experiment: the store, where clients keep something.
-
-    Yields:
-        The process; where its checkpoints are, or None for the usual place; and a function of a
-        state and of clients' names that returns the weights and what these clients have kept, if
-        clients keep anything.
-    """
-    process = experiment.training.process
-
-    def weights_of(state: Any, client_ids: np.ndarray) -> tuple:
-        del client_ids
-        return (state.global_model_weights.trainable,)
-
-    if not experiment.options.method.keeps:
-        yield process, None, weights_of
-        return
-    store = PrivateStore.open(run_folder.path / STORE, experiment.model.local_variables)
-
-    def weights_and_kept(state: Any, client_ids: np.ndarray) -> tuple:
-        return (*weights_of(state, client_ids), read_kept(store, state, client_ids.tolist()))
-
-    try:
-        yield PrivateProcess(process, store), StoreCheckpoints(store), weights_and_kept
-    finally:
-        store.close()
-
-
 def run_experiment(
     experiment: UtteranceExperiment, run_folder: RunFolder, *, progress: bool = True
 ) -> dict[str, Any]:
@@ -314,7 +287,7 @@ def run_experiment(
         phases=fine_tuning_phases(options.algorithm, options) if data.withheld else (),
         with_kept=options.method.keeps and not data.withheld,
     )
-    with open_run(experiment, run_folder) as (process, saved_in, seen_of):
+    with experiment.open_run(run_folder) as (process, saved_in, seen_of):
 
         def evaluate(state: Any, round_number: int) -> Mapping[str, float]:
             del round_number
