@@ -35,13 +35,16 @@ def run(main: Callable[[], None]) -> None:
     _parse_flags(_resolve_flagfiles(sys.argv))
     logging.use_absl_handler()
     runtime.start()
+    status = 0
     try:
         main()
     except UserError as error:
-        _fail(error)
+        status = _complain(error)
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
-    runtime.leave(0)
+        status = _INTERRUPTED
+    except SystemExit as end:
+        status = end.code or 0
+    runtime.leave(status)
 
 
 def _enter_calling_folder() -> None:
@@ -68,14 +71,15 @@ def _parse_flags(argv: list[str]) -> None:
     try:
         rest = flags.FLAGS(argv)
     except flags.Error as error:
-        _fail(error)
+        sys.exit(_complain(error))
     except SystemExit:  # Help has been given; absl means this to be a failure.
         sys.exit(0)
     if len(rest) > 1:
-        _fail(f"unexpected argument {rest[1]!r}; flags are written --name=value.")
+        sys.exit(_complain(f"unexpected argument {rest[1]!r}; flags are written --name=value."))
 
 
-def _fail(error: object) -> None:
+def _complain(error: object) -> int:
+    """Prints a mistake of the user and returns the status that it ends with."""
     line = " ".join(str(error).replace("ERROR::", "").split())
     print("error:", line, file=sys.stderr)
-    sys.exit(_MISTAKE)
+    return _MISTAKE
