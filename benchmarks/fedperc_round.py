@@ -48,8 +48,8 @@ def main() -> None:
     from fedpersonal.datasets.client_dataset import ClientDataset
     from fedpersonal.language_models.base_model import BaseModel
     from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.utterance_data import UtteranceData
-    from fedpersonal.tasks.utterance_experiment import (
+    from fedpersonal.tasks.utterances.data import UtteranceData
+    from fedpersonal.tasks.utterances.experiment import (
         UtteranceOptions,
         build_experiment,
     )

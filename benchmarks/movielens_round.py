@@ -40,7 +40,7 @@ def main() -> None:
     from fedpersonal.partition import PartitionedModel
     from fedpersonal.simulation.sampling import ClientSampler
     from fedpersonal.tasks.federated_training import build_training
-    from fedpersonal.tasks.rating_experiment import (
+    from fedpersonal.tasks.ratings.experiment import (
         RatingOptions,
         build_fed_recon,
     )

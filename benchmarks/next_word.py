@@ -54,7 +54,7 @@ def main() -> None:
 
     from benchmarks import next_word_rivals as rivals
     from fedpersonal import runtime
-    from fedpersonal.tasks.next_word_experiment import NextWordOptions
+    from fedpersonal.tasks.next_word.experiment import NextWordOptions
 
     options = NextWordOptions(**SIZES[FLAGS.sizes], **EPOCHS, seed=0).settled()
     dataset, vocabulary, name = rivals.load_sentences(

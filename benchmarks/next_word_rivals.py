@@ -21,8 +21,8 @@ from fedpersonal.evaluation import build_evaluation, split_support_query
 from fedpersonal.execution import client_datasets
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.tasks.federated_training import build_training
-from fedpersonal.tasks.next_word_experiment import NextWordOptions
-from fedpersonal.tasks.next_word_methods import (
+from fedpersonal.tasks.next_word.experiment import NextWordOptions
+from fedpersonal.tasks.next_word.methods import (
     LOCAL_LAYER,
     METHODS,
     build_algorithm,

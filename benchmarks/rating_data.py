@@ -10,7 +10,7 @@ from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.partition import PartitionedModel
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks.federated_training import Training, build_training
-from fedpersonal.tasks.rating_experiment import (
+from fedpersonal.tasks.ratings.experiment import (
     RatingOptions,
     build_fed_recon,
 )

@@ -26,7 +26,7 @@ def define_document_flags() -> None:
 
 def document_choice():
     """Returns the `DocumentChoice` that the flags, `--data_dir` among them, describe."""
-    from fedpersonal.tasks.document_choice import DocumentChoice, find_documents
+    from fedpersonal.tasks.documents.choice import DocumentChoice, find_documents
 
     source, path = find_documents(
         dataset=FLAGS.dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir

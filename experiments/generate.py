@@ -40,9 +40,9 @@ def main() -> None:
             f"{folder} is no run of experiments.tv_shows that has ended ({error!r})"
         ) from None
     from fedpersonal.language_models.base_model import load_base_model
-    from fedpersonal.tasks.generation import find_name, generate, read_trained
-    from fedpersonal.tasks.utterance_experiment import WEIGHTS
-    from fedpersonal.tasks.utterance_methods import build_model, freeze
+    from fedpersonal.tasks.utterances.experiment import WEIGHTS
+    from fedpersonal.tasks.utterances.generation import find_name, generate, read_trained
+    from fedpersonal.tasks.utterances.methods import build_model, freeze
 
     trained = read_trained(folder / WEIGHTS)
     user = find_name("user", FLAGS.user, trained.clients.tolist())

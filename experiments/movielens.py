@@ -107,7 +107,7 @@ def main() -> None:
     import dataclasses
 
     from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.rating_experiment import (
+    from fedpersonal.tasks.ratings.experiment import (
         RatingOptions,
         build_experiment,
         run_experiment,

@@ -95,7 +95,7 @@ def main() -> None:
     import dataclasses
 
     from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.document_experiment import (
+    from fedpersonal.tasks.documents.experiment import (
         DocumentOptions,
         build_experiment,
         run_experiment,

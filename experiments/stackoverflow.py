@@ -94,7 +94,7 @@ def main() -> None:
     import dataclasses
 
     from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.next_word_experiment import (
+    from fedpersonal.tasks.next_word.experiment import (
         NextWordOptions,
         build_experiment,
         run_experiment,

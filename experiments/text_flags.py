@@ -44,8 +44,8 @@ def define_sentence_flags(*, min_sentences: int = 2) -> None:
 
 def text_choice():
     """Returns the `TextChoice` that the flags, `--data_dir` among them, describe."""
-    from fedpersonal.tasks.text_choice import STACK_OVERFLOW, TextChoice
-    from fedpersonal.tasks.text_sources import find_source
+    from fedpersonal.tasks.next_word.choice import STACK_OVERFLOW, TextChoice
+    from fedpersonal.tasks.next_word.sources import find_source
 
     source, path = find_source(
         dataset=FLAGS.dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir

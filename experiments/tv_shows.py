@@ -69,8 +69,8 @@ def main() -> None:
     import dataclasses
 
     from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.base_model_choice import find_base_model
-    from fedpersonal.tasks.utterance_experiment import (
+    from fedpersonal.tasks.utterances.base_model_choice import find_base_model
+    from fedpersonal.tasks.utterances.experiment import (
         UtteranceOptions,
         build_experiment,
         encode_with,

@@ -58,7 +58,7 @@ def utterance_choice(dataset: str):
     Args:
         dataset: One of the choices of `--dataset`.
     """
-    from fedpersonal.tasks.utterance_choice import UtteranceChoice, find_utterances
+    from fedpersonal.tasks.utterances.choice import UtteranceChoice, find_utterances
 
     source, path = find_utterances(
         dataset=dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir

@@ -15,7 +15,7 @@ from fedpersonal.datasets.document_files import read_documents
 from fedpersonal.datasets.documents import Documents
 from fedpersonal.datasets.generated_documents import generate_clicks, generate_subreddits
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.document_data import guessing_accuracy, split_documents
+from fedpersonal.tasks.documents.data import guessing_accuracy, split_documents
 
 _DATA_DIR = pathlib.Path(
     os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[1] / "../shared/data"

@@ -21,14 +21,14 @@ from fedpersonal.private_store import PrivateStore
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
-from fedpersonal.tasks.document_data import split_documents
-from fedpersonal.tasks.document_experiment import (
+from fedpersonal.tasks.documents.data import split_documents
+from fedpersonal.tasks.documents.experiment import (
     EMBEDDINGS,
     DocumentOptions,
     build_experiment,
     run_experiment,
 )
-from fedpersonal.tasks.document_methods import METHODS, build_algorithm, build_model
+from fedpersonal.tasks.documents.methods import METHODS, build_algorithm, build_model
 from fedpersonal.tasks.run_process import STORE
 
 SIZES = {"user_dim": 3, "character_dim": 3, "lstm_units": 4, "hidden_units": (5,)}

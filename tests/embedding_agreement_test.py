@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.embedding_agreement import (
+from fedpersonal.tasks.documents.embedding_agreement import (
     label_agreement,
     neighbour_agreement,
     value_agreement,

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import COLORS
-from fedpersonal.tasks import embedding_map
-from fedpersonal.tasks.embedding_agreement import label_agreement
-from fedpersonal.tasks.embedding_map import plot_embeddings
+from fedpersonal.tasks.documents import embedding_map
+from fedpersonal.tasks.documents.embedding_agreement import label_agreement
+from fedpersonal.tasks.documents.embedding_map import plot_embeddings
 
 LABELS = np.repeat([3, 0, 2, 1], [5, 4, 2, 1])
 FIRST = np.random.default_rng(0).normal(size=[12, 2])

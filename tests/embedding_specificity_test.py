@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.evaluation import ClientResults
-from fedpersonal.tasks.embedding_specificity import (
+from fedpersonal.tasks.utterances.embedding_specificity import (
     Specificity,
     draw_others,
     measure_specificity,

@@ -12,14 +12,15 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks import fedperc_published, fedperc_tables
-from fedpersonal.tasks.fedperc_results import COLUMNS
 from fedpersonal.tasks.presets import Preset
-from fedpersonal.tasks.sample_curves import plot_by_samples
-from fedpersonal.tasks.utterance_choice import UtteranceChoice
-from fedpersonal.tasks.utterance_experiment import UtteranceOptions
-from fedpersonal.tasks.utterance_methods import METHODS
-from fedpersonal.tasks.utterance_runs import UtteranceSource
+from fedpersonal.tasks.utterances import published_figures
+from fedpersonal.tasks.utterances import tables as fedperc_tables
+from fedpersonal.tasks.utterances.choice import UtteranceChoice
+from fedpersonal.tasks.utterances.experiment import UtteranceOptions
+from fedpersonal.tasks.utterances.methods import METHODS
+from fedpersonal.tasks.utterances.results import COLUMNS
+from fedpersonal.tasks.utterances.runs import UtteranceSource
+from fedpersonal.tasks.utterances.sample_curves import plot_by_samples
 
 TINY = Preset(
     "tiny",
@@ -339,13 +340,13 @@ def test_a_single_seed_has_no_deviation(monkeypatch, tmp_path):
 
 def test_what_the_paper_reports():
     """A few figures of each table's corners."""
-    assert fedperc_published.perplexity("reddit", "known", "fedperc", "1") == (219.5, 35.7)
-    assert fedperc_published.perplexity("reddit", "known", "meta_learning", "all") == (241.4, 2.1)
-    assert fedperc_published.perplexity("tv_shows", "withheld", "fedperc", "1") == (205.1, 292.2)
+    assert published_figures.perplexity("reddit", "known", "fedperc", "1") == (219.5, 35.7)
+    assert published_figures.perplexity("reddit", "known", "meta_learning", "all") == (241.4, 2.1)
+    assert published_figures.perplexity("tv_shows", "withheld", "fedperc", "1") == (205.1, 292.2)
     shows = [
-        fedperc_published.perplexity("tv_shows", "withheld", method, "all")
-        for method in fedperc_published.METHODS
+        published_figures.perplexity("tv_shows", "withheld", method, "all")
+        for method in published_figures.METHODS
     ]
     assert shows == [(52.3, 3.3), (98.2, 9.5), (68.6, 5.1), (96.7, 14.5), (114.2, 17.0)]
-    assert fedperc_published.perplexity("generated", "known", "fedperc", "1") is None
-    assert fedperc_published.perplexity("tv_shows", "known", "base_model", "1") is None
+    assert published_figures.perplexity("generated", "known", "fedperc", "1") is None
+    assert published_figures.perplexity("tv_shows", "known", "base_model", "1") is None

@@ -15,7 +15,7 @@ from fedpersonal.private_training import (
     build_private_per_client_process,
 )
 from fedpersonal.simulation.private_rounds import PrivateCohort, PrivateProcess, read_kept
-from fedpersonal.tasks.utterance_methods import build_model, freeze
+from fedpersonal.tasks.utterances.methods import build_model, freeze
 
 BATCH_SIZE, TIME, NUM_CONTEXTS = 3, 7, 5
 COUNTS = (7, 3, 1, 8)

@@ -8,8 +8,8 @@ import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.generation import Trained, find_name, generate, read_trained
-from fedpersonal.tasks.utterance_methods import build_model, freeze
+from fedpersonal.tasks.utterances.generation import Trained, find_name, generate, read_trained
+from fedpersonal.tasks.utterances.methods import build_model, freeze
 
 PERSONAL = "language_model/personal_embedding/embeddings"
 CONTEXT = "language_model/context_embedding/embeddings"

@@ -13,8 +13,8 @@ import pytest
 
 from fedpersonal.datasets.synthetic import generate_ratings
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.rating_data import split_ratings
-from fedpersonal.tasks.rating_experiment import RatingOptions, build_experiment, run_experiment
+from fedpersonal.tasks.ratings.data import split_ratings
+from fedpersonal.tasks.ratings.experiment import RatingOptions, build_experiment, run_experiment
 
 SMALL = {
     "total_rounds": 8,

@@ -10,7 +10,7 @@ from fedpersonal.datasets.generated_text import generate_corpus
 from fedpersonal.datasets.stack_overflow import StackOverflow, StackOverflowClients
 from fedpersonal.datasets.vocabulary import Vocabulary
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.next_word_data import sample_stack_overflow, split_text
+from fedpersonal.tasks.next_word.data import sample_stack_overflow, split_text
 
 NUM_CLIENTS, BATCH_SIZE = 43, 3
 OPTIONS = {

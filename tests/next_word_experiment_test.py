@@ -15,14 +15,14 @@ from fedpersonal.datasets.generated_text import generate_corpus
 from fedpersonal.datasets.stack_overflow import StackOverflow, StackOverflowClients
 from fedpersonal.datasets.vocabulary import Vocabulary
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.next_word_data import sample_stack_overflow, split_text
-from fedpersonal.tasks.next_word_experiment import (
+from fedpersonal.tasks.next_word.data import sample_stack_overflow, split_text
+from fedpersonal.tasks.next_word.experiment import (
     NextWordOptions,
     build_experiment,
     run_experiment,
     train,
 )
-from fedpersonal.tasks.next_word_methods import METHODS, build_algorithm, build_personalization
+from fedpersonal.tasks.next_word.methods import METHODS, build_algorithm, build_personalization
 
 SMALL = {
     "vocab_size": 30,

@@ -7,7 +7,9 @@ import pathlib
 
 import pytest
 
-from fedpersonal.tasks import document_presets, next_word_presets, utterance_presets
+from fedpersonal.tasks.documents import presets as document_presets
+from fedpersonal.tasks.next_word import presets as next_word_presets
+from fedpersonal.tasks.utterances import presets as utterance_presets
 
 FILES = pathlib.Path(__file__).parents[1] / "experiments" / "presets"
 PRESETS = {

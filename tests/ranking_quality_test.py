@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.ranking_quality import auc
+from fedpersonal.tasks.ratings.ranking_quality import auc
 
 
 def test_by_hand():

@@ -9,7 +9,7 @@ import pytest
 
 from fedpersonal.datasets.synthetic import generate_ratings
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.rating_data import split_ratings
+from fedpersonal.tasks.ratings.data import split_ratings
 
 NUM_USERS, NUM_ITEMS, BATCH_SIZE = 43, 60, 5
 

@@ -92,7 +92,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(folder, run_commands):
     commands = [
         made if made[0] == "reproduce" else ["reddit", *flags(), *made] for made in _MADE.values()
     ]
-    modules = ["fedpersonal.tasks.document_experiment"]
+    modules = ["fedpersonal.tasks.documents.experiment"]
     found = dict(zip(_MADE, run_commands(commands, modules=modules, cwd=folder)))
     assert found.keys() == _SAID.keys()
     for name, (_, complaint, status) in found.items():

@@ -74,7 +74,7 @@ def flags(**values):
 
 def test_mistakes_are_one_line_and_nothing_is_written(folder, run_commands):
     commands = [["stackoverflow", *flags(), *arguments] for arguments in _MADE.values()]
-    modules = ["fedpersonal.tasks.next_word_experiment"]
+    modules = ["fedpersonal.tasks.next_word.experiment"]
     found = dict(zip(_MADE, run_commands(commands, modules=modules, cwd=folder)))
     assert found.keys() == _SAID.keys()
     for name, (_, complaint, status) in found.items():

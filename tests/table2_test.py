@@ -12,11 +12,14 @@ import pytest
 from fedpersonal.datasets.synthetic import generate_ratings
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks import figure2, figure3, next_word_runs, rating_runs, table2
-from fedpersonal.tasks.next_word_experiment import NextWordOptions
-from fedpersonal.tasks.next_word_presets import PRESETS, NextWordPreset
-from fedpersonal.tasks.rating_experiment import RatingOptions
-from fedpersonal.tasks.text_choice import TextChoice
+from fedpersonal.tasks import figure3
+from fedpersonal.tasks.next_word import figure2, table2
+from fedpersonal.tasks.next_word import runs as next_word_runs
+from fedpersonal.tasks.next_word.choice import TextChoice
+from fedpersonal.tasks.next_word.experiment import NextWordOptions
+from fedpersonal.tasks.next_word.presets import PRESETS, NextWordPreset
+from fedpersonal.tasks.ratings import runs as rating_runs
+from fedpersonal.tasks.ratings.experiment import RatingOptions
 
 EMBEDDING, UNITS, PROJECTION, WORDS = 4, 6, 3, 100
 TINY = NextWordPreset(

@@ -12,9 +12,10 @@ import pytest
 from fedpersonal.datasets.documents import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks import document_runs, table3
-from fedpersonal.tasks.document_choice import DocumentChoice
-from fedpersonal.tasks.document_experiment import EMBEDDINGS, DocumentOptions
+from fedpersonal.tasks.documents import runs as document_runs
+from fedpersonal.tasks.documents import table3
+from fedpersonal.tasks.documents.choice import DocumentChoice
+from fedpersonal.tasks.documents.experiment import EMBEDDINGS, DocumentOptions
 from fedpersonal.tasks.presets import Preset
 
 TINY = Preset(

@@ -117,7 +117,7 @@ def test_mistakes_are_one_line_and_texts_are_printed(folder, run_commands):
         **{name: ["generate", *made] for name, made in _GENERATE.items()},
         "texts": ["generate", _USER, _CONTEXT, "--prompt=the", "--num_texts=2"],
     }
-    modules = ["fedpersonal.tasks.generation", "fedpersonal.tasks.utterance_experiment"]
+    modules = ["fedpersonal.tasks.utterances.generation", "fedpersonal.tasks.utterances.experiment"]
     outcomes = run_commands(list(commands.values()), modules=modules, cwd=folder)
     found = dict(zip(commands, outcomes))
     output, errors, status = found.pop("texts")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.utterance_choice import UtteranceChoice, find_utterances
+from fedpersonal.tasks.utterances.choice import UtteranceChoice, find_utterances
 
 _DATA_DIR = pathlib.Path(
     os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[1] / "../shared/data"

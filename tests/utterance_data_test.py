@@ -10,7 +10,7 @@ import pytest
 from fedpersonal.datasets.generated_dialogues import generate_dialogues
 from fedpersonal.datasets.utterances import Utterances
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.utterance_data import fine_tuning_sets, split_known, split_withheld
+from fedpersonal.tasks.utterances.data import fine_tuning_sets, split_known, split_withheld
 
 _TOKENS = {"length": 12, "padding": 0, "end": 1}
 

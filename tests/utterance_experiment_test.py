@@ -15,17 +15,17 @@ from transformers import TFGPT2LMHeadModel
 from fedpersonal.datasets.generated_dialogues import generate_dialogues
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks import utterance_experiment
 from fedpersonal.tasks.run_process import STORE
-from fedpersonal.tasks.utterance_data import fine_tuning_sets, split_known, split_withheld
-from fedpersonal.tasks.utterance_experiment import (
+from fedpersonal.tasks.utterances import experiment as utterance_experiment
+from fedpersonal.tasks.utterances.data import fine_tuning_sets, split_known, split_withheld
+from fedpersonal.tasks.utterances.experiment import (
     WEIGHTS,
     UtteranceOptions,
     build_experiment,
     encode_with,
     run_experiment,
 )
-from fedpersonal.tasks.utterance_methods import METHODS
+from fedpersonal.tasks.utterances.methods import METHODS
 
 SMALL = {
     "total_rounds": 2,

@@ -11,15 +11,19 @@ import pytest
 
 from fedpersonal.datasets.generated_dialogues import generate_dialogues
 from fedpersonal.errors import UserError
-from fedpersonal.tasks import utterance_experiment
-from fedpersonal.tasks.embedding_runs import compare_embeddings, embedding_run, read_trained
-from fedpersonal.tasks.pass_times import PassOptions, time_passes
 from fedpersonal.tasks.summarized_runs import SummarizedRun
-from fedpersonal.tasks.utterance_choice import UtteranceChoice
-from fedpersonal.tasks.utterance_data import fine_tuning_sets
-from fedpersonal.tasks.utterance_experiment import UtteranceOptions
-from fedpersonal.tasks.utterance_methods import METHODS
-from fedpersonal.tasks.utterance_runs import (
+from fedpersonal.tasks.utterances import experiment as utterance_experiment
+from fedpersonal.tasks.utterances.choice import UtteranceChoice
+from fedpersonal.tasks.utterances.data import fine_tuning_sets
+from fedpersonal.tasks.utterances.embedding_runs import (
+    compare_embeddings,
+    embedding_run,
+    read_trained,
+)
+from fedpersonal.tasks.utterances.experiment import UtteranceOptions
+from fedpersonal.tasks.utterances.methods import METHODS
+from fedpersonal.tasks.utterances.pass_times import PassOptions, time_passes
+from fedpersonal.tasks.utterances.runs import (
     RunOptions,
     UntrainedOptions,
     UtteranceSource,

@@ -18,9 +18,19 @@ from matplotlib.figure import Figure
 from fedpersonal.datasets.ratings import Ratings
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title
-from fedpersonal.tasks import next_word_runs, rating_runs
+from fedpersonal.tasks.next_word import runs as next_word_runs
+from fedpersonal.tasks.next_word.choice import TextChoice
+from fedpersonal.tasks.next_word.table2 import (
+    ROWS,
+    VOCAB_SIZES,
+    heading,
+    left_out_note,
+    make_plan,
+    short_size,
+)
 from fedpersonal.tasks.presets import Preset
-from fedpersonal.tasks.rating_experiment import RatingOptions
+from fedpersonal.tasks.ratings import runs as rating_runs
+from fedpersonal.tasks.ratings.experiment import RatingOptions
 from fedpersonal.tasks.summarized_runs import SummarizedRun
 from fedpersonal.tasks.sweep import (
     as_github_table,
@@ -30,15 +40,6 @@ from fedpersonal.tasks.sweep import (
     write_json,
     write_text,
 )
-from fedpersonal.tasks.table2 import (
-    ROWS,
-    VOCAB_SIZES,
-    heading,
-    left_out_note,
-    make_plan,
-    short_size,
-)
-from fedpersonal.tasks.text_choice import TextChoice
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
-from fedpersonal.tasks.utterance_methods import METHODS, build_model, freeze
+from fedpersonal.tasks.utterances.methods import METHODS, build_model, freeze
 
 NUM_CONTEXTS, HISTORY = 3, 7
 CONTEXTS = np.array([2, 0, 1, 2], np.int32)

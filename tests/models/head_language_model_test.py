@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.tasks.utterance_methods import HEAD, build_model, freeze
+from fedpersonal.tasks.utterances.methods import HEAD, build_model, freeze
 
 NUM_CONTEXTS = 3
 HEADS = {

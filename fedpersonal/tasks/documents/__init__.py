@@ -1,0 +1,1 @@
+"""Document classification: Reddit or any table of labelled texts (FURL, section 4)."""

@@ -1,0 +1,1 @@
+"""Rating prediction: MovieLens or any table of ratings (FedRecon, section 5)."""

@@ -1,0 +1,1 @@
+"""Language modelling in contexts: TV shows, Reddit or any table of texts (FedPerC, section 4)."""

@@ -1,0 +1,111 @@
+"""The base model of an experiment on utterances: one that is named, or one that is pretrained."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import sys
+from typing import Any
+
+from fedpersonal.datasets.text_columns import is_blank, read_text_table
+from fedpersonal.language_models.base_model import BaseModel, load_base_model, save_base_model
+from fedpersonal.language_models.pretraining import ModelSizes, pretrain
+from fedpersonal.tasks.utterances.choice import FILES, UtteranceChoice
+
+NOTES = "pretraining.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+    """How a small base model is trained where none is named.
+
+    Attributes:
+        sizes: Of the model.
+        steps: Training steps.
+        batch_size: Windows of a step.
+        learning_rate: The highest learning rate.
+    """
+
+    sizes: ModelSizes = ModelSizes()
+    steps: int = 1200
+    batch_size: int = 32
+    learning_rate: float = 2e-3
+
+
+SMALL = Pretraining(ModelSizes(vocab_size=800, num_layers=2, dim=64, positions=40), steps=400)
+
+
+def find_base_model(
+    source: str | None,
+    choice: UtteranceChoice,
+    *,
+    cache_dir: str,
+    pretraining: Pretraining | None = None,
+    progress: bool = True,
+) -> BaseModel:
+    """Loads the base model, and pretrains it before where none is named and none is cached.
+
+    It is pretrained on what the users who do not take part have written, and, for TV shows, on the
+    Reddit comments beside their file, if there are any: nothing of the users who take part.
+
+    Args:
+        source: A folder, or a name on the hub; None to pretrain.
+        choice: The utterances.
+        cache_dir: Where pretrained models are kept.
+        pretraining: How; None for what fits the utterances.
+        progress: Whether to report progress on stderr.
+
+    Raises:
+        UserError: If the model cannot be loaded, or there are too few texts to train one.
+    """
+    if source:
+        return load_base_model(source)
+    how = pretraining or (SMALL if choice.source == "generated" else Pretraining())
+    files = [pathlib.Path(path) for path in (choice.path, _more_texts(choice)) if path]
+    settings = {
+        **dataclasses.asdict(how),
+        **choice.describe(),
+        "files": [[file.name, file.stat().st_size] for file in files],
+    }
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    folder = pathlib.Path(cache_dir) / f"{choice.source}_{digest}"
+    if not folder.is_dir():
+        if progress:
+            print(f"pretraining a small base model, once: {folder}", file=sys.stderr, flush=True)
+        _pretrain(folder, choice, how, settings, progress)
+    return load_base_model(folder)
+
+
+def _pretrain(
+    folder: pathlib.Path,
+    choice: UtteranceChoice,
+    how: Pretraining,
+    settings: dict[str, Any],
+    progress: bool,
+) -> None:
+    texts = choice.other_texts().tolist()
+    more = _more_texts(choice)
+    if more is not None:
+        column = read_text_table(more, ["text"], time_column=None).columns["text"]
+        texts += list(column[~is_blank(column)])
+    model, tokenizer, report = pretrain(
+        texts,
+        sizes=how.sizes,
+        steps=how.steps,
+        batch_size=how.batch_size,
+        learning_rate=how.learning_rate,
+        seed=0,
+        progress=progress,
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    notes = {"settings": settings, "report": dataclasses.asdict(report)}
+    save_base_model(folder, model, tokenizer, notes={NOTES: notes})
+
+
+def _more_texts(choice: UtteranceChoice) -> str | None:
+    if choice.source != "tv_shows":
+        return None
+    folder = pathlib.Path(choice.path).parent
+    return next((str(folder / n) for n in FILES["reddit"] if (folder / n).exists()), None)
