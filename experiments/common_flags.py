@@ -15,7 +15,7 @@ SERVER_OPTIMIZERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 EXECUTIONS = ("packed", "per_client")
 
 _DEFAULTS = {
-    "data_dir": "data",
+    "data_dir": None,
     "output_dir": None,
     "experiment_name": None,
     "total_rounds": 500,

@@ -11,7 +11,7 @@ from experiments import common_flags, launch
 
 FLAGS = flags.FLAGS
 
-common_flags.define_common_flags(data_dir=None, experiment_name="movielens")
+common_flags.define_common_flags(experiment_name="movielens")
 flags.DEFINE_enum(
     "algorithm", "fed_recon", ["fed_recon", "fed_avg", "centralized"], "What to train with."
 )

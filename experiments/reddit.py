@@ -12,7 +12,6 @@ from experiments import common_flags, document_flags, launch, text_flags
 FLAGS = flags.FLAGS
 
 common_flags.define_common_flags(
-    data_dir=None,
     experiment_name="reddit",
     total_rounds=7000,
     clients_per_round=10,

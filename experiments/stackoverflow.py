@@ -12,7 +12,6 @@ from experiments import common_flags, launch, text_flags
 FLAGS = flags.FLAGS
 
 common_flags.define_common_flags(
-    data_dir=None,
     experiment_name="stackoverflow",
     total_rounds=2500,
     clients_per_round=200,

@@ -116,6 +116,7 @@ def test_mistakes_are_one_line_and_texts_are_printed(folder, run_commands):
         **{name: ["tv_shows", "--output_dir=out", *made] for name, made in _SHOWS.items()},
         **{name: ["generate", *made] for name, made in _GENERATE.items()},
         "texts": ["generate", _USER, _CONTEXT, "--prompt=the", "--num_texts=2"],
+        "no data": ["tv_shows", "--base_model=empty"],
     }
     modules = ["fedpersonal.tasks.utterances.generation", "fedpersonal.tasks.utterances.experiment"]
     outcomes = run_commands(list(commands.values()), modules=modules, cwd=folder)
@@ -125,6 +126,9 @@ def test_mistakes_are_one_line_and_texts_are_printed(folder, run_commands):
     first, *texts = output.splitlines()
     assert first == "Ann in North:"
     assert len(texts) >= 2 and texts[0].startswith("  the")
+    # Without data, dialogues are generated: only the base model that is named is not there.
+    output, errors, status = found.pop("no data")
+    assert output.startswith("generated") and status == 2, errors
     assert found.keys() == _SAID.keys()
     for name, (_, complaint, status) in found.items():
         assert status == 2, (name, complaint)
