@@ -62,11 +62,7 @@ def build_training(
         examples_per_round: How many examples a client draws at random for a round, or None for all.
         seed: Seed of initial values and of these draws.
     """
-
-    def cohort_data(round_number: int) -> tuple[ClientDataset, np.ndarray]:
-        drawn = None if examples_per_round is None else (examples_per_round, seed, round_number)
-        return cohort_examples(train, sample(round_number), drawn)
-
+    cohort_data = cohort_reader(train, sample, examples_per_round=examples_per_round, seed=seed)
     if execution == "packed":
         clients = clients_a_member(clients_per_round)
         process = build_packed_process(
@@ -107,22 +103,37 @@ def clients_a_member(clients_per_round: int) -> int:
     return math.ceil(clients_per_round / min(default_num_members(), clients_per_round))
 
 
-def cohort_examples(
-    train: Any, indices: np.ndarray, drawn: tuple[int, int, int] | None
-) -> tuple[ClientDataset, np.ndarray]:
-    """Returns a data set and the cohort's places in it; clients that are not in memory are read.
+def cohort_reader(
+    train: Any,
+    sample: Callable[[int], np.ndarray],
+    *,
+    examples_per_round: int | None,
+    seed: int,
+) -> Callable[[int], tuple[ClientDataset, np.ndarray]]:
+    """Returns what maps a round's number to a data set and the cohort's places in it.
+
+    Clients that are not in memory are read.
 
     Args:
         train: As of `build_training`.
-        indices: The clients of the cohort.
-        drawn: How many examples each of them draws, a seed and the round; None for all examples.
+        sample: Round number to the indices of the clients that take part.
+        examples_per_round: How many examples each of them draws at random, or None for all.
+        seed: Seed of these draws.
     """
-    if drawn is not None:
-        count, *seed = drawn
-        return draw_examples(train, indices, count=count, seed=seed), np.arange(len(indices))
-    if isinstance(train, ClientDataset):
-        return train, indices
-    return train.subset(indices), np.arange(len(indices))
+
+    def cohort_data(round_number: int) -> tuple[ClientDataset, np.ndarray]:
+        indices = sample(round_number)
+        everybody = np.arange(len(indices))
+        if examples_per_round is not None:
+            drawn = draw_examples(
+                train, indices, count=examples_per_round, seed=[seed, round_number]
+            )
+            return drawn, everybody
+        if isinstance(train, ClientDataset):
+            return train, indices
+        return train.subset(indices), everybody
+
+    return cohort_data
 
 
 class _FlatMetrics:

@@ -17,7 +17,7 @@ from fedpersonal.private_training import (
     build_private_per_client_process,
 )
 from fedpersonal.simulation.private_rounds import PrivateCohort
-from fedpersonal.tasks.federated_training import Training, clients_a_member, cohort_examples
+from fedpersonal.tasks.federated_training import Training, clients_a_member, cohort_reader
 
 
 def build_private_training(
@@ -49,11 +49,7 @@ def build_private_training(
         examples_per_round: How many examples a client draws at random for a round, or None for all.
         seed: Seed of initial values and of these draws.
     """
-
-    def cohort_data(round_number: int) -> tuple[ClientDataset, np.ndarray]:
-        drawn = None if examples_per_round is None else (examples_per_round, seed, round_number)
-        return cohort_examples(train, sample(round_number), drawn)
-
+    cohort_data = cohort_reader(train, sample, examples_per_round=examples_per_round, seed=seed)
     if execution == "per_client":
         process = build_private_per_client_process(
             model, algorithm, server_optimizer=server_optimizer, seed=seed
