@@ -48,6 +48,7 @@ def main() -> None:
     from fedpersonal.datasets.client_dataset import ClientDataset
     from fedpersonal.language_models.base_model import BaseModel
     from fedpersonal.simulation.run_folder import RunFolder
+    from fedpersonal.tasks.training_run import open_run
     from fedpersonal.tasks.utterances.data import UtteranceData
     from fedpersonal.tasks.utterances.experiment import (
         UtteranceOptions,
@@ -104,7 +105,7 @@ def main() -> None:
             )
             experiment = build_experiment(data, base, options, frozen_folder=path / "frozen")
             run_folder = RunFolder.open(path / execution, {})
-            process, *_ = stack.enter_context(experiment.open_run(run_folder))
+            process, *_ = stack.enter_context(open_run(experiment.training, run_folder))
             runs[execution] = experiment, process
             states[execution] = process.initialize()
         for round_number in range(1, FLAGS.rounds + 2):

@@ -18,9 +18,9 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation import split_support_query
 from fedpersonal.models.document_classifier import document_classifier
 from fedpersonal.private_store import PrivateStore
-from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks import training_run
 from fedpersonal.tasks.documents.data import split_documents
 from fedpersonal.tasks.documents.experiment import (
     EMBEDDINGS,
@@ -29,7 +29,7 @@ from fedpersonal.tasks.documents.experiment import (
     run_experiment,
 )
 from fedpersonal.tasks.documents.methods import METHODS, build_algorithm, build_model
-from fedpersonal.tasks.run_process import STORE
+from fedpersonal.tasks.training_run import STORE
 
 SIZES = {"user_dim": 3, "character_dim": 3, "lstm_units": 4, "hidden_units": (5,)}
 SMALL = {
@@ -111,24 +111,15 @@ class Finished:
 
 def train(experiment, path, *, rounds=SMALL["total_rounds"], evaluate=None):
     """Runs the rounds that are left; returns what came of them, and what an evaluation sees."""
-    folder = RunFolder.open(path, {})
-    with experiment.open_run(folder) as (process, saved_in, seen_of):
-
-        def seen(state):
-            return seen_of(state, experiment.data.train.client_ids)
-
-        result = run_rounds(
-            process=process,
-            cohort_fn=experiment.training.cohort_fn,
-            run_folder=folder,
-            total_rounds=rounds,
-            evaluate_fn=evaluate and (lambda state, _: evaluate(*seen(state)).overall()),
-            rounds_per_eval=SMALL["rounds_per_eval"],
-            rounds_per_checkpoint=SMALL["rounds_per_checkpoint"],
-            saved_in=saved_in,
-            progress=False,
-        )
-        return result, seen(result.state)
+    trained = training_run.train(
+        experiment.training,
+        RunFolder.open(path, {}),
+        dataclasses.replace(experiment.options, total_rounds=rounds),
+        clients=experiment.data.train.client_ids,
+        evaluate=evaluate,
+        progress=False,
+    )
+    return trained.loop, trained.seen
 
 
 def run(experiment, path, *, stop_in=None):

@@ -13,9 +13,9 @@ import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
 from fedpersonal.datasets.generated_dialogues import generate_dialogues
-from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.run_process import STORE
+from fedpersonal.tasks import training_run
+from fedpersonal.tasks.training_run import STORE
 from fedpersonal.tasks.utterances import experiment as utterance_experiment
 from fedpersonal.tasks.utterances.data import fine_tuning_sets, split_known, split_withheld
 from fedpersonal.tasks.utterances.experiment import (
@@ -246,19 +246,16 @@ def test_results_are_those_of_transformers_own_model(finished_run, tiny_base, sp
 
 def test_a_run_that_is_gone_on_with_is_the_same_to_the_bit(finished_run, tmp_path):
     twice = finished_run("fedperc", "withheld")
-    folder = RunFolder.open(tmp_path, {})
-    with twice.experiment.open_run(folder) as (process, saved_in, seen_of):
-        result = run_rounds(
-            process=process,
-            cohort_fn=twice.experiment.training.cohort_fn,
-            run_folder=folder,
-            total_rounds=2,
-            rounds_per_checkpoint=2,
-            saved_in=saved_in,
-            progress=False,
-        )
-        weights, (known, kept) = seen_of(result.state, twice.data.train.client_ids)
-    assert result.rounds_run == 2
+    options = dataclasses.replace(twice.experiment.options, total_rounds=2, rounds_per_checkpoint=2)
+    trained = training_run.train(
+        twice.experiment.training,
+        RunFolder.open(tmp_path, {}),
+        options,
+        clients=twice.data.train.client_ids,
+        progress=False,
+    )
+    weights, (known, kept) = trained.seen
+    assert trained.loop.rounds_run == 2
     np.testing.assert_array_equal(known, twice.weights["known"])
     np.testing.assert_array_equal(kept[PERSONAL], twice.weights[f"local/{PERSONAL}"])
     np.testing.assert_array_equal(weights[CONTEXT], twice.weights[f"global/{CONTEXT}"])

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.boundary import Crossing, check_boundary
 from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.datasets.example_sampling import draw_examples
-from fedpersonal.execution import client_datasets, default_num_members, pack_cohort
-from fedpersonal.partition import PartitionedModel
+from fedpersonal.execution import (
+    client_datasets,
+    deal_clients,
+    default_num_members,
+    pack_cohort,
+)
+from fedpersonal.partition import PartitionedModel, VariableSpec
+from fedpersonal.private_training import (
+    build_private_packed_process,
+    build_private_per_client_process,
+)
+from fedpersonal.simulation.private_rounds import PrivateCohort
 from fedpersonal.training import build_packed_process, build_per_client_process
 
 
@@ -23,14 +34,17 @@ class Training:
     """A training process and how its cohorts are made.
 
     Attributes:
-        process: `initialize()`, and `next(state, cohort)` with flat training metrics.
+        process: `initialize()`, and `next(state, cohort)` with flat training metrics; where clients
+            keep variables, a process that `PrivateProcess` joins to their store.
         cohort_fn: Round number to cohort.
         crossings: What the process broadcasts and aggregates.
+        kept_variables: The local variables that clients keep from round to round.
     """
 
     process: Any
     cohort_fn: Callable[[int], Any]
     crossings: list[Crossing]
+    kept_variables: Sequence[VariableSpec] = ()
 
 
 def build_training(
@@ -62,48 +76,58 @@ def build_training(
         examples_per_round: How many examples a client draws at random for a round, or None for all.
         seed: Seed of initial values and of these draws.
     """
-    cohort_data = cohort_reader(train, sample, examples_per_round=examples_per_round, seed=seed)
+    cohort_data = _cohort_reader(train, sample, examples_per_round=examples_per_round, seed=seed)
+    shared = {"server_optimizer": server_optimizer, "seed": seed}
     if execution == "packed":
-        clients = clients_a_member(clients_per_round)
-        process = build_packed_process(
-            model,
-            algorithm,
-            server_optimizer=server_optimizer,
-            clients=clients,
-            batch_size=batch_size,
-            packing=packing,
-            seed=seed,
+        clients = _clients_a_member(clients_per_round)
+        build = build_private_packed_process if algorithm.keeps else build_packed_process
+        process = build(
+            model, algorithm, clients=clients, batch_size=batch_size, packing=packing, **shared
         )
-        crossings = check_boundary(model, process.next)
 
-        def cohort_fn(round_number: int) -> Any:
+        def members_of(data: ClientDataset, indices: np.ndarray) -> list:
             return pack_cohort(
                 model,
-                *cohort_data(round_number),
+                data,
+                indices,
                 clients=clients,
                 batch_size=batch_size,
                 touched_data=algorithm.touched_data,
             )
 
+        def places_of(counts: np.ndarray) -> list[np.ndarray]:
+            dealt = deal_clients(counts, clients=clients)
+            return [np.pad(p, (0, clients - len(p)), constant_values=-1) for p in dealt]
+
     else:
-        learning_process = build_per_client_process(
-            model, algorithm, server_optimizer=server_optimizer, seed=seed
-        )
-        crossings = check_boundary(model, learning_process.next)
-        process = _FlatMetrics(learning_process)
+        build = build_private_per_client_process if algorithm.keeps else build_per_client_process
+        process = build(model, algorithm, **shared)
 
-        def cohort_fn(round_number: int) -> Any:
-            return client_datasets(model, *cohort_data(round_number), batch_size=batch_size)
+        def members_of(data: ClientDataset, indices: np.ndarray) -> list:
+            return client_datasets(model, data, indices, batch_size=batch_size)
 
-    return Training(process, cohort_fn, crossings)
+        def places_of(counts: np.ndarray) -> list[np.ndarray]:
+            return [np.array([place], np.int32) for place in range(len(counts))]
+
+    def cohort_fn(round_number: int) -> Any:
+        data, indices = cohort_data(round_number)
+        members = members_of(data, indices)
+        if not algorithm.keeps:
+            return members
+        return PrivateCohort(data.client_ids[indices], members, places_of(data.counts[indices]))
+
+    crossings = check_boundary(model, process.next)
+    if isinstance(process, tff.learning.templates.LearningProcess):
+        process = _FlatMetrics(process)
+    return Training(process, cohort_fn, crossings, model.local_variables if algorithm.keeps else ())
 
 
-def clients_a_member(clients_per_round: int) -> int:
+def _clients_a_member(clients_per_round: int) -> int:
     """Returns how many clients each member of a packed cohort holds: one member a processor."""
     return math.ceil(clients_per_round / min(default_num_members(), clients_per_round))
 
 
-def cohort_reader(
+def _cohort_reader(
     train: Any,
     sample: Callable[[int], np.ndarray],
     *,

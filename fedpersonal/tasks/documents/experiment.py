@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -17,9 +16,9 @@ from fedpersonal.datasets.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation import ClientResults, build_evaluation, split_support_query
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.simulation.loop import LoopResult, run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks import training_run
 from fedpersonal.tasks.centralized_training import build_centralized_training
 from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy
 from fedpersonal.tasks.documents.methods import (
@@ -32,9 +31,7 @@ from fedpersonal.tasks.documents.methods import (
     rebuilding_phases,
 )
 from fedpersonal.tasks.federated_training import Training, build_training
-from fedpersonal.tasks.private_federated_training import build_private_training
 from fedpersonal.tasks.ratings.ranking_quality import auc
-from fedpersonal.tasks.run_process import open_run
 from fedpersonal.tasks.run_report import report_run, test_summary
 from fedpersonal.tasks.server_optimizers import SERVER_OPTIMIZERS, build_server_optimizer
 
@@ -153,10 +150,6 @@ class DocumentExperiment:
     model: PartitionedModel
     training: Training
 
-    def open_run(self, run_folder: RunFolder) -> contextlib.AbstractContextManager[tuple]:
-        """Opens the process and the store of a run; see `run_process.open_run`."""
-        return open_run(self.training.process, self.model, run_folder, keeps=self.options.keeps)
-
     def evaluation(
         self, support: ClientDataset, query: ClientDataset, phases: tuple[Phase, ...] = (), **kwargs
     ) -> Callable[..., ClientResults]:
@@ -230,8 +223,7 @@ def build_experiment(data: DocumentData, options: DocumentOptions) -> DocumentEx
             **shared,
         )
         return DocumentExperiment(options, data, model, training)
-    build = build_private_training if options.keeps else build_training
-    training = build(
+    training = build_training(
         model,
         algorithm,
         train,
@@ -274,31 +266,19 @@ def run_experiment(
     """
     options, data = experiment.options, experiment.data
     run_folder.write_boundary(as_table(experiment.training.crossings))
-    validate = experiment.known_users("validation", with_before=False)
-    known = data.train.client_ids
-    with experiment.open_run(run_folder) as (process, saved_in, seen_of):
-
-        def evaluate(state: Any, round_number: int) -> Mapping[str, float]:
-            del round_number
-            return validate(*seen_of(state, known)).overall()
-
-        result = run_rounds(
-            process=process,
-            cohort_fn=experiment.training.cohort_fn,
-            run_folder=run_folder,
-            total_rounds=options.total_rounds,
-            evaluate_fn=evaluate,
-            rounds_per_eval=options.rounds_per_eval,
-            rounds_per_checkpoint=options.rounds_per_checkpoint,
-            progress=progress,
-            saved_in=saved_in,
-        )
-        seen = seen_of(result.state, known)
-    _write_embeddings(experiment, run_folder, seen)
-    results = experiment.known_users("test", with_predictions=data.is_binary)(*seen)
+    trained = training_run.train(
+        experiment.training,
+        run_folder,
+        options,
+        clients=data.train.client_ids,
+        evaluate=experiment.known_users("validation", with_before=False),
+        progress=progress,
+    )
+    _write_embeddings(experiment, run_folder, trained.seen)
+    results = experiment.known_users("test", with_predictions=data.is_binary)(*trained.seen)
     return report_run(
         run_folder,
-        result,
+        trained.loop,
         results,
         experiment.training.crossings,
         description={
@@ -309,13 +289,15 @@ def run_experiment(
             "rounds": options.total_rounds,
             "seed": options.seed,
             "guessing": guessing_accuracy(data),
-            "withheld": _test_withheld(experiment, result),
+            "withheld": _test_withheld(experiment, trained.seen[0]),
         },
         metrics=_auc(results, data.test) if data.is_binary else None,
     )
 
 
-def _test_withheld(experiment: DocumentExperiment, result: LoopResult) -> dict[str, Any] | None:
+def _test_withheld(
+    experiment: DocumentExperiment, weights: Mapping[str, np.ndarray]
+) -> dict[str, Any] | None:
     """Returns results on the second half of withheld users' texts; the first half rebuilds."""
     data, model = experiment.data, experiment.model
     has_table = USER_LAYER in {v.layer for v in model.global_variables}
@@ -324,7 +306,7 @@ def _test_withheld(experiment: DocumentExperiment, result: LoopResult) -> dict[s
     halves = split_support_query(data.withheld, batch_size=1, split="aggregated")
     phases = rebuilding_phases(experiment.options) if model.local_variables else ()
     evaluate = experiment.evaluation(*halves, phases, with_predictions=data.is_binary)
-    results = evaluate(result.state.global_model_weights.trainable)
+    results = evaluate(weights)
     metrics = _auc(results, halves[1]) if data.is_binary else {}
     return test_summary(results, {**results.overall(), **metrics})
 

@@ -12,9 +12,10 @@ from fedpersonal.algorithm import Phase, check_choice
 from fedpersonal.boundary import as_table
 from fedpersonal.evaluation import ClientResults, build_evaluation
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.simulation.loop import LoopResult, run_rounds
+from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks import training_run
 from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.next_word.data import NextWordData
 from fedpersonal.tasks.next_word.methods import (
@@ -216,23 +217,13 @@ def train(
 ) -> LoopResult:
     """Runs the rounds that are missing, validating on the way."""
     run_folder.write_boundary(as_table(experiment.training.crossings))
-    validate = experiment.evaluation("validation", with_before=False)
-    options = experiment.options
-
-    def evaluate(state: Any, round_number: int) -> Mapping[str, float]:
-        del round_number
-        return validate(state.global_model_weights.trainable).overall()
-
-    return run_rounds(
-        process=experiment.training.process,
-        cohort_fn=experiment.training.cohort_fn,
-        run_folder=run_folder,
-        total_rounds=options.total_rounds,
-        evaluate_fn=evaluate,
-        rounds_per_eval=options.rounds_per_eval,
-        rounds_per_checkpoint=options.rounds_per_checkpoint,
+    return training_run.train(
+        experiment.training,
+        run_folder,
+        experiment.options,
+        evaluate=experiment.evaluation("validation", with_before=False),
         progress=progress,
-    )
+    ).loop
 
 
 def run_experiment(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -15,9 +14,9 @@ from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.boundary import as_table
 from fedpersonal.datasets.ratings import Ratings
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks import training_run
 from fedpersonal.tasks.centralized_training import build_centralized_training
 from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.ratings.data import RatingData, split_ratings
@@ -266,28 +265,19 @@ def run_experiment(
     """
     options, name = experiment.options, experiment.data.name
     run_folder.write_boundary(as_table(experiment.training.crossings))
-    validation = experiment.evaluation("validation")
-
-    def evaluate(state: Any, round_number: int) -> Mapping[str, float]:
-        del round_number
-        return validation.ratings(state.global_model_weights.trainable).overall()
-
-    result = run_rounds(
-        process=experiment.training.process,
-        cohort_fn=experiment.training.cohort_fn,
-        run_folder=run_folder,
-        total_rounds=options.total_rounds,
-        evaluate_fn=evaluate,
-        rounds_per_eval=options.rounds_per_eval,
-        rounds_per_checkpoint=options.rounds_per_checkpoint,
+    trained = training_run.train(
+        experiment.training,
+        run_folder,
+        options,
+        evaluate=experiment.evaluation("validation").ratings,
         progress=progress,
     )
-    weights = result.state.global_model_weights.trainable
+    (weights,) = trained.seen
     test = experiment.evaluation("test")
     results, ranking = test.ratings(weights), test.ranking(weights)
     return report_run(
         run_folder,
-        result,
+        trained.loop,
         results,
         experiment.training.crossings,
         description={

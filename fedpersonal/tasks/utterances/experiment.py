@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +18,10 @@ from fedpersonal.evaluation import ClientResults, Evaluation, pack_evaluation
 from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.noisy_mean import NoisyMean
 from fedpersonal.partition import PartitionedModel
-from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks import training_run
 from fedpersonal.tasks.federated_training import Training, build_training
-from fedpersonal.tasks.private_federated_training import build_private_training
-from fedpersonal.tasks.run_process import open_run
 from fedpersonal.tasks.run_report import report_run, test_summary
 from fedpersonal.tasks.server_optimizers import SERVER_OPTIMIZERS, build_server_optimizer
 from fedpersonal.tasks.utterances.data import UtteranceData, fine_tuning_sets
@@ -134,12 +131,6 @@ class UtteranceExperiment:
     model: PartitionedModel
     training: Training | None
 
-    def open_run(self, run_folder: RunFolder) -> contextlib.AbstractContextManager[tuple]:
-        """Opens the process and the store of a run; see `run_process.open_run`."""
-        return open_run(
-            self.training.process, self.model, run_folder, keeps=self.options.method.keeps
-        )
-
     def evaluation(
         self,
         support: ClientDataset,
@@ -235,8 +226,7 @@ def build_experiment(
             seed=options.seed,
         )
     clients_per_round = min(options.clients_per_round, train.num_clients)
-    build = build_private_training if options.method.keeps else build_training
-    training = build(
+    training = build_training(
         model,
         build_algorithm(options.algorithm, options),
         _for_model(model, train),
@@ -278,7 +268,6 @@ def run_experiment(
         UserError: If training diverges, or the store cannot be used.
     """
     options, data, model = experiment.options, experiment.data, experiment.model
-    trained = data.train.client_ids
     mean = _noisy_mean(experiment)
     crossings = [*experiment.training.crossings, *(mean.crossings if mean else [])]
     run_folder.write_boundary([*as_table(crossings), _frozen_row(model)])
@@ -287,25 +276,16 @@ def run_experiment(
         phases=fine_tuning_phases(options.algorithm, options) if data.withheld else (),
         with_kept=options.method.keeps and not data.withheld,
     )
-    with experiment.open_run(run_folder) as (process, saved_in, seen_of):
-
-        def evaluate(state: Any, round_number: int) -> Mapping[str, float]:
-            del round_number
-            seen = seen_of(state, data.validation.client_ids)
-            return validate(*(seen[:1] if data.withheld else seen)).overall()
-
-        loop_result = run_rounds(
-            process=process,
-            cohort_fn=experiment.training.cohort_fn,
-            run_folder=run_folder,
-            total_rounds=options.total_rounds,
-            evaluate_fn=evaluate,
-            rounds_per_eval=options.rounds_per_eval,
-            rounds_per_checkpoint=options.rounds_per_checkpoint,
-            progress=progress,
-            saved_in=saved_in,
-        )
-        weights, *kept = seen_of(loop_result.state, trained)
+    trained = training_run.train(
+        experiment.training,
+        run_folder,
+        options,
+        clients=data.train.client_ids,
+        # Withheld users have kept nothing.
+        evaluate=(lambda weights, *_: validate(weights)) if data.withheld else validate,
+        progress=progress,
+    )
+    weights, *kept = trained.seen
     if not data.withheld:
         starts = kept
     elif mean:
@@ -319,7 +299,7 @@ def run_experiment(
     results = by_samples["all"]
     return report_run(
         run_folder,
-        loop_result,
+        trained.loop,
         results,
         crossings,
         description={

@@ -117,8 +117,7 @@ class UtteranceSource:
             options: Its options; their seed is that of the split, too.
             split: One of `SPLITS`.
         """
-        base = self.load_base()
-        data = self.load_data(base, split=split, seed=options.seed)
+        data, base = self._load(split, options.seed)
         return build_experiment(data, base, options, frozen_folder=self.frozen_folder)
 
     def untrained(self, options: UtteranceOptions, *, split: str) -> UtteranceExperiment:
@@ -128,8 +127,7 @@ class UtteranceSource:
             options: Its options; their seed is that of the split, too.
             split: One of `SPLITS`.
         """
-        base = self.load_base()
-        data = self.load_data(base, split=split, seed=options.seed)
+        data, base = self._load(split, options.seed)
         model = build_model(
             options.algorithm,
             base,
@@ -138,6 +136,10 @@ class UtteranceSource:
             history_length=options.history_length,
         )
         return UtteranceExperiment(options, data, base, model, training=None)
+
+    def _load(self, split: str, seed: int) -> tuple[UtteranceData, BaseModel]:
+        base = self.load_base()
+        return self.load_data(base, split=split, seed=seed), base
 
 
 def train(run: SummarizedRun, source: UtteranceSource, config: Mapping[str, Any]) -> None:
