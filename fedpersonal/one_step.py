@@ -8,7 +8,7 @@ local epoch and few examples a client are of this kind.
 from __future__ import annotations
 
 import collections
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -17,7 +17,6 @@ from fedpersonal.client_optimizer import optimizer_of, plain_sgd_rate
 from fedpersonal.client_values import ClientValues, Examples, Kept, starting_values
 from fedpersonal.partition import PartitionedModel, Values, VariableSpec
 from fedpersonal.pooled_batches import (
-    CHUNK,
     Pool,
     choose_rows,
     fetch_pool_rows,
@@ -25,6 +24,7 @@ from fedpersonal.pooled_batches import (
     pool_examples,
     predict_pool,
     rows_of_batches,
+    sum_over_chunks,
     zero_sums,
 )
 from fedpersonal.probing import adds_losses_of_batches
@@ -121,8 +121,13 @@ def _slopes(
     """
     dense = {k: v for k, v in values.shared.items() if k not in model.tables}
 
-    def add_chunk(start: tf.Tensor, slopes: Values, sums: dict[str, tf.Tensor]) -> Any:
-        chosen = choose_rows(model, pool, rows[start : start + CHUNK])
+    zeros = {
+        v.name: tf.zeros_like(values.own[v.name] if v.is_local else values.shared[v.name])
+        for v in model.variables
+    }
+
+    def chunk_slopes(chunk: tf.Tensor) -> tuple[Values, dict[str, tf.Tensor]]:
+        chosen = choose_rows(model, pool, chunk)
         fetched, places = fetch_pool_rows(model, values, chosen)
         with tf.GradientTape() as tape:
             tape.watch((dense, fetched))
@@ -134,28 +139,15 @@ def _slopes(
         dense_slopes, row_slopes = tape.gradient(
             total, (dense, fetched), unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        added = dict(dense_slopes)
-        for name, slope in row_slopes.items():
-            added[name] = _into_table(
-                model, name, slope, places.get(name), chosen, weights, slopes[name]
-            )
-        return (
-            start + CHUNK,
-            {k: slopes[k] + added[k] for k in slopes},
-            {k: sums[k] + outcome.sums[k] for k in sums},
-        )
+        tables = {
+            name: _into_table(model, name, slope, places.get(name), chosen, weights, zeros[name])
+            for name, slope in row_slopes.items()
+        }
+        return {**dense_slopes, **tables}, outcome.sums
 
-    zeros = {
-        v.name: tf.zeros_like(values.own[v.name] if v.is_local else values.shared[v.name])
-        for v in model.variables
-    }
-    _, slopes, sums = tf.while_loop(
-        lambda start, *_: start < tf.size(rows),
-        add_chunk,
-        (0, zeros, zero_sums(model, pool.num_clients)),
-        parallel_iterations=1,
+    return sum_over_chunks(
+        model, pool, rows, chunk_slopes, (zeros, zero_sums(model, pool.num_clients))
     )
-    return slopes, sums
 
 
 def _into_table(model, name, slope, places, chosen: Pool, weights, table) -> tf.Tensor:

@@ -63,6 +63,7 @@ class PartitionedModel:
         lookups: Layer name to the input whose ids select rows of that layer's only variable.
         unit: What `example_weights` counts.
         sequence_length: Maps features and labels to the lengths of sequences, or None.
+        chunk_places: How many places of sequences pooled execution computes at once, or None.
         owned_tables: The lookups of which each row is touched by one client alone.
         input_spec: Input name to `tf.TensorSpec` with a leading, unknown batch dimension.
         label_spec: The labels' `tf.TensorSpec`, likewise.
@@ -85,6 +86,7 @@ class PartitionedModel:
         example_weight: Callable[[tf.Tensor], tf.Tensor] | None = None,
         unit: str = "examples",
         sequence_length: Callable[[Mapping[str, tf.Tensor], tf.Tensor], tf.Tensor] | None = None,
+        chunk_places: int | None = None,
     ):
         """Inspects the model that `build_model` returns and splits its variables.
 
@@ -114,11 +116,17 @@ class PartitionedModel:
                 sequence. It declares that padding follows the sequence and that the model ignores
                 it: sequences, which are the inputs and labels whose second dimension is None in
                 their spec, may then be cut to the longest of a batch.
+            chunk_places: How many places of sequences pooled execution computes at once, of 64
+                sequences at the most; None for 64 sequences, however long. Attention is busy with a
+                few hundred places, and small chunks of sequences of one length leave little to
+                pad; a recurrent layer, which takes place by place, is better off with many
+                sequences.
 
         Raises:
             ValueError: If a layer named does not exist or has no variables, a lookup does not fit
-                its layer, a frozen variable has no value of its shape, or the model has variables
-                that are not trained by gradient.
+                its layer, there are `chunk_places` without lengths of sequences, a frozen variable
+                has no value of its shape, or the model has variables that are not trained by
+                gradient.
         """
         # A model is built in plain Python, as in a user's own program.
         self._build_model = tf.autograph.experimental.do_not_convert(build_model)
@@ -128,6 +136,12 @@ class PartitionedModel:
         self.metrics = tuple(metrics)
         self.unit = unit
         self.sequence_length = sequence_length
+        self.chunk_places = chunk_places
+        if chunk_places is not None and (chunk_places < 1 or sequence_length is None):
+            raise ValueError(
+                f"chunk_places={chunk_places} must be at least 1, and needs sequence_length, which "
+                "tells how many places an example has."
+            )
         self._example_weight = example_weight
         self._example_loss = _as_example_fn(loss)
         local_layers = (local_layers,) if isinstance(local_layers, str) else tuple(local_layers)

@@ -16,7 +16,7 @@ from fedpersonal.client_batches import example_values
 from fedpersonal.client_values import ClientValues, Examples, count_clients
 from fedpersonal.partition import PartitionedModel, Values
 
-# Examples a product: more are hardly faster and take more memory.
+# Examples computed at once: more are hardly faster and take more memory.
 CHUNK = 64
 
 
@@ -188,12 +188,26 @@ def predict_pool(
     return RowOutcome(predictions, losses, sums)
 
 
-def sum_over_chunks(rows: tf.Tensor, chunk_sums: Callable[[tf.Tensor], Any], zeros: Any) -> Any:
+def chunk_end(model: PartitionedModel, pool: Pool, rows: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+    """Returns where a chunk of rows, longest first, ends that begins at `start`."""
+    if model.chunk_places is None:
+        return start + CHUNK
+    longest = tf.maximum(tf.gather(pool.lengths, rows[start]), 1)
+    return start + tf.clip_by_value(model.chunk_places // longest, 1, CHUNK)
+
+
+def sum_over_chunks(
+    model: PartitionedModel,
+    pool: Pool,
+    rows: tf.Tensor,
+    chunk_sums: Callable[[tf.Tensor], Any],
+    zeros: Any,
+) -> Any:
     """Sums what `chunk_sums` returns of each chunk of rows; `zeros` is of its structure."""
 
     def add_chunk(start: tf.Tensor, total: Any):
-        added = chunk_sums(rows[start : start + CHUNK])
-        return start + CHUNK, tf.nest.map_structure(tf.add, total, added)
+        end = chunk_end(model, pool, rows, start)
+        return end, tf.nest.map_structure(tf.add, total, chunk_sums(rows[start:end]))
 
     _, total = tf.while_loop(
         lambda start, _: start < tf.size(rows), add_chunk, (0, zeros), parallel_iterations=1
@@ -242,7 +256,7 @@ def predict_examples(
 
     nothing = tf.zeros([tf.size(is_real)]) if with_predictions else ()
     zeros = zero_sums(model, pool.num_clients), nothing
-    sums, predictions = sum_over_chunks(rows, chunk_sums, zeros)
+    sums, predictions = sum_over_chunks(model, pool, rows, chunk_sums, zeros)
     if not with_predictions:
         return sums, None
     return sums, tf.reshape(predictions, tf.shape(examples.mask))

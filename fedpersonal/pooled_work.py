@@ -26,9 +26,9 @@ from fedpersonal.client_work import (
 )
 from fedpersonal.partition import PartitionedModel, Values
 from fedpersonal.pooled_batches import (
-    CHUNK,
     Pool,
     choose_rows,
+    chunk_end,
     fetch_pool_rows,
     longest_first,
     pool_examples,
@@ -291,29 +291,28 @@ def _whole_gradient(model, values, moving, pool, rows, totals, with_metrics):
 
 def _chunked_gradient(model, values, moving, pool: Pool, rows, totals, with_metrics):
     """Does the same for many clients, chunk by chunk; all that moves are tables."""
-    num_chunks = (tf.size(rows) + CHUNK - 1) // CHUNK
 
     def arrays(dtype):
         return {
-            name: tf.TensorArray(dtype, num_chunks, infer_shape=False, clear_after_read=True)
-            for name in moving
+            name: tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False) for name in moving
         }
 
-    def add_chunk(chunk, stepped, gradients, places, sums):
-        these = rows[chunk * CHUNK : (chunk + 1) * CHUNK]
+    def add_chunk(chunk, start, stepped, gradients, places, sums):
+        end = chunk_end(model, pool, rows, start)
         *parts, chunk_sums = _whole_gradient(
-            model, values, moving, pool, these, totals, with_metrics
+            model, values, moving, pool, rows[start:end], totals, with_metrics
         )
         written = [
             {name: array[name].write(chunk, part[name]) for name in moving}
             for array, part in zip((stepped, gradients, places), parts)
         ]
-        return (chunk + 1, *written, {k: sums[k] + chunk_sums[k] for k in sums})
+        return (chunk + 1, end, *written, {k: sums[k] + chunk_sums[k] for k in sums})
 
-    _, stepped, gradients, places, sums = tf.while_loop(
-        lambda chunk, *_: chunk < num_chunks,
+    *_, stepped, gradients, places, sums = tf.while_loop(
+        lambda chunk, start, *_: start < tf.size(rows),
         add_chunk,
         (
+            0,
             0,
             arrays(tf.float32),
             arrays(tf.float32),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fedpersonal import pooled_batches, pooled_work
+from fedpersonal import pooled_batches
 from fedpersonal.algorithms.fedperc import fedperc
 from fedpersonal.execution import client_datasets, deal_clients, pack_clients
 from fedpersonal.private_store import PrivateStore
@@ -101,8 +101,9 @@ class Run:
 def _runs(model, dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stores")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (pooled_batches, pooled_work):
-            patch.setattr(module, "CHUNK", 2)
+        # One long utterance a chunk, or two shorter ones.
+        patch.setattr(pooled_batches, "CHUNK", 2)
+        patch.setattr(model, "chunk_places", 2 * TIME - 2)
         return {name: Run(folder, model, dataset, name) for name in EXECUTIONS}
 
 

@@ -109,7 +109,7 @@ def test_one_gradient_is_the_sum_of_the_clients_updates(monkeypatch, name):
     assert may_step_together(model, algorithm)
     expected = train(model, algorithm, packing="stacked", users_of=users_of)
     assert expected[0]["metrics"]["num_examples"] == sum(COUNTS)
-    monkeypatch.setattr("fedpersonal.one_step.CHUNK", 4)
+    monkeypatch.setattr("fedpersonal.pooled_batches.CHUNK", 4)
 
     def no_turns(*_):
         # Both branches are traced, but only one is run.

@@ -175,6 +175,16 @@ REFUSED = {
         {"lookups": {"table": "word"}, "owned_tables": ["head"]},
         r"owned_tables \['head'\] are not among the lookups \['table'\]",
     ),
+    "chunks of no sequences": (
+        dense(),
+        {"chunk_places": 100},
+        "chunk_places=100 must be at least 1, and needs sequence_length",
+    ),
+    "empty chunks": (
+        dense(),
+        {"chunk_places": 0, "sequence_length": lambda features, labels: labels},
+        "chunk_places=0 must be at least 1",
+    ),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import pooled_batches, pooled_work
+from fedpersonal import pooled_batches
 from fedpersonal.algorithm import GradientPhase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
@@ -116,8 +116,7 @@ def assert_same_results(one, other):
 
 
 def cut_chunks(monkeypatch, chunk):
-    for module in (pooled_batches, pooled_work):
-        monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(pooled_batches, "CHUNK", chunk)
 
 
 @pytest.mark.parametrize("name", PERSONALIZATIONS)
