@@ -22,6 +22,8 @@ from fedpersonal.tasks.utterances.results import COLUMNS
 from fedpersonal.tasks.utterances.runs import UtteranceSource
 from fedpersonal.tasks.utterances.sample_curves import plot_by_samples
 
+# Data, a split and a seed that do not go together.
+UNSPLIT = ("reddit", "withheld", 7)
 TINY = Preset(
     "tiny",
     UtteranceOptions(total_rounds=20, clients_per_round=9, rounds_per_eval=10, history_length=7),
@@ -47,6 +49,10 @@ class Source(UtteranceSource):
         return types.SimpleNamespace(
             name="tiny", source=self.base_model, config=config, weights=weights
         )
+
+    def load_data(self, base, *, split, seed):
+        if (self.choice.source, split, seed) == UNSPLIT:
+            raise UserError("too few users")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,6 +203,15 @@ def test_a_finished_sweep_is_only_read(sweep, monkeypatch):
     with pytest.raises(UserError, match="proximal was 1.0 and is now 2.0"):
         fedperc_tables.run(sources, changed, str(folder), **ASKED)
     assert not runs.done
+
+
+def test_data_that_cannot_be_split_are_refused_before_the_first_run(monkeypatch, tmp_path):
+    runs = Runs()
+    runs.stand_in(monkeypatch)
+    sources = [source_of("tv_shows"), source_of("reddit")]
+    with pytest.raises(UserError, match="too few users"):
+        fedperc_tables.run(sources, TINY, str(tmp_path), **{**ASKED, "seeds": [1, 7]})
+    assert not runs.done and not any(tmp_path.iterdir())
 
 
 def test_perplexities_are_means_and_deviations_over_seeds(sweep):

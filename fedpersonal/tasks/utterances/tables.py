@@ -51,8 +51,10 @@ def run(
         The tables as Markdown.
 
     Raises:
-        UserError: If a run diverges, its folder holds another one, or data cannot be read.
+        UserError: Before the first run, if data cannot be read or split with each seed; if a run
+            diverges, or its folder holds another one.
     """
+    _check_splits(sources, seeds)
     folder = pathlib.Path(output_dir)
     options = preset.options_of("fedperc", scale_rounds=scale_rounds)
     found, markdown = [], ["# Tables 1, 2 and 3 of FedPerC"]
@@ -95,6 +97,15 @@ def run(
     text = "\n\n".join(markdown)
     write_text(folder / "fedperc_tables.md", text)
     return text
+
+
+def _check_splits(sources: Sequence[UtteranceSource], seeds: Sequence[int]) -> None:
+    """Splits all data once: seconds, where a refusal in the middle of the runs would cost hours."""
+    for source in sources:
+        base = source.load_base()
+        for split in SPLITS:
+            for seed in seeds:
+                source.load_data(base, split=split, seed=seed)
 
 
 def _measure(
