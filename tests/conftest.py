@@ -55,6 +55,26 @@ print(json.dumps(found))
 """
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef):
+    """Seeds what a fixture leaves unseeded."""
+    del fixturedef
+    _seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    """Seeds what a test leaves unseeded."""
+    del item
+    _seed()
+
+
+def _seed():
+    """Makes unseeded draws, such as of Keras' initializers, the same in every run."""
+    if "tensorflow" in sys.modules:
+        sys.modules["tensorflow"].keras.utils.set_random_seed(0)
+
+
 @pytest.fixture(scope="session")
 def start_program():
     """Starts `python *arguments`; nothing of it outlives the test, whatever happens."""
