@@ -47,16 +47,13 @@ def main() -> None:
     from transformers.models.gpt2.configuration_gpt2 import GPT2Config
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
 
-    from fedpersonal.boundary import total_bytes
-    from fedpersonal.datasets.client_dataset import ClientDataset
+    from fedpersonal.data.client_dataset import ClientDataset
     from fedpersonal.language_models.base_model import BaseModel
+    from fedpersonal.process.boundary import total_bytes
     from fedpersonal.simulation.run_folder import RunFolder
     from fedpersonal.tasks.training_run import open_run
     from fedpersonal.tasks.utterances.data import UtteranceData
-    from fedpersonal.tasks.utterances.experiment import (
-        UtteranceOptions,
-        build_experiment,
-    )
+    from fedpersonal.tasks.utterances.experiment import UtteranceOptions, build_experiment
 
     random = np.random.default_rng(FLAGS.seed)
     config = GPT2Config(

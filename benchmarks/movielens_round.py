@@ -35,16 +35,13 @@ def main() -> None:
     import tensorflow_federated as tff
 
     from benchmarks.rating_data import load
-    from fedpersonal.execution import client_datasets
+    from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.models.matrix_factorization import matrix_factorization
-    from fedpersonal.partition import PartitionedModel
+    from fedpersonal.optimizers.server import build_server_optimizer
+    from fedpersonal.process.shards import client_datasets
     from fedpersonal.simulation.sampling import ClientSampler
     from fedpersonal.tasks.federated_training import build_training
-    from fedpersonal.tasks.ratings.experiment import (
-        RatingOptions,
-        build_fed_recon,
-    )
-    from fedpersonal.tasks.server_optimizers import build_server_optimizer
+    from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
 
     train, num_items, name = load(FLAGS.data_dir, FLAGS.seed)
     options = RatingOptions(clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed)
@@ -95,8 +92,8 @@ def main() -> None:
         dataset_split_fn=tff.learning.models.ReconstructionModel.build_dataset_split_fn(
             recon_epochs=options.reconstruction_epochs,
             recon_steps_max=options.max_reconstruction_steps,
-            post_recon_epochs=options.update_epochs,
-            post_recon_steps_max=options.max_update_steps,
+            post_recon_epochs=options.local_epochs,
+            post_recon_steps_max=options.max_local_steps,
             split_dataset=True,
         ),
     )

@@ -45,7 +45,7 @@ SIZES = {
         "client_batch_size": 16,
     },
 }
-EPOCHS = {"reconstruction_epochs": 1, "update_epochs": 1}
+EPOCHS = {"reconstruction_epochs": 1, "local_epochs": 1}
 
 
 def main() -> None:

@@ -12,14 +12,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.data_parts import is_in_part
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.datasets.next_word import next_word_examples
-from fedpersonal.datasets.text_files import read_text
-from fedpersonal.datasets.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
-from fedpersonal.evaluation import build_evaluation, split_support_query
-from fedpersonal.execution import client_datasets
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.next_word import next_word_examples
+from fedpersonal.data.parts import is_in_part
+from fedpersonal.data.text_files import read_text
+from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
+from fedpersonal.evaluation.evaluate import build_evaluation, split_support_query
 from fedpersonal.models.next_word_lstm import next_word_lstm
+from fedpersonal.optimizers.server import build_server_optimizer
+from fedpersonal.process.shards import client_datasets
 from fedpersonal.tasks.federated_training import build_training
 from fedpersonal.tasks.next_word.experiment import NextWordOptions
 from fedpersonal.tasks.next_word.methods import (
@@ -29,7 +30,6 @@ from fedpersonal.tasks.next_word.methods import (
     build_model,
     build_personalization,
 )
-from fedpersonal.tasks.server_optimizers import build_server_optimizer
 
 _SPLIT = "skip"  # The one that TFF's own split function makes.
 
@@ -179,8 +179,8 @@ class Tff:
             "dataset_split_fn": tff.learning.models.ReconstructionModel.build_dataset_split_fn(
                 recon_epochs=options.reconstruction_epochs,
                 recon_steps_max=options.max_reconstruction_steps,
-                post_recon_epochs=options.update_epochs,
-                post_recon_steps_max=options.max_update_steps,
+                post_recon_epochs=options.local_epochs,
+                post_recon_steps_max=options.max_local_steps,
                 split_dataset=True,
             ),
         }

@@ -45,16 +45,12 @@ def main() -> None:
     import tensorflow_federated as tff
 
     from fedpersonal.algorithms.furl import furl
-    from fedpersonal.datasets.client_dataset import ClientDataset
-    from fedpersonal.execution import deal_clients, pack_clients
-    from fedpersonal.partition import PartitionedModel
-    from fedpersonal.private_store import PrivateStore, SavedRun
-    from fedpersonal.private_training import build_private_packed_process
-    from fedpersonal.simulation.private_rounds import (
-        PrivateCohort,
-        PrivateProcess,
-        StoreCheckpoints,
-    )
+    from fedpersonal.data.client_dataset import ClientDataset
+    from fedpersonal.local_state.rounds import PrivateCohort, PrivateProcess, StoreCheckpoints
+    from fedpersonal.local_state.store import LocalStateStore, SavedRun
+    from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.process.kept_training import build_private_packed_process
+    from fedpersonal.process.shards import deal_clients, pack_clients
 
     random = np.random.default_rng(FLAGS.seed)
     cohort_size = FLAGS.clients_per_round
@@ -81,7 +77,7 @@ def main() -> None:
         seed=FLAGS.seed,
     )
 
-    def fill(store: PrivateStore, population: int) -> None:
+    def fill(store: LocalStateStore, population: int) -> None:
         """Gives every client of the population a row."""
         variable = store.variables[0]
         for start in range(0, population, ROWS_A_COMMIT):
@@ -116,13 +112,13 @@ def main() -> None:
     def measure(path: str, population: int) -> list[str]:
         """Returns a row of the table."""
         seconds = collections.defaultdict(list)
-        with contextlib.closing(PrivateStore.open(path, model.local_variables)) as store:
+        with contextlib.closing(LocalStateStore.open(path, model.local_variables)) as store:
             fill(store, population)
         for _ in range(OPENINGS):
             with timed(seconds, "open"):
-                store = PrivateStore.open(path, model.local_variables)
+                store = LocalStateStore.open(path, model.local_variables)
             store.close()
-        with contextlib.closing(PrivateStore.open(path, model.local_variables)) as store:
+        with contextlib.closing(LocalStateStore.open(path, model.local_variables)) as store:
             with_store, saved_in = PrivateProcess(process, store), StoreCheckpoints(store)
             state = with_store.initialize()
             for round_number in range(1, FLAGS.rounds + 2):

@@ -29,7 +29,7 @@ def main() -> None:
     import time
 
     from benchmarks.rating_data import generate, paper_training
-    from fedpersonal.datasets.ratings import to_client_dataset
+    from fedpersonal.data.ratings import to_client_dataset
 
     def seconds_a_round(clients: int, items: int) -> float:
         train = to_client_dataset(generate(num_items=items, seed=FLAGS.seed))

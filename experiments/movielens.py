@@ -55,8 +55,8 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_integer("reconstruction_epochs", 5, "Passes over the support set.", lower_bound=0)
 flags.DEFINE_integer("max_reconstruction_steps", 50, "Bound on them; 0: none.", lower_bound=0)
-flags.DEFINE_integer("update_epochs", 1, "Passes over the query set.", lower_bound=1)
-flags.DEFINE_integer("max_update_steps", 50, "Bound on their steps; 0: none.", lower_bound=0)
+flags.DEFINE_integer("local_epochs", 1, "Passes over the query set.", lower_bound=1)
+flags.DEFINE_integer("max_local_steps", 50, "Bound on their steps; 0: none.", lower_bound=0)
 flags.DEFINE_bool("joint_training", False, "Move local variables in the update phase too.")
 flags.DEFINE_float("ridge_l2", 10.0, "Penalty of ridge reconstruction.", lower_bound=1e-6)
 flags.DEFINE_float("ridge_bias_l2", None, "The same for the user bias. [default: --ridge_l2]")
@@ -69,14 +69,14 @@ flags.DEFINE_float("max_update_norm", 0.0, "Bound on a client's update; 0: none.
 _ZERO_MEANS_NONE = (
     "max_ratings_per_user",
     "max_reconstruction_steps",
-    "max_update_steps",
+    "max_local_steps",
     "max_update_norm",
 )
 
 
 def load_ratings():
     """Loads the ratings that the flags name."""
-    from fedpersonal.datasets import movielens, ratings
+    from fedpersonal.data import movielens, ratings
     from fedpersonal.errors import UserError
 
     if FLAGS.ratings_file:
@@ -107,11 +107,7 @@ def main() -> None:
     import dataclasses
 
     from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.ratings.experiment import (
-        RatingOptions,
-        build_experiment,
-        run_experiment,
-    )
+    from fedpersonal.tasks.ratings.experiment import RatingOptions, build_experiment, run_experiment
 
     values = {field.name: FLAGS[field.name].value for field in dataclasses.fields(RatingOptions)}
     values.update({name: values[name] or None for name in _ZERO_MEANS_NONE})

@@ -110,7 +110,7 @@ def _read_texts() -> list[str]:
     """Reads the tables and says what is in them."""
     import numpy as np
 
-    from fedpersonal.datasets.text_columns import is_blank, read_text_table, usable_rows
+    from fedpersonal.data.text_columns import is_blank, read_text_table, usable_rows
 
     texts: list[str] = []
     left_out, found = list(FLAGS.leave_out_users), set()

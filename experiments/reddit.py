@@ -53,7 +53,7 @@ text_flags.define_table_flags()
 document_flags.define_document_flags()
 flags.DEFINE_float("dropout_rate", 0.0, "Share of drawn users that drop out.", 0.0, 0.99)
 flags.DEFINE_float(
-    "private_learning_rate", 0.3, "Rate of local variables and user embeddings.", lower_bound=0.0
+    "local_learning_rate", 0.3, "Rate of local variables and user embeddings.", lower_bound=0.0
 )
 flags.DEFINE_integer(
     "decay_rounds",
@@ -66,7 +66,7 @@ flags.DEFINE_float(
     "server_initial_accumulator", 0.0, "Initial value of yogi and adagrad.", lower_bound=0.0
 )
 flags.DEFINE_integer("local_epochs", 1, "Passes over a user's texts in a round.", lower_bound=1)
-flags.DEFINE_integer("private_epochs", 1, "fed_rep: passes for the local head.", lower_bound=0)
+flags.DEFINE_integer("local_only_epochs", 1, "fed_rep: passes for the local head.", lower_bound=0)
 flags.DEFINE_integer("max_steps", 0, "Bound on their steps; 0: none.", lower_bound=0)
 flags.DEFINE_integer(
     "reconstruction_epochs", 5, "Passes that build what a new user lacks.", lower_bound=0

@@ -102,7 +102,7 @@ def main() -> None:
 
 def _table1(output_dir: str) -> str:
     ratings = _load_movielens(FLAGS.data_dir)
-    from fedpersonal.tasks.ratings import table1
+    from experiments.papers.fedrecon import table1
 
     seeds = _seeds()
     table = table1.run(ratings, output_dir, seeds=seeds, scale_rounds=FLAGS.scale_rounds)
@@ -110,7 +110,7 @@ def _table1(output_dir: str) -> str:
 
 
 def _table2(output_dir: str) -> str:
-    from fedpersonal.tasks.next_word import table2
+    from experiments.papers.fedrecon import table2
 
     sizes = _vocab_sizes() or table2.VOCAB_SIZES
     rows = table2.choose_rows(FLAGS.rows)
@@ -118,16 +118,15 @@ def _table2(output_dir: str) -> str:
 
 
 def _figure2(output_dir: str) -> str:
-    from fedpersonal.tasks.next_word import figure2
+    from experiments.papers.fedrecon import figure2
 
     (size, *_) = _vocab_sizes() or [None]
     return figure2.run(*_text(), output_dir, vocab_size=size, **_common())
 
 
 def _figure3(output_dir: str) -> str:
-    from fedpersonal.tasks import figure3
-    from fedpersonal.tasks.ratings import table1
-    from fedpersonal.tasks.ratings.runs import MovieLens
+    from experiments.papers.fedrecon import figure3, table1
+    from experiments.papers.fedrecon.rating_runs import MovieLens
 
     return figure3.run(
         *_text(),
@@ -142,8 +141,8 @@ def _figure3(output_dir: str) -> str:
 def _table3(output_dir: str) -> str:
     choice = document_flags.document_choice()
     print(choice.summary(), flush=True)
-    from fedpersonal.tasks.documents import table3
-    from fedpersonal.tasks.documents.presets import PRESETS
+    from experiments.papers.furl import table3
+    from experiments.papers.furl.presets import PRESETS
 
     automatic = "quick" if choice.source.startswith("generated") else "paper"
     return table3.run(
@@ -163,10 +162,10 @@ def _fedperc_tables(output_dir: str) -> str:
     ]
     for choice in choices:
         print(choice.summary(), flush=True)
-    from fedpersonal.tasks.utterances import tables as fedperc_tables
+    from experiments.papers.fedperc import tables as fedperc_tables
+    from experiments.papers.fedperc.presets import PRESETS
+    from experiments.papers.fedperc.runs import UtteranceSource
     from fedpersonal.tasks.utterances.base_model_choice import find_base_model
-    from fedpersonal.tasks.utterances.presets import PRESETS
-    from fedpersonal.tasks.utterances.runs import UtteranceSource
 
     bases = [
         find_base_model(FLAGS.base_model, choice, cache_dir=FLAGS.base_model_dir)
@@ -209,14 +208,14 @@ def _vocab_sizes() -> list[int]:
 
 
 def _load_movielens(folder):
-    from fedpersonal.datasets import movielens
+    from fedpersonal.data import movielens
 
     return movielens.load_movielens_1m(folder) if folder else movielens.load_movielens_100k()
 
 
 def _text():
     """Returns the sentences and the hyperparameters that the flags name."""
-    from fedpersonal.tasks.next_word.presets import PRESETS
+    from experiments.papers.fedrecon.next_word_presets import PRESETS
 
     choice = text_flags.text_choice()
     automatic = "paper" if choice.is_the_papers else "quick"

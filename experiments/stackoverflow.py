@@ -67,8 +67,8 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_integer("reconstruction_epochs", 5, "Passes over the support set.", lower_bound=0)
 flags.DEFINE_integer("max_reconstruction_steps", 100, "Bound on them; 0: none.", lower_bound=0)
-flags.DEFINE_integer("update_epochs", 5, "Passes over the query set.", lower_bound=1)
-flags.DEFINE_integer("max_update_steps", 100, "Bound on their steps; 0: none.", lower_bound=0)
+flags.DEFINE_integer("local_epochs", 5, "Passes over the query set.", lower_bound=1)
+flags.DEFINE_integer("max_local_steps", 100, "Bound on their steps; 0: none.", lower_bound=0)
 flags.DEFINE_float(
     "finetuning_learning_rate", 0.1, "Rate of fine-tuning the whole model.", lower_bound=0.0
 )
@@ -82,7 +82,7 @@ flags.DEFINE_float("max_update_norm", 0.0, "Bound on a client's update; 0: none.
 
 _ZERO_MEANS_NONE = (
     "max_reconstruction_steps",
-    "max_update_steps",
+    "max_local_steps",
     "max_finetuning_steps",
     "max_update_norm",
 )

@@ -45,8 +45,8 @@ flags.DEFINE_float("proximal", 1.0, "Weight of FedProx' term.", lower_bound=0.0)
 flags.DEFINE_integer(
     "decay_rounds", 0, "Rounds until the server's rate is 0; 0: constant.", lower_bound=0
 )
-flags.DEFINE_integer("fine_tuning_steps", 15, "A user's steps before a test.", lower_bound=0)
-flags.DEFINE_float("fine_tuning_learning_rate", 0.001, "Adam's rate in them.", lower_bound=0.0)
+flags.DEFINE_integer("finetuning_steps", 15, "A user's steps before a test.", lower_bound=0)
+flags.DEFINE_float("finetuning_learning_rate", 0.001, "Adam's rate in them.", lower_bound=0.0)
 flags.DEFINE_enum(
     "new_users",
     "noisy_mean",

@@ -10,18 +10,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Union
 
-from fedpersonal.data_parts import PARTS
-from fedpersonal.rate_schedule import ScheduledOptimizer
+from fedpersonal.data.parts import PARTS
+from fedpersonal.errors import check_choice
+from fedpersonal.optimizers.rate_schedule import ScheduledOptimizer
 
 VARIABLES = ("global", "local", "all")
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")
 WEIGHTINGS = ("num_examples", "uniform")
-
-
-def check_choice(owner: str, option: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raises a ValueError that names the option unless `value` is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{owner}: {option} must be one of {list(choices)}, not {value!r}.")
 
 
 @dataclasses.dataclass(frozen=True)

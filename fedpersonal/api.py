@@ -10,30 +10,34 @@ from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.algorithms.fed_rep import fed_rep
 from fedpersonal.algorithms.furl import furl
 from fedpersonal.algorithms.lg_fed_avg import lg_fed_avg
-from fedpersonal.boundary import LocalVariableError, check_boundary
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.datasets.client_table import clients_from_table
-from fedpersonal.datasets.splits import split_clients, split_examples
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.client_table import clients_from_table
+from fedpersonal.data.splits import split_clients, split_examples
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation import ClientResults, evaluate_clients, split_support_query
-from fedpersonal.execution import client_datasets, pack_cohort
-from fedpersonal.metrics import Metric
-from fedpersonal.partition import PartitionedModel
-from fedpersonal.private_store import PrivateStore
-from fedpersonal.private_training import (
-    build_private_packed_process,
-    build_private_per_client_process,
+from fedpersonal.evaluation.evaluate import (
+    ClientResults,
+    evaluate_clients,
+    split_support_query,
 )
-from fedpersonal.simulation.loop import run_rounds
-from fedpersonal.simulation.private_rounds import (
+from fedpersonal.local_state.rounds import (
     PrivateCohort,
     PrivateProcess,
     StoreCheckpoints,
     read_kept,
 )
+from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.model.metrics import Metric
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.process.boundary import LocalVariableError, check_boundary
+from fedpersonal.process.kept_training import (
+    build_private_packed_process,
+    build_private_per_client_process,
+)
+from fedpersonal.process.shards import client_datasets, pack_cohort
+from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
-from fedpersonal.training import build_packed_process, build_per_client_process
 
 __all__ = [
     "Algorithm",
@@ -46,7 +50,7 @@ __all__ = [
     "PartitionedModel",
     "PrivateCohort",
     "PrivateProcess",
-    "PrivateStore",
+    "LocalStateStore",
     "RidgePhase",
     "RunFolder",
     "StoreCheckpoints",

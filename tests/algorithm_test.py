@@ -9,8 +9,8 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.partition import PartitionedModel
-from fedpersonal.training import check_fit
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.process.training import check_fit
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)
 
@@ -23,8 +23,8 @@ def test_fed_recon_rebuilds_and_then_updates():
     rebuild, update = recon(
         reconstruction_epochs=2,
         max_reconstruction_steps=7,
-        update_epochs=3,
-        max_update_steps=5,
+        local_epochs=3,
+        max_local_steps=5,
     ).phases
     assert rebuild == GradientPhase("local", "support", SGD, epochs=2, max_steps=7)
     assert update == GradientPhase("global", "query", SGD, epochs=3, max_steps=5)
@@ -67,8 +67,8 @@ def test_rows_are_needed_where_global_variables_move():
         ),
         (lambda: recon(weighting="age"), "weighting must be one of.*not 'age'"),
         (lambda: recon(max_update_norm=0.0), "max_update_norm must be positive, not 0.0"),
-        (lambda: recon(update_epochs=-1), "epochs must be at least 0, not -1"),
-        (lambda: recon(max_update_steps=-1), "max_steps must be at least 0, not -1"),
+        (lambda: recon(local_epochs=-1), "epochs must be at least 0, not -1"),
+        (lambda: recon(max_local_steps=-1), "max_steps must be at least 0, not -1"),
         (lambda: GradientPhase("some", "all", SGD), "variables must be one of.*not 'some'"),
         (lambda: GradientPhase("all", "some", SGD), "data must be one of.*not 'some'"),
         (lambda: Algorithm("empty", (), "none"), "'empty': the last phase must be a GradientPhase"),

@@ -135,7 +135,7 @@ def run_commands(run_program):
 @pytest.fixture(scope="session")
 def make_dataset():
     """Makes a `ClientDataset` of a list with, for each client, (features, labels)."""
-    from fedpersonal.datasets.client_dataset import ClientDataset
+    from fedpersonal.data.client_dataset import ClientDataset
 
     def make(clients):
         features, labels = zip(*clients)
@@ -180,7 +180,7 @@ def tiny_base(tmp_path_factory):
     import tensorflow as tf
     from transformers import GPT2Config, TFGPT2LMHeadModel
 
-    from fedpersonal.datasets.generated_dialogues import generate_dialogues
+    from fedpersonal.data.generated_dialogues import generate_dialogues
     from fedpersonal.language_models.base_model import load_base_model, save_base_model
     from fedpersonal.language_models.tokenizer_training import train_tokenizer
 

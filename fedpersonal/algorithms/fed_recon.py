@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase, check_choice
-from fedpersonal.data_parts import SPLITS
+from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase
+from fedpersonal.data.parts import SPLITS
+from fedpersonal.errors import check_choice
 
 
 def fed_recon(
@@ -22,8 +23,8 @@ def fed_recon(
     split: str = "skip",
     reconstruction_epochs: int = 1,
     max_reconstruction_steps: int | None = None,
-    update_epochs: int = 1,
-    max_update_steps: int | None = None,
+    local_epochs: int = 1,
+    max_local_steps: int | None = None,
     joint_training: bool = False,
     ridge_l2: float = 10.0,
     ridge_bias_l2: float | None = None,
@@ -42,8 +43,8 @@ def fed_recon(
             `shared`: both are all the data (appendix D).
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on the reconstruction steps of all epochs, k_r.
-        update_epochs: Passes over the query set.
-        max_update_steps: Bound on the update steps of all epochs, k_u.
+        local_epochs: Passes over the query set.
+        max_local_steps: Bound on the update steps of all epochs, k_u.
         joint_training: Whether the update phase moves the local variables too.
         ridge_l2: Weight of the local variables' squared norm in the `ridge` reconstruction.
         ridge_bias_l2: The same for scalar local variables; None stands for `ridge_l2`.
@@ -73,8 +74,8 @@ def fed_recon(
         variables="all" if joint_training else "global",
         data=query,
         optimizer=client_optimizer,
-        epochs=update_epochs,
-        max_steps=max_update_steps,
+        epochs=local_epochs,
+        max_steps=max_local_steps,
     )
     return Algorithm(
         name="fed_recon",

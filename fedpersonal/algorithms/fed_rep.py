@@ -15,8 +15,8 @@ from fedpersonal.algorithm import Algorithm, GradientPhase
 def fed_rep(
     *,
     client_optimizer: Any,
-    private_optimizer: Any = None,
-    private_epochs: int = 1,
+    local_optimizer: Any = None,
+    local_only_epochs: int = 1,
     epochs: int = 1,
     max_steps: int | None = None,
     weighting: str = "num_examples",
@@ -26,8 +26,8 @@ def fed_rep(
 
     Args:
         client_optimizer: Optimizer of the representation.
-        private_optimizer: Optimizer of the head, or None for the same.
-        private_epochs: Passes over the client's data in which the head moves (tau).
+        local_optimizer: Optimizer of the head, or None for the same.
+        local_only_epochs: Passes over the client's data in which the head moves (tau).
         epochs: Passes in which the representation moves, after that.
         max_steps: Bound on the steps of each phase.
         weighting: `num_examples` or `uniform`.
@@ -36,8 +36,8 @@ def fed_rep(
     head = GradientPhase(
         variables="local",
         data="all",
-        optimizer=private_optimizer or client_optimizer,
-        epochs=private_epochs,
+        optimizer=local_optimizer or client_optimizer,
+        epochs=local_only_epochs,
         max_steps=max_steps,
     )
     representation = GradientPhase(

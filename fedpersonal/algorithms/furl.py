@@ -15,7 +15,7 @@ from fedpersonal.algorithm import Algorithm, GradientPhase
 def furl(
     *,
     client_optimizer: Any,
-    private_optimizer: Any = None,
+    local_optimizer: Any = None,
     epochs: int = 1,
     max_steps: int | None = None,
     weighting: str = "num_examples",
@@ -25,7 +25,7 @@ def furl(
 
     Args:
         client_optimizer: Optimizer of the federated variables.
-        private_optimizer: Another one for the private variables, or None for the same.
+        local_optimizer: Another one for the private variables, or None for the same.
         epochs: Passes over the client's data.
         max_steps: Bound on the steps of all epochs.
         weighting: `num_examples` (c_i in equation 4) or `uniform`.
@@ -35,7 +35,7 @@ def furl(
         variables="all",
         data="all",
         optimizer=client_optimizer,
-        optimizers={"local": private_optimizer} if private_optimizer else {},
+        optimizers={"local": local_optimizer} if local_optimizer else {},
         epochs=epochs,
         max_steps=max_steps,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tqdm
 
-from fedpersonal.datasets.checks import check_count
+from fedpersonal.data.checks import check_count
 from fedpersonal.errors import UserError
 from fedpersonal.language_models.tokenizer_training import MIN_VOCAB_SIZE, train_tokenizer
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fedpersonal.datasets.checks import check_count
+from fedpersonal.data.checks import check_count
 from fedpersonal.errors import UserError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from fedpersonal.metrics import Metric
+from fedpersonal.model.metrics import Metric
 
 PAD = 0
 

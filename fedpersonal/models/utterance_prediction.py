@@ -9,7 +9,7 @@ import math
 
 import tensorflow as tf
 
-from fedpersonal.metrics import Metric
+from fedpersonal.model.metrics import Metric
 from fedpersonal.models.token_prediction import cross_entropy, most_likely
 
 NOTHING = -1

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.boundary import check_boundary
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.execution import pack_cohort
-from fedpersonal.partition import PartitionedModel
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.process.boundary import check_boundary
+from fedpersonal.process.shards import pack_cohort
+from fedpersonal.process.training import build_packed_process
 from fedpersonal.tasks.federated_training import Training
-from fedpersonal.training import build_packed_process
 
 
 def build_centralized_training(

@@ -11,22 +11,22 @@ import numpy as np
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.boundary import Crossing, check_boundary
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.datasets.example_sampling import draw_examples
-from fedpersonal.execution import (
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.example_sampling import draw_examples
+from fedpersonal.local_state.rounds import PrivateCohort
+from fedpersonal.model.partition import PartitionedModel, VariableSpec
+from fedpersonal.process.boundary import Crossing, check_boundary
+from fedpersonal.process.kept_training import (
+    build_private_packed_process,
+    build_private_per_client_process,
+)
+from fedpersonal.process.shards import (
     client_datasets,
     deal_clients,
     default_num_members,
     pack_cohort,
 )
-from fedpersonal.partition import PartitionedModel, VariableSpec
-from fedpersonal.private_training import (
-    build_private_packed_process,
-    build_private_per_client_process,
-)
-from fedpersonal.simulation.private_rounds import PrivateCohort
-from fedpersonal.training import build_packed_process, build_per_client_process
+from fedpersonal.process.training import build_packed_process, build_per_client_process
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedpersonal import runtime
-from fedpersonal.boundary import Crossing, total_bytes
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation import ClientResults
+from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.process.boundary import Crossing, total_bytes
 from fedpersonal.simulation.learning_curve import plot_learning_curve
 from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.run_folder import RunFolder

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpersonal.evaluation import ClientResults
-from fedpersonal.private_store import PrivateStore
+from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.local_state.rounds import PrivateProcess, StoreCheckpoints, read_kept
+from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.simulation.loop import LoopResult, run_rounds
-from fedpersonal.simulation.private_rounds import PrivateProcess, StoreCheckpoints, read_kept
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.federated_training import Training
 
-STORE = "private.sqlite"
+STORE = "local_state.sqlite"
 
 
 class RoundOptions(Protocol):
@@ -105,7 +105,7 @@ def open_run(
     if not training.kept_variables:
         yield training.process, None, weights_of
         return
-    store = PrivateStore.open(run_folder.path / STORE, training.kept_variables)
+    store = LocalStateStore.open(run_folder.path / STORE, training.kept_variables)
 
     def weights_and_kept(state: Any, clients: np.ndarray | None) -> tuple:
         return (*weights_of(state, clients), read_kept(store, state, clients.tolist()))

@@ -14,11 +14,7 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel, TFGPT2MainLayer
 
 from fedpersonal.errors import UserError
-from fedpersonal.language_models.base_model import (
-    check_is_free,
-    load_base_model,
-    save_base_model,
-)
+from fedpersonal.language_models.base_model import check_is_free, load_base_model, save_base_model
 from fedpersonal.language_models.tokenizer_training import train_tokenizer
 
 IDS = np.array([[259, 5, 9, 2], [259, 7, 7, 1]])

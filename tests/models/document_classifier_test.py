@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.client_values import Examples
+from fedpersonal.client.pooled_batches import choose_rows, longest_first, pool_examples
+from fedpersonal.client.values import Examples
+from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.document_classifier import count_characters, document_classifier
-from fedpersonal.partition import PartitionedModel
-from fedpersonal.pooled_batches import choose_rows, longest_first, pool_examples
 
 CHARACTERS, OUTPUTS, USERS = 11, 4, 3
 SIZES = {"user_dim": 2, "character_dim": 3, "lstm_units": 5, "hidden_units": (6, 7)}

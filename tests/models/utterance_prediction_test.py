@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.metrics import finalize
+from fedpersonal.model.metrics import finalize
 from fedpersonal.models.utterance_prediction import (
     NOTHING,
     count_utterance_tokens,

@@ -6,9 +6,9 @@ import dataclasses
 import functools
 import pathlib
 
-from fedpersonal.datasets.document_files import read_documents
-from fedpersonal.datasets.documents import Documents
-from fedpersonal.datasets.generated_documents import generate_clicks, generate_subreddits
+from fedpersonal.data.document_files import read_documents
+from fedpersonal.data.documents import Documents
+from fedpersonal.data.generated_documents import generate_clicks, generate_subreddits
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.documents.data import DocumentData, split_documents
 
@@ -128,7 +128,7 @@ def _load(choice: DocumentChoice) -> Documents:
     if choice.source == "generated_clicks":
         return generate_clicks(seed=0)
     if choice.source == "reddit_tfds":
-        from fedpersonal.datasets.reddit_tfds import load_reddit
+        from fedpersonal.data.reddit_tfds import load_reddit
 
         return load_reddit(
             choice.path,

@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from fedpersonal.datasets.characters import CharacterVocabulary, build_characters
-from fedpersonal.datasets.checks import check_count
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.datasets.documents import Documents, most_frequent_labels
-from fedpersonal.datasets.splits import split_clients, split_examples
+from fedpersonal.data.characters import CharacterVocabulary, build_characters
+from fedpersonal.data.checks import check_count
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.documents import Documents, most_frequent_labels
+from fedpersonal.data.splits import split_clients, split_examples
 from fedpersonal.errors import UserError
 
 

@@ -9,13 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.algorithm import Phase, check_choice
+from fedpersonal.algorithm import Phase
 from fedpersonal.atomic_files import atomic_write
-from fedpersonal.boundary import as_table
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.errors import UserError
-from fedpersonal.evaluation import ClientResults, build_evaluation, split_support_query
-from fedpersonal.partition import PartitionedModel
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError, check_choice
+from fedpersonal.evaluation.auc import auc
+from fedpersonal.evaluation.evaluate import (
+    ClientResults,
+    build_evaluation,
+    split_support_query,
+)
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.optimizers.server import SERVER_OPTIMIZERS, build_server_optimizer
+from fedpersonal.process.boundary import as_table
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks import training_run
@@ -31,9 +37,7 @@ from fedpersonal.tasks.documents.methods import (
     rebuilding_phases,
 )
 from fedpersonal.tasks.federated_training import Training, build_training
-from fedpersonal.tasks.ratings.ranking_quality import auc
 from fedpersonal.tasks.run_report import report_run, test_summary
-from fedpersonal.tasks.server_optimizers import SERVER_OPTIMIZERS, build_server_optimizer
 
 _EVALUATED_TOGETHER = 100
 EMBEDDINGS = "user_embeddings.npz"
@@ -53,7 +57,7 @@ class DocumentOptions:
         dropout_rate: Share of the users drawn that then drop out.
         client_batch_size: Texts a batch.
         client_learning_rate: SGD rate of the global variables.
-        private_learning_rate: SGD rate of the local ones, and of a server's user embeddings.
+        local_learning_rate: SGD rate of the local ones, and of a server's user embeddings.
         server_optimizer: One of `SERVER_OPTIMIZERS`; the centralized methods have none.
         server_learning_rate: Its rate.
         decay_rounds: Rounds over which the rates of the server (also a centralized method's) and
@@ -61,7 +65,7 @@ class DocumentOptions:
         server_epsilon: Epsilon of `adam`, `yogi` and `adagrad`.
         server_initial_accumulator: Initial preconditioner of `yogi` and `adagrad`.
         local_epochs: Passes over a user's texts.
-        private_epochs: Passes before them that move the local variables alone, of `fed_rep`.
+        local_only_epochs: Passes before them that move the local variables alone, of `fed_rep`.
         max_steps: Bound on their steps, or None.
         reconstruction_learning_rate: SGD rate of rebuilding local variables where none are kept.
         reconstruction_epochs: Passes over the support set.
@@ -86,14 +90,14 @@ class DocumentOptions:
     dropout_rate: float = 0.0
     client_batch_size: int = 16
     client_learning_rate: float = 0.3
-    private_learning_rate: float = 0.3
+    local_learning_rate: float = 0.3
     server_optimizer: str = "sgd"
     server_learning_rate: float = 1.0
     decay_rounds: int = 0
     server_epsilon: float = 1e-3
     server_initial_accumulator: float = 0.0
     local_epochs: int = 1
-    private_epochs: int = 1
+    local_only_epochs: int = 1
     max_steps: int | None = None
     reconstruction_learning_rate: float = 0.3
     reconstruction_epochs: int = 5

@@ -17,10 +17,10 @@ from fedpersonal.algorithms.fed_per import fed_per
 from fedpersonal.algorithms.fed_rep import fed_rep
 from fedpersonal.algorithms.furl import furl
 from fedpersonal.algorithms.lg_fed_avg import lg_fed_avg
-from fedpersonal.metrics import binary_accuracy, class_accuracy
+from fedpersonal.model.metrics import binary_accuracy, class_accuracy
+from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.document_classifier import count_characters, document_classifier
-from fedpersonal.partition import PartitionedModel
-from fedpersonal.rate_schedule import LinearDecay, ScheduledOptimizer
+from fedpersonal.optimizers.rate_schedule import LinearDecay, ScheduledOptimizer
 from fedpersonal.tasks.documents.data import DocumentData
 
 USER_LAYER = "user_embedding"
@@ -94,7 +94,7 @@ def build_algorithm(name: str, options: Any) -> Algorithm:
         options: `DocumentOptions`.
     """
     sgd = tff.learning.optimizers.build_sgdm
-    private = sgd(options.private_learning_rate)
+    private = sgd(options.local_learning_rate)
     if options.decay_rounds and METHODS[name].is_federated:
         private = ScheduledOptimizer(private, LinearDecay(options.decay_rounds))
     shared = {
@@ -110,11 +110,11 @@ def build_algorithm(name: str, options: Any) -> Algorithm:
         algorithm = fed_avg(**shared)
     elif name == "fed_rep":
         algorithm = fed_rep(
-            **shared, private_optimizer=private, private_epochs=options.private_epochs
+            **shared, local_optimizer=private, local_only_epochs=options.local_only_epochs
         )
     else:
         build = {"furl": furl, "fed_per": fed_per, "lg_fed_avg": lg_fed_avg}[name]
-        algorithm = build(**shared, private_optimizer=private)
+        algorithm = build(**shared, local_optimizer=private)
     has_state = algorithm.keeps and options.local_state == "rebuilt"
     return algorithm.stateless_twin() if has_state else algorithm
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedpersonal.datasets.generated_text import generate_corpus
-from fedpersonal.datasets.splits import split_clients
-from fedpersonal.datasets.text_corpus import TextCorpus
-from fedpersonal.datasets.text_files import read_text
+from fedpersonal.data.generated_text import generate_corpus
+from fedpersonal.data.splits import split_clients
+from fedpersonal.data.text_corpus import TextCorpus
+from fedpersonal.data.text_files import read_text
 from fedpersonal.tasks.next_word import data, sources
 from fedpersonal.tasks.next_word.experiment import NextWordOptions
 
@@ -63,7 +63,7 @@ class TextChoice:
             "max_validation_clients": self.max_validation_clients,
         }
         if self.source == STACK_OVERFLOW:
-            from fedpersonal.datasets.stack_overflow import load_stack_overflow
+            from fedpersonal.data.stack_overflow import load_stack_overflow
 
             parts = load_stack_overflow(
                 **words,

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.datasets.next_word import next_word_examples
-from fedpersonal.datasets.splits import split_clients
-from fedpersonal.datasets.stack_overflow import StackOverflow
-from fedpersonal.datasets.text_corpus import TextCorpus
-from fedpersonal.datasets.vocabulary import Vocabulary, build_vocabulary
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.next_word import next_word_examples
+from fedpersonal.data.splits import split_clients
+from fedpersonal.data.stack_overflow import StackOverflow
+from fedpersonal.data.text_corpus import TextCorpus
+from fedpersonal.data.vocabulary import Vocabulary, build_vocabulary
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation import split_support_query
+from fedpersonal.evaluation.evaluate import split_support_query
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

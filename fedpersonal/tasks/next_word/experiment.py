@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.algorithm import Phase, check_choice
-from fedpersonal.boundary import as_table
-from fedpersonal.evaluation import ClientResults, build_evaluation
-from fedpersonal.partition import PartitionedModel
+from fedpersonal.algorithm import Phase
+from fedpersonal.errors import check_choice
+from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.optimizers.server import SERVER_OPTIMIZERS, build_server_optimizer
+from fedpersonal.process.boundary import as_table
 from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
@@ -26,7 +28,6 @@ from fedpersonal.tasks.next_word.methods import (
     build_personalization,
 )
 from fedpersonal.tasks.run_report import report_run
-from fedpersonal.tasks.server_optimizers import SERVER_OPTIMIZERS, build_server_optimizer
 
 _EVALUATED_TOGETHER = 100
 
@@ -52,8 +53,8 @@ class NextWordOptions:
         reconstruction_learning_rate: SGD rate of reconstruction, and of `oov_finetuning`.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps, or None.
-        update_epochs: Passes over the query set, or, where nothing is rebuilt, over all data.
-        max_update_steps: Bound on their steps, or None.
+        local_epochs: Passes over the query set, or, where nothing is rebuilt, over all data.
+        max_local_steps: Bound on their steps, or None.
         finetuning_learning_rate: SGD rate of fine-tuning the whole model.
         finetuning_epochs: Passes over the support set.
         max_finetuning_steps: Bound on their steps, or None.
@@ -86,8 +87,8 @@ class NextWordOptions:
     reconstruction_learning_rate: float = 0.1
     reconstruction_epochs: int = 5
     max_reconstruction_steps: int | None = 100
-    update_epochs: int = 5
-    max_update_steps: int | None = 100
+    local_epochs: int = 5
+    max_local_steps: int | None = 100
     finetuning_learning_rate: float = 0.1
     finetuning_epochs: int = 5
     max_finetuning_steps: int | None = 100

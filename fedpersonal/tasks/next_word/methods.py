@@ -14,10 +14,10 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.datasets.vocabulary import EOS, Vocabulary
+from fedpersonal.data.vocabulary import EOS, Vocabulary
+from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy
-from fedpersonal.partition import PartitionedModel
 
 LOCAL_LAYER = "oov_embedding"
 
@@ -97,8 +97,8 @@ def build_algorithm(method: Method, options: Any) -> Algorithm:
     if not method.rebuilds:
         return fed_avg(
             client_optimizer=sgd(options.client_learning_rate),
-            epochs=options.update_epochs,
-            max_steps=options.max_update_steps,
+            epochs=options.local_epochs,
+            max_steps=options.max_local_steps,
             **common,
         )
     return fed_recon(
@@ -107,8 +107,8 @@ def build_algorithm(method: Method, options: Any) -> Algorithm:
         split=options.split,
         reconstruction_epochs=options.reconstruction_epochs,
         max_reconstruction_steps=options.max_reconstruction_steps,
-        update_epochs=options.update_epochs,
-        max_update_steps=options.max_update_steps,
+        local_epochs=options.local_epochs,
+        max_local_steps=options.max_local_steps,
         joint_training=options.joint_training,
         **common,
     )
@@ -126,11 +126,11 @@ def build_personalization(method: Method, options: Any) -> tuple[Phase, ...]:
         return phases
     # The OOV embedding alone is fine-tuned as FedRecon rebuilds it, for a fair comparison.
     part = "reconstruction" if method.fine_tunes == (LOCAL_LAYER,) else "finetuning"
-    fine_tuning = GradientPhase(
+    finetuning = GradientPhase(
         variables=method.fine_tunes,
         data="all",
         optimizer=tff.learning.optimizers.build_sgdm(getattr(options, f"{part}_learning_rate")),
         epochs=getattr(options, f"{part}_epochs"),
         max_steps=getattr(options, f"max_{part}_steps"),
     )
-    return (*phases, fine_tuning)
+    return (*phases, finetuning)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pathlib
 
-from fedpersonal.datasets.stack_overflow import DATABASE
-from fedpersonal.datasets.text_corpus import TextCorpus
+from fedpersonal.data.stack_overflow import DATABASE
+from fedpersonal.data.text_corpus import TextCorpus
 from fedpersonal.errors import UserError
 
 DATASETS = ("auto", "generated", "stack_overflow")

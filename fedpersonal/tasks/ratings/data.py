@@ -6,12 +6,12 @@ import dataclasses
 
 import numpy as np
 
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.datasets.ranking import hold_out_candidates
-from fedpersonal.datasets.ratings import Ratings, to_client_dataset
-from fedpersonal.datasets.splits import split_clients, split_examples
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.ranking import hold_out_candidates
+from fedpersonal.data.ratings import Ratings, to_client_dataset
+from fedpersonal.data.splits import split_clients, split_examples
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation import split_support_query
+from fedpersonal.evaluation.evaluate import split_support_query
 
 PROTOCOLS = ("unseen_users", "seen_users")
 

@@ -8,25 +8,22 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import Algorithm, check_choice
+from fedpersonal.algorithm import Algorithm
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.boundary import as_table
-from fedpersonal.datasets.ratings import Ratings
-from fedpersonal.partition import PartitionedModel
+from fedpersonal.data.ratings import Ratings
+from fedpersonal.errors import check_choice
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.optimizers.server import build_server_optimizer
+from fedpersonal.process.boundary import as_table
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks import training_run
 from fedpersonal.tasks.centralized_training import build_centralized_training
 from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.ratings.data import RatingData, split_ratings
-from fedpersonal.tasks.ratings.prediction import (
-    RatingEvaluation,
-    all_users_model,
-    one_user_model,
-)
+from fedpersonal.tasks.ratings.prediction import RatingEvaluation, all_users_model, one_user_model
 from fedpersonal.tasks.run_report import report_run
-from fedpersonal.tasks.server_optimizers import build_server_optimizer
 
 ALGORITHMS = ("fed_recon", "fed_avg", "centralized")
 
@@ -53,8 +50,8 @@ class RatingOptions:
         reconstruction_learning_rate: SGD rate of gradient reconstruction.
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on their steps.
-        update_epochs: Passes over the query set, or all data.
-        max_update_steps: Bound on their steps; not applied to `centralized`.
+        local_epochs: Passes over the query set, or all data.
+        max_local_steps: Bound on their steps; not applied to `centralized`.
         split: `skip`, `aggregated` or `shared` support and query sets.
         joint_training: Whether the update phase moves the local variables too.
         ridge_l2: Penalty of ridge reconstruction.
@@ -88,8 +85,8 @@ class RatingOptions:
     reconstruction_learning_rate: float = 0.1
     reconstruction_epochs: int = 5
     max_reconstruction_steps: int | None = 50
-    update_epochs: int = 1
-    max_update_steps: int | None = 50
+    local_epochs: int = 1
+    max_local_steps: int | None = 50
     split: str = "skip"
     joint_training: bool = False
     ridge_l2: float = 10.0
@@ -122,8 +119,8 @@ def build_fed_recon(options: RatingOptions) -> Algorithm:
         split=options.split,
         reconstruction_epochs=options.reconstruction_epochs,
         max_reconstruction_steps=options.max_reconstruction_steps,
-        update_epochs=options.update_epochs,
-        max_update_steps=options.max_update_steps,
+        local_epochs=options.local_epochs,
+        max_local_steps=options.max_local_steps,
         joint_training=options.joint_training,
         ridge_l2=options.ridge_l2,
         ridge_bias_l2=options.ridge_bias_l2,
@@ -197,8 +194,8 @@ def build_experiment(ratings: Ratings, options: RatingOptions) -> RatingExperime
         model = all_users_model(data, **model_options)
         algorithm = fed_avg(
             client_optimizer=tff.learning.optimizers.build_sgdm(options.client_learning_rate),
-            epochs=options.update_epochs,
-            max_steps=None if options.algorithm == "centralized" else options.max_update_steps,
+            epochs=options.local_epochs,
+            max_steps=None if options.algorithm == "centralized" else options.max_local_steps,
             weighting=options.weighting,
             max_update_norm=options.max_update_norm,
         )

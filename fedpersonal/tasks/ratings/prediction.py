@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.evaluation import ClientResults, build_evaluation
-from fedpersonal.metrics import RATING_METRICS, rank_of_first, ranking_metrics
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
+from fedpersonal.model.metrics import RATING_METRICS, rank_of_first, ranking_metrics
+from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.partition import PartitionedModel
 from fedpersonal.tasks.ratings.data import EvaluationData, RatingData
 
 _EVALUATED_TOGETHER = 100

@@ -9,7 +9,7 @@ import pathlib
 import sys
 from typing import Any
 
-from fedpersonal.datasets.text_columns import is_blank, read_text_table
+from fedpersonal.data.text_columns import is_blank, read_text_table
 from fedpersonal.language_models.base_model import BaseModel, load_base_model, save_base_model
 from fedpersonal.language_models.pretraining import ModelSizes, pretrain
 from fedpersonal.tasks.utterances.choice import FILES, UtteranceChoice

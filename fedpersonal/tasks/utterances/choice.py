@@ -8,8 +8,8 @@ import pathlib
 
 import numpy as np
 
-from fedpersonal.datasets.generated_dialogues import GeneratedDialogues, generate_dialogues
-from fedpersonal.datasets.utterances import (
+from fedpersonal.data.generated_dialogues import GeneratedDialogues, generate_dialogues
+from fedpersonal.data.utterances import (
     TV_SHOWS,
     TV_SHOWS_OTHER_NAMES,
     Utterances,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedpersonal.datasets.checks import check_count
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.datasets.documents import most_frequent_labels
-from fedpersonal.datasets.splits import split_examples
-from fedpersonal.datasets.utterances import Utterances
+from fedpersonal.data.checks import check_count
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.documents import most_frequent_labels
+from fedpersonal.data.splits import split_examples
+from fedpersonal.data.utterances import Utterances
 from fedpersonal.errors import UserError
 
 # What a label is where there is nothing to predict.
@@ -146,7 +146,7 @@ def split_withheld(
     return UtteranceData(utterances.name, utterances.context_names, padding, True, *parts)
 
 
-def fine_tuning_sets(
+def finetuning_sets(
     part: ClientDataset, *, num_samples: int | None, seed: int, query_fraction: float = 0.5
 ) -> tuple[ClientDataset, ClientDataset]:
     """Splits each client's examples into some to fine-tune on and others to test on.

@@ -9,29 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.algorithm import Phase, check_choice
+from fedpersonal.algorithm import Phase
 from fedpersonal.atomic_files import atomic_write
-from fedpersonal.boundary import as_table
-from fedpersonal.datasets.client_dataset import ClientDataset
-from fedpersonal.errors import UserError
-from fedpersonal.evaluation import ClientResults, Evaluation, pack_evaluation
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError, check_choice
+from fedpersonal.evaluation.evaluate import ClientResults, Evaluation, pack_evaluation
 from fedpersonal.language_models.base_model import BaseModel
-from fedpersonal.noisy_mean import NoisyMean
-from fedpersonal.partition import PartitionedModel
+from fedpersonal.local_state.noisy_mean import NoisyMean
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.optimizers.server import SERVER_OPTIMIZERS, build_server_optimizer
+from fedpersonal.process.boundary import as_table
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks import training_run
 from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.run_report import report_run, test_summary
-from fedpersonal.tasks.server_optimizers import SERVER_OPTIMIZERS, build_server_optimizer
-from fedpersonal.tasks.utterances.data import UtteranceData, fine_tuning_sets
+from fedpersonal.tasks.utterances.data import UtteranceData, finetuning_sets
 from fedpersonal.tasks.utterances.history import add_history_of, add_own_history
 from fedpersonal.tasks.utterances.methods import (
     METHODS,
     Method,
     build_algorithm,
     build_model,
-    fine_tuning_phases,
+    finetuning_phases,
     freeze,
 )
 
@@ -56,8 +56,8 @@ class UtteranceOptions:
         server_optimizer: One of `SERVER_OPTIMIZERS`.
         server_learning_rate: Its rate.
         decay_rounds: Rounds over which it falls to 0; 0 for a constant one.
-        fine_tuning_steps: A client's steps before it is tested.
-        fine_tuning_learning_rate: Adam's rate in them.
+        finetuning_steps: A client's steps before it is tested.
+        finetuning_learning_rate: Adam's rate in them.
         new_users: Where users who never took part start: the `noisy_mean` of what the others have
             kept, or `fresh` as everybody.
         noise_multiplier: Noise of that mean; see `NoisyMean`.
@@ -81,8 +81,8 @@ class UtteranceOptions:
     server_optimizer: str = "sgd"
     server_learning_rate: float = 1.0
     decay_rounds: int = 0
-    fine_tuning_steps: int = 15
-    fine_tuning_learning_rate: float = 0.001
+    finetuning_steps: int = 15
+    finetuning_learning_rate: float = 0.001
     new_users: str = "noisy_mean"
     noise_multiplier: float = 0.1
     clip_norm: float = 1.0
@@ -272,8 +272,8 @@ def run_experiment(
     crossings = [*experiment.training.crossings, *(mean.crossings if mean else [])]
     run_folder.write_boundary([*as_table(crossings), _frozen_row(model)])
     validate = experiment.evaluation(
-        *fine_tuning_sets(data.validation, num_samples=SAMPLES[-2], seed=options.seed),
-        phases=fine_tuning_phases(options.algorithm, options) if data.withheld else (),
+        *finetuning_sets(data.validation, num_samples=SAMPLES[-2], seed=options.seed),
+        phases=finetuning_phases(options.algorithm, options) if data.withheld else (),
         with_kept=options.method.keeps and not data.withheld,
     )
     trained = training_run.train(
@@ -326,10 +326,10 @@ def _test(
     Each client's query set is the same in all of them.
     """
     options, data = experiment.options, experiment.data
-    phases = fine_tuning_phases(options.algorithm, options)
+    phases = finetuning_phases(options.algorithm, options)
     results = {}
     for count in (0, *SAMPLES) if phases else SAMPLES:
-        support, query = fine_tuning_sets(data.test, num_samples=count or None, seed=options.seed)
+        support, query = finetuning_sets(data.test, num_samples=count or None, seed=options.seed)
         evaluate = experiment.evaluation(
             support, query, phases if count != 0 else (), with_kept=bool(starts)
         )

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from fedpersonal.errors import UserError
 from fedpersonal.language_models.base_model import BaseModel
-from fedpersonal.partition import PartitionedModel
+from fedpersonal.model.partition import PartitionedModel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

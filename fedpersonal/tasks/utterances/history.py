@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpersonal.datasets.client_dataset import ClientDataset
+from fedpersonal.data.client_dataset import ClientDataset
 
 NO_TOKEN = -1
 

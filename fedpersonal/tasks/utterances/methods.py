@@ -10,20 +10,16 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.algorithms.fedperc import fedperc
-from fedpersonal.frozen import FrozenVariables
 from fedpersonal.language_models.base_model import BaseModel
-from fedpersonal.models import (
-    generated_prefix_model,
-    head_language_model,
-    prefix_language_model,
-)
+from fedpersonal.model.frozen import FrozenVariables
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.models import generated_prefix_model, head_language_model, prefix_language_model
 from fedpersonal.models.frozen_gpt2 import frozen_values
 from fedpersonal.models.utterance_prediction import (
     count_utterance_tokens,
     perplexity,
     sum_utterance_losses,
 )
-from fedpersonal.partition import PartitionedModel
 
 HEAD = "wte/embeddings"
 
@@ -175,21 +171,21 @@ def build_algorithm(name: str, options: Any) -> Algorithm:
     return dataclasses.replace(algorithm, name=name, local_variables=local)
 
 
-def fine_tuning_phases(name: str, options: Any) -> tuple[Phase, ...]:
+def finetuning_phases(name: str, options: Any) -> tuple[Phase, ...]:
     """Returns what trains a client's copy at test (appendix B): nothing for generated embeddings.
 
     Args:
         name: One of `METHODS`.
         options: `UtteranceOptions`.
     """
-    if not METHODS[name].fine_tunes or not options.fine_tuning_steps:
+    if not METHODS[name].fine_tunes or not options.finetuning_steps:
         return ()
     return (
         GradientPhase(
             variables="all",
             data="all",
-            optimizer=tff.learning.optimizers.build_adam(options.fine_tuning_learning_rate),
-            epochs=options.fine_tuning_steps,
-            max_steps=options.fine_tuning_steps,
+            optimizer=tff.learning.optimizers.build_adam(options.finetuning_learning_rate),
+            epochs=options.finetuning_steps,
+            max_steps=options.finetuning_steps,
         ),
     )

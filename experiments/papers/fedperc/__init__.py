@@ -1,0 +1,1 @@
+"""Tables of FedPerC (Silva et al., 2023)."""

@@ -1,0 +1,1 @@
+"""Tables and figures of Federated Reconstruction (Singhal et al., 2021)."""

@@ -1,0 +1,1 @@
+"""Tables and figures of Federated User Representation Learning (Bui et al., 2019)."""

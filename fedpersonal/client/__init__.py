@@ -1,0 +1,1 @@
+"""A client's round, as pure TensorFlow functions of a stack of clients."""

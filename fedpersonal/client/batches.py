@@ -1,0 +1,133 @@
+"""Each client's batch of a step, and what its model says of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from fedpersonal.client.values import ClientValues, Examples, over_clients
+from fedpersonal.model.lookups import count_ids, fetch_rows
+from fedpersonal.model.metrics import Metric
+from fedpersonal.model.partition import PartitionedModel, Values
+
+
+class Batch(NamedTuple):
+    """One batch a client, of `T` ids a lookup.
+
+    Attributes:
+        features: Input name to (C, B, ...).
+        labels: (C, B, ...).
+        mask: (C, B).
+        minis: Lookup table's variable name to (C, T, ...): the row of each id of the batch.
+        positions: Likewise to int32 (C, T): where those rows stand among the touched ones.
+    """
+
+    features: dict[str, tf.Tensor]
+    labels: tf.Tensor
+    mask: tf.Tensor
+    minis: Values
+    positions: dict[str, tf.Tensor]
+
+
+def take_batch(
+    model: PartitionedModel, examples: Examples, index: tf.Tensor, values: ClientValues
+) -> Batch:
+    """Takes batch `index[c]` of each client `c`, with the lookups' rows fetched for it."""
+
+    def take(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tensor, index, batch_dims=1)
+
+    features = {k: take(v) for k, v in examples.features.items()}
+    positions = {k: take(v) for k, v in examples.positions.items() if k in values.own}
+    minis = fetch_rows(model, values.shared, values.own, features, positions)
+    flat = {k: tf.reshape(v, [tf.shape(v)[0], -1]) for k, v in positions.items()}
+    return Batch(features, take(examples.labels), take(examples.mask), minis, flat)
+
+
+class Outcome(NamedTuple):
+    """What a stack of clients' models say of a batch each.
+
+    Attributes:
+        predictions: (C, B, ...).
+        losses: float32 (C, B), with the losses that the model adds.
+        weights: float32 (C, B): as how many each example counts, 0 for padding.
+    """
+
+    predictions: tf.Tensor
+    losses: tf.Tensor
+    weights: tf.Tensor
+
+
+def predict_batch(
+    model: PartitionedModel, values: ClientValues, batch: Batch, *, training: bool
+) -> Outcome:
+    """Applies each client's model to its batch.
+
+    Args:
+        model: The partitioned model.
+        values: Values of all variables; of lookup tables the batch's rows are used instead.
+        batch: The batch.
+        training: Keras' training flag.
+    """
+    own = {**_without(values.own, model.tables), **batch.minis}
+    shared = _without(values.shared, own)
+    # What is equal for all clients stays out of the vectorised arguments.
+    counted = {k: v[0] for k, v in count_ids(model, batch.features).items()}
+
+    def client_output(element):
+        client_values, features = element
+        output, added = model.predict(
+            {**shared, **client_values}, {**features, **counted}, training=training
+        )
+        return model.as_labels(output), tuple(added)
+
+    features = _without(batch.features, counted)
+    if not own and not features:
+        raise ValueError("a model needs a local variable, a moving variable or an input.")
+    predictions, added = over_clients(client_output, (own, features))
+    # Losses are example by example: all clients' at once.
+    shape = tf.shape(batch.mask)
+    flat_labels, flat_predictions = (
+        tf.reshape(t, tf.concat([[-1], tf.shape(t)[2:]], 0)) for t in (batch.labels, predictions)
+    )
+    losses = tf.reshape(model.example_losses(flat_labels, flat_predictions), shape)
+    weights = tf.reshape(model.example_weights(flat_labels), shape)
+    for extra in added:
+        losses += weights * (extra if extra.shape.rank == 2 else extra[:, tf.newaxis])
+    return Outcome(predictions, losses, tf.where(batch.mask > 0, weights, 0.0))
+
+
+def batch_metric_sums(
+    model: PartitionedModel, batch: Batch, outcome: Outcome
+) -> dict[str, tf.Tensor]:
+    """Sums values and weights of the loss and of every metric: name to float32 (C, 2)."""
+    shape = tf.shape(batch.mask)
+    labels, predictions = (
+        tf.reshape(t, tf.concat([[-1], tf.shape(t)[2:]], 0))
+        for t in (batch.labels, outcome.predictions)
+    )
+    values = example_values(model, labels, predictions)
+    pairs = {k: tf.reshape(v, tf.concat([shape, [2]], 0)) for k, v in values.items()}
+    pairs["loss"] = tf.stack([outcome.losses, outcome.weights], axis=-1)
+    # Not a product with the mask: what padding predicts may be anything, even NaN.
+    real = batch.mask[..., tf.newaxis] > 0
+    return {k: tf.reduce_sum(tf.where(real, pair, 0.0), 1) for k, pair in pairs.items()}
+
+
+def example_values(
+    model: PartitionedModel, labels: tf.Tensor, predictions: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Returns each metric's value and weight of each example: name to float32 (batch, 2)."""
+    weights = model.example_weights(labels)
+
+    def pair(metric: Metric) -> tf.Tensor:
+        own = metric.example_weight
+        weight = weights if own is None else tf.cast(own(labels), tf.float32)
+        return tf.stack([metric.example_value(labels, predictions), weight], axis=-1)
+
+    return {metric.name: pair(metric) for metric in model.metrics}
+
+
+def _without(values: Values, names: Any) -> Values:
+    return {k: v for k, v in values.items() if k not in names}

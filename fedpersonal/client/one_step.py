@@ -1,0 +1,181 @@
+"""A round in which every client takes one step of plain SGD from the weights that all were sent.
+
+The weighted sum of such updates is one gradient, of the clients' weighted losses: clients need no
+weights of their own, and all their examples can share matrix products. FedAvg and FURL with one
+local epoch and few examples a client are of this kind.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from fedpersonal.algorithm import Algorithm, GradientPhase
+from fedpersonal.client.optimizer import optimizer_of, plain_sgd_rate
+from fedpersonal.client.pooled_batches import (
+    Pool,
+    choose_rows,
+    fetch_pool_rows,
+    longest_first,
+    pool_examples,
+    predict_pool,
+    rows_of_batches,
+    sum_over_chunks,
+    zero_sums,
+)
+from fedpersonal.client.schedule import schedule_phase
+from fedpersonal.client.values import ClientValues, Examples, Kept, starting_values
+from fedpersonal.model.partition import PartitionedModel, Values, VariableSpec
+from fedpersonal.model.probing import adds_losses_of_batches
+
+
+class OneStep(NamedTuple):
+    """What comes of a round.
+
+    Attributes:
+        updates: Global variable's name to the sum over clients of weight * (initial - final value),
+            of owned tables without the weight.
+        weights: float32 (C,): the clients' weights.
+        num_examples: float32 (C,).
+        metric_sums: Metric name, and `loss`, to float32 (C, 2).
+        local_values: Local variable's name to (C, ...) after the step.
+    """
+
+    updates: Values
+    weights: tf.Tensor
+    num_examples: tf.Tensor
+    metric_sums: dict[str, tf.Tensor]
+    local_values: Values
+
+
+def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
+    """Tells whether single steps of an algorithm's clients can be one gradient."""
+    (phase, *others) = algorithm.phases
+    return (
+        not others
+        and isinstance(phase, GradientPhase)
+        and phase.variables == "all"
+        and algorithm.max_update_norm is None
+        and all(v.name in model.tables for v in model.local_variables)
+        and all(_rate(phase, v) is not None for v in model.variables)
+        and not adds_losses_of_batches(model)
+    )
+
+
+def count_steps(algorithm: Algorithm, examples: Examples) -> tf.Tensor:
+    """Returns the most steps that a client takes, int32."""
+    return tf.shape(schedule_phase(algorithm.phases[0], examples).active)[0]
+
+
+def step_together(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    global_values: Values,
+    examples: Examples,
+    seed: tf.Tensor,
+    kept: Kept | None = None,
+) -> OneStep:
+    """Takes the one step of every client.
+
+    Args:
+        model: The partitioned model.
+        algorithm: One of which `may_step_together` is true.
+        global_values: Global variable's name to the value that the server broadcast.
+        examples: The clients' examples; `count_steps` of them is 1.
+        seed: int32 of shape (2,), from which local variables start.
+        kept: Local variables that the clients have kept, where the algorithm has them do so.
+    """
+    phase = algorithm.phases[0]
+    values = starting_values(model, global_values, examples, seed, kept)
+    pool = pool_examples(model, examples)
+    batches, active, num_examples = schedule_phase(phase, examples)
+    rows = longest_first(model, pool, rows_of_batches(examples, batches[0], active[0]))
+    totals = tf.math.unsorted_segment_sum(
+        tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
+    )
+    exists = tf.reduce_max(examples.mask, [1, 2])
+    weights = totals if algorithm.weighting == "num_examples" else exists
+    slopes, metric_sums = _slopes(model, values, pool, rows, weights, totals)
+    updates = {v.name: _rate(phase, v) * slopes[v.name] for v in model.global_variables}
+    local = {
+        v.name: values.own[v.name] - _rate(phase, v) * slopes[v.name] for v in model.local_variables
+    }
+    return OneStep(updates, weights, num_examples, metric_sums, local)
+
+
+def _slopes(
+    model: PartitionedModel,
+    values: ClientValues,
+    pool: Pool,
+    rows: tf.Tensor,
+    weights: tf.Tensor,
+    totals: tf.Tensor,
+) -> tuple[Values, dict[str, tf.Tensor]]:
+    """Differentiates the clients' mean losses, chunk by chunk.
+
+    Returns:
+        Variable's name to the sum of its clients' gradients, weighted but for owned and local
+        tables; of local ones (C, ...). And metric sums.
+    """
+    dense = {k: v for k, v in values.shared.items() if k not in model.tables}
+
+    zeros = {
+        v.name: tf.zeros_like(values.own[v.name] if v.is_local else values.shared[v.name])
+        for v in model.variables
+    }
+
+    def chunk_slopes(chunk: tf.Tensor) -> tuple[Values, dict[str, tf.Tensor]]:
+        chosen = choose_rows(model, pool, chunk)
+        fetched, places = fetch_pool_rows(model, values, chosen)
+        with tf.GradientTape() as tape:
+            tape.watch((dense, fetched))
+            outcome = predict_pool(model, dense, fetched, chosen, training=True, with_metrics=True)
+            shares = tf.math.divide_no_nan(
+                tf.gather(weights, chosen.clients), tf.gather(totals, chosen.clients)
+            )
+            total = tf.reduce_sum(outcome.losses * shares)
+        dense_slopes, row_slopes = tape.gradient(
+            total, (dense, fetched), unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        tables = {
+            name: _into_table(model, name, slope, places.get(name), chosen, weights, zeros[name])
+            for name, slope in row_slopes.items()
+        }
+        return {**dense_slopes, **tables}, outcome.sums
+
+    return sum_over_chunks(
+        model, pool, rows, chunk_slopes, (zeros, zero_sums(model, pool.num_clients))
+    )
+
+
+def _into_table(model, name, slope, places, chosen: Pool, weights, table) -> tf.Tensor:
+    """Sums the slopes of fetched rows into zeros shaped like their table or like clients' own."""
+    feature = chosen.features[model.tables[name]]
+    if places is not None or name in model.owned:
+        owners = tf.reshape(chosen.clients, [-1] + [1] * (feature.shape.rank - 1))
+        owners = tf.reshape(tf.broadcast_to(owners, tf.shape(feature)), [-1])
+        scale = tf.math.reciprocal_no_nan(tf.gather(weights, owners))
+        slope *= tf.reshape(scale, [-1] + [1] * (slope.shape.rank - 1))
+    at = tf.reshape(feature, [-1]) if places is None else places
+    if places is None:
+        return tf.math.unsorted_segment_sum(slope, at, table.shape[0])
+    shape = tf.shape(table)
+    return tf.reshape(tf.math.unsorted_segment_sum(slope, at, shape[0] * shape[1]), shape)
+
+
+def _rate(phase: GradientPhase, variable: VariableSpec) -> float | None:
+    return plain_sgd_rate(optimizer_of(phase, variable))
+
+
+def as_sums(step: OneStep) -> collections.OrderedDict:
+    """Returns what `round_sums.sum_clients` returns."""
+    metrics = {k: tf.reduce_sum(v, 0) for k, v in step.metric_sums.items()}
+    metrics["num_examples"] = tf.reduce_sum(step.num_examples)
+    metrics["num_dropped_updates"] = tf.zeros([])
+    return collections.OrderedDict(
+        updates=collections.OrderedDict(step.updates),
+        weight=tf.reduce_sum(step.weights),
+        metrics=collections.OrderedDict(sorted(metrics.items())),
+    )

@@ -1,0 +1,183 @@
+"""A TFF optimizer for a stack of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fedpersonal.algorithm import GradientPhase
+from fedpersonal.client.values import over_clients, tile_clients, where_client
+from fedpersonal.model.partition import PartitionedModel, Values, VariableSpec
+
+
+def client_optimizer(
+    phase: GradientPhase, values: Values, model: PartitionedModel
+) -> ClientOptimizer | _SplitOptimizer:
+    """Returns what steps the variables that a phase moves.
+
+    Args:
+        phase: The phase.
+        values: What it moves: variable's name to (C, ...).
+        model: The partitioned model.
+    """
+    groups: list[tuple[Any, Values]] = []
+    for variable in model.variables:
+        if variable.name in values:
+            optimizer = optimizer_of(phase, variable)
+            group = next((own for other, own in groups if other is optimizer), None)
+            if group is None:
+                groups.append((optimizer, group := {}))
+            group[variable.name] = values[variable.name]
+    optimizers = [
+        ClientOptimizer(optimizer, group, model, proximal=phase.proximal)
+        for optimizer, group in groups
+    ]
+    return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
+
+
+def optimizer_of(phase: GradientPhase, variable: VariableSpec) -> Any:
+    """Returns the optimizer with which a phase moves a variable."""
+    for key in (variable.layer, "local" if variable.is_local else None):
+        if key in phase.optimizers:
+            return phase.optimizers[key]
+    return phase.optimizer
+
+
+def plain_sgd_rate(optimizer: Any) -> float | None:
+    """Returns the learning rate of SGD without momentum, or None for another optimizer."""
+    state = optimizer.initialize({})
+    return state["learning_rate"] if list(state) == ["learning_rate"] else None
+
+
+class _RunTimeSpec:
+    """Stands in for a `tf.TensorSpec`: a table's number of touched rows is known at run time."""
+
+    def __init__(self, value: tf.Tensor):
+        is_static = value.shape.is_fully_defined()
+        self.shape = value.shape if is_static else tf.shape(value)
+        self.dtype = value.dtype
+
+
+class ClientOptimizer:
+    """A TFF optimizer that steps a stack of clients, each with a state of its own."""
+
+    def __init__(
+        self, optimizer: Any, values: Values, model: PartitionedModel, *, proximal: float = 0.0
+    ):
+        self._optimizer = optimizer
+        self.names = set(values)
+        self._proximal = proximal
+        local = {v.name for v in model.local_variables}
+        self._anchors = {k: v for k, v in values.items() if proximal and k not in local}
+        self._tables = [name for name in values if name in model.tables]
+        state = optimizer.initialize({k: _RunTimeSpec(v[0]) for k, v in values.items()})
+        if self._tables and "weight_decay" in state:
+            raise ValueError(
+                f"weight decay moves rows that a client never touches; {self._tables} cannot be "
+                "lookups with this optimizer."
+            )
+        # Plain SGD is linear in the gradient and keeps no state: rows can be stepped one by one,
+        # where nothing pulls on those that a batch does not have.
+        self._is_plain_sgd = list(state) == ["learning_rate"] and not self._anchors
+        clients = tf.shape(next(iter(values.values())))[0]
+        self._constant_state = state
+        self.initial_state = (
+            ()
+            if self._is_plain_sgd
+            else tf.nest.map_structure(
+                lambda s: tile_clients(tf.convert_to_tensor(s), clients), state
+            )
+        )
+
+    def private_copies(self, values: Values) -> Values:
+        """Copies what steps change in place, so that nothing else sees it change."""
+        if not self._is_plain_sgd:
+            return values
+        return {k: tf.raw_ops.DeepCopy(x=v) if k in self._tables else v for k, v in values.items()}
+
+    def next(self, state, values, stepped, gradients, places, is_active):
+        """Takes one step.
+
+        Args:
+            state: The clients' optimizer states.
+            values: The moving values, (C, ...); of tables the touched rows (C, R, ...).
+            stepped: The same, but of tables the batch's rows, (T, ...) or (C, T, ...).
+            gradients: Gradients with respect to `stepped`.
+            places: Table name to int32 (T,) or (C, T): where those rows stand among the touched
+                rows of all clients, of which there are C * R.
+            is_active: float32 (C,), 1 where a client takes this step; gradients are 0 elsewhere.
+
+        Returns:
+            The new values and the new states.
+        """
+        if self._is_plain_sgd:
+            _, moved = self._optimizer.next(self._constant_state, stepped, gradients)
+            new = dict(moved)
+            for name in self._tables:
+                new[name] = _add_rows(values[name], places[name], moved[name] - stepped[name])
+            return new, state
+        dense = dict(gradients)
+        for name in self._tables:
+            dense[name] = _sum_rows(values[name], places[name], gradients[name])
+        for name, anchor in self._anchors.items():
+            dense[name] += self._proximal * (values[name] - anchor)
+        new_state, new = over_clients(lambda e: self._optimizer.next(*e), (state, values, dense))
+        return tf.nest.map_structure(
+            lambda after, before: where_client(is_active > 0, after, before),
+            (dict(new), new_state),
+            (values, state),
+        )
+
+
+class _SplitOptimizer:
+    """Several client optimizers, each of which steps variables of its own."""
+
+    def __init__(self, optimizers: Sequence[ClientOptimizer]):
+        self._optimizers = optimizers
+        self.initial_state = tuple(optimizer.initial_state for optimizer in optimizers)
+
+    def private_copies(self, values: Values) -> Values:
+        """As a `ClientOptimizer`'s."""
+        parts = (o.private_copies(_only(values, o.names)) for o in self._optimizers)
+        return {k: v for part in parts for k, v in part.items()}
+
+    def next(self, state, values, stepped, gradients, places, is_active):
+        """As a `ClientOptimizer`'s."""
+        new_values, new_state = {}, []
+        for optimizer, own_state in zip(self._optimizers, state):
+            own = (_only(mapping, optimizer.names) for mapping in (values, stepped, gradients))
+            moved, own_state = optimizer.next(own_state, *own, places, is_active)
+            new_values.update(moved)
+            new_state.append(own_state)
+        return {name: new_values[name] for name in values}, tuple(new_state)
+
+
+def _only(values: Values, names: Collection[str]) -> Values:
+    return {k: v for k, v in values.items() if k in names}
+
+
+def _add_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Adds rows to tables (C, R, ...), in place.
+
+    TensorFlow's pure scatter copies the whole table at every step. The tables must be the loop's
+    own copy, read by nothing that may run after this.
+    """
+    flat_rows = _flat_rows(rows, places)
+    flat = tf.reshape(tables, tf.concat([[-1], tf.shape(tables)[2:]], 0))
+    added = tf.raw_ops.InplaceAdd(x=flat, i=tf.reshape(places, [-1]), v=flat_rows)
+    return tf.ensure_shape(tf.reshape(added, tf.shape(tables)), tables.shape)
+
+
+def _sum_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Sums rows by their places into zeros shaped like tables (C, R, ...)."""
+    shape = tf.shape(tables)
+    flat = tf.math.unsorted_segment_sum(
+        _flat_rows(rows, places), tf.reshape(places, [-1]), shape[0] * shape[1]
+    )
+    return tf.reshape(flat, shape)
+
+
+def _flat_rows(rows: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(rows, tf.concat([[-1], tf.shape(rows)[places.shape.rank :]], 0))

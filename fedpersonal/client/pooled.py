@@ -1,0 +1,336 @@
+"""A round of many clients that share their weights where they can and take turns where not.
+
+For models bound by arithmetic, such as recurrent ones: stacking clients' weights, as
+`fedpersonal.client.stacked` does, gains nothing there, but one product over the examples of many
+clients does. A phase in which clients differ in rows of lookup tables alone (FedRecon's
+reconstruction of embeddings, FedPerC's training) runs on all of them together; in the others
+clients take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
+from fedpersonal.client.optimizer import client_optimizer
+from fedpersonal.client.pooled_batches import (
+    Pool,
+    choose_rows,
+    chunk_end,
+    fetch_pool_rows,
+    longest_first,
+    pool_examples,
+    predict_examples,
+    predict_pool,
+    rows_of_batches,
+    without_client_axis,
+    zero_sums,
+)
+from fedpersonal.client.schedule import schedule_phase
+from fedpersonal.client.stacked import (
+    ClientOutput,
+    client_output,
+    moving_names,
+    run_phase,
+    split_values,
+)
+from fedpersonal.client.values import ClientValues, Examples, Kept, starting_values
+from fedpersonal.model.partition import PartitionedModel, Values
+
+PACKINGS = ("stacked", "pooled")
+
+
+def train_in_turn(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    global_values: Values,
+    examples: Examples,
+    seed: tf.Tensor,
+    summarize: Callable[[Examples, ClientOutput], Any],
+    kept: Kept | None = None,
+) -> tuple[Any, Values]:
+    """Does the work of `train_clients` without stacking clients' weights.
+
+    Args:
+        model: The partitioned model.
+        algorithm: The phases.
+        global_values: Global variable's name to the value that the server broadcast.
+        examples: The clients' examples; clients without any come last.
+        seed: int32 of shape (2,), from which local variables start.
+        summarize: Maps one client's examples and output to a structure of tensors.
+        kept: Local variables that the clients have kept, where the algorithm has them do so.
+
+    Returns:
+        The sum of these structures over clients; and, where they are kept, local variable's name
+        to (C, ...) after the round.
+    """
+    start = values = starting_values(model, global_values, examples, seed, kept)
+    phases = list(algorithm.phases)
+    while len(phases) > 1 and shares_weights(model, phases[0], values):
+        values = _run_pooled(model, phases.pop(0), values, examples)
+    if len(phases) == 1 and shares_weights(model, phases[0], values):
+        values, sums, num_examples = run_pooled_phase(
+            model, phases[0], values, examples, with_metrics=True
+        )
+        output = client_output(model, algorithm, start, values, examples, sums, num_examples)
+        return summarize(examples, output), output.local_values if algorithm.keeps else {}
+
+    def client_summary(client: tf.Tensor) -> Any:
+        own_examples, own_values = _only(client, examples, values)
+        _, own_start = _only(client, examples, start)
+        for phase in phases[:-1]:
+            own_values = _run_pooled(model, phase, own_values, own_examples)
+        own_values, sums, num_examples = run_pooled_phase(
+            model, phases[-1], own_values, own_examples, with_metrics=True
+        )
+        output = client_output(
+            model, algorithm, own_start, own_values, own_examples, sums, num_examples
+        )
+        local_values = output.local_values if algorithm.keeps else {}
+        return summarize(own_examples, output), {k: v[0] for k, v in local_values.items()}
+
+    summary = tf.function(client_summary, autograph=False).get_concrete_function(
+        tf.TensorSpec([], tf.int32)
+    )
+    total_spec, local_spec = summary.structured_outputs
+    zeros = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), total_spec)
+    num_clients = tf.shape(examples.mask)[0]
+    arrays = {
+        name: tf.TensorArray(spec.dtype, num_clients, element_shape=spec.shape)
+        for name, spec in local_spec.items()
+    }
+    present = tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, [1, 2]), tf.int32))
+
+    def add_client(client: tf.Tensor, total: Any, arrays: Any):
+        own_total, own_local = summary(client)
+        arrays = {name: array.write(client, own_local[name]) for name, array in arrays.items()}
+        return client + 1, tf.nest.map_structure(tf.add, total, own_total), arrays
+
+    _, total, arrays = tf.while_loop(
+        lambda client, *_: client < present, add_client, (0, zeros, arrays), parallel_iterations=1
+    )
+    # Clients that fill up the stack have none; nobody reads theirs.
+    return total, {name: array.stack() for name, array in arrays.items()}
+
+
+def evaluate_in_turn(
+    model: PartitionedModel,
+    phases: tuple[Phase, ...],
+    global_values: Values,
+    support: Examples,
+    query: Examples,
+    seed: tf.Tensor,
+    *,
+    with_before: bool,
+    kept: Kept | None = None,
+    with_predictions: bool = False,
+) -> tuple[dict[str, tf.Tensor] | None, dict[str, tf.Tensor], tf.Tensor | None]:
+    """Predicts each client's query set after, and if asked before, it is personalised.
+
+    A client is personalised by the local variables that it has kept, if any are given, and then by
+    phases on its support set.
+
+    Returns:
+        Metric name, and `loss`, to float32 (C, 2), before (or None) and after; and predictions
+        after, float32 (C, N, B), where asked for, else None.
+    """
+    values = starting_values(model, global_values, support, seed)
+    before = None
+    if with_before:
+        before, predictions = _predict_after(
+            model, (), values, support, query, with_predictions=with_predictions
+        )
+        if not phases and kept is None:
+            return before, before, predictions
+    if kept is not None:
+        values = starting_values(model, global_values, support, seed, kept)
+    after, predictions = _predict_after(
+        model, phases, values, support, query, with_predictions=with_predictions
+    )
+    return before, after, predictions
+
+
+def _predict_after(
+    model: PartitionedModel,
+    phases: tuple[Phase, ...],
+    values: ClientValues,
+    support: Examples,
+    query: Examples,
+    *,
+    with_predictions: bool,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+    """Predicts the query sets after phases on the support sets."""
+    rest = list(phases)
+    while rest and shares_weights(model, rest[0], values):
+        values = _run_pooled(model, rest.pop(0), values, support)
+    if not rest and set(values.own) <= set(model.tables):
+        return predict_examples(model, values, query, with_predictions=with_predictions)
+
+    def predict_client(client: tf.Tensor) -> Any:
+        own_support, own_values = _only(client, support, values)
+        for phase in rest:
+            own_values = _run_pooled(model, phase, own_values, own_support)
+        own_query, _ = _only(client, query, values)
+        sums, predictions = predict_examples(
+            model, own_values, own_query, with_predictions=with_predictions
+        )
+        return {k: v[0] for k, v in sums.items()}, predictions[0] if with_predictions else ()
+
+    sums, predictions = tf.map_fn(
+        predict_client,
+        tf.range(tf.shape(support.mask)[0]),
+        fn_output_signature=(
+            {k: tf.TensorSpec([2], tf.float32) for k in zero_sums(model, 1)},
+            tf.TensorSpec(query.mask.shape[1:], tf.float32) if with_predictions else (),
+        ),
+        parallel_iterations=1,
+    )
+    return sums, predictions if with_predictions else None
+
+
+def shares_weights(model: PartitionedModel, phase: Phase, values: ClientValues) -> bool:
+    """Tells whether clients differ in rows of lookup tables alone, during and after a phase."""
+    own = {*values.own, *moving_names(model, phase)}
+    return isinstance(phase, GradientPhase) and own <= set(model.tables)
+
+
+def run_pooled_phase(
+    model: PartitionedModel,
+    phase: GradientPhase,
+    values: ClientValues,
+    examples: Examples,
+    *,
+    with_metrics: bool,
+) -> tuple[ClientValues, dict[str, tf.Tensor], tf.Tensor]:
+    """Does the work of `run_gradient_phase` on the pooled examples of clients that share weights.
+
+    A single client shares all of its weights with itself, whichever they are.
+    """
+    frozen, moving_values = split_values(model, phase, values, examples)
+    moving = list(moving_values)
+    optimizer = client_optimizer(phase, moving_values, model)
+    pool = pool_examples(model, examples)
+    batches, active, num_examples = schedule_phase(phase, examples)
+    zeros = zero_sums(model, pool.num_clients) if with_metrics else {}
+
+    def step_clients(step, moved, state, sums):
+        rows = rows_of_batches(examples, batches[step], active[step])
+        rows = longest_first(model, pool, rows)
+        totals = tf.math.unsorted_segment_sum(
+            tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
+        )
+        current = ClientValues(frozen.shared, {**frozen.own, **moved})
+        take_step = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
+        stepped, gradients, places, batch_sums = take_step(
+            model, current, moving, pool, rows, totals, with_metrics
+        )
+        moved, state = optimizer.next(state, moved, stepped, gradients, places, active[step])
+        return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
+
+    _, moved, _, sums = tf.while_loop(
+        lambda step, *_: step < tf.shape(active)[0],
+        step_clients,
+        (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
+        parallel_iterations=1,
+    )
+    return ClientValues(values.shared, {**frozen.own, **moved}), sums, num_examples
+
+
+def _run_pooled(
+    model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
+) -> ClientValues:
+    if isinstance(phase, GradientPhase):
+        return run_pooled_phase(model, phase, values, examples, with_metrics=False)[0]
+    return run_phase(model, phase, values, examples)
+
+
+def _only(
+    client: tf.Tensor, examples: Examples, values: ClientValues
+) -> tuple[Examples, ClientValues]:
+    """Returns one client of a stack, as a stack of one."""
+
+    def take(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tensor, [client])
+
+    own = {name: take(value) for name, value in values.own.items()}
+    return tf.nest.map_structure(take, examples), ClientValues(values.shared, own)
+
+
+def _whole_gradient(model, values, moving, pool, rows, totals, with_metrics):
+    """Differentiates every client's mean loss over its rows.
+
+    Returns:
+        Moving variable's name to value, of tables the rows fetched; the same of gradients; table's
+        name to where these rows stand among all clients'; and metric sums.
+    """
+    chosen = choose_rows(model, pool, rows)
+    fetched, places = fetch_pool_rows(model, values, chosen)
+    dense = {k: v for k, v in values.own.items() if k in moving and k not in model.tables}
+    variables = {**dense, **{k: v for k, v in fetched.items() if k in moving}}
+    with tf.GradientTape() as tape:
+        tape.watch(variables)
+        own = {**values.own, **{k: variables[k] for k in dense}}
+        outcome = predict_pool(
+            model,
+            without_client_axis(model, ClientValues(values.shared, own)),
+            {k: variables.get(k, v) for k, v in fetched.items()},
+            chosen,
+            training=True,
+            with_metrics=with_metrics,
+        )
+        # Clients share no moving variable here, so the sum's gradient is each client's own.
+        total = tf.reduce_sum(
+            tf.math.divide_no_nan(outcome.losses, tf.gather(totals, chosen.clients))
+        )
+    gradients = tape.gradient(total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return variables, gradients, {k: places[k] for k in variables if k in places}, outcome.sums
+
+
+def _chunked_gradient(model, values, moving, pool: Pool, rows, totals, with_metrics):
+    """Does the same for many clients, chunk by chunk; all that moves are tables."""
+
+    def arrays(dtype):
+        return {
+            name: tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False) for name in moving
+        }
+
+    def add_chunk(chunk, start, stepped, gradients, places, sums):
+        end = chunk_end(model, pool, rows, start)
+        *parts, chunk_sums = _whole_gradient(
+            model, values, moving, pool, rows[start:end], totals, with_metrics
+        )
+        written = [
+            {name: array[name].write(chunk, part[name]) for name in moving}
+            for array, part in zip((stepped, gradients, places), parts)
+        ]
+        return (chunk + 1, end, *written, {k: sums[k] + chunk_sums[k] for k in sums})
+
+    *_, stepped, gradients, places, sums = tf.while_loop(
+        lambda chunk, start, *_: start < tf.size(rows),
+        add_chunk,
+        (
+            0,
+            0,
+            arrays(tf.float32),
+            arrays(tf.float32),
+            arrays(tf.int32),
+            zero_sums(model, pool.num_clients) if with_metrics else {},
+        ),
+        parallel_iterations=1,
+    )
+
+    def joined(array, shape):
+        return {name: tf.ensure_shape(array[name].concat(), shape(name)) for name in moving}
+
+    def row_shape(name):
+        return [None, *values.own[name].shape[2:]]
+
+    return (
+        joined(stepped, row_shape),
+        joined(gradients, row_shape),
+        joined(places, lambda _: [None]),
+        sums,
+    )

@@ -1,0 +1,272 @@
+"""Examples of many clients in one batch.
+
+Where clients differ in nothing but rows of lookup tables, each example can fetch the rows of its
+own client, and one matrix product serves them all. Only real examples are computed, the longest
+sequences first, so that each chunk of them can be cut to its longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from fedpersonal.client.batches import example_values
+from fedpersonal.client.values import ClientValues, Examples, count_clients
+from fedpersonal.model.partition import PartitionedModel, Values
+
+# Examples computed at once: more are hardly faster and take more memory.
+CHUNK = 64
+
+
+class Pool(NamedTuple):
+    """All examples of `C` clients, flat: an example a row, padding among them.
+
+    Attributes:
+        features: Input name to (E, ...).
+        labels: (E, ...).
+        weights: float32 (E,): as how many an example counts, 0 for padding.
+        lengths: int32 (E,): how long its sequence is, where sequences may be cut; else 0.
+        clients: int32 (E,): whose it is.
+        positions: Lookup table's variable name to int32 (E, ...): where in its client's touched
+            rows each id stands.
+        num_clients: C.
+    """
+
+    features: dict[str, tf.Tensor]
+    labels: tf.Tensor
+    weights: tf.Tensor
+    lengths: tf.Tensor
+    clients: tf.Tensor
+    positions: dict[str, tf.Tensor]
+    num_clients: Any
+
+
+class RowOutcome(NamedTuple):
+    """What the model says of `M` chosen examples.
+
+    Attributes:
+        predictions: (M, ...).
+        losses: float32 (M,).
+        sums: Metric name, and `loss`, to float32 (C, 2): each client's sums of values and weights;
+            empty where metrics were not asked for.
+    """
+
+    predictions: tf.Tensor
+    losses: tf.Tensor
+    sums: dict[str, tf.Tensor]
+
+
+def pool_examples(model: PartitionedModel, examples: Examples) -> Pool:
+    """Flattens the examples of a stack of clients."""
+
+    def flat(tensor: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(tensor, tf.concat([[-1], tf.shape(tensor)[3:]], 0))
+
+    features = {k: flat(v) for k, v in examples.features.items()}
+    labels, mask = flat(examples.labels), flat(examples.mask)
+    clients = count_clients(examples)
+    lengths = tf.zeros_like(mask, tf.int32)
+    if model.sequence_length is not None:
+        lengths = tf.cast(model.sequence_length(features, labels), tf.int32)
+    return Pool(
+        features=features,
+        labels=labels,
+        weights=tf.where(mask > 0, model.example_weights(labels), 0.0),
+        lengths=lengths,
+        clients=tf.repeat(tf.range(clients), tf.size(examples.mask[0])),
+        positions={k: flat(v) for k, v in examples.positions.items()},
+        num_clients=clients,
+    )
+
+
+def rows_of_batches(examples: Examples, batches: tf.Tensor, active: tf.Tensor) -> tf.Tensor:
+    """Returns the rows, in the pool, of the real examples of the active clients' batches."""
+    mask = tf.gather(examples.mask, batches, batch_dims=1) * active[:, tf.newaxis]
+    found = tf.cast(tf.where(mask > 0), tf.int32)
+    client, slot = found[:, 0], found[:, 1]
+    shape = tf.shape(examples.mask)
+    return (client * shape[1] + tf.gather(batches, client)) * shape[2] + slot
+
+
+def longest_first(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> tf.Tensor:
+    """Orders rows of a pool for cutting, where sequences may be cut."""
+    if model.sequence_length is None:
+        return rows
+    return tf.gather(rows, tf.argsort(tf.gather(pool.lengths, rows), direction="DESCENDING"))
+
+
+def choose_rows(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> Pool:
+    """Returns a pool of some rows, cut to the longest of them where the model allows."""
+    chosen = tf.nest.map_structure(
+        lambda column: tf.gather(column, rows), pool._replace(num_clients=())
+    )._replace(num_clients=pool.num_clients)
+    if model.sequence_length is None:
+        return chosen
+    length = tf.maximum(tf.reduce_max(chosen.lengths), 1)
+
+    def cut(column: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+        is_sequence = spec.shape.rank > 1 and spec.shape[1] is None
+        return column[:, :length] if is_sequence else column
+
+    return chosen._replace(
+        features={k: cut(v, model.input_spec[k]) for k, v in chosen.features.items()},
+        labels=cut(chosen.labels, model.label_spec),
+        positions={
+            k: cut(v, model.input_spec[model.tables[k]]) for k, v in chosen.positions.items()
+        },
+    )
+
+
+def fetch_pool_rows(
+    model: PartitionedModel, values: ClientValues, pool: Pool
+) -> tuple[Values, dict[str, tf.Tensor]]:
+    """Fetches the row of every id of every lookup.
+
+    Returns:
+        Table name to (T, ...) rows, an id each; and, of tables of which clients have their own
+        rows (C, R, ...), to int32 (T,): where each stands among all clients' rows, in (C * R).
+    """
+    rows, places = {}, {}
+    for name, feature in model.tables.items():
+        if name in values.own:
+            table, position = values.own[name], pool.positions[name]
+            owner = tf.reshape(pool.clients, [-1] + [1] * (position.shape.rank - 1))
+            places[name] = tf.reshape(owner * tf.shape(table)[1] + position, [-1])
+            flat = tf.reshape(table, tf.concat([[-1], tf.shape(table)[2:]], 0))
+            rows[name] = tf.gather(flat, places[name])
+        else:
+            rows[name] = tf.gather(values.shared[name], tf.reshape(pool.features[feature], [-1]))
+    return rows, places
+
+
+def predict_pool(
+    model: PartitionedModel,
+    values: Values,
+    rows: Values,
+    pool: Pool,
+    *,
+    training: bool,
+    with_metrics: bool,
+) -> RowOutcome:
+    """Applies the model to all examples of a pool at once.
+
+    Args:
+        model: The partitioned model.
+        values: Variable name to the value that all clients share; of tables `rows` are used.
+        rows: Table name to the rows of the pool's ids.
+        pool: The examples.
+        training: Keras' training flag.
+        with_metrics: Whether to sum metrics.
+    """
+    features = dict(pool.features)
+    for feature in set(model.tables.values()):
+        ids = features[feature]
+        counted = tf.reshape(tf.range(tf.size(ids)), tf.shape(ids))
+        features[feature] = tf.cast(counted, ids.dtype)
+    output, added = model.predict({**values, **rows}, features, training=training)
+    predictions = model.as_labels(output)
+    losses = model.example_losses(pool.labels, predictions)
+    for extra in added:
+        if extra.shape.rank != 1 and pool.num_clients != 1:
+            raise ValueError(
+                "pooled execution needs one value an example from add_loss, not one a batch of "
+                f"shape {extra.shape}: several clients share the batch. Use stacked execution."
+            )
+        losses += pool.weights * extra
+    if not with_metrics:
+        return RowOutcome(predictions, losses, {})
+    pairs = {
+        "loss": tf.stack([losses, pool.weights], axis=-1),
+        **example_values(model, pool.labels, predictions),
+    }
+    sums = {
+        name: tf.math.unsorted_segment_sum(pair, pool.clients, pool.num_clients)
+        for name, pair in pairs.items()
+    }
+    return RowOutcome(predictions, losses, sums)
+
+
+def chunk_end(model: PartitionedModel, pool: Pool, rows: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+    """Returns where a chunk of rows, longest first, ends that begins at `start`."""
+    if model.chunk_places is None:
+        return start + CHUNK
+    longest = tf.maximum(tf.gather(pool.lengths, rows[start]), 1)
+    return start + tf.clip_by_value(model.chunk_places // longest, 1, CHUNK)
+
+
+def sum_over_chunks(
+    model: PartitionedModel,
+    pool: Pool,
+    rows: tf.Tensor,
+    chunk_sums: Callable[[tf.Tensor], Any],
+    zeros: Any,
+) -> Any:
+    """Sums what `chunk_sums` returns of each chunk of rows; `zeros` is of its structure."""
+
+    def add_chunk(start: tf.Tensor, total: Any):
+        end = chunk_end(model, pool, rows, start)
+        return end, tf.nest.map_structure(tf.add, total, chunk_sums(rows[start:end]))
+
+    _, total = tf.while_loop(
+        lambda start, _: start < tf.size(rows), add_chunk, (0, zeros), parallel_iterations=1
+    )
+    return total
+
+
+def zero_sums(model: PartitionedModel, num_clients: Any) -> dict[str, tf.Tensor]:
+    """Returns metric sums of nothing."""
+    names = ["loss", *(metric.name for metric in model.metrics)]
+    return {name: tf.zeros([num_clients, 2]) for name in names}
+
+
+def predict_examples(
+    model: PartitionedModel,
+    values: ClientValues,
+    examples: Examples,
+    *,
+    with_predictions: bool = False,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+    """Predicts all examples of all clients.
+
+    Args:
+        model: The partitioned model.
+        values: The clients' values. With several clients, only tables may be among their own.
+        examples: Their examples.
+        with_predictions: Whether to return predictions, which must be one number an example.
+
+    Returns:
+        Metric name, and `loss`, to float32 (C, 2), sums of values and of weights; and the
+        predictions, float32 (C, N, B), or None.
+    """
+    pool = pool_examples(model, examples)
+    is_real = tf.reshape(examples.mask, [-1]) > 0
+    rows = longest_first(model, pool, tf.cast(tf.where(is_real)[:, 0], tf.int32))
+    dense = without_client_axis(model, values)
+
+    def chunk_sums(chunk: tf.Tensor) -> Any:
+        chosen = choose_rows(model, pool, chunk)
+        fetched, _ = fetch_pool_rows(model, values, chosen)
+        outcome = predict_pool(model, dense, fetched, chosen, training=False, with_metrics=True)
+        if not with_predictions:
+            return outcome.sums, ()
+        at = chunk[:, tf.newaxis]
+        return outcome.sums, tf.scatter_nd(at, outcome.predictions, [tf.size(is_real)])
+
+    nothing = tf.zeros([tf.size(is_real)]) if with_predictions else ()
+    zeros = zero_sums(model, pool.num_clients), nothing
+    sums, predictions = sum_over_chunks(model, pool, rows, chunk_sums, zeros)
+    if not with_predictions:
+        return sums, None
+    return sums, tf.reshape(predictions, tf.shape(examples.mask))
+
+
+def without_client_axis(model: PartitionedModel, values: ClientValues) -> Values:
+    """Returns the values of all variables but tables; own ones must be a single client's."""
+    own = {k: v for k, v in values.own.items() if k not in model.tables}
+    for name, value in own.items():
+        if value.shape[0] != 1:
+            raise ValueError(f"clients cannot be pooled: each has a {name!r} of its own.")
+    shared = {k: v for k, v in values.shared.items() if k not in model.tables and k not in own}
+    return {**shared, **{k: v[0] for k, v in own.items()}}

@@ -1,0 +1,174 @@
+"""Exact reconstruction of local variables, for models linear in them.
+
+With the global variables frozen, such a model predicts `A l + b` on a client's examples. The local
+variables that minimise `|A l + b - y|^2 + l2 |l|^2` then have a closed form, which takes the place
+of the paper's gradient steps (Singhal et al., section 4 leaves the algorithm R open).
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from fedpersonal.algorithm import RidgePhase
+from fedpersonal.client.values import ClientValues, Examples
+from fedpersonal.model.lookups import count_ids, fetch_rows
+from fedpersonal.model.partition import PartitionedModel, Values
+
+
+def solve_local_values(
+    model: PartitionedModel,
+    phase: RidgePhase,
+    values: ClientValues,
+    examples: Examples,
+    mask: tf.Tensor,
+) -> Values:
+    """Solves every client's least-squares problem.
+
+    Args:
+        model: A model whose output is one number an example and linear in its local variables.
+        phase: The weight of the squared norm.
+        values: The clients' values; the local ones give shapes only.
+        examples: The examples of `C` clients.
+        mask: float32 (C, N, B), 1 for the examples to fit.
+
+    Returns:
+        Local variable's name to the solution, (C, ...).
+    """
+    clients = tf.shape(mask)[0]
+    num_examples = tf.size(mask[0])
+    local = {v.name: values.own[v.name] for v in model.local_variables}
+
+    def flat(tensor: tf.Tensor) -> tf.Tensor:
+        """(C, N, B, ...) to (C, N * B, ...)."""
+        return tf.reshape(tensor, tf.concat([[clients, num_examples], tf.shape(tensor)[3:]], 0))
+
+    def one_each(tensor: tf.Tensor) -> tf.Tensor:
+        """(C, N, B, ...) to (C * N * B, 1, ...): a batch of one for every example."""
+        return tf.reshape(tensor, tf.concat([[clients * num_examples, 1], tf.shape(tensor)[3:]], 0))
+
+    def for_each_example(value: tf.Tensor) -> tf.Tensor:
+        """(C, ...) to (C * N * B, ...)."""
+        return tf.repeat(value, num_examples, axis=0)
+
+    features = {k: one_each(v) for k, v in examples.features.items()}
+    counted = {k: v[0] for k, v in count_ids(model, features).items()}
+    features = {k: v for k, v in features.items() if k not in counted}
+    own = {
+        k: for_each_example(v)
+        for k, v in values.own.items()
+        if k not in local and k not in model.tables
+    }
+    rows = fetch_rows(
+        model,
+        values.shared,
+        values.own,
+        {k: flat(v) for k, v in examples.features.items()},
+        {k: flat(v) for k, v in examples.positions.items()},
+    )
+    for name, fetched in rows.items():
+        shape = tf.concat([[clients * num_examples, -1], tf.shape(fetched)[2:]], 0)
+        own[name] = tf.reshape(fetched, shape)
+    shared = {k: v for k, v in values.shared.items() if k not in own}
+
+    def example_output(element) -> tf.Tensor:
+        own_values, local_values, inputs = element
+        output, _ = model.predict(
+            {**shared, **own_values, **local_values}, {**inputs, **counted}, training=False
+        )
+        return tf.squeeze(output)
+
+    zeros = {k: tf.zeros_like(for_each_example(v)) for k, v in local.items()}
+    with tf.GradientTape() as tape:
+        tape.watch(zeros)
+        offsets = tf.vectorized_map(example_output, (own, zeros, features))
+    slopes = tape.gradient(offsets, zeros, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+    sizes = [v.size for v in model.local_variables]
+    design = tf.concat(
+        [
+            tf.reshape(slopes[v.name], [clients, num_examples, v.size])
+            for v in model.local_variables
+        ],
+        axis=-1,
+    )
+    # Not a product with the mask: what padding predicts may be anything, even NaN.
+    fitted = tf.reshape(mask, [clients, num_examples, 1]) > 0
+    design = tf.where(fitted, design, 0.0)
+    residuals = tf.reshape(examples.labels, tf.shape(fitted)) - tf.reshape(
+        offsets, tf.shape(fitted)
+    )
+    residuals = tf.where(fitted, residuals, 0.0)
+    penalty = tf.concat(
+        [
+            tf.fill([size], phase.bias_l2 if size == 1 and phase.bias_l2 is not None else phase.l2)
+            for size in sizes
+        ],
+        axis=0,
+    )
+    normal = tf.matmul(design, design, transpose_a=True) + tf.linalg.diag(penalty)
+    moments = tf.matmul(design, residuals, transpose_a=True)
+    solution = tf.linalg.cholesky_solve(tf.linalg.cholesky(normal), moments)
+    parts = tf.split(solution[..., 0], sizes, axis=-1)
+    return {
+        v.name: tf.reshape(part, tf.concat([[clients], v.shape], 0))
+        for v, part in zip(model.local_variables, parts)
+    }
+
+
+def check_linear(model: PartitionedModel) -> None:
+    """Checks numerically that one example's output is a number, linear in the local variables.
+
+    Raises:
+        ValueError: If it is not, or there is no local variable to solve for.
+    """
+    if not model.local_variables:
+        raise ValueError("ridge reconstruction needs local variables; the model has none.")
+    local_tables = sorted(set(model.tables) - set(model.global_tables))
+    if local_tables:
+        raise ValueError(f"ridge reconstruction cannot solve for local lookups {local_tables}.")
+
+    @tf.function
+    def second_differences():
+        seed = tf.constant([0, 0])
+        features = {}
+        for name, spec in model.input_spec.items():
+            shape = [1] + [d or 1 for d in spec.shape[1:]]
+            if spec.dtype.is_floating:
+                # Zeros would hide whatever the local variables are multiplied with.
+                features[name] = tf.random.stateless_normal(shape, seed, dtype=spec.dtype)
+            else:
+                features[name] = tf.zeros(shape, spec.dtype)
+        global_values = {
+            v.name: tf.random.stateless_normal(v.shape, seed + i)
+            for i, v in enumerate(model.global_variables)
+        }
+        one, other = (
+            {
+                v.name: tf.random.stateless_normal(v.shape, seed + 1000 * k + i)
+                for i, v in enumerate(model.local_variables)
+            }
+            for k in (1, 2)
+        )
+
+        def output(first, second):
+            local = {k: first * one[k] + second * other[k] for k in one}
+            return model.predict({**global_values, **local}, features, training=False)[0]
+
+        origin, corner = output(0.0, 0.0), output(1.0, 0.0)
+        # The first is blind to one side of a kink, such as relu's, the second to odd functions.
+        additive = output(1.0, 1.0) - corner - output(0.0, 1.0) + origin
+        symmetric = corner + output(-1.0, 0.0) - 2.0 * origin
+        return tf.stack([additive, symmetric]), tf.stack([origin, corner])
+
+    differences, outputs = (t.numpy() for t in second_differences())
+    if outputs[0].size != 1:
+        raise ValueError(
+            "ridge reconstruction needs one output an example; the model's output for one example "
+            f"has shape {outputs[0].shape}."
+        )
+    if abs(differences).max() > 1e-4 * (1.0 + abs(outputs).max()):
+        raise ValueError(
+            "ridge reconstruction needs a model that is linear in its local variables "
+            f"{[v.name for v in model.local_variables]}; this one is not. Use gradient "
+            "reconstruction."
+        )

@@ -1,0 +1,239 @@
+"""One client's round as one pure TensorFlow function.
+
+The function carries a leading client axis throughout: clients stacked on it take their steps
+together, and a single client is a stack of one. Where clients of different sizes meet, a step
+beyond a client's last one leaves its variables and its optimizer's state alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
+from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
+from fedpersonal.client.optimizer import client_optimizer
+from fedpersonal.client.ridge import solve_local_values
+from fedpersonal.client.schedule import schedule_phase
+from fedpersonal.client.values import (
+    ClientValues,
+    Examples,
+    Kept,
+    count_clients,
+    own_copies,
+    phase_mask,
+    starting_values,
+    where_client,
+)
+from fedpersonal.model.partition import PartitionedModel, Values
+
+
+class ClientOutput(NamedTuple):
+    """What comes of a stack of clients' round.
+
+    Attributes:
+        updates: Global variable's name to final - initial value, of shape (C, ...); of a lookup
+            table, of its touched rows: (C, R, ...).
+        weights: float32 (C,): weight in the average.
+        num_examples: float32 (C,): examples processed in the last phase.
+        metric_sums: Metric name, and `loss`, to float32 (C, 2): sums of those examples' values and
+            weights.
+        dropped: float32 (C,): 1 where the update was not finite and was set to zero.
+        local_values: Local variable's name to (C, ...), for the client alone to keep; those that
+            it started from where its update was dropped.
+    """
+
+    updates: Values
+    weights: tf.Tensor
+    num_examples: tf.Tensor
+    metric_sums: dict[str, tf.Tensor]
+    dropped: tf.Tensor
+    local_values: Values
+
+
+def train_clients(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    global_values: Values,
+    examples: Examples,
+    seed: tf.Tensor,
+    kept: Kept | None = None,
+) -> ClientOutput:
+    """Runs all phases of an algorithm on a stack of clients (FedRecon, Algorithm 1, ClientUpdate).
+
+    Args:
+        model: The partitioned model.
+        algorithm: The phases.
+        global_values: Global variable's name to the value that the server broadcast.
+        examples: The clients' examples.
+        seed: int32 of shape (2,), from which local variables start.
+        kept: Those that the clients have kept, where the algorithm has them do so.
+
+    Returns:
+        The clients' output.
+    """
+    start = values = starting_values(model, global_values, examples, seed, kept)
+    for phase in algorithm.phases[:-1]:
+        values = run_phase(model, phase, values, examples)
+    values, sums, num_examples = run_gradient_phase(
+        model, algorithm.phases[-1], values, examples, with_metrics=True
+    )
+    return client_output(model, algorithm, start, values, examples, sums, num_examples)
+
+
+def client_output(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    start: ClientValues,
+    values: ClientValues,
+    examples: Examples,
+    sums: dict[str, tf.Tensor],
+    num_examples: tf.Tensor,
+) -> ClientOutput:
+    """Makes of the values after all phases what comes of the round.
+
+    Args:
+        model: The partitioned model.
+        algorithm: Weighting and bound of updates.
+        start: The values before all phases.
+        values: The values after the last phase.
+        examples: The clients' examples.
+        sums: Metric sums of the last phase, each (C, 2).
+        num_examples: float32 (C,): examples that it processed.
+    """
+    before = own_copies(model, start.shared, examples)
+    updates = {name: values.own.get(name, before[name]) - before[name] for name in before}
+    finite = tf.reduce_all(
+        [_all_finite(u) for u in updates.values()] + [tf.math.is_finite(sums["loss"][:, 0])], axis=0
+    )
+    if algorithm.max_update_norm is not None:
+        updates = _clip(updates, algorithm.max_update_norm)
+    keep = tf.cast(finite, tf.float32)
+    # A stack may be filled up with clients that do not exist.
+    exists = tf.reduce_max(examples.mask, [1, 2])
+    weights = sums["loss"][:, 1] if algorithm.weighting == "num_examples" else exists
+    return ClientOutput(
+        updates={k: where_client(finite, u, tf.zeros_like(u)) for k, u in updates.items()},
+        weights=weights * keep,
+        num_examples=num_examples * keep,
+        metric_sums={k: tf.where(finite[:, tf.newaxis], s, 0.0) for k, s in sums.items()},
+        dropped=exists * (1.0 - keep),
+        local_values={k: where_client(finite, values.own[k], v) for k, v in start.own.items()},
+    )
+
+
+def run_phase(model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples):
+    """Runs one phase of either kind and returns the values after it."""
+    if isinstance(phase, GradientPhase):
+        return run_gradient_phase(model, phase, values, examples, with_metrics=False)[0]
+    local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
+    return ClientValues(values.shared, {**values.own, **local})
+
+
+def run_gradient_phase(
+    model: PartitionedModel,
+    phase: GradientPhase,
+    values: ClientValues,
+    examples: Examples,
+    *,
+    with_metrics: bool,
+) -> tuple[ClientValues, dict[str, tf.Tensor], tf.Tensor]:
+    """Runs the steps of a gradient phase.
+
+    Args:
+        model: The partitioned model.
+        phase: The phase.
+        values: The values before it.
+        examples: The clients' examples.
+        with_metrics: Whether to sum metrics, each batch taken before its step.
+
+    Returns:
+        The values after it, metric name to sums of shape (C, 2), and the number of examples
+        processed, float32 (C,).
+    """
+    frozen, moving_values = split_values(model, phase, values, examples)
+    optimizer = client_optimizer(phase, moving_values, model)
+    tables = [name for name in moving_values if name in model.tables]
+    batches, active, num_examples = schedule_phase(phase, examples)
+    names = ["loss"] + [m.name for m in model.metrics] if with_metrics else []
+    sums = {name: tf.zeros([count_clients(examples), 2]) for name in names}
+
+    def step_clients(step, moved, state, sums):
+        current = ClientValues(frozen.shared, {**frozen.own, **moved})
+        batch = take_batch(model, examples, batches[step], current)
+        is_active = active[step]
+        with tf.GradientTape() as tape:
+            variables = {k: batch.minis.get(k, v) for k, v in moved.items()}
+            tape.watch(variables)
+            minis = {k: variables.get(k, v) for k, v in batch.minis.items()}
+            dense = ClientValues(frozen.shared, {**frozen.own, **variables})
+            outcome = predict_batch(model, dense, batch._replace(minis=minis), training=True)
+            # Clients share no variable here, so the sum's gradient is each client's own.
+            totals = tf.reduce_sum(outcome.weights, -1)
+            shares = batch.mask * tf.math.divide_no_nan(is_active, totals)[:, tf.newaxis]
+            total = tf.reduce_sum(outcome.losses * shares)
+        gradients = tape.gradient(
+            total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        places = {name: _places(moved[name], batch.positions[name]) for name in tables}
+        moved, state = optimizer.next(state, moved, variables, gradients, places, is_active)
+        if with_metrics:
+            batch_sums = batch_metric_sums(model, batch, outcome)
+            sums = {k: sums[k] + batch_sums[k] * is_active[:, tf.newaxis] for k in sums}
+        return step + 1, moved, state, sums
+
+    _, moved, _, sums = tf.while_loop(
+        lambda step, *_: step < tf.shape(active)[0],
+        step_clients,
+        (0, optimizer.private_copies(moving_values), optimizer.initial_state, sums),
+        parallel_iterations=1,
+    )
+    return ClientValues(values.shared, {**frozen.own, **moved}), sums, num_examples
+
+
+def split_values(
+    model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
+) -> tuple[ClientValues, Values]:
+    """Splits the values into those that a phase leaves alone and those that it moves.
+
+    Returns:
+        The frozen values; and a copy for each client, (C, ...), of what moves.
+    """
+    moving = moving_names(model, phase)
+    lent = {k: v for k, v in values.shared.items() if k in moving and k not in values.own}
+    own = {**values.own, **own_copies(model, lent, examples)}
+    frozen = ClientValues(
+        {k: v for k, v in values.shared.items() if k not in own},
+        {k: v for k, v in own.items() if k not in moving},
+    )
+    return frozen, {name: own[name] for name in moving}
+
+
+def _places(tables: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Turns positions (C, T) in a client's rows into ones among all clients', of (C, R, ...)."""
+    shape = tf.shape(tables)
+    return positions + tf.range(shape[0])[:, tf.newaxis] * shape[1]
+
+
+def moving_names(model: PartitionedModel, phase: Phase) -> list[str]:
+    """Returns the names of the variables that a phase moves."""
+    if isinstance(phase.variables, str):
+        variables = {
+            "global": model.global_variables,
+            "local": model.local_variables,
+            "all": model.variables,
+        }[phase.variables]
+        return [v.name for v in variables]
+    return [v.name for v in model.variables if v.layer in phase.variables]
+
+
+def _clip(updates: Values, max_norm: float) -> Values:
+    """Scales each client's update, all variables together, down to a norm."""
+    squares = [tf.reduce_sum(tf.square(u), list(range(1, u.shape.rank))) for u in updates.values()]
+    scale = max_norm / tf.maximum(tf.sqrt(tf.add_n(squares)), max_norm)
+    return {k: u * tf.reshape(scale, [-1] + [1] * (u.shape.rank - 1)) for k, u in updates.items()}
+
+
+def _all_finite(values: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(values), axis=list(range(1, values.shape.rank)))

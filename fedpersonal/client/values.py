@@ -1,0 +1,148 @@
+"""Examples and variables of a stack of clients: everything has a leading client axis.
+
+A single client is a stack of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from fedpersonal.data.parts import is_in_part
+from fedpersonal.model.partition import PartitionedModel, Values
+
+
+class Examples(NamedTuple):
+    """Padded examples of `C` clients: `N` batches of `B` examples each.
+
+    Attributes:
+        features: Input name to tensor of shape (C, N, B, ...).
+        labels: Tensor of shape (C, N, B, ...).
+        mask: float32 of shape (C, N, B): 1 for an example, 0 for padding, which comes last.
+        rows: Lookup table's variable name to int32 (C, R): the rows that a client touches.
+        positions: Likewise to int32 (C, N, B, ...): where in `rows` each id of the input stands.
+    """
+
+    features: dict[str, tf.Tensor]
+    labels: tf.Tensor
+    mask: tf.Tensor
+    rows: dict[str, tf.Tensor]
+    positions: dict[str, tf.Tensor]
+
+
+class ClientValues(NamedTuple):
+    """Values of a model's variables for a stack of clients.
+
+    Attributes:
+        shared: Variable name to the value that all clients start from.
+        own: Variable name to values of shape (C, ...) where a client has one of its own; of a
+            lookup table only its touched rows: (C, R, ...).
+    """
+
+    shared: Values
+    own: Values
+
+
+class Kept(NamedTuple):
+    """Local variables that clients have kept since they last took part.
+
+    Attributes:
+        known: bool (C,): whether a client has kept any; if not, it starts with fresh ones.
+        values: Local variable's name to (C, ...); anything where nothing is known.
+    """
+
+    known: tf.Tensor
+    values: Values
+
+
+def over_clients(fn: Callable[[Any], Any], elements: Any) -> Any:
+    """Applies `fn` to each client's slice of `elements` and stacks the results."""
+    if tf.nest.flatten(elements)[0].shape[0] == 1:
+        alone = tf.nest.map_structure(lambda t: tf.squeeze(t, 0), elements)
+        return tf.nest.map_structure(lambda t: t[tf.newaxis], fn(alone))
+    return tf.vectorized_map(fn, elements)
+
+
+def starting_values(
+    model: PartitionedModel,
+    global_values: Values,
+    examples: Examples,
+    seed: tf.Tensor,
+    kept: Kept | None = None,
+) -> ClientValues:
+    """Joins broadcast global values with local ones: kept, or drawn by each client for itself.
+
+    A client's draw depends on the seed and on its own examples, and so on nothing of how clients
+    are executed.
+    """
+    if not model.local_variables:
+        return ClientValues(dict(global_values), {})
+    prints = _fingerprints(examples)
+    seeds = tf.stack([prints + seed[0], tf.zeros_like(prints) + seed[1]], axis=-1)
+    # Not over_clients: vectorised random draws do not exist.
+    fresh = tf.map_fn(
+        lambda own: model.initial_values(model.local_variables, own),
+        seeds,
+        fn_output_signature={
+            v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.local_variables
+        },
+    )
+    fresh = {k: tf.ensure_shape(v, [seeds.shape[0], *v.shape[1:]]) for k, v in fresh.items()}
+    if kept is not None:
+        fresh = {k: where_client(kept.known, kept.values[k], v) for k, v in fresh.items()}
+    return ClientValues(dict(global_values), fresh)
+
+
+def _fingerprints(examples: Examples) -> tf.Tensor:
+    """Returns an int32 for each client that follows from its examples, whatever their padding."""
+    total = tf.zeros([count_clients(examples)], tf.int32)
+    mask = tf.cast(examples.mask, tf.int32)
+    for column in tf.nest.flatten((examples.features, examples.labels)):
+        is_word = column.dtype.size == 4
+        bits = tf.bitcast(column, tf.int32) if is_word else tf.cast(column, tf.int32)
+        real = tf.reshape(mask, tf.concat([tf.shape(mask), [1] * (bits.shape.rank - 3)], 0))
+        total += tf.reduce_sum(bits * real, axis=list(range(1, bits.shape.rank)))
+    return total
+
+
+def own_copies(model: PartitionedModel, shared: Values, examples: Examples) -> Values:
+    """Gives every client a copy of its own of shared values; of tables, of the rows it touches."""
+    clients = count_clients(examples)
+    return {
+        name: tf.gather(value, examples.rows[name])
+        if name in model.tables
+        else tile_clients(value, clients)
+        for name, value in shared.items()
+    }
+
+
+def phase_mask(data: str, examples: Examples) -> tf.Tensor:
+    """Returns the examples' mask with the batches outside of `data` masked out, (C, N, B)."""
+    if data == "all":
+        return examples.mask
+    index = tf.range(tf.shape(examples.mask)[1])[tf.newaxis]
+    chosen = is_in_part(data, index, count_client_batches(examples)[:, tf.newaxis])
+    return examples.mask * tf.cast(chosen, tf.float32)[..., tf.newaxis]
+
+
+def count_client_batches(examples: Examples) -> tf.Tensor:
+    """Returns how many batches each client has, int32 (C,)."""
+    return tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, -1), tf.int32), -1)
+
+
+def tile_clients(value: tf.Tensor, clients: Any) -> tf.Tensor:
+    """Repeats a value for every client: (...) to (clients, ...)."""
+    return tf.tile(value[tf.newaxis], [clients] + [1] * value.shape.rank)
+
+
+def count_clients(examples: Examples) -> Any:
+    """Returns the number of clients in a stack, as a plain number where it is known."""
+    return examples.mask.shape[0] or tf.shape(examples.mask)[0]
+
+
+def where_client(condition: tf.Tensor, chosen: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Selects whole clients: `condition` is bool (C,), the others (C, ...)."""
+    shape = tf.concat([tf.shape(condition), tf.ones([chosen.shape.rank - 1], tf.int32)], 0)
+    return tf.where(tf.reshape(condition, shape), chosen, other)

@@ -1,0 +1,84 @@
+"""Clients of unequal sizes as rectangular arrays of batches, with a mask of what is real."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedpersonal.data.checks import check_count
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PaddedBatches:
+    """The batches of some clients; where `mask` is 0 the other arrays hold zeros (or "").
+
+    Attributes:
+        features: Columns by name, each (clients, num_batches, batch_size, ...).
+        labels: (clients, num_batches, batch_size, ...).
+        mask: (clients, num_batches, batch_size) float32: 1 for an example, 0 for padding.
+    """
+
+    features: Mapping[str, np.ndarray]
+    labels: np.ndarray
+    mask: np.ndarray
+
+
+def pad_batches(
+    dataset: ClientDataset,
+    client_indices: Sequence[int] | np.ndarray,
+    *,
+    batch_size: int,
+    num_batches: int | None = None,
+) -> PaddedBatches:
+    """Cuts each client's examples, in order, into batches and pads all clients alike.
+
+    Args:
+        dataset: Where the clients are.
+        client_indices: (clients,) integers in [0, dataset.num_clients), repeats allowed.
+        batch_size: Examples in a batch; a client's last batch may hold fewer.
+        num_batches: Batches for every client, or None for the most that one of these clients
+            needs (at least 1, so that the arrays are never empty of batches).
+
+    Returns:
+        The padded batches, clients in the order of `client_indices`.
+
+    Raises:
+        UserError: If an index names no client, an option is below 1, or a client's examples
+            do not fit into `num_batches`.
+    """
+    batch_size = check_count("batch_size", batch_size, minimum=1)
+    clients = dataset.check_client_indices(client_indices)
+    starts = dataset.offsets[clients]
+    counts = dataset.offsets[clients + 1] - starts
+    needed = max(1, -(-int(counts.max(initial=0)) // batch_size))
+    if num_batches is None:
+        num_batches = needed
+    elif check_count("num_batches", num_batches, minimum=1) < needed:
+        largest = counts.argmax()
+        raise UserError(
+            f"num_batches={num_batches} of {batch_size} are too few for client"
+            f" {dataset.client_ids[clients[largest]]!r} with {counts[largest]} examples:"
+            f" it needs {needed}"
+        )
+
+    positions = np.arange(num_batches * batch_size)
+    real = positions < counts[:, None]
+    rows = (starts[:, None] + positions)[real]
+    shape = (clients.size, num_batches, batch_size)
+
+    def pad(column: np.ndarray) -> np.ndarray:
+        padded = np.zeros(real.shape + column.shape[1:], column.dtype)
+        if column.dtype == object:
+            padded.fill("")  # An object column holds text, and 0 is no text.
+        padded[real] = column[rows]
+        return padded.reshape(shape + column.shape[1:])
+
+    return PaddedBatches(
+        features={name: pad(column) for name, column in dataset.features.items()},
+        labels=pad(dataset.labels),
+        mask=real.astype(np.float32).reshape(shape),
+    )

@@ -1,0 +1,54 @@
+"""A table with a column of clients as examples by client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
+
+
+def clients_from_table(
+    table: pd.DataFrame,
+    *,
+    client_column: str,
+    features: Mapping[str, str | Sequence[str]],
+    label_column: str,
+) -> ClientDataset:
+    """Groups a table's rows by client; within a client they keep their order.
+
+    Args:
+        table: A row an example.
+        client_column: The column of the clients' names.
+        features: Name of each input of the model to a column, which gives an array of shape
+            (num_examples,), or to several, which give (num_examples, columns).
+        label_column: The column of labels.
+
+    Returns:
+        The clients, ordered by name.
+
+    Raises:
+        UserError: If a column is missing, or a client's name is.
+    """
+    wanted = {client_column, label_column}
+    for columns in features.values():
+        wanted |= {columns} if isinstance(columns, str) else set(columns)
+    missing = sorted(wanted - set(table.columns))
+    if missing:
+        raise UserError(f"the table has no column {missing[0]!r}; it has {list(table.columns)}")
+    if table[client_column].isna().any():
+        raise UserError(f"row {int(table[client_column].isna().argmax()) + 1} names no client")
+    table = table.sort_values(client_column, kind="stable")
+    client_ids, counts = np.unique(table[client_column], return_counts=True)
+    return ClientDataset(
+        client_ids=client_ids.astype(object),
+        offsets=np.append(0, np.cumsum(counts)),
+        features={
+            name: table[columns if isinstance(columns, str) else list(columns)].to_numpy()
+            for name, columns in features.items()
+        },
+        labels=table[label_column].to_numpy(),
+    )

@@ -1,0 +1,48 @@
+"""The few examples that clients draw for one round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpersonal.data.checks import check_count
+from fedpersonal.data.client_dataset import ClientDataset
+
+
+def draw_examples(
+    dataset: ClientDataset,
+    client_indices: Sequence[int] | np.ndarray,
+    *,
+    count: int,
+    seed: Sequence[int],
+) -> ClientDataset:
+    """Draws examples of some clients, in random order and without repeats.
+
+    Args:
+        dataset: All clients' examples.
+        client_indices: (n,) distinct integers in [0, num_clients).
+        count: How many a client draws, >= 1; one who has fewer takes all.
+        seed: Whole numbers >= 0. A client's draw depends on them and on its index alone.
+
+    Returns:
+        A dataset of these clients, in this order.
+
+    Raises:
+        UserError: If an option is out of range, or an index names no client.
+    """
+    check_count("count", count, minimum=1)
+    indices = dataset.check_client_indices(client_indices)
+    chosen = []
+    for index in indices:
+        rng = np.random.default_rng([*seed, int(index)])
+        size = int(dataset.counts[index])
+        drawn = rng.choice(size, min(count, size), replace=False)
+        chosen.append(dataset.offsets[index] + drawn)
+    rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
+    return ClientDataset(
+        client_ids=dataset.client_ids[indices],
+        offsets=np.concatenate([[0], np.cumsum([len(c) for c in chosen])]).astype(np.int64),
+        features={name: column[rows] for name, column in dataset.features.items()},
+        labels=dataset.labels[rows],
+    )

@@ -1,0 +1,74 @@
+"""The rows of a large lookup table that each client's examples touch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpersonal.data.checks import check_count
+from fedpersonal.errors import UserError
+
+_MAX_ID = np.iinfo(np.int32).max
+
+
+def touched_rows(
+    ids: np.ndarray, mask: np.ndarray, *, num_rows: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the distinct ids of each client, and where each of its examples finds its own.
+
+    With these a client looks its examples up in a table of `num_rows` rows instead of the whole:
+    `table[rows[c]][positions[c]]` equals `table[ids[c]]` wherever the mask is not 0.
+
+    Args:
+        ids: (clients, num_batches, batch_size) integers in [0, 2**31 - 1]; what stands where
+            the mask is 0 is ignored.
+        mask: The same shape, 1 or True for an example, 0 or False for padding.
+        num_rows: The number of rows kept for every client, or None for the most that one of
+            these clients touches (at least 1).
+
+    Returns:
+        rows: (clients, num_rows) int32, a client's distinct ids ascending, then 0 as padding.
+        positions: (clients, num_batches, batch_size) int32 indices into the client's rows;
+            0 where the mask is 0.
+
+    Raises:
+        UserError: If the shapes differ, an id is out of range, or a client touches more than
+            `num_rows` rows.
+    """
+    ids, real = np.asarray(ids), np.asarray(mask).astype(bool)
+    if ids.ndim != 3 or ids.dtype.kind not in "iu" or ids.shape != real.shape:
+        raise UserError(
+            "ids and mask must both have shape (clients, num_batches, batch_size), ids integers;"
+            f" got {ids.dtype} of shape {ids.shape} and a mask of shape {real.shape}"
+        )
+    num_clients, num_slots = ids.shape[0], ids.shape[1] * ids.shape[2]
+    flat_real = real.reshape(num_clients, num_slots)
+    flat_ids = np.where(real, ids, 0).reshape(num_clients, num_slots)
+    wrong = (flat_ids < 0) | (flat_ids > _MAX_ID)
+    if wrong.any():
+        raise UserError(f"ids must be in [0, {_MAX_ID}], got {flat_ids[wrong][0]}")
+
+    # Sorting id and slot as one number is several times faster than an argsort of the ids;
+    # padding sorts behind every id.
+    keys = np.where(flat_real, flat_ids.astype(np.int64), _MAX_ID + 1) * num_slots
+    keys += np.arange(num_slots)
+    keys.sort(axis=1)
+    sorted_ids, slots = np.divmod(keys, max(num_slots, 1))
+    sorted_real = sorted_ids <= _MAX_ID
+    first = sorted_real.copy()
+    first[:, 1:] &= sorted_ids[:, 1:] != sorted_ids[:, :-1]
+    touched = first.sum(axis=1)
+
+    needed = max(1, int(touched.max(initial=0)))
+    if num_rows is None:
+        num_rows = needed
+    elif check_count("num_rows", num_rows, minimum=1) < needed:
+        raise UserError(
+            f"num_rows={num_rows} is too small: the client at index {touched.argmax()}"
+            f" touches {needed} rows"
+        )
+    rows = np.zeros((num_clients, num_rows), np.int32)
+    rows[np.arange(num_rows) < touched[:, None]] = sorted_ids[first]
+    rank = np.where(sorted_real, np.cumsum(first, axis=1) - 1, 0)
+    positions = np.empty((num_clients, num_slots), np.int32)
+    np.put_along_axis(positions, slots, rank.astype(np.int32), axis=1)
+    return rows, positions.reshape(ids.shape)

@@ -1,0 +1,1 @@
+"""Evaluation of clients before and after personalisation."""

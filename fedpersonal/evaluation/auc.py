@@ -1,0 +1,47 @@
+"""How well scores rank examples of one class before those of the other."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import roc_auc_score
+
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation.column_checks import check_column, check_numbers
+
+
+def auc(
+    labels: npt.ArrayLike, scores: npt.ArrayLike, *, weights: npt.ArrayLike | None = None
+) -> float:
+    """Returns the area under the ROC curve, of all examples pooled.
+
+    It is the chance that a positive example has a higher score than a negative one, where equal
+    scores count half; nothing is binned.
+
+    Args:
+        labels: (num_examples,) of 0 and 1.
+        scores: (num_examples,) floats, such as logits.
+        weights: (num_examples,) floats, as how many each example counts; None: each as one. A
+            weight of 0 leaves an example out.
+
+    Returns:
+        The area; NaN where the examples are all of one class, or there are none.
+
+    Raises:
+        UserError: If a label is neither 0 nor 1, a score or weight is not finite, a weight is
+            negative, or they are not as many.
+    """
+    labels = check_column("labels", labels, len(scores))
+    scores = check_numbers("scores", scores, len(labels))
+    weights = np.ones(len(labels)) if weights is None else weights
+    weights = check_numbers("weights", weights, len(labels))
+    if not np.isin(labels, (0, 1)).all():
+        raise UserError("labels must be 0 or 1")
+    if (weights < 0).any():
+        raise UserError("weights must not be negative")
+    counted = weights > 0
+    if len(np.unique(labels[counted])) < 2:
+        return math.nan
+    return float(roc_auc_score(labels[counted], scores[counted], sample_weight=weights[counted]))

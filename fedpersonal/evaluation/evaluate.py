@@ -1,0 +1,407 @@
+"""Evaluation of every client, before and after its model is personalised.
+
+Reconstruction evaluation (Singhal et al., section 4.1, RECONEVAL) builds the local variables of a
+client from its support set, with the global ones frozen, and predicts its query set. Fine-tuning
+moves global variables too, in a copy that the client keeps to itself. Without phases it is the
+paper's standard evaluation: predictions with the variables as they are.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.algorithm import Phase, RidgePhase
+from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
+from fedpersonal.client.pooled import PACKINGS, evaluate_in_turn
+from fedpersonal.client.ridge import check_linear
+from fedpersonal.client.stacked import run_phase
+from fedpersonal.client.values import starting_values
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.parts import SPLITS, is_in_part
+from fedpersonal.errors import check_choice
+from fedpersonal.model.metrics import Metric, finalize
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.probing import check_rows_are_independent
+from fedpersonal.process.local_values import as_kept, private_of, private_type
+from fedpersonal.process.shards import as_examples, pack_parts, packed_type
+from fedpersonal.process.tracing import keras_computation
+
+PERCENTILES = (5, 25, 50, 75, 95)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientResults:
+    """Sums over each client's query set; clients in the order of the data set evaluated.
+
+    Attributes:
+        client_ids: (num_clients,) names.
+        num_examples: float64 (num_clients,): examples predicted.
+        before: Metric name, and `loss`, to float64 (num_clients, 2), the sums of values and of
+            weights, before personalisation; None where that was not asked for.
+        after: The same after it.
+        predictions: (num_clients, longest query set, ...) after it, padded; None where packing is
+            `pooled`, which sums them up at once unless asked for them.
+        metrics: The metrics, for their finalizers.
+    """
+
+    client_ids: np.ndarray
+    num_examples: np.ndarray
+    before: Mapping[str, np.ndarray] | None
+    after: Mapping[str, np.ndarray]
+    predictions: np.ndarray | None
+    metrics: tuple[Metric, ...]
+
+    def overall(self) -> dict[str, float]:
+        """Returns the metrics over all examples of all clients, after personalisation."""
+        return self._overall(self.after)
+
+    def overall_before(self) -> dict[str, float]:
+        """Returns the same before personalisation; nothing where that was not asked for."""
+        return {} if self.before is None else self._overall(self.before)
+
+    def _overall(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        values = finalize(self.metrics, {name: pairs.sum(0) for name, pairs in sums.items()})
+        return {name: float(value) for name, value in sorted(values.items())}
+
+    def per_client(self) -> dict[str, np.ndarray]:
+        """Returns columns, a row a client: id, examples, each metric before and after."""
+        columns = {"client": self.client_ids, "num_examples": self.num_examples.astype(np.int64)}
+        for stage, sums in (("before", self.before or {}), ("after", self.after)):
+            for name, values in finalize(self.metrics, sums).items():
+                columns[f"{name}_{stage}"] = values
+        return columns
+
+    def distribution(self) -> dict[str, Any]:
+        """Returns percentiles over clients of each metric, and the share of clients hurt.
+
+        A client is hurt when its mean loss is higher after personalisation than before. Where
+        nothing was predicted before, or nobody has examples, that share is None.
+        """
+        columns = self.per_client()
+        known = self.num_examples > 0
+        spread = {
+            name[: -len("_after")]: {
+                f"p{p}": float(v)
+                for p, v in zip(PERCENTILES, np.nanpercentile(values[known], PERCENTILES))
+            }
+            for name, values in columns.items()
+            if name.endswith("_after") and known.any()
+        }
+        if self.before is None or not known.any():
+            return {"percentiles": spread, "share_hurt": None}
+        hurt = columns["loss_after"][known] > columns["loss_before"][known]
+        return {"percentiles": spread, "share_hurt": float(hurt.mean())}
+
+
+def split_support_query(
+    dataset: ClientDataset, *, batch_size: int, split: str = "skip"
+) -> tuple[ClientDataset, ClientDataset]:
+    """Splits every client by batches, as training does.
+
+    Args:
+        dataset: The clients.
+        batch_size: Examples a batch.
+        split: `skip`: even batches support, odd ones query. `aggregated`: the first half and the
+            second. An odd one out is in the support set.
+
+    Returns:
+        The support and the query sets of the same clients.
+    """
+    check_choice("split_support_query", "split", split, ("skip", "aggregated"))
+    _, query = SPLITS[split]
+    num_batches = -(-dataset.counts // batch_size)
+    is_query = is_in_part(
+        query, dataset.example_positions // batch_size, num_batches[dataset.example_clients]
+    )
+    return dataset.filter_examples(~is_query), dataset.filter_examples(is_query)
+
+
+def pack_evaluation(
+    model: PartitionedModel,
+    support: ClientDataset,
+    query: ClientDataset,
+    *,
+    clients: int,
+    batch_size: int,
+    query_batch_size: int | None = None,
+    touched_data: str = "none",
+) -> list[collections.OrderedDict]:
+    """Packs two data sets of the same clients for an `Evaluation`.
+
+    Args:
+        model: The partitioned model.
+        support: What a client's model is personalised on.
+        query: What is predicted.
+        clients: Clients a member.
+        batch_size: Examples a batch of the support set.
+        query_batch_size: Examples a batch of the query set; None for one batch that holds it all,
+            which stacked packing needs.
+        touched_data: `all` where phases move global lookup tables, else `none`.
+
+    Returns:
+        The members; an evaluation may take them again and again.
+    """
+    width = query_batch_size or max(1, int(query.counts.max(initial=1)))
+    order = np.argsort(-support.counts, kind="stable")
+    members = []
+    for chunk in (order[i : i + clients] for i in range(0, len(order), clients)):
+        packed = pack_parts(
+            model,
+            (support, query),
+            chunk,
+            clients=clients,
+            batch_sizes=(batch_size, width),
+            touched_data=touched_data,
+        )
+        ids = np.pad(chunk, (0, clients - len(chunk)), constant_values=-1).astype(np.int32)
+        members.append(collections.OrderedDict(ids=ids, support=packed[0], query=packed[1]))
+    return members
+
+
+class Evaluation:
+    """Evaluates clients in packed members; built once, called with any weights."""
+
+    def __init__(
+        self,
+        model: PartitionedModel,
+        phases: Sequence[Phase],
+        *,
+        clients: int,
+        batch_size: int,
+        query_batch_size: int,
+        packing: str = "stacked",
+        with_before: bool = True,
+        with_kept: bool = False,
+        with_predictions: bool = False,
+        seed: int = 0,
+    ):
+        """Builds the TFF computation.
+
+        Args:
+            model: The partitioned model.
+            phases: What personalises a client's model: `Algorithm.personalization`, fine-tuning,
+                or nothing. They run on the support set as a whole.
+            clients: Clients a member, as packed.
+            batch_size: Examples a batch of the support set, as packed.
+            query_batch_size: Examples a batch of the query set, as packed.
+            packing: `stacked` or `pooled`, as for training.
+            with_before: Whether to predict before personalisation, too.
+            with_kept: Whether clients bring local variables that they have kept, from which
+                personalisation then starts.
+            with_predictions: Whether `pooled` packing returns predictions too, which must then be
+                one number an example.
+            seed: Seed of the local variables' initial values.
+
+        Raises:
+            ValueError: If a phase does not fit the model.
+        """
+        check_choice("Evaluation", "packing", packing, PACKINGS)
+        if any(isinstance(phase, RidgePhase) for phase in phases):
+            check_linear(model)
+        if packing == "pooled":
+            check_rows_are_independent(model)
+        self._model = model
+        phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
+        weights_type = tff.to_type(
+            collections.OrderedDict(
+                (v.name, (v.dtype.as_numpy_dtype, list(v.shape))) for v in model.global_variables
+            )
+        )
+        member_fields = collections.OrderedDict(
+            ids=(np.int32, [clients]),
+            support=packed_type(model, clients=clients, batch_size=batch_size),
+            query=packed_type(model, clients=clients, batch_size=query_batch_size),
+        )
+        if with_kept:
+            member_fields["private"] = private_type(model, clients=clients)
+        member_type = tff.to_type(member_fields)
+        evaluate_stack = _evaluate_stacked
+        if packing == "pooled":
+            evaluate_stack = functools.partial(evaluate_in_turn, with_predictions=with_predictions)
+
+        @keras_computation(weights_type, member_type)
+        def evaluate_member(weights, member):
+            query = as_examples(model, member["query"])
+            before, after, predictions = evaluate_stack(
+                model,
+                phases,
+                dict(weights),
+                as_examples(model, member["support"]),
+                query,
+                tf.constant([seed, -1]),
+                with_before=with_before,
+                kept=as_kept(member["private"]) if with_kept else None,
+            )
+            output = collections.OrderedDict(
+                ids=member["ids"],
+                num_examples=tf.reduce_sum(query.mask, [1, 2]),
+                after=collections.OrderedDict(sorted(after.items())),
+            )
+            if with_before:
+                output["before"] = collections.OrderedDict(sorted(before.items()))
+            if predictions is not None:
+                if packing == "pooled":  # These are (C, N, B).
+                    predictions = tf.reshape(predictions, [tf.shape(predictions)[0], -1])
+                output["predictions"] = predictions
+            return output
+
+        @tff.federated_computation(
+            tff.FederatedType(weights_type, tff.SERVER), tff.FederatedType(member_type, tff.CLIENTS)
+        )
+        def evaluate(weights, members):
+            return tff.federated_map(evaluate_member, (tff.federated_broadcast(weights), members))
+
+        self.computation = evaluate
+
+    def __call__(
+        self,
+        weights: Mapping[str, np.ndarray],
+        members: Sequence[Mapping[str, Any]],
+        client_ids: np.ndarray,
+        kept: tuple[np.ndarray, Mapping[str, np.ndarray]] | None = None,
+    ) -> ClientResults:
+        """Evaluates global variables.
+
+        Args:
+            weights: Global variable's name to value; others are ignored.
+            members: From `pack_evaluation`.
+            client_ids: (num_clients,) names of the clients packed.
+            kept: Where clients bring what they have kept: who has kept anything, bool
+                (num_clients,), and local variable's name to (num_clients, ...).
+        """
+        if kept is not None:
+            known, values = kept
+            members = [
+                collections.OrderedDict(
+                    member, private=private_of(member["ids"], known=known, values=values)
+                )
+                for member in members
+            ]
+        weights = collections.OrderedDict(
+            (v.name, weights[v.name]) for v in self._model.global_variables
+        )
+        outputs = self.computation(weights, list(members))
+        # Results may come back in another order than they went out, so they carry their ids.
+        ids = np.concatenate([o["ids"] for o in outputs])
+        order = np.argsort(ids, kind="stable")[(ids < 0).sum() :]
+
+        def column(*path: str) -> np.ndarray:
+            parts = []
+            for output in outputs:
+                for key in path:
+                    output = output[key]
+                parts.append(output)
+            return np.concatenate(parts)[order]
+
+        def columns(stage: str) -> dict[str, np.ndarray]:
+            return {k: column(stage, k).astype(np.float64) for k in outputs[0][stage]}
+
+        return ClientResults(
+            client_ids=client_ids,
+            num_examples=column("num_examples").astype(np.float64),
+            before=columns("before") if "before" in outputs[0] else None,
+            after=columns("after"),
+            predictions=column("predictions") if "predictions" in outputs[0] else None,
+            metrics=self._model.metrics,
+        )
+
+
+def _evaluate_stacked(model, phases, global_values, support, query, seed, *, with_before, kept):
+    """Does the work of `evaluate_in_turn`, clients stacked; also returns their predictions."""
+    values = starting_values(model, global_values, support, seed)
+
+    def predicted(values):
+        only = tf.zeros([tf.shape(query.mask)[0]], tf.int32)
+        batch = take_batch(model, query, only, values)
+        outcome = predict_batch(model, values, batch, training=False)
+        return batch_metric_sums(model, batch, outcome), outcome.predictions
+
+    before, predictions = predicted(values) if with_before else (None, None)
+    if not phases and kept is None and with_before:
+        return before, before, predictions
+    if kept is not None:
+        values = starting_values(model, global_values, support, seed, kept)
+    for phase in phases:
+        values = run_phase(model, phase, values, support)
+    after, predictions = predicted(values)
+    return before, after, predictions
+
+
+def build_evaluation(
+    model: PartitionedModel,
+    phases: Sequence[Phase],
+    support: ClientDataset,
+    query: ClientDataset,
+    *,
+    batch_size: int,
+    clients: int = 100,
+    packing: str = "stacked",
+    with_before: bool = True,
+    with_kept: bool = False,
+    with_predictions: bool = False,
+    seed: int = 0,
+) -> Callable[..., ClientResults]:
+    """Packs the clients once and returns a function that evaluates global variables on them.
+
+    Args:
+        model: The partitioned model.
+        phases: What personalises a client's model.
+        support: What it is personalised on.
+        query: What is predicted, of the same clients.
+        batch_size: Examples a batch.
+        clients: Clients a member.
+        packing: `stacked` or `pooled`.
+        with_before: Whether to predict before personalisation, too.
+        with_kept: Whether the function's second argument is what the clients have kept.
+        with_predictions: As of `Evaluation`.
+        seed: Seed of the local variables' initial values.
+    """
+    clients = max(1, min(clients, support.num_clients))
+    moves_globals = any(phase.variables != "local" for phase in phases)
+    members = pack_evaluation(
+        model,
+        support,
+        query,
+        clients=clients,
+        batch_size=batch_size,
+        query_batch_size=batch_size if packing == "pooled" else None,
+        touched_data="all" if moves_globals else "none",
+    )
+    evaluation = Evaluation(
+        model,
+        phases,
+        clients=clients,
+        batch_size=batch_size,
+        query_batch_size=members[0]["query"]["mask"].shape[2],
+        packing=packing,
+        with_before=with_before,
+        with_kept=with_kept,
+        with_predictions=with_predictions,
+        seed=seed,
+    )
+    return lambda weights, kept=None: evaluation(weights, members, query.client_ids, kept)
+
+
+def evaluate_clients(
+    model: PartitionedModel,
+    phases: Sequence[Phase],
+    weights: Mapping[str, np.ndarray],
+    support: ClientDataset,
+    query: ClientDataset,
+    *,
+    batch_size: int,
+    clients: int = 100,
+    seed: int = 0,
+) -> ClientResults:
+    """Builds an evaluation, packs the clients and evaluates them once."""
+    return build_evaluation(
+        model, phases, support, query, batch_size=batch_size, clients=clients, seed=seed
+    )(weights)

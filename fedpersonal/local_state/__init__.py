@@ -1,0 +1,1 @@
+"""What clients keep from round to round: the store, a cohort's rows, their noisy mean."""

@@ -1,0 +1,241 @@
+"""What clients keep from round to round, on disk.
+
+In a deployment each client holds its own local variables; a simulation holds them all, here: one
+SQLite file with a row for each client that has ever taken part, and beside these rows the state of
+the run that they belong to. Both change in one transaction, so that a process killed at any moment
+leaves the private states of exactly the round whose global state is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpersonal.errors import UserError
+from fedpersonal.model.partition import VariableSpec
+
+_FORMAT = "fedpersonal private store 1"
+_TABLES = {"about", "private", "run"}
+# What SQLite says, and what that means here.
+_MEANINGS = {
+    "locked": "another process has it open; wait or end it",
+    "full": "the disk is full, nothing of this round was written; make room and run it again",
+    "disk I/O error": "the disk does not work or a limit is reached (df, ulimit -f); nothing of "
+    "this round was written",
+    "unable to open": "it cannot be opened; its folder must exist and be writable",
+    "readonly": "it cannot be written to; see to the permissions of the file and its folder",
+    "not a database": "it is no private store, or a damaged one; give another folder",
+    "malformed": "it is no private store, or a damaged one; give another folder",
+}
+# SQLite's own bound on the parameters of a query was 999 for long.
+_IDS_A_QUERY = 500
+
+
+class SavedRun(NamedTuple):
+    """The state of a run.
+
+    Attributes:
+        round_number: The round after which it was committed.
+        state: Whatever was committed.
+    """
+
+    round_number: int
+    state: bytes
+
+
+class LocalStateStore:
+    """Rows of local variables keyed by client, and the state of the run; open it with `open`.
+
+    Attributes:
+        path: The file.
+        variables: The local variables, whose values a row holds in this order.
+        saved_round: The round of the last commit, or None.
+    """
+
+    def __init__(
+        self, path: str, variables: Sequence[VariableSpec], connection: sqlite3.Connection
+    ):
+        """Use `open`."""
+        self.path = path
+        self.variables = tuple(variables)
+        self._connection = connection
+        # The state may be large: whoever opens a store need not read it.
+        row = connection.execute("SELECT round_number FROM run").fetchone()
+        self.saved_round = None if row is None else row[0]
+        self._sizes = [v.dtype.size * int(np.prod(v.shape)) for v in self.variables]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike, variables: Sequence[VariableSpec]) -> LocalStateStore:
+        """Opens a store, or makes an empty one, and keeps other processes out of it.
+
+        Args:
+            path: The file.
+            variables: The model's local variables.
+
+        Raises:
+            UserError: If it cannot be read or written, another process has it open, or it holds
+                other variables than these.
+        """
+        path = os.fspath(path)
+        described = json.dumps([[v.name, list(v.shape), v.dtype.name] for v in variables])
+        with _explained(path):
+            # Transactions are begun and ended by hand.
+            connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        try:
+            with _explained(path):
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("BEGIN EXCLUSIVE")
+                _check_same(path, _describe(connection, described), described)
+                # What cannot be written to is refused now, not when rounds have been run.
+                connection.execute("PRAGMA user_version = 1")
+                connection.execute("COMMIT")
+                return cls(path, variables, connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients have kept something."""
+        with _explained(self.path):
+            return self._connection.execute("SELECT COUNT(*) FROM private").fetchone()[0]
+
+    def read(self, client_ids: Sequence[str]) -> list[bytes | None]:
+        """Returns each client's row, or None where a client has kept nothing."""
+        rows: dict[str, bytes] = {}
+        ids = list(client_ids)
+        with _explained(self.path):
+            for start in range(0, len(ids), _IDS_A_QUERY):
+                some = ids[start : start + _IDS_A_QUERY]
+                marks = ", ".join("?" * len(some))
+                rows.update(
+                    self._connection.execute(
+                        f"SELECT client, value FROM private WHERE client IN ({marks})", some
+                    )
+                )
+        return [rows.get(client) for client in ids]
+
+    def saved(self) -> SavedRun | None:
+        """Returns the state of the run, or None before its first commit."""
+        with _explained(self.path):
+            row = self._connection.execute("SELECT round_number, state FROM run").fetchone()
+        return None if row is None else SavedRun(*row)
+
+    def commit(self, changes: Mapping[str, bytes], saved: SavedRun) -> None:
+        """Writes clients' rows and the state of the run, together or not at all.
+
+        Args:
+            changes: Client to its new row.
+            saved: The state that they belong to.
+
+        Raises:
+            UserError: If that is impossible; the store is then as it was.
+        """
+        width = sum(self._sizes)
+        for client, row in changes.items():
+            # SQLite would turn a number into a text, under which it is not found again.
+            if not isinstance(client, str):
+                raise TypeError(f"the client {client!r} must be named by a str.")
+            if len(row) != width:
+                raise ValueError(f"the row of {client!r} has {len(row)} bytes, not {width}.")
+        with _explained(self.path):
+            self._connection.execute("BEGIN")
+            try:
+                self._connection.executemany(
+                    "INSERT INTO private (client, value) VALUES (?, ?) "
+                    "ON CONFLICT (client) DO UPDATE SET value = excluded.value",
+                    changes.items(),
+                )
+                self._connection.execute("DELETE FROM run")
+                self._connection.execute("INSERT INTO run VALUES (?, ?)", saved)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # A full disk has ended the transaction already.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        self.saved_round = saved.round_number
+
+    def close(self) -> None:
+        """Lets other processes have the store."""
+        self._connection.close()
+
+    def pack(self, values: Mapping[str, np.ndarray]) -> list[bytes]:
+        """Makes rows of values, local variable's name to (n, ...)."""
+        columns = [
+            np.ascontiguousarray(values[v.name], v.dtype.as_numpy_dtype) for v in self.variables
+        ]
+        return [b"".join(column[i].tobytes() for column in columns) for i in range(len(columns[0]))]
+
+    def unpack(self, rows: Sequence[bytes | None]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Makes values of rows.
+
+        Args:
+            rows: Of n clients.
+
+        Returns:
+            Which clients have a row, bool (n,); and local variable's name to (n, ...), zeros where
+            there is none.
+        """
+        known = np.array([row is not None for row in rows], bool)
+        table = np.zeros([len(rows), sum(self._sizes)], np.uint8)
+        if known.any():
+            table[known] = np.frombuffer(
+                b"".join(row for row in rows if row is not None), np.uint8
+            ).reshape(-1, table.shape[1])
+        ends = list(itertools.accumulate(self._sizes))
+        values = {}
+        for variable, size, end in zip(self.variables, self._sizes, ends):
+            part = np.ascontiguousarray(table[:, end - size : end])
+            column = part.view(variable.dtype.as_numpy_dtype)
+            values[variable.name] = column.reshape([len(rows), *variable.shape])
+        return known, values
+
+
+def _describe(connection: sqlite3.Connection, described: str) -> list[str]:
+    """Returns the format and the variables of a store, once an empty file is made one."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if not tables:
+        connection.execute("CREATE TABLE about (place INTEGER PRIMARY KEY, text TEXT)")
+        # Rows stand in the order of their arrival, which fills pages; the index is of names alone.
+        connection.execute(
+            "CREATE TABLE private (client TEXT UNIQUE NOT NULL, value BLOB NOT NULL)"
+        )
+        connection.execute("CREATE TABLE run (round_number INTEGER NOT NULL, state BLOB NOT NULL)")
+        connection.executemany("INSERT INTO about (text) VALUES (?)", [(_FORMAT,), (described,)])
+    elif not _TABLES <= tables:
+        return []
+    return [text for (text,) in connection.execute("SELECT text FROM about ORDER BY place")]
+
+
+def _check_same(path: str, found: Sequence[str], described: str) -> None:
+    if not found or found[0] != _FORMAT:
+        raise UserError(f"{path} is no private store of this version; give another folder.")
+    if found[1] != described:
+        ours, theirs = (
+            ", ".join(f"{name} {shape} {dtype}" for name, shape, dtype in json.loads(text))
+            for text in (described, found[1])
+        )
+        raise UserError(
+            f"{path} holds the private variables of another model: {theirs}; this model's are "
+            f"{ours}. Give another folder."
+        )
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Turns SQLite's complaints into one line that names the file."""
+    try:
+        yield
+    # A name may hold half a surrogate pair, which no file can.
+    except (sqlite3.Error, UnicodeEncodeError) as error:
+        known = (meaning for said, meaning in _MEANINGS.items() if said in str(error))
+        raise UserError(f"private store {path}: {next(known, error)}.") from error

@@ -1,0 +1,1 @@
+"""The TFF process: shards of a cohort, broadcast, aggregation, server, boundary."""

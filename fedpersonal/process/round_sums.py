@@ -1,0 +1,133 @@
+"""What aggregation sums: clients' weighted updates and their metrics."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.client.one_step import as_sums, count_steps, may_step_together, step_together
+from fedpersonal.client.pooled import train_in_turn
+from fedpersonal.client.stacked import ClientOutput, train_clients
+from fedpersonal.client.values import Examples, Kept
+from fedpersonal.model.partition import PartitionedModel, Values
+
+
+def train_and_sum(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    global_values: Values,
+    examples: Examples,
+    seed: tf.Tensor,
+    *,
+    packing: str,
+    kept: Kept | None = None,
+) -> tuple[collections.OrderedDict, Values]:
+    """Trains many clients and sums what of them is aggregated.
+
+    Args:
+        model: The partitioned model.
+        algorithm: What a client does.
+        global_values: Global variable's name to the value that the server broadcast.
+        examples: The clients' examples; clients without any come last.
+        seed: int32 of shape (2,), from which local variables start.
+        packing: `stacked` or `pooled`.
+        kept: Local variables that the clients have kept, where the algorithm has them do so.
+
+    Returns:
+        The sums; and, where they are kept, local variable's name to (C, ...) after the round.
+    """
+
+    def summarize(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
+        return sum_clients(model, global_values, examples.rows, output)
+
+    def in_turn() -> tuple[collections.OrderedDict, Values]:
+        return train_in_turn(model, algorithm, global_values, examples, seed, summarize, kept)
+
+    def together() -> tuple[collections.OrderedDict, Values]:
+        step = step_together(model, algorithm, global_values, examples, seed, kept)
+        return as_sums(step), step.local_values if algorithm.keeps else {}
+
+    if packing == "pooled" and may_step_together(model, algorithm):
+        return _first_if_finite(count_steps(algorithm, examples) == 1, together, in_turn)
+    if packing == "pooled":
+        return in_turn()
+    output = train_clients(model, algorithm, global_values, examples, seed, kept)
+    return summarize(examples, output), output.local_values if algorithm.keeps else {}
+
+
+def _first_if_finite(condition: tf.Tensor, first: Callable[[], Any], second: Callable[[], Any]):
+    """Returns the first's result where a condition holds and it is finite, else the second's."""
+    spec = tf.function(first, autograph=False).get_concrete_function().structured_outputs
+    zeros = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), spec)
+    attempt = tf.cond(condition, first, lambda: zeros)
+    is_finite = [tf.reduce_all(tf.math.is_finite(part)) for part in tf.nest.flatten(attempt)]
+    good = tf.reduce_all([condition, *is_finite])
+    return tf.cond(good, lambda: attempt, second)
+
+
+def sum_client_metrics(output: ClientOutput) -> collections.OrderedDict:
+    """Sums a stack of clients' metrics and counts."""
+    sums = {k: tf.reduce_sum(v, 0) for k, v in output.metric_sums.items()}
+    sums["num_examples"] = tf.reduce_sum(output.num_examples)
+    sums["num_dropped_updates"] = tf.reduce_sum(output.dropped)
+    return collections.OrderedDict(sorted(sums.items()))
+
+
+def sum_clients(
+    model: PartitionedModel,
+    start: Values,
+    rows: Mapping[str, tf.Tensor],
+    output: ClientOutput,
+) -> collections.OrderedDict:
+    """Sums a stack of clients: weighted updates as whole variables, weights and metrics.
+
+    Args:
+        model: The partitioned model.
+        start: Global variable's name to the value that was broadcast.
+        rows: Lookup table's variable name to the rows that each client touches, int32 (C, R).
+        output: Of the clients.
+    """
+    updates = collections.OrderedDict()
+    for variable in model.global_variables:
+        name, update = variable.name, output.updates[variable.name]
+        weights = tf.ones_like(output.weights) if name in model.owned else output.weights
+        # TFF's convention: an update points from the client's final value to the initial one.
+        weighted = -update * tf.reshape(weights, [-1] + [1] * (update.shape.rank - 1))
+        if name in model.global_tables:
+            flat = tf.reshape(weighted, tf.concat([[-1], variable.shape[1:]], 0))
+            updates[name] = _scatter_rows(tf.reshape(rows[name], [-1]), flat, start[name])
+        else:
+            updates[name] = tf.reduce_sum(weighted, axis=0)
+    return collections.OrderedDict(
+        updates=updates, weight=tf.reduce_sum(output.weights), metrics=sum_client_metrics(output)
+    )
+
+
+def client_updates(
+    model: PartitionedModel, start: Values, rows: Mapping[str, tf.Tensor], output: ClientOutput
+) -> collections.OrderedDict:
+    """Returns the update of the one client of a stack, of tables as whole ones.
+
+    Args:
+        model: The partitioned model.
+        start: Global variable's name to the value that was broadcast.
+        rows: Lookup table's variable name to the rows that the client touches, int32 (1, R).
+        output: Of the client.
+    """
+    updates = collections.OrderedDict()
+    for variable in model.global_variables:
+        name = variable.name
+        # TFF's convention: an update points from the client's final value to the initial one.
+        update = -output.updates[name][0]
+        whole = name in model.global_tables
+        updates[name] = _scatter_rows(rows[name][0], update, start[name]) if whole else update
+    return updates
+
+
+def _scatter_rows(rows: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    """Sums rows into zeros shaped like a table."""
+    return tf.ensure_shape(tf.math.unsorted_segment_sum(values, rows, table.shape[0]), table.shape)

@@ -1,0 +1,5 @@
+"""Where TFF's computations run, and how a program that uses them starts and ends."""
+
+from fedpersonal.runtime.worker import leave, peak_rss_mb, quiet_logs, rss_mb, start
+
+__all__ = ["leave", "peak_rss_mb", "quiet_logs", "rss_mb", "start"]

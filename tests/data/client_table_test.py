@@ -1,0 +1,38 @@
+"""A table's rows by client."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpersonal.data.client_table import clients_from_table
+from fedpersonal.errors import UserError
+
+TABLE = pd.DataFrame(
+    {"who": ["b", "a", "b", "a", "c"], "x": [1, 2, 3, 4, 5], "z": [6, 7, 8, 9, 10], "y": range(5)}
+)
+
+
+def from_table(table=TABLE, **changes):
+    options = {"client_column": "who", "features": {"one": "x", "two": ["x", "z"]}}
+    return clients_from_table(table, **{**options, "label_column": "y", **changes})
+
+
+def test_rows_are_grouped_and_keep_their_order():
+    dataset = from_table()
+    assert list(dataset.client_ids) == ["a", "b", "c"]
+    np.testing.assert_array_equal(dataset.counts, [2, 2, 1])
+    features, labels = dataset.client(1)
+    np.testing.assert_array_equal(features["one"], [1, 3])
+    np.testing.assert_array_equal(features["two"], [[1, 6], [3, 8]])
+    np.testing.assert_array_equal(labels, [0, 2])
+
+
+@pytest.mark.parametrize("changes", [{"client_column": "w"}, {"features": {"one": ["x", "w"]}}])
+def test_a_missing_column_is_named(changes):
+    with pytest.raises(UserError, match="no column 'w'; it has .*'who'"):
+        from_table(**changes)
+
+
+def test_a_row_without_client_is_named():
+    with pytest.raises(UserError, match="row 3 names no client"):
+        from_table(TABLE.assign(who=["b", "a", None, "a", "c"]))

@@ -1,0 +1,68 @@
+"""Work in a process of its own: its errors, and its end with the parent's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from experiments.papers.child_process import run_in_child
+from fedpersonal.data.checks import check_count
+from fedpersonal.errors import UserError
+
+
+def test_it_works_in_another_process(tmp_path):
+    run_in_child(os.mkdir, str(tmp_path / "made"))
+    assert (tmp_path / "made").is_dir()
+
+
+def test_mistakes_of_the_user_come_back():
+    with pytest.raises(UserError, match="rounds"):
+        run_in_child(check_count, "rounds", -1)
+
+
+def test_other_errors_are_printed_and_stop_the_sweep(capfd):
+    with pytest.raises(RuntimeError, match="int has failed"):
+        run_in_child(int, "many")
+    assert "ValueError" in capfd.readouterr().err
+
+
+def test_a_killed_child_is_told_of():
+    with pytest.raises(UserError, match="signal 9"):
+        run_in_child(signal.raise_signal, int(signal.SIGKILL))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_ends_with_its_parent(number, status):
+    program = (
+        "import sys, time\n"
+        "from fedpersonal import runtime\n"
+        "from experiments.papers.child_process import run_in_child\n"
+        "runtime.start()\n"
+        "try:\n"
+        "    run_in_child(time.sleep, 3600)\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit(130)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 600
+    children = []
+    while not children and time.monotonic() < deadline:
+        time.sleep(0.05)
+        everybody = psutil.Process(parent.pid).children()
+        children = [child for child in everybody if "spawn_main" in " ".join(child.cmdline())]
+    time.sleep(1.0)
+    parent.send_signal(number)
+    _, errors = parent.communicate(timeout=600)
+    assert (parent.returncode, errors) == (status, "")
+    assert not any(child.is_running() for child in children)

@@ -1,0 +1,170 @@
+"""Frozen variables: files that are mapped, and layers that neither cross the boundary nor move."""
+
+from __future__ import annotations
+
+import collections
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.algorithms.fed_recon import fed_recon
+from fedpersonal.model.frozen import FrozenVariables
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.process.boundary import check_boundary
+from fedpersonal.process.shards import client_datasets, pack_cohort
+from fedpersonal.process.training import build_packed_process, build_per_client_process
+
+SGD = tff.learning.optimizers.build_sgdm(0.2)
+SERVER = tff.learning.optimizers.build_sgdm(1.0)
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def test_tensors_are_the_arrays(tmp_path):
+    table = draw(6, 4)
+    values = {
+        "matrix": draw(3, 5),
+        "one": np.array([2.5], np.float32),
+        "number": np.float32(-1.5),
+        "transposed": table.T,
+        "every other": table[::2],
+    }
+    frozen = FrozenVariables.write(tmp_path / "new" / "folder", values)
+    assert frozen.num_bytes == 4 * (15 + 1 + 1 + 24 + 12)
+    assert frozen.shapes == {name: np.shape(value) for name, value in values.items()}
+
+    @tff.tensorflow.computation
+    def read():
+        return collections.OrderedDict((name, frozen.tensor(name)) for name in values)
+
+    for name, value in read().items():
+        np.testing.assert_array_equal(value, values[name])
+        np.testing.assert_array_equal(frozen.array(name), values[name])
+
+
+def test_equal_values_share_a_file_that_is_written_once(tmp_path):
+    one, other = draw(4, 3), draw(4, 3, seed=1)
+    FrozenVariables.write(tmp_path, {"a": one, "b": other, "c": one.copy()})
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert len(files) == 2
+    for path in files:
+        os.utime(path, ns=(1, 1))
+    # Another model, with a value that has the same numbers in another shape.
+    third = FrozenVariables.write(tmp_path, {"d": other, "e": one.reshape(2, 6)})
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == dict.fromkeys(files, 1)
+    np.testing.assert_array_equal(third.array("e"), one.reshape(2, 6))
+
+
+def test_a_truncated_file_is_written_again(tmp_path):
+    value = draw(50)
+    FrozenVariables.write(tmp_path, {"a": value})
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-4])
+    frozen = FrozenVariables.write(tmp_path, {"a": value})
+    np.testing.assert_array_equal(frozen.array("a"), value)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.zeros(3), r"frozen 'a' must be float32 .* not float64 of shape \(3,\)"),
+        (np.zeros([2, 0], np.float32), r"at least one number, not float32 of shape \(2, 0\)"),
+    ],
+)
+def test_values_that_are_refused(tmp_path, value, said):
+    with pytest.raises(ValueError, match=said):
+        FrozenVariables.write(tmp_path, {"a": value})
+
+
+def build_model():
+    """A frozen layer, a client's own one and a shared one, each without a bias."""
+    x = tf.keras.Input([3], name="x")
+    hidden = x
+    for name, units in (("base", 4), ("own", 2), ("shared", 1)):
+        constant = tf.keras.initializers.Constant(draw(hidden.shape[-1], units, seed=units))
+        layer = tf.keras.layers.Dense(
+            units,
+            use_bias=False,
+            kernel_initializer="zeros" if name == "base" else constant,
+            trainable=name != "base",
+            name=name,
+        )
+        hidden = layer(hidden)
+    return tf.keras.Model({"x": x}, hidden)
+
+
+BASE = draw(3, 4, seed=9)
+OPTIONS = {"local_layers": ["own"], "frozen_layers": ["base"]}
+
+
+@pytest.fixture(name="model")
+def _model(tmp_path):
+    frozen = FrozenVariables.write(tmp_path, {"base/kernel": BASE})
+    return PartitionedModel(build_model, frozen=frozen, **OPTIONS)
+
+
+def reconstruct_and_step(x, y, own, shared):
+    """One step on the local variable with the first batch, one on the shared with the second."""
+    (x0, x1), (y0, y1) = x, y
+    error = (x0 @ BASE @ own @ shared)[:, 0] - y0
+    own = own - 0.2 * 2 / len(y0) * (x0 @ BASE).T @ error[:, None] @ shared.T
+    error = (x1 @ BASE @ own @ shared)[:, 0] - y1
+    return shared - 0.2 * 2 / len(y1) * (x1 @ BASE @ own).T @ error[:, None]
+
+
+def test_frozen_layers_neither_cross_nor_move(model, make_dataset):
+    assert [v.name for v in model.variables] == ["own/kernel", "shared/kernel"]
+    algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
+    x, y = draw(2, 3, 3, seed=4), draw(2, 3, seed=5)
+    dataset = make_dataset([({"x": x.reshape(6, 3)}, y.reshape(6))])
+    packed = build_packed_process(
+        model, algorithm, server_optimizer=SERVER, clients=1, batch_size=3
+    )
+    pooled = build_packed_process(
+        model, algorithm, server_optimizer=SERVER, clients=1, batch_size=3, packing="pooled"
+    )
+    single = build_per_client_process(model, algorithm, server_optimizer=SERVER)
+    shared = draw(2, 1, seed=1)
+    for _ in range(2):
+        shared = reconstruct_and_step(x, y, draw(4, 2, seed=2), shared)
+    for process in (packed, pooled, single):
+        crossings = check_boundary(model, process.next)
+        assert "shared/kernel" in {c.name.split(".")[-1] for c in crossings}
+        assert not any("base" in c.name or c.shape == BASE.shape for c in crossings)
+        state = process.initialize()
+        for _ in range(2):
+            if process is single:
+                cohort = client_datasets(model, dataset, [0], batch_size=3)
+            else:
+                cohort = pack_cohort(model, dataset, [0], clients=1, batch_size=3)
+            state = process.next(state, cohort).state
+        weights = dict(state.global_model_weights.trainable)
+        assert list(weights) == ["shared/kernel"]
+        np.testing.assert_allclose(weights["shared/kernel"], shared, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(model.frozen.array("base/kernel"), BASE)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "said"),
+    [
+        (None, {}, r"frozen variable 'base/kernel' of shape \(3, 4\) needs a value .*given: none"),
+        ({"bas/kernel": BASE}, {}, r"'base/kernel' of shape \(3, 4\) needs .* given: none"),
+        ({"base/kernel": BASE.T}, {}, r"needs a value of that shape; given: \(4, 3\)"),
+        ({}, {"local_layers": ["own", "base"]}, "layer 'base' is named local and frozen"),
+        ({}, {"frozen_layers": ["base", "bass"]}, "frozen layer 'bass' is not among .*'shared'"),
+        ({}, {"frozen_layers": ["base", "x"]}, "frozen layer 'x' has no variables"),
+        ({}, {"frozen_layers": []}, "'base/kernel:0'.* not named in frozen_layers"),
+        ({}, {"lookups": {"base": "x"}}, "lookup layer 'base' must own exactly one variable"),
+    ],
+)
+def test_models_that_are_refused(tmp_path, values, options, said):
+    values = {"base/kernel": BASE} if values == {} else values
+    frozen = None if values is None else FrozenVariables.write(tmp_path, values)
+    with pytest.raises(ValueError, match=said):
+        PartitionedModel(build_model, frozen=frozen, **{**OPTIONS, **options})

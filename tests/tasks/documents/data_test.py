@@ -1,0 +1,163 @@
+"""Who trains on which texts: nothing that is tested has been trained on."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from fedpersonal.data.characters import build_characters
+from fedpersonal.data.document_files import read_documents
+from fedpersonal.data.documents import Documents
+from fedpersonal.data.generated_documents import generate_clicks, generate_subreddits
+from fedpersonal.errors import UserError
+from fedpersonal.tasks.documents.data import guessing_accuracy, split_documents
+
+_DATA_DIR = pathlib.Path(
+    os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[3] / "../shared/data"
+)
+_COMMENTS = _DATA_DIR / "reddit_comments.jsonl.gz"
+_needs_comments = pytest.mark.skipif(
+    not _COMMENTS.is_file(), reason=f"needs FEDPERSONAL_DATA_DIR with {_COMMENTS.name}"
+)
+
+
+@pytest.fixture(name="documents", scope="module")
+def _documents():
+    return generate_subreddits(num_users=43, seed=1)
+
+
+def _rows(dataset, client) -> collections.Counter:
+    """A client's texts and labels, by the client's name."""
+    (index,) = np.flatnonzero(dataset.client_ids == client)
+    features, labels = dataset.client(index)
+    return collections.Counter(zip(map(tuple, features["text"]), labels))
+
+
+def test_every_text_is_in_one_part(documents):
+    data = split_documents(documents, text_length=30, seed=0)
+    known = (data.train, data.validation, data.test)
+    assert (data.num_users, data.withheld.num_clients) == (39, 4)
+    assert not set(data.train.client_ids) & set(data.withheld.client_ids)
+    assert data.name == "generated_subreddits" and not data.is_binary
+    assert data.label_names.tolist() == documents.label_names.tolist()
+    for client, first, last in zip(documents.client_ids, documents.offsets, documents.offsets[1:]):
+        texts = data.characters.encode(documents.texts[first:last], length=30)
+        written = collections.Counter(zip(map(tuple, texts), documents.labels[first:last]))
+        parts = known if client in data.train.client_ids else [data.withheld]
+        assert sum((_rows(part, client) for part in parts), collections.Counter()) == written
+    for part in (data.validation, data.test):
+        assert part.client_ids.tolist() == data.train.client_ids.tolist()
+        total = data.train.counts + data.validation.counts + data.test.counts
+        assert part.counts.tolist() == np.floor(0.1 * total + 0.5).tolist()
+
+
+def test_features(documents):
+    data = split_documents(documents, seed=0)
+    for part in (data.train, data.validation, data.test, data.withheld):
+        assert part.features["text"].shape == (part.num_examples, 80)
+        assert part.features["text"].dtype == part.features["user"].dtype == np.int32
+        assert part.labels.dtype == np.int32
+    users = data.test.features["user"]
+    assert (data.test.client_ids[users] == data.test.client_ids[data.test.example_clients]).all()
+    assert not data.withheld.features["user"].any()
+    clicks = generate_clicks(num_users=20, seed=1)
+    data = split_documents(clicks, seed=0)
+    assert data.is_binary and data.test.labels.dtype == np.float32
+    assert set(data.train.labels) == {0.0, 1.0}
+
+
+def test_characters_are_of_the_training_texts():
+    """Each text has a character of its own, so that it shows who has been counted."""
+    num_clients, counts = 20, 10
+    texts = [chr(0x4E00 + i) for i in range(num_clients * counts)]
+    documents = Documents(
+        name="made up",
+        client_ids=[f"c{i}" for i in range(num_clients)],
+        offsets=counts * np.arange(num_clients + 1),
+        texts=texts,
+        labels=np.zeros(len(texts)),
+        label_names=["x", "y"],
+    )
+    data = split_documents(documents, seed=0, num_characters=1000)
+    assert len(data.characters.characters) == data.train.num_examples == 18 * 8
+    assert (data.train.features["text"][:, 0] > 1).all()
+    for part in (data.validation, data.test, data.withheld):
+        assert (part.features["text"][:, 0] == 1).all()
+    fewer = split_documents(documents, seed=0, num_characters=3)
+    assert fewer.characters == build_characters(data.characters.characters, num_characters=3)
+
+
+def test_splits_follow_the_seed(documents):
+    one, same, other = (split_documents(documents, seed=seed) for seed in (0, 0, 1))
+    for name in ("train", "test", "withheld"):
+        first, again = getattr(one, name), getattr(same, name)
+        np.testing.assert_array_equal(first.features["text"], again.features["text"])
+        np.testing.assert_array_equal(first.labels, again.labels)
+    assert set(one.withheld.client_ids) != set(other.withheld.client_ids)
+    everyone, again = (split_documents(documents, withheld_users=0.0, seed=s) for s in (0, 1))
+    assert everyone.withheld.num_examples == 0
+    assert everyone.train.client_ids.tolist() == documents.client_ids.tolist()
+    assert not np.array_equal(everyone.test.features["text"], again.test.features["text"])
+
+
+def test_guesses_against_counting(documents):
+    data = split_documents(documents, seed=0)
+    overall = collections.Counter(sorted(data.train.labels)).most_common(1)[0][0]
+    hits = collections.Counter()
+    for user in range(data.num_users):
+        own = collections.Counter(sorted(data.train.client(user)[1])).most_common(1)[0][0]
+        for label in data.test.client(user)[1]:
+            hits["users"] += label == own
+            hits["overall"] += label == overall
+    assert guessing_accuracy(data) == {
+        "users_most_frequent": pytest.approx(hits["users"] / data.test.num_examples),
+        "overall_most_frequent": pytest.approx(hits["overall"] / data.test.num_examples),
+    }
+    clicks = guessing_accuracy(split_documents(generate_clicks(seed=1), seed=0))
+    assert clicks["overall_most_frequent"] == pytest.approx(0.8, abs=0.03)
+
+
+def test_too_little_is_refused(documents):
+    with pytest.raises(UserError, match="generated_subreddits has 9 users .* at least 10"):
+        split_documents(documents.subset(range(9)), seed=0)
+    most = split_documents(documents.subset(range(10)), seed=0, withheld_users=0.9)
+    assert (most.num_users, most.withheld.num_clients) == (1, 9)
+    short = generate_subreddits(num_users=20, texts_per_user=(4, 4), seed=0)
+    with pytest.raises(UserError, match="no user of generated_subreddits has 5 texts"):
+        split_documents(short, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"withheld_users": 0.95}, r"withheld_users must be in \[0, 0.9\], got 0.95"),
+        ({"withheld_users": -0.1}, r"withheld_users must be in \[0, 0.9\], got -0.1"),
+        ({"text_length": 0}, "text_length must be a whole number >= 1, got 0"),
+        ({"num_characters": 0}, "num_characters must be a whole number >= 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+    ],
+)
+def test_wrong_options_are_refused(documents, options, message):
+    with pytest.raises(UserError, match=message):
+        split_documents(documents, **{"seed": 0, **options})
+
+
+def test_clicks_that_are_all_alike_are_refused():
+    clicks = generate_clicks(num_users=20, seed=0)
+    all_clicked = dataclasses.replace(clicks, labels=np.ones_like(clicks.labels))
+    with pytest.raises(UserError, match="test texts of generated_clicks all have the same label"):
+        split_documents(all_clicked, seed=0)
+
+
+@_needs_comments
+def test_guesses_on_reddit_comments():
+    data = split_documents(read_documents(_COMMENTS), seed=0)
+    assert guessing_accuracy(data) == {
+        "users_most_frequent": pytest.approx(0.587, abs=0.01),
+        "overall_most_frequent": pytest.approx(0.198, abs=0.01),
+    }

@@ -1,0 +1,173 @@
+"""The protocols of rating prediction: nothing that is tested has been trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedpersonal.data.synthetic import generate_ratings
+from fedpersonal.errors import UserError
+from fedpersonal.tasks.ratings.data import split_ratings
+
+NUM_USERS, NUM_ITEMS, BATCH_SIZE = 43, 60, 5
+
+
+@pytest.fixture(name="ratings", scope="module")
+def _ratings():
+    return generate_ratings(
+        num_users=NUM_USERS, num_items=NUM_ITEMS, min_ratings=3, max_ratings=50, seed=1
+    )
+
+
+def split(ratings, protocol, **options):
+    return split_ratings(
+        ratings, protocol=protocol, **{"batch_size": BATCH_SIZE, "seed": 0, **options}
+    )
+
+
+def pairs(dataset):
+    """The (user, item) of every example."""
+    return set(zip(dataset.features["user"].tolist(), dataset.features["item"].tolist()))
+
+
+def everything(ratings):
+    return set(zip(ratings.users.tolist(), ratings.items.tolist()))
+
+
+def times(ratings, dataset):
+    """When each example of a dataset was rated."""
+    when = dict(zip(zip(ratings.users, ratings.items), ratings.times))
+    keys = zip(dataset.features["user"], dataset.features["item"])
+    return np.array([when[key] for key in keys])
+
+
+def test_unseen_users_are_in_one_part_each(ratings):
+    data = split(ratings, "unseen_users")
+    train, validation, test = (
+        set(clients.client_ids) for clients in (data.train, data.validation.query, data.test.query)
+    )
+    assert len(train) == 34 and len(validation) == 5 and len(test) == 4
+    assert train | validation | test == set(ratings.user_ids)
+    assert not train & validation and not train & test and not validation & test
+    assert (data.num_users, data.num_items, data.name) == (NUM_USERS, NUM_ITEMS, "synthetic")
+    parts = [data.train]
+    for part in (data.validation, data.test):
+        np.testing.assert_array_equal(part.support.client_ids, part.query.client_ids)
+        assert not pairs(part.support) & pairs(part.query)
+        parts += [part.support, part.query]
+    assert sum(part.num_examples for part in parts) == len(ratings.ratings)
+    assert set().union(*map(pairs, parts)) == everything(ratings)
+
+
+def test_unseen_users_support_and_query_alternate_by_batches(ratings):
+    test = split(ratings, "unseen_users").test
+    for client in range(test.query.num_clients):
+        user = np.flatnonzero(ratings.user_ids == test.query.client_ids[client])[0]
+        rated = ratings.items[ratings.users == user]
+        batch = np.arange(len(rated)) // BATCH_SIZE
+        support, query = (part.client(client)[0]["item"] for part in (test.support, test.query))
+        np.testing.assert_array_equal(support, rated[batch % 2 == 0])
+        np.testing.assert_array_equal(query, rated[batch % 2 == 1])
+
+
+def test_unseen_users_are_ranked_by_their_last_item(ratings):
+    test = split(ratings, "unseen_users").test
+    for client, candidates in enumerate(test.candidates):
+        user = np.flatnonzero(ratings.user_ids == test.query.client_ids[client])[0]
+        rated = ratings.items[ratings.users == user]
+        assert candidates[0] == rated[-1]
+        assert not set(candidates[1:]) & set(rated)
+        assert len(set(candidates)) == len(candidates)
+        np.testing.assert_array_equal(test.ranking_support.client(client)[0]["item"], rated[:-1])
+
+
+def test_seen_users_train_on_the_past_and_are_tested_on_the_future(ratings):
+    data = split(ratings, "seen_users", max_ratings_per_user=None)
+    parts = [pairs(d) for d in (data.train, data.validation.query, data.test.query)]
+    assert set().union(*parts) == everything(ratings)
+    assert sum(map(len, parts)) == len(ratings.ratings)
+    shares = [len(part) / len(ratings.ratings) for part in parts]
+    assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.03)
+    assert data.train.num_clients == NUM_USERS
+    for later in (data.validation.query, data.test.query):
+        when = times(ratings, later)
+        for client, client_id in enumerate(later.client_ids):
+            place = np.flatnonzero(data.train.client_ids == client_id)[0]
+            trained = times(ratings, data.train)[data.train.rows(place)]
+            assert trained.max() < when[later.rows(client)].min()
+    last = dict(zip(data.test.query.features["user"], times(ratings, data.test.query)))
+    validated = data.validation.query
+    for user, when in zip(validated.features["user"], times(ratings, validated)):
+        assert user not in last or when < last[user]
+
+
+def test_seen_users_rebuild_from_what_they_trained_on(ratings):
+    data = split(ratings, "seen_users", max_ratings_per_user=None)
+    for part in (data.validation, data.test):
+        assert part.query.counts.min() >= 1
+        np.testing.assert_array_equal(part.support.client_ids, part.query.client_ids)
+        assert pairs(part.support) <= pairs(data.train)
+        assert not pairs(part.support) & pairs(part.query)
+        np.testing.assert_array_equal(
+            part.ranking_support.features["item"], part.support.features["item"]
+        )
+
+
+def test_seen_users_are_ranked_by_the_last_item_of_the_part(ratings):
+    data = split(ratings, "seen_users")
+    for part in (data.validation, data.test):
+        for client, candidates in enumerate(part.candidates):
+            features, _ = part.query.client(client)
+            rated = ratings.items[ratings.users == features["user"][0]]
+            assert candidates[0] == features["item"][-1]
+            assert not set(candidates[1:]) & set(rated)
+
+
+def test_random_parts_where_there_is_no_time(ratings):
+    timeless = dataclasses.replace(ratings, times=None)
+    data = split(timeless, "seen_users", max_ratings_per_user=None)
+    assert not pairs(data.train) & pairs(data.test.query)
+    assert pairs(data.test.query) != pairs(split(ratings, "seen_users").test.query)
+    other = split(timeless, "seen_users", seed=1)
+    assert pairs(data.test.query) != pairs(other.test.query)
+
+
+def test_a_users_first_ratings_are_kept(ratings):
+    unseen = split(ratings, "unseen_users", max_ratings_per_user=7)
+    parts = (unseen.train, unseen.test.support, unseen.test.query)
+    assert [part.counts.max() for part in parts] == [7, 5, 2]
+    assert times(ratings, unseen.train).max() < 7 * 60
+    seen = split(ratings, "seen_users", max_ratings_per_user=7)
+    assert seen.train.counts.max() == 7
+    # The tests are the same whatever is trained on.
+    whole = split(ratings, "seen_users", max_ratings_per_user=None)
+    assert pairs(seen.test.query) == pairs(whole.test.query)
+
+
+@pytest.mark.parametrize("protocol", ["unseen_users", "seen_users"])
+def test_the_seed_decides(ratings, protocol):
+    one, same, other = (split(ratings, protocol, seed=seed) for seed in (3, 3, 4))
+    assert pairs(one.test.query) == pairs(same.test.query)
+    np.testing.assert_array_equal(one.test.candidates, same.test.candidates)
+    assert (
+        one.test.candidates.shape != other.test.candidates.shape
+        or (one.test.candidates != other.test.candidates).any()
+    )
+
+
+def test_ninety_nine_negatives_where_there_are_enough():
+    plenty = generate_ratings(num_users=20, num_items=300, max_ratings=30, seed=0)
+    assert split(plenty, "unseen_users").test.candidates.shape == (2, 100)
+
+
+def test_few_users_are_refused():
+    few = generate_ratings(num_users=9, num_items=30, min_ratings=5, max_ratings=20, seed=0)
+    with pytest.raises(UserError, match="synthetic has 9 users; at least 10 are needed"):
+        split(few, "unseen_users")
+
+
+def test_an_unknown_protocol_is_refused(ratings):
+    with pytest.raises(ValueError, match="protocol must be one of.*'all_users'"):
+        split(ratings, "all_users")

@@ -1,0 +1,208 @@
+"""Who trains on which utterances: nothing that is tested has been trained on."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+
+from fedpersonal.data.generated_dialogues import generate_dialogues
+from fedpersonal.data.utterances import Utterances
+from fedpersonal.errors import UserError
+from fedpersonal.tasks.utterances.data import finetuning_sets, split_known, split_withheld
+
+_TOKENS = {"length": 12, "padding": 0, "end": 1}
+
+
+def _encode(texts):
+    """The lengths of words as ids, from 2."""
+    return [[len(word) + 2 for word in text.split()] for text in texts]
+
+
+@pytest.fixture(name="utterances", scope="module")
+def _utterances():
+    return generate_dialogues(num_utterances=1500, num_other_utterances=90, seed=1).named
+
+
+def _make(users):
+    """Utterances of users with a list of contexts each; the text numbers the utterance."""
+    contexts = [context for own in users for context in own]
+    return Utterances(
+        name="made up",
+        client_ids=[f"u{i}" for i in range(len(users))],
+        offsets=np.cumsum([0] + [len(own) for own in users]),
+        texts=[str(i) for i in range(len(contexts))],
+        contexts=contexts,
+        context_names=[f"c{i}" for i in range(max(contexts) + 1)],
+    )
+
+
+def _number(texts):
+    return [[int(text) + 2] for text in texts]
+
+
+def test_ids_and_labels():
+    utterances = Utterances(
+        name="t",
+        client_ids=["a", "b"],
+        offsets=[0, 20, 40],
+        texts=["aa b", "", "a b c d e f", "aa b c", "a b c d"] * 8,
+        contexts=[1, 0, 1, 0, 1] * 8,
+        context_names=["x", "y"],
+    )
+    data = split_known(utterances, _encode, length=4, padding=0, end=1, seed=1)
+    expected = {
+        (4, 3, 1, 0): (4, 3, 1, -1),
+        (1, 0, 0, 0): (1, -1, -1, -1),
+        (3, 3, 3, 3): (3, 3, 3, 3),
+        (4, 3, 3, 1): (4, 3, 3, 1),
+    }
+    found = set()
+    for part in (data.train, data.validation, data.test):
+        for column in (*part.features.values(), part.labels):
+            assert column.dtype == np.int32
+        for ids, labels in zip(part.features["text"].tolist(), part.labels.tolist()):
+            assert tuple(labels) == expected[tuple(ids)]
+            found.add(tuple(ids))
+        assert part.features["user"].tolist() == part.example_clients.tolist()
+    assert found == set(expected)
+    padded = split_known(utterances, _encode, length=4, padding=1, end=1, seed=1)
+    np.testing.assert_array_equal(padded.test.labels, data.test.labels)
+    assert set(padded.test.features["text"].ravel()) == {1, 3, 4}
+    assert (data.name, data.padding, data.length) == ("t", 0, 4)
+    assert (data.num_users, data.num_contexts, data.withheld) == (2, 2, False)
+
+
+def test_long_utterances_can_be_refused(utterances):
+    texts = utterances.texts.tolist()
+    longest = max(len(text.split()) for text in texts)
+    options = {**_TOKENS, "length": longest, "too_long": "error", "seed": 0}
+    first = next(i for i, text in enumerate(texts) if len(text.split()) == longest)
+    user = utterances.client_ids[np.searchsorted(utterances.offsets, first, "right") - 1]
+    message = f"of '{user}' has {longest + 1} tokens .* {longest} positions: '{texts[first][:57]}"
+    with pytest.raises(UserError, match=message):
+        split_known(utterances, _encode, **options)
+    data = split_known(utterances, _encode, **{**options, "length": longest + 1})
+    assert data.length == longest + 1
+
+
+def test_known_users_have_three_parts_of_their_utterances(utterances):
+    numbered = _make([[0] * 10, [1] * 7, [0, 1] * 10])
+    data = split_known(numbered, _number, length=2, padding=0, end=1, seed=3)
+    parts = (data.train, data.validation, data.test)
+    for user in range(3):
+        texts = [part.client(user)[0]["text"][:, 0].tolist() for part in parts]
+        start, stop = numbered.offsets[user : user + 2]
+        assert sorted(sum(texts, [])) == list(range(start + 2, stop + 2))
+    assert [part.counts.tolist() for part in parts] == [[6, 5, 12], [2, 1, 4], [2, 1, 4]]
+    one, same, other = (split_known(utterances, _encode, **_TOKENS, seed=s) for s in (0, 0, 1))
+    assert one.test.labels.tolist() == same.test.labels.tolist() != other.test.labels.tolist()
+    for part in (one.train, one.validation, one.test):
+        own = utterances.contexts[utterances.offsets[:-1]]
+        assert part.features["context"].tolist() == own[part.example_clients].tolist()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_withheld_users_are_in_one_part_and_training_has_all_contexts(seed):
+    random = np.random.default_rng(seed)
+    users = [[0] * 4 for _ in range(20)] + [[1] * 4 for _ in range(13)]
+    users += [[0, 0, 0, 2], [1, 1, 3], [4]]
+    users = [users[i] for i in random.permutation(len(users))]
+    data = split_withheld(_make(users), _number, length=2, padding=0, end=1, seed=seed)
+    parts = (data.train, data.validation, data.test)
+    assert [part.num_clients for part in parts] == [26, 5, 5]
+    assert sorted(sum((p.client_ids.tolist() for p in parts), [])) == sorted(
+        f"u{i}" for i in range(36)
+    )
+    assert set(data.train.features["context"]) == {0, 1, 2, 3, 4}
+    for part in parts[1:]:
+        assert set(part.features["context"]) == {0, 1}
+        assert not part.features["user"].any()
+    assert data.train.features["user"].tolist() == data.train.example_clients.tolist()
+    assert data.withheld
+    for part in parts:
+        for client, name in enumerate(part.client_ids):
+            context = part.client(client)[0]["context"].tolist()
+            assert context == users[int(name[1:])]
+
+
+def test_withheld_users_follow_the_seed_and_the_contexts(utterances):
+    tests = collections.Counter()
+    for seed in range(40):
+        data = split_withheld(utterances, _encode, **_TOKENS, seed=seed)
+        assert [p.num_clients for p in (data.train, data.validation, data.test)] == [10, 2, 2]
+        contexts = data.train.features["context"][data.train.offsets[:-1]]
+        assert 4 <= np.sum(contexts == 0) <= 5
+        tests.update(data.test.client_ids)
+    assert len(tests) == 14
+    assert max(tests.values()) < 20
+    again = split_withheld(utterances, _encode, **_TOKENS, seed=39)
+    assert again.test.client_ids.tolist() == data.test.client_ids.tolist()
+
+
+def test_finetuning_sets_are_nested_and_queries_the_same():
+    data = split_known(_make([[0] * 100, [0] * 5, [0] * 10]), _number, **_TOKENS, seed=0)
+    part = data.test
+    assert part.counts.tolist() == [20, 1, 2]
+    queries, supports = [], []
+    for num_samples in (0, 1, 5, 15, None):
+        support, query = finetuning_sets(part, num_samples=num_samples, seed=4)
+        queries.append(query.labels[:, 0].tolist())
+        supports.append(set(support.labels[:, 0].tolist()))
+        assert support.client_ids.tolist() == query.client_ids.tolist() == ["u0", "u1", "u2"]
+        assert query.counts.tolist() == [10, 1, 1]
+        limit = 20 if num_samples is None else num_samples
+        assert support.counts.tolist() == [min(limit, 10), 0, min(limit, 1)]
+    assert all(query == queries[0] for query in queries)
+    assert all(few <= more for few, more in zip(supports, supports[1:]))
+    assert supports[-1] | set(queries[0]) == set(part.labels[:, 0].tolist())
+    assert not supports[-1] & set(queries[0])
+    _, other = finetuning_sets(part, num_samples=1, seed=5)
+    assert other.labels[:, 0].tolist() != queries[0]
+    most, query = finetuning_sets(part, num_samples=None, seed=4, query_fraction=0.99)
+    assert (most.counts.tolist(), query.counts.tolist()) == ([1, 0, 1], [19, 1, 1])
+
+
+@pytest.mark.parametrize("split", [split_known, split_withheld])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 0}, "length must be a whole number >= 1, got 0"),
+        ({"padding": -1}, "padding must be a whole number >= 0, got -1"),
+        ({"end": -1}, "end must be a whole number >= 0, got -1"),
+        ({"too_long": "drop"}, "too_long must be one of cut, error, got 'drop'"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+    ],
+)
+def test_wrong_options_are_refused(utterances, split, options, message):
+    with pytest.raises(UserError, match=message):
+        split(utterances, _encode, **{**_TOKENS, "seed": 0, **options})
+
+
+def test_wrong_finetuning_options_are_refused(utterances):
+    part = utterances.to_client_dataset()
+    for options, message in (
+        ({"num_samples": -1}, "num_samples must be a whole number >= 0, got -1"),
+        ({"query_fraction": 1.0}, r"query_fraction must be in \(0, 1\), got 1.0"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            finetuning_sets(part, **{"num_samples": 1, "seed": 0, **options})
+
+
+def test_too_little_is_refused(utterances):
+    with pytest.raises(UserError, match="no user of made up has 3 utterances"):
+        split_known(_make([[0, 0]] * 5), _number, **_TOKENS, seed=0)
+    with pytest.raises(UserError, match="of other contexts than 'c1'"):
+        for seed in range(20):
+            split_known(_make([[0, 0, 0, 0, 1]]), _number, **_TOKENS, seed=seed)
+    with pytest.raises(UserError, match="made up has 2 users; at least 3"):
+        split_withheld(_make([[0], [0]]), _number, **_TOKENS, seed=0)
+    with pytest.raises(UserError, match="the 1 users for training of made up cannot have all"):
+        split_withheld(_make([[0], [0], [1]]), _number, **_TOKENS, seed=0)
+    assert split_withheld(_make([[0], [0], [0, 1]]), _number, **_TOKENS, seed=0).num_users == 1
+    with pytest.raises(UserError, match="encode made 1 lists of ids from"):
+        split_known(utterances, lambda texts: [[1]], **_TOKENS, seed=0)
+    with pytest.raises(UserError, match="encode must give ids >= 0, got -7"):
+        split_known(utterances, lambda texts: [[-7] for _ in texts], **_TOKENS, seed=0)
