@@ -19,7 +19,7 @@ from fedpersonal.data.text_files import read_text
 from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
 from fedpersonal.evaluation.evaluate import build_evaluation, split_support_query
 from fedpersonal.models.next_word_lstm import next_word_lstm
-from fedpersonal.optimizers.server import build_server_optimizer
+from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.process.shards import client_datasets
 from fedpersonal.tasks.federated_training import build_training
 from fedpersonal.tasks.next_word.experiment import NextWordOptions

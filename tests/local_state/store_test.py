@@ -412,7 +412,7 @@ print(refused(LocalStateStore.open, {path!r}, USER))
         assert others == [
             f"private store {folder}/{name}.sqlite: it cannot be written to; see to the permissions"
             " of the file and its folder."
-            for name in ("writable", "private")
+            for name in ("writable", "local_state")
         ]
         assert sorted(os.listdir(folder)) == ["local_state.sqlite", "writable.sqlite"]
         with opened(path) as store:
