@@ -10,10 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedpersonal.evaluation.evaluate import ClientResults
-from fedpersonal.local_state.rounds import PrivateProcess, StoreCheckpoints, read_kept
+from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.simulation.loop import LoopResult, run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 from fedpersonal.tasks.federated_training import Training
 
 STORE = "local_state.sqlite"
@@ -63,14 +64,14 @@ def train(
     Raises:
         UserError: If training diverges, or the store cannot be used.
     """
-    with open_run(training, run_folder) as (process, saved_in, seen_of):
+    with open_run(training, run_folder) as (rounds, saved_in, seen_of):
 
         def evaluate_state(state: Any, round_number: int) -> Mapping[str, float]:
             del round_number
             return evaluate(*seen_of(state, clients)).overall()
 
         loop = run_rounds(
-            process=process,
+            process=rounds,
             cohort_fn=training.cohort_fn,
             run_folder=run_folder,
             total_rounds=options.total_rounds,
@@ -86,7 +87,7 @@ def train(
 @contextlib.contextmanager
 def open_run(
     training: Training, run_folder: RunFolder
-) -> Iterator[tuple[Any, Any, Callable[[Any, np.ndarray | None], tuple]]]:
+) -> Iterator[tuple[Rounds, Any, Callable[[Any, np.ndarray | None], tuple]]]:
     """Opens what the rounds of a run need.
 
     Args:
@@ -94,7 +95,7 @@ def open_run(
         run_folder: Where the store is, or will be.
 
     Yields:
-        The process to run; where its checkpoints are, or None for the usual place; and a function
+        The rounds; where its checkpoints are, or None for the usual place; and a function
         of a state and of clients' names that returns what is seen of the state, as in `Trained`.
     """
 
@@ -103,7 +104,7 @@ def open_run(
         return (state.global_model_weights.trainable,)
 
     if not training.kept_variables:
-        yield training.process, None, weights_of
+        yield Rounds(training.process), None, weights_of
         return
     store = LocalStateStore.open(run_folder.path / STORE, training.kept_variables)
 
@@ -111,6 +112,6 @@ def open_run(
         return (*weights_of(state, clients), read_kept(store, state, clients.tolist()))
 
     try:
-        yield PrivateProcess(training.process, store), StoreCheckpoints(store), weights_and_kept
+        yield Rounds(training.process, store), StoreCheckpoints(store), weights_and_kept
     finally:
         store.close()

@@ -25,7 +25,6 @@ from fedpersonal.process.boundary import as_table
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks import training_run
-from fedpersonal.tasks.centralized_training import build_centralized_training
 from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy
 from fedpersonal.tasks.documents.methods import (
     LOCAL_STATES,
@@ -36,7 +35,11 @@ from fedpersonal.tasks.documents.methods import (
     build_model,
     rebuilding_phases,
 )
-from fedpersonal.tasks.federated_training import Training, build_training
+from fedpersonal.tasks.federated_training import (
+    Training,
+    build_centralized_training,
+    build_training,
+)
 from fedpersonal.tasks.run_report import report_run, test_summary
 
 _EVALUATED_TOGETHER = 100

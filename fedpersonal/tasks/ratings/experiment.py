@@ -19,8 +19,11 @@ from fedpersonal.process.boundary import as_table
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks import training_run
-from fedpersonal.tasks.centralized_training import build_centralized_training
-from fedpersonal.tasks.federated_training import Training, build_training
+from fedpersonal.tasks.federated_training import (
+    Training,
+    build_centralized_training,
+    build_training,
+)
 from fedpersonal.tasks.ratings.data import RatingData, split_ratings
 from fedpersonal.tasks.ratings.prediction import RatingEvaluation, all_users_model, one_user_model
 from fedpersonal.tasks.run_report import report_run
