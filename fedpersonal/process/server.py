@@ -1,7 +1,7 @@
 """What the server does: its first state, and how what a cohort sends changes it.
 
-Its state is a `tff.learning.templates.LearningAlgorithmState`: `global_model_weights.trainable` maps
-each global variable's name to its value, `client_work` is the number of rounds so far.
+In its state, a `tff.learning.templates.LearningAlgorithmState`, `global_model_weights.trainable`
+maps each global variable's name to its value, and `client_work` is the number of rounds so far.
 """
 
 from __future__ import annotations
