@@ -47,10 +47,9 @@ dataset = fp.clients_from_table(table, **columns)
 train, _, test = fp.split_clients(dataset.num_clients, seed=0)
 
 model = fp.PartitionedModel(build_model, local_layers=["own"])
-sgd = tff.learning.optimizers.build_sgdm
+sgd, execution = tff.learning.optimizers.build_sgdm, fp.Execution.for_cohorts(20, batch_size=5)
 rates = {"client_optimizer": sgd(0.2), "reconstruction_optimizer": sgd(0.2)}
 recon = fp.fed_recon(**rates, reconstruction_epochs=5)
-execution = fp.Execution.packed(batch_size=5, clients_per_shard=10)
 process = fp.build_process(model, recon, execution=execution, server_optimizer=sgd(1.0))
 
 
@@ -64,7 +63,6 @@ def held_out_loss(weights) -> float:
 state = process.initialize()
 print(f"held-out loss before training: {held_out_loss(state.global_model_weights.trainable):.4f}")
 for _ in range(50):
-    clients = random.permutation(train)[:20]
-    cohort = fp.make_cohort(model, dataset, clients, execution=execution)
+    cohort = fp.make_cohort(model, dataset, random.permutation(train)[:20], execution=execution)
     state = process.next(state, cohort.examples).state
 print(f"held-out loss after training: {held_out_loss(state.global_model_weights.trainable):.4f}")

@@ -414,8 +414,8 @@ print(refused(LocalStateStore.open, {path!r}, USER))
             pytest.skip("root may write anywhere")
         missing, *others = finished.stdout.splitlines()
         assert missing == (
-            f"local state store {folder}/new.sqlite: it cannot be opened; its folder must exist and be "
-            "writable."
+            f"local state store {folder}/new.sqlite: it cannot be opened; its folder must exist "
+            "and be writable."
         ), finished.stderr
         assert others == [
             f"local state store {folder}/{name}.sqlite: it cannot be written to; see to the "
