@@ -33,16 +33,16 @@ def main() -> None:
     import numpy as np
     import tensorflow as tf
     import tensorflow_federated as tff
+    from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
 
     from benchmarks.rating_data import load
     from fedpersonal.local_state.rounds import Rounds
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.models.matrix_factorization import matrix_factorization
-    from fedpersonal.optimizers.server import build_server_optimizer
+    from fedpersonal.optimizers.named import build_server_optimizer
     from fedpersonal.process.datasets import client_datasets
     from fedpersonal.simulation.sampling import ClientSampler
     from fedpersonal.tasks.federated_training import build_training
-    from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
 
     train, num_items, name = load(FLAGS.data_dir, FLAGS.seed)
     options = RatingOptions(clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed)

@@ -11,6 +11,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from fedpersonal.tasks.next_word.experiment import NextWordOptions
+from fedpersonal.tasks.next_word.methods import (
+    LOCAL_LAYER,
+    METHODS,
+    build_algorithm,
+    build_model,
+    build_personalization,
+)
 
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.next_word import next_word_examples
@@ -20,17 +28,9 @@ from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabular
 from fedpersonal.evaluation.evaluate import build_evaluation, split_support_query
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.models.next_word_lstm import next_word_lstm
-from fedpersonal.optimizers.server import build_server_optimizer
+from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.process.datasets import client_datasets
 from fedpersonal.tasks.federated_training import build_training
-from fedpersonal.tasks.next_word.experiment import NextWordOptions
-from fedpersonal.tasks.next_word.methods import (
-    LOCAL_LAYER,
-    METHODS,
-    build_algorithm,
-    build_model,
-    build_personalization,
-)
 
 _SPLIT = "skip"  # The one that TFF's own split function makes.
 

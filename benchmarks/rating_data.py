@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
+
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.movielens import load_movielens_1m
 from fedpersonal.data.ratings import to_client_dataset
 from fedpersonal.data.synthetic import generate_ratings
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.optimizers.server import build_server_optimizer
+from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks.federated_training import Training, build_training
-from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
 
 
 def load(data_dir: str | None, seed: int) -> tuple[ClientDataset, int, str]:

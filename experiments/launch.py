@@ -1,6 +1,7 @@
 """How every binary starts: flags first, heavy imports after.
 
-A binary ends with `if __name__ == "__main__": launch.run(main)`.
+A binary of a task is `main = launch.task_main(TASK)`, and ends with
+`if __name__ == "__main__": launch.run(main)`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from collections.abc import Callable
 
 from absl import app, flags, logging
 
+from experiments import option_flags
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
+from fedpersonal.tasks.task import Task
+
+flags.disclaim_key_flags()
 
 _MISTAKE = 2
 _INTERRUPTED = 130
@@ -45,6 +50,35 @@ def run(main: Callable[[], None]) -> None:
     except SystemExit as end:
         status = end.code or 0
     runtime.leave(status)
+
+
+def task_main(task: Task) -> Callable[[], None]:
+    """Defines the flags of a task and returns the program that runs it."""
+    flags.DEFINE_string("output_dir", None, "The run folder. [default: results/<experiment_name>]")
+    flags.DEFINE_string("experiment_name", None, f"The run's name. [default: {task.name}]")
+    option_flags.define(task.options)
+
+    def main() -> None:
+        given = flags.FLAGS
+        options = option_flags.parse(task.options)
+        source = task.read(options)
+        print(source.summary(), flush=True)
+        # Mistakes in options and data have shown before TensorFlow is imported.
+        from fedpersonal.simulation.run_folder import RunFolder
+        from fedpersonal.tasks.experiment import build_experiment, run_experiment
+
+        experiment = build_experiment(task, source, options)
+        path = given.output_dir or f"results/{given.experiment_name or task.name}"
+        folder = RunFolder.open(path, {"task": task.name, **options.values()})
+        summary = run_experiment(experiment, folder)
+        for line in task.report(summary):
+            print(line)
+        print(
+            f"{summary['rounds']} rounds in {summary['train_wall_seconds']:.1f} s, median round "
+            f"{1000 * summary['median_round_seconds']:.0f} ms; results in {folder.path}"
+        )
+
+    return main
 
 
 def _enter_calling_folder() -> None:

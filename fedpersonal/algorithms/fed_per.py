@@ -11,7 +11,8 @@ import dataclasses
 from typing import Any
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms.furl import furl
+from fedpersonal.algorithms import furl
+from fedpersonal.algorithms.method import KeepingOptions, Layers, Method
 
 
 def fed_per(**options: Any) -> Algorithm:
@@ -20,4 +21,12 @@ def fed_per(**options: Any) -> Algorithm:
     Args:
         **options: Of `furl`.
     """
-    return dataclasses.replace(furl(**options), name="fed_per")
+    return dataclasses.replace(furl.furl(**options), name="fed_per")
+
+
+def build(options: KeepingOptions, layers: Layers) -> Algorithm:
+    """Returns FedPer as options describe it."""
+    return dataclasses.replace(furl.build(options, layers), name="fed_per")
+
+
+METHODS = (Method("fed_per", "FedPer", build, KeepingOptions, local_part="head"),)

@@ -8,19 +8,31 @@ frozen. The exact reconstruction is an addition of ours: section 4 leaves R open
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase
+from fedpersonal.algorithms.method import (
+    ClientOptions,
+    FinetuningOptions,
+    Layers,
+    Method,
+    RebuildingOptions,
+)
 from fedpersonal.data.parts import SPLITS
 from fedpersonal.errors import check_choice
+from fedpersonal.optimizers.named import build_client_optimizer
+from fedpersonal.options import option
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
 
 
 def fed_recon(
     *,
-    client_optimizer: Any,
-    reconstruction_optimizer: Any = None,
+    client_optimizer: tff.learning.optimizers.Optimizer,
+    reconstruction_optimizer: tff.learning.optimizers.Optimizer | None = None,
     reconstruction: str = "gradient",
-    split: str = "skip",
+    support_query_split: str = "skip",
     reconstruction_epochs: int = 1,
     max_reconstruction_steps: int | None = None,
     local_epochs: int = 1,
@@ -38,9 +50,9 @@ def fed_recon(
         reconstruction_optimizer: Optimizer of the local variables, R; unused by `ridge`.
         reconstruction: `gradient`, or `ridge`: exact least squares, for models whose output is
             linear in the local variables.
-        split: S, the dataset split function. `skip`: batches 0, 2, 4... are the support set, the
-            others the query set. `aggregated`: the first half of the batches and the second.
-            `shared`: both are all the data (appendix D).
+        support_query_split: S, the dataset split function. `skip`: batches 0, 2, 4... are the
+            support set, the others the query set. `aggregated`: the first half of the batches and
+            the second. `shared`: both are all the data (appendix D).
         reconstruction_epochs: Passes over the support set.
         max_reconstruction_steps: Bound on the reconstruction steps of all epochs, k_r.
         local_epochs: Passes over the query set.
@@ -56,8 +68,8 @@ def fed_recon(
             optimizer.
     """
     check_choice("fed_recon", "reconstruction", reconstruction, ("gradient", "ridge"))
-    check_choice("fed_recon", "split", split, tuple(SPLITS))
-    support, query = SPLITS[split]
+    check_choice("fed_recon", "support_query_split", support_query_split, tuple(SPLITS))
+    support, query = SPLITS[support_query_split]
     if reconstruction == "ridge":
         rebuild: Phase = RidgePhase(data=support, l2=ridge_l2, bias_l2=ridge_bias_l2)
     elif reconstruction_optimizer is None:
@@ -84,3 +96,61 @@ def fed_recon(
         weighting=weighting,
         max_update_norm=max_update_norm,
     )
+
+
+class FedReconOptions(ClientOptions, RebuildingOptions):
+    """What a client of FedRecon does."""
+
+    reconstruction: str = option(
+        "gradient", "Gradient steps, or exact least squares.", choices=("gradient", "ridge")
+    )
+    support_query_split: str = option(
+        "skip",
+        "Support and query sets: alternate batches, halves, or both all the data.",
+        choices=tuple(SPLITS),
+    )
+    joint_training: bool = option(False, "Move local variables in the update phase too.")
+    ridge_l2: float = option(10.0, "Penalty of ridge reconstruction.", at_least=1e-6)
+    ridge_bias_l2: float | None = option(
+        None, "The same for scalar local variables. [default: --ridge_l2]", at_least=1e-6
+    )
+
+
+class _Finetuned(FedReconOptions, FinetuningOptions):
+    """FedRecon, and fine-tuning."""
+
+
+def build(options: FedReconOptions, layers: Layers) -> Algorithm:
+    """Returns FedRecon as options describe it."""
+    del layers
+    return fed_recon(
+        **options.local_work(),
+        reconstruction_optimizer=build_client_optimizer(
+            "sgd", options.reconstruction_learning_rate
+        ),
+        reconstruction=options.reconstruction,
+        support_query_split=options.support_query_split,
+        reconstruction_epochs=options.reconstruction_epochs,
+        max_reconstruction_steps=options.max_reconstruction_steps or None,
+        joint_training=options.joint_training,
+        ridge_l2=options.ridge_l2,
+        ridge_bias_l2=options.ridge_bias_l2,
+    )
+
+
+def rebuilding(options: FedReconOptions) -> tuple[Phase, ...]:
+    """Returns the reconstruction alone, for clients of any method that have kept nothing."""
+    return build(options, Layers()).phases[:1]
+
+
+METHODS = (
+    Method("fed_recon", "FedRecon", build, FedReconOptions, local_part="own"),
+    Method(
+        "fed_recon_finetuning",
+        "FedRecon + fine-tuning",
+        build,
+        _Finetuned,
+        local_part="own",
+        finetunes="global",
+    ),
+)

@@ -7,18 +7,23 @@ steps on the representation with the head frozen.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
+from fedpersonal.algorithms.method import KeepingOptions, Layers, Method
+from fedpersonal.options import option
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
 
 
 def fed_rep(
     *,
-    client_optimizer: Any,
-    local_optimizer: Any = None,
+    client_optimizer: tff.learning.optimizers.Optimizer,
+    local_optimizer: tff.learning.optimizers.Optimizer | None = None,
     local_only_epochs: int = 1,
-    epochs: int = 1,
-    max_steps: int | None = None,
+    local_epochs: int = 1,
+    max_local_steps: int | None = None,
     weighting: str = "num_examples",
     max_update_norm: float | None = None,
 ) -> Algorithm:
@@ -28,8 +33,8 @@ def fed_rep(
         client_optimizer: Optimizer of the representation.
         local_optimizer: Optimizer of the head, or None for the same.
         local_only_epochs: Passes over the client's data in which the head moves (tau).
-        epochs: Passes in which the representation moves, after that.
-        max_steps: Bound on the steps of each phase.
+        local_epochs: Passes in which the representation moves, after that.
+        max_local_steps: Bound on the steps of each phase.
         weighting: `num_examples` or `uniform`.
         max_update_norm: Bound on the norm of a client's update, or None.
     """
@@ -38,14 +43,14 @@ def fed_rep(
         data="all",
         optimizer=local_optimizer or client_optimizer,
         epochs=local_only_epochs,
-        max_steps=max_steps,
+        max_steps=max_local_steps,
     )
     representation = GradientPhase(
         variables="global",
         data="all",
         optimizer=client_optimizer,
-        epochs=epochs,
-        max_steps=max_steps,
+        epochs=local_epochs,
+        max_steps=max_local_steps,
     )
     return Algorithm(
         name="fed_rep",
@@ -54,3 +59,25 @@ def fed_rep(
         weighting=weighting,
         max_update_norm=max_update_norm,
     )
+
+
+class FedRepOptions(KeepingOptions):
+    """What a client of FedRep does."""
+
+    local_only_epochs: int = option(
+        1, "Passes that move the local variables alone, before the others.", at_least=0
+    )
+
+
+def build(options: FedRepOptions, layers: Layers) -> Algorithm:
+    """Returns FedRep as options describe it."""
+    del layers
+    algorithm = fed_rep(
+        **options.local_work(),
+        local_optimizer=options.local_optimizer(),
+        local_only_epochs=options.local_only_epochs,
+    )
+    return algorithm if options.local_state == "kept" else algorithm.stateless_twin()
+
+
+METHODS = (Method("fed_rep", "FedRep", build, FedRepOptions, local_part="head"),)

@@ -2,22 +2,26 @@
 
 Bui et al., "Federated User Representation Learning", 2019 (arXiv 1909.12535), section 3.5: private
 variables, such as a user's embedding, are kept by the user and trained jointly with the federated
-ones. The separate optimizer of the private variables is an addition of ours.
+ones. Their separate optimizer is an addition of ours.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
+from fedpersonal.algorithms.method import KeepingOptions, Layers, Method
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
 
 
 def furl(
     *,
-    client_optimizer: Any,
-    local_optimizer: Any = None,
-    epochs: int = 1,
-    max_steps: int | None = None,
+    client_optimizer: tff.learning.optimizers.Optimizer,
+    local_optimizer: tff.learning.optimizers.Optimizer | None = None,
+    local_epochs: int = 1,
+    max_local_steps: int | None = None,
     weighting: str = "num_examples",
     max_update_norm: float | None = None,
 ) -> Algorithm:
@@ -25,9 +29,9 @@ def furl(
 
     Args:
         client_optimizer: Optimizer of the federated variables.
-        local_optimizer: Another one for the private variables, or None for the same.
-        epochs: Passes over the client's data.
-        max_steps: Bound on the steps of all epochs.
+        local_optimizer: Another one for the local variables, or None for the same.
+        local_epochs: Passes over the client's data.
+        max_local_steps: Bound on the steps of all epochs.
         weighting: `num_examples` (c_i in equation 4) or `uniform`.
         max_update_norm: Bound on the norm of a client's update, or None.
     """
@@ -36,8 +40,8 @@ def furl(
         data="all",
         optimizer=client_optimizer,
         optimizers={"local": local_optimizer} if local_optimizer else {},
-        epochs=epochs,
-        max_steps=max_steps,
+        epochs=local_epochs,
+        max_steps=max_local_steps,
     )
     return Algorithm(
         name="furl",
@@ -46,3 +50,13 @@ def furl(
         weighting=weighting,
         max_update_norm=max_update_norm,
     )
+
+
+def build(options: KeepingOptions, layers: Layers) -> Algorithm:
+    """Returns FURL as options describe it."""
+    del layers
+    algorithm = furl(**options.local_work(), local_optimizer=options.local_optimizer())
+    return algorithm if options.local_state == "kept" else algorithm.stateless_twin()
+
+
+METHODS = (Method("furl", "FURL", build, KeepingOptions, local_part="embedding"),)

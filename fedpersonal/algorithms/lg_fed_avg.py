@@ -11,7 +11,8 @@ import dataclasses
 from typing import Any
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms.furl import furl
+from fedpersonal.algorithms import furl
+from fedpersonal.algorithms.method import KeepingOptions, Layers, Method
 
 
 def lg_fed_avg(**options: Any) -> Algorithm:
@@ -20,4 +21,12 @@ def lg_fed_avg(**options: Any) -> Algorithm:
     Args:
         **options: Of `furl`.
     """
-    return dataclasses.replace(furl(**options), name="lg_fed_avg")
+    return dataclasses.replace(furl.furl(**options), name="lg_fed_avg")
+
+
+def build(options: KeepingOptions, layers: Layers) -> Algorithm:
+    """Returns LG-FedAvg as options describe it."""
+    return dataclasses.replace(furl.build(options, layers), name="lg_fed_avg")
+
+
+METHODS = (Method("lg_fed_avg", "LG-FedAvg", build, KeepingOptions, local_part="body"),)

@@ -75,6 +75,23 @@ class Documents:
         """Whether the labels are 0 and 1 by name, as of a click, and not those of classes."""
         return tuple(self.label_names) == BINARY_LABELS
 
+    def summary(self) -> str:
+        """Returns a line that says what there is, and what was left out."""
+        left_out = "".join(f"; {count:,} {what}" for what, count in self.report.items())
+        return (
+            f"{self.name}: {self.num_texts:,} texts of {self.num_clients:,} users, "
+            f"{self.num_labels} labels{left_out}"
+        )
+
+    def describe(self) -> dict[str, object]:
+        """Returns what tells these texts from others, and how many there are."""
+        return {
+            "dataset": self.name,
+            "num_users": self.num_clients,
+            "num_texts": self.num_texts,
+            "num_labels": self.num_labels,
+        }
+
     def to_client_dataset(self) -> ClientDataset:
         """The texts as examples with the feature "text", (num_texts,) str objects."""
         return ClientDataset(

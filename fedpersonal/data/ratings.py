@@ -57,6 +57,17 @@ class Ratings:
         """How many ratings there are."""
         return self.ratings.size
 
+    def summary(self) -> str:
+        """Returns a line that says what there is, and what was left out."""
+        dropped = (
+            f"; {self.dropped_users} users with too few left out" if self.dropped_users else ""
+        )
+        twice = f"; {self.duplicates} rated twice" if self.duplicates else ""
+        return (
+            f"{self.name}: {self.num_ratings:,} ratings of {self.num_users:,} users "
+            f"for {self.num_items:,} items{dropped}{twice}"
+        )
+
 
 def to_client_dataset(ratings: Ratings) -> ClientDataset:
     """Makes each user a client, in the order of the users and of each user's ratings.

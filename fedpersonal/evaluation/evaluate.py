@@ -335,6 +335,10 @@ def _evaluate_stacked(model, phases, global_values, support, query, seed, *, wit
     return before, after, predictions
 
 
+# The same clients are evaluated on more and more examples: tracing takes longer than running.
+_traced = functools.lru_cache(maxsize=4)(Evaluation)
+
+
 def build_evaluation(
     model: PartitionedModel,
     phases: Sequence[Phase],
@@ -375,9 +379,9 @@ def build_evaluation(
         query_batch_size=batch_size if packing == "pooled" else None,
         touched_data="all" if moves_globals else "none",
     )
-    evaluation = Evaluation(
+    evaluation = _traced(
         model,
-        phases,
+        tuple(phases),
         clients=clients,
         batch_size=batch_size,
         query_batch_size=members[0]["query"]["mask"].shape[2],

@@ -12,6 +12,8 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.documents import Documents, most_frequent_labels
 from fedpersonal.data.splits import split_clients, split_examples
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.evaluate import split_support_query
+from fedpersonal.tasks.task import EvaluationSet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,7 +21,7 @@ class DocumentData:
     """Labelled texts, split for one experiment.
 
     The features are "text", the characters' ids, (n, text_length) int32, and "user", the user's
-    index among the known ones, (n,) int32, 0 for those withheld. Labels are (n,): int32, or
+    index among those who train, (n,) int32, 0 for unseen ones. Labels are (n,): int32, or
     float32 0 and 1 if `is_binary`.
 
     Attributes:
@@ -27,10 +29,10 @@ class DocumentData:
         label_names: (num_labels,) str objects.
         is_binary: Whether to predict a probability, as of a click, and not a class.
         characters: The characters' ids, from `train`.
-        train: The known users, and what they train on.
+        train: The users who take part, and what they train on.
         validation: Other texts of these users, for choosing hyperparameters.
         test: Other texts again, to look at once.
-        withheld: Users who never take part.
+        unseen: Users who never take part, and one half of their texts each.
     """
 
     name: str
@@ -38,13 +40,13 @@ class DocumentData:
     is_binary: bool
     characters: CharacterVocabulary
     train: ClientDataset
-    validation: ClientDataset
-    test: ClientDataset
-    withheld: ClientDataset
+    validation: EvaluationSet
+    test: EvaluationSet
+    unseen: EvaluationSet
 
     @property
     def num_users(self) -> int:
-        """How many known users there are: the rows of a table of user embeddings."""
+        """How many users take part: the rows of a table of user embeddings."""
         return self.train.num_clients
 
 
@@ -53,36 +55,36 @@ def split_documents(
     *,
     text_length: int = 80,
     num_characters: int = 128,
-    withheld_users: float = 0.1,
+    unseen_users: float = 0.1,
     seed: int,
 ) -> DocumentData:
-    """Withholds some users, and splits the texts of each other user 80/10/10 % at random.
+    """Sets some users apart, and splits the texts of each other user 80/10/10 % at random.
 
     Args:
         documents: The texts.
         text_length: Characters a text, >= 1.
         num_characters: Known characters at most, the most frequent ones, >= 1.
-        withheld_users: The share of users to withhold, in [0, 0.9].
+        unseen_users: The share of users who never take part, in [0, 0.9].
         seed: Seed of all splits.
 
     Raises:
-        UserError: If an option is out of range, there are fewer than 10 users, none of those known
+        UserError: If an option is out of range, there are fewer than 10 users, none of the others
             has the 5 texts of which one can be held out, or the test texts have but one of two
             labels.
     """
     check_count("text_length", text_length, minimum=1)
-    if not 0.0 <= withheld_users <= 0.9:
-        raise UserError(f"withheld_users must be in [0, 0.9], got {withheld_users!r}")
+    if not 0.0 <= unseen_users <= 0.9:
+        raise UserError(f"unseen_users must be in [0, 0.9], got {unseen_users!r}")
     if documents.num_clients < 10:
         raise UserError(
             f"{documents.name} has {documents.num_clients} users with enough texts; at least 10"
             " are needed"
         )
-    known, _, withheld = split_clients(
-        documents.num_clients, fractions=(1.0 - withheld_users, 0.0, withheld_users), seed=seed
+    seen, _, unseen = split_clients(
+        documents.num_clients, fractions=(1.0 - unseen_users, 0.0, unseen_users), seed=seed
     )
     texts = documents.to_client_dataset()
-    train, validation, test = split_examples(texts.subset(np.sort(known)), seed=seed, ordered=False)
+    train, validation, test = split_examples(texts.subset(np.sort(seen)), seed=seed, ordered=False)
     if not test.num_examples:
         raise UserError(f"no user of {documents.name} has 5 texts, of which one can be held out")
     if documents.is_binary and len(np.unique(test.labels)) < 2:
@@ -102,14 +104,17 @@ def split_documents(
             labels=part.labels.astype(np.float32 if documents.is_binary else np.int32),
         )
 
-    withheld = texts.subset(np.sort(withheld))
+    unseen = texts.subset(np.sort(unseen))
+    unseen = encode(unseen, np.zeros(unseen.num_examples))
+    train, *parts = (encode(part, part.example_clients) for part in (train, validation, test))
     return DocumentData(
         documents.name,
         documents.label_names,
         documents.is_binary,
         characters,
-        *(encode(part, part.example_clients) for part in (train, validation, test)),
-        encode(withheld, np.zeros(withheld.num_examples)),
+        train,
+        *(EvaluationSet(train, part, seen=True) for part in parts),
+        EvaluationSet(*split_support_query(unseen, batch_size=1, split="aggregated")),
     )
 
 
@@ -123,8 +128,9 @@ def guessing_accuracy(data: DocumentData) -> dict[str, float]:
         The accuracies, in [0, 1], of a user's most frequent training label as
         `users_most_frequent`, and of the most frequent one of all as `overall_most_frequent`.
     """
-    labels = data.test.labels
-    of_users = most_frequent_labels(data.train)[data.test.example_clients]
+    test = data.test.query
+    labels = test.labels
+    of_users = most_frequent_labels(data.train)[test.example_clients]
     overall = np.bincount(data.train.labels.astype(np.int64)).argmax()
     return {
         "users_most_frequent": float(np.mean(labels == of_users)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -15,19 +14,7 @@ from fedpersonal.data.text_corpus import TextCorpus
 from fedpersonal.data.vocabulary import Vocabulary, build_vocabulary
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import split_support_query
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class EvaluatedClients:
-    """Clients that take no part in training.
-
-    Attributes:
-        support: What a client's model is personalised on.
-        query: What is predicted, of the same clients.
-    """
-
-    support: ClientDataset
-    query: ClientDataset
+from fedpersonal.tasks.task import EvaluationSet, ReadWhenDrawn
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,9 +33,9 @@ class NextWordData:
     name: str
     vocabulary: Vocabulary
     coverage: float | None
-    train: Any
-    validation: EvaluatedClients
-    test: EvaluatedClients
+    train: ClientDataset | ReadWhenDrawn
+    validation: EvaluationSet
+    test: EvaluationSet
 
 
 def split_text(
@@ -58,7 +45,7 @@ def split_text(
     num_oov_buckets: int,
     sequence_length: int,
     batch_size: int,
-    split: str,
+    support_query_split: str,
     seed: int,
     max_validation_clients: int | None = None,
 ) -> NextWordData:
@@ -70,8 +57,8 @@ def split_text(
         num_oov_buckets: Hash buckets of all other words.
         sequence_length: Tokens a sentence.
         batch_size: Sentences a batch, which support and query sets are split by.
-        split: `skip` or `aggregated`, as for training; `shared` evaluates as `aggregated`, since
-            what is predicted must not have been seen.
+        support_query_split: `skip` or `aggregated`, as for training; `shared` evaluates as
+            `aggregated`, since what is predicted must not have been seen.
         seed: Seed of the split.
         max_validation_clients: Validates on so many at most; None for all.
 
@@ -88,13 +75,17 @@ def split_text(
         corpus, train, vocab_size=vocab_size, num_oov_buckets=num_oov_buckets
     )
     examples = next_word_examples(corpus, vocabulary, sequence_length=sequence_length)
+
+    def evaluated(clients: np.ndarray) -> EvaluationSet:
+        return _evaluated(examples.subset(clients), batch_size, support_query_split)
+
     return NextWordData(
         corpus.name,
         vocabulary,
         vocabulary.coverage(corpus, test),
         examples.subset(train),
-        _evaluated(examples.subset(validation[:max_validation_clients]), batch_size, split),
-        _evaluated(examples.subset(test), batch_size, split),
+        evaluated(validation[:max_validation_clients]),
+        evaluated(test),
     )
 
 
@@ -102,16 +93,16 @@ def sample_stack_overflow(
     data: StackOverflow,
     *,
     batch_size: int,
-    split: str,
+    support_query_split: str,
     seed: int,
     max_validation_clients: int | None = 500,
     max_test_clients: int | None = 2_000,
 ) -> NextWordData:
     """Prepares TFF's Stack Overflow: its own three parts, the evaluated ones a random sample."""
 
-    def sample(part: Any, count: int | None) -> EvaluatedClients:
+    def sample(part: ReadWhenDrawn, count: int | None) -> EvaluationSet:
         order = np.random.default_rng(seed).permutation(part.num_clients)[:count]
-        return _evaluated(part.subset(order), batch_size, split)
+        return _evaluated(part.subset(order), batch_size, support_query_split)
 
     return NextWordData(
         "stack_overflow",
@@ -123,6 +114,6 @@ def sample_stack_overflow(
     )
 
 
-def _evaluated(dataset: ClientDataset, batch_size: int, split: str) -> EvaluatedClients:
+def _evaluated(dataset: ClientDataset, batch_size: int, split: str) -> EvaluationSet:
     split = "aggregated" if split == "shared" else split
-    return EvaluatedClients(*split_support_query(dataset, batch_size=batch_size, split=split))
+    return EvaluationSet(*split_support_query(dataset, batch_size=batch_size, split=split))

@@ -10,27 +10,21 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.ranking import hold_out_candidates
 from fedpersonal.data.ratings import Ratings, to_client_dataset
 from fedpersonal.data.splits import split_clients, split_examples
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, check_choice
 from fedpersonal.evaluation.evaluate import split_support_query
-
-PROTOCOLS = ("unseen_users", "seen_users")
+from fedpersonal.tasks.task import EvaluationSet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EvaluationData:
-    """Clients to evaluate.
+class RankedSet(EvaluationSet):
+    """Clients to evaluate by ratings and by a ranking.
 
     Attributes:
-        support: What local variables are built from.
-        query: What is predicted, of the same clients.
-        ranking_support: What local variables are built from before ranking.
-        candidates: int32 (num_clients, 100): items to rank, the held-out one first.
+        ranking: What is ranked: the held-out item of a client first, then up to 99 others, with
+            what local variables are built from before.
     """
 
-    support: ClientDataset
-    query: ClientDataset
-    ranking_support: ClientDataset
-    candidates: np.ndarray
+    ranking: EvaluationSet | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,24 +44,24 @@ class RatingData:
     num_users: int
     num_items: int
     train: ClientDataset
-    validation: EvaluationData
-    test: EvaluationData
+    validation: RankedSet
+    test: RankedSet
 
 
 def split_ratings(
     ratings: Ratings,
     *,
-    protocol: str,
+    evaluate_on: str,
     batch_size: int,
     seed: int,
     max_ratings_per_user: int | None = 300,
 ) -> RatingData:
-    """Splits ratings by one of the paper's two protocols.
+    """Splits ratings in one of the paper's two ways.
 
     Args:
         ratings: The ratings.
-        protocol: `unseen_users`: 80/10/10 % of the users train, validate and test; a held-out
-            user's even batches are its support set, the odd ones its query set. `seen_users`: all
+        evaluate_on: `unseen` clients: 80/10/10 % of the users train, validate and test; an unseen
+            user's even batches are its support set, the odd ones its query set. `seen` clients: all
             users train on 80 % of their ratings, and are validated and tested on 10 % each: the
             last ones by time, or random ones where there is no time.
         batch_size: Examples a batch, which the support/query split goes by.
@@ -77,12 +71,11 @@ def split_ratings(
     Raises:
         UserError: If there are too few users.
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol must be one of {PROTOCOLS}, not {protocol!r}.")
+    check_choice("split_ratings", "evaluate_on", evaluate_on, ("seen", "unseen"))
     dataset = to_client_dataset(ratings)
     ordered = ratings.times is not None
     num_items = len(ratings.item_ids)
-    if protocol == "unseen_users":
+    if evaluate_on == "unseen":
         if dataset.num_clients < 10:
             raise UserError(
                 f"{ratings.name} has {dataset.num_clients} users; at least 10 are needed to hold "
@@ -106,7 +99,7 @@ def split_ratings(
 
 def _unseen(
     dataset: ClientDataset, num_items: int, batch_size: int, seed: int, ordered: bool
-) -> EvaluationData:
+) -> RankedSet:
     support, query = split_support_query(dataset, batch_size=batch_size)
     ranking_support, candidates = hold_out_candidates(
         dataset,
@@ -115,12 +108,13 @@ def _unseen(
         seed=seed,
         ordered=ordered,
     )
-    return EvaluationData(support, query, ranking_support, candidates)
+    ranking = EvaluationSet(ranking_support, _as_clients(query, candidates))
+    return RankedSet(support, query, seen=False, ranking=ranking)
 
 
 def _seen(
     dataset: ClientDataset, train: ClientDataset, part: ClientDataset, num_items: int, seed: int
-) -> EvaluationData:
+) -> RankedSet:
     evaluated = np.flatnonzero(part.counts > 0)
     support, query = train.subset(evaluated), part.subset(evaluated)
     # The held-out item is the last one of the part; the negatives are unrated in all of the data.
@@ -133,7 +127,20 @@ def _seen(
         ordered=True,
     )
     candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
-    return EvaluationData(support, query, support, candidates)
+    ranking = EvaluationSet(support, _as_clients(query, candidates), seen=True)
+    return RankedSet(support, query, seen=True, ranking=ranking)
+
+
+def _as_clients(query: ClientDataset, candidates: np.ndarray) -> ClientDataset:
+    """Returns each client's candidates as its examples."""
+    items, width = candidates.reshape(-1), candidates.shape[1]
+    users = query.features["user"][query.offsets[:-1]] if len(items) else items
+    return ClientDataset(
+        client_ids=query.client_ids,
+        offsets=np.arange(0, len(items) + 1, width),
+        features={"item": items, "user": np.repeat(users, width)},
+        labels=np.zeros(len(items), np.float32),
+    )
 
 
 def _negatives(dataset: ClientDataset, num_items: int) -> int:

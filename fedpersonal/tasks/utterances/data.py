@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,15 +14,22 @@ from fedpersonal.data.documents import most_frequent_labels
 from fedpersonal.data.splits import split_examples
 from fedpersonal.data.utterances import Utterances
 from fedpersonal.errors import UserError
+from fedpersonal.tasks.task import EvaluationSet
+
+if TYPE_CHECKING:
+    from fedpersonal.language_models.base_model import BaseModel
 
 # What a label is where there is nothing to predict.
 NO_LABEL = -1
 
 # Shares of train, validation and test: of a user's utterances, and of the users.
-KNOWN_FRACTIONS = (0.6, 0.2, 0.2)
-WITHHELD_FRACTIONS = (0.7, 0.15, 0.15)
+SEEN_FRACTIONS = (0.6, 0.2, 0.2)
+UNSEEN_FRACTIONS = (0.7, 0.15, 0.15)
 
 TOO_LONG = ("cut", "error")
+
+# Utterances of a client that personalise before it is validated.
+VALIDATION_SAMPLES = 15
 
 Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 
@@ -31,33 +39,35 @@ class UtteranceData:
     """Tokenised utterances, split for one experiment.
 
     The features are "text", the tokens' ids with the end of the text after them and padding after
-    that, (n, length) int32; "user", the user's index among the known ones, (n,) int32, 0 for those
-    withheld; and "context", (n,) int32. There is no token before the text: a model starts from its
-    prefix. Labels are what to predict at each place, the same ids, (n, length) int32, and
+    that, (n, length) int32; "user", the user's index among those who train, (n,) int32, 0 for
+    unseen ones; and "context", (n,) int32. There is no token before the text: a model starts from
+    its prefix. Labels are what to predict at each place, the same ids, (n, length) int32, and
     `NO_LABEL` where there is padding.
 
     Attributes:
         name: The data set's name.
         context_names: (num_contexts,) str objects.
         padding: The id of the padding, which may be another token's, too.
-        withheld: Whether validation and test are of users who are not among those of `train`.
-        train: The known users, and what they train on.
+        train: The users who take part, and what they train on.
         validation: Other utterances of these users, or those of other users, for choosing
-            hyperparameters.
-        test: Other utterances, or users, again, to look at once.
+            hyperparameters; 15 of a client's personalise.
+        test: Other utterances, or users, again, to look at once; all but the query personalise.
+        test_clients: All utterances of `test`, for other numbers that personalise.
+        base: The base model that they are tokenised for, or None.
     """
 
     name: str
     context_names: np.ndarray
     padding: int
-    withheld: bool
     train: ClientDataset
-    validation: ClientDataset
-    test: ClientDataset
+    validation: EvaluationSet
+    test: EvaluationSet
+    test_clients: ClientDataset
+    base: BaseModel | None = None
 
     @property
     def num_users(self) -> int:
-        """How many known users there are: the rows of a table of user embeddings."""
+        """How many users take part: the rows of a table of user embeddings."""
         return self.train.num_clients
 
     @property
@@ -71,7 +81,7 @@ class UtteranceData:
         return self.train.labels.shape[1]
 
 
-def split_known(
+def split_seen(
     utterances: Utterances,
     encode: Encode,
     *,
@@ -98,7 +108,7 @@ def split_known(
             utterances of which one can be held out, or a context is not among those for training.
     """
     dataset = _encode(utterances, encode, length, padding, end, too_long)
-    parts = split_examples(dataset, fractions=KNOWN_FRACTIONS, seed=seed, ordered=False)
+    parts = split_examples(dataset, fractions=SEEN_FRACTIONS, seed=seed, ordered=False)
     if not parts[-1].num_examples:
         raise UserError(f"no user of {utterances.name} has 3 utterances, so none can be held out")
     seen = np.bincount(parts[0].features["context"], minlength=utterances.num_contexts)
@@ -107,11 +117,11 @@ def split_known(
             f"all utterances for training are of other contexts than"
             f" {utterances.context_names[seen.argmin()]!r}; keep only contexts with more utterances"
         )
-    parts = (_add_users(part, part.example_clients) for part in parts)
-    return UtteranceData(utterances.name, utterances.context_names, padding, False, *parts)
+    parts = [_add_users(part, part.example_clients) for part in parts]
+    return _as_data(utterances, padding, parts, seen=True, seed=seed)
 
 
-def split_withheld(
+def split_unseen(
     utterances: Utterances,
     encode: Encode,
     *,
@@ -128,7 +138,7 @@ def split_withheld(
 
     Args:
         utterances: The utterances.
-        encode: As of `split_known`, and so are the other options.
+        encode: As of `split_seen`, and so are the other options.
         length: Places for the tokens of an utterance, >= 1.
         padding: The id that fills places without a token, >= 0.
         end: The id after the last token of an utterance, >= 0.
@@ -143,7 +153,32 @@ def split_withheld(
     known, *others = (dataset.subset(np.sort(users)) for users in _deal_users(utterances, seed))
     parts = [_add_users(known, known.example_clients)]
     parts += [_add_users(part, np.zeros(part.num_examples)) for part in others]
-    return UtteranceData(utterances.name, utterances.context_names, padding, True, *parts)
+    return _as_data(utterances, padding, parts, seen=False, seed=seed)
+
+
+def _as_data(
+    utterances: Utterances,
+    padding: int,
+    parts: Sequence[ClientDataset],
+    *,
+    seen: bool,
+    seed: int,
+) -> UtteranceData:
+    train, validation, test = parts
+
+    def samples(part: ClientDataset, num_samples: int | None) -> EvaluationSet:
+        sets = finetuning_sets(part, num_samples=num_samples, seed=seed)
+        return EvaluationSet(*sets, seen=seen)
+
+    return UtteranceData(
+        utterances.name,
+        utterances.context_names,
+        padding,
+        train,
+        samples(validation, VALIDATION_SAMPLES),
+        samples(test, None),
+        test,
+    )
 
 
 def finetuning_sets(
@@ -233,7 +268,7 @@ def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarr
     if dataset.num_clients < 3:
         raise UserError(f"{utterances.name} has {dataset.num_clients} users; at least 3 are needed")
     main_contexts = most_frequent_labels(dataset)
-    _, validation, test = WITHHELD_FRACTIONS
+    _, validation, test = UNSEEN_FRACTIONS
     num_validation, num_test = (
         max(1, int(np.floor(dataset.num_clients * share + 0.5))) for share in (validation, test)
     )

@@ -1,15 +1,38 @@
-"""The server's optimizers by name."""
+"""Optimizers by name; TensorFlow is imported when one is built."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import tensorflow_federated as tff
+from typing import TYPE_CHECKING
 
 from fedpersonal.errors import check_choice
-from fedpersonal.optimizers.rate_schedule import LinearDecay
+from fedpersonal.optimizers.rate_schedule import LinearDecay, ScheduledOptimizer
 
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
+
+CLIENT_OPTIMIZERS = ("sgd", "adam")
 SERVER_OPTIMIZERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
+
+
+def build_client_optimizer(
+    name: str, learning_rate: float, *, decay_rounds: int = 0
+) -> tff.learning.optimizers.Optimizer:
+    """Returns a client's optimizer.
+
+    Args:
+        name: One of `CLIENT_OPTIMIZERS`.
+        learning_rate: Its rate.
+        decay_rounds: Rounds over which the rate falls in a straight line to 0, or 0.
+    """
+    import tensorflow_federated as tff
+
+    check_choice("build_client_optimizer", "name", name, CLIENT_OPTIMIZERS)
+    build = {
+        "sgd": tff.learning.optimizers.build_sgdm,
+        "adam": tff.learning.optimizers.build_adam,
+    }[name]
+    optimizer = build(learning_rate)
+    return ScheduledOptimizer(optimizer, LinearDecay(decay_rounds)) if decay_rounds else optimizer
 
 
 def build_server_optimizer(
@@ -19,8 +42,8 @@ def build_server_optimizer(
     epsilon: float = 1e-3,
     initial_accumulator: float = 0.0,
     decay_rounds: int = 0,
-) -> Any:
-    """Returns a `tff.learning.optimizers.Optimizer`.
+) -> tff.learning.optimizers.Optimizer:
+    """Returns the server's optimizer.
 
     Args:
         name: One of `SERVER_OPTIMIZERS`; `momentum` is SGD with momentum 0.9, `yogi` has a beta2
@@ -33,6 +56,8 @@ def build_server_optimizer(
             with whom was drawn, by as much as the rate lets them; with one that falls they settle,
             and what clients keep fits them.
     """
+    import tensorflow_federated as tff
+
     check_choice("build_server_optimizer", "name", name, SERVER_OPTIMIZERS)
     optimizers = tff.learning.optimizers
     optimizer = {

@@ -15,28 +15,25 @@ from fedpersonal.process.boundary import Crossing, total_bytes
 from fedpersonal.simulation.learning_curve import plot_learning_curve
 from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.tasks.task import TestReport
 
 
 def report_run(
     run_folder: RunFolder,
     loop_result: LoopResult,
-    results: ClientResults,
+    report: TestReport,
     crossings: Sequence[Crossing],
     *,
     description: Mapping[str, Any],
-    metrics: Mapping[str, float] | None = None,
-    columns: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
     """Writes the test clients' results, the summary and the learning curve.
 
     Args:
         run_folder: The run's folder.
         loop_result: Of training.
-        results: Of the test clients.
+        report: Of the test clients.
         crossings: What the training process broadcasts and aggregates.
         description: First entries of the summary; `dataset` and `algorithm` are among them.
-        metrics: Further test metrics.
-        columns: Further columns of a value for each test client.
 
     Returns:
         The summary, as written to `summary.json`.
@@ -44,7 +41,8 @@ def report_run(
     Raises:
         UserError: If the test loss is not finite.
     """
-    overall = {**results.overall(), **(metrics or {})}
+    results = report.results
+    overall = {**results.overall(), **report.metrics}
     if results.num_examples.sum() == 0:
         raise UserError(
             "no test client has anything to predict: each has too few examples for a query set. "
@@ -55,7 +53,7 @@ def report_run(
             "the test loss is not finite; lower --client_learning_rate or "
             "--reconstruction_learning_rate."
         )
-    run_folder.write_per_client(client_rows({**results.per_client(), **(columns or {})}))
+    run_folder.write_per_client(client_rows({**results.per_client(), **report.columns}))
     summary = {
         **description,
         "test": test_summary(results, overall),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.optimizers.server import SERVER_OPTIMIZERS, build_server_optimizer
+from fedpersonal.optimizers.named import SERVER_OPTIMIZERS, build_server_optimizer
 
 
 def _moves(optimizer, rounds: int) -> list[float]:

@@ -12,7 +12,7 @@ from typing import Any
 from fedpersonal.data.text_columns import is_blank, read_text_table
 from fedpersonal.language_models.base_model import BaseModel, load_base_model, save_base_model
 from fedpersonal.language_models.pretraining import ModelSizes, pretrain
-from fedpersonal.tasks.utterances.choice import FILES, UtteranceChoice
+from fedpersonal.tasks.utterances.source import FILES, Dialogues
 
 NOTES = "pretraining.json"
 
@@ -39,7 +39,7 @@ SMALL = Pretraining(ModelSizes(vocab_size=800, num_layers=2, dim=64, positions=4
 
 def find_base_model(
     source: str | None,
-    choice: UtteranceChoice,
+    dialogues: Dialogues,
     *,
     cache_dir: str,
     pretraining: Pretraining | None = None,
@@ -52,7 +52,7 @@ def find_base_model(
 
     Args:
         source: A folder, or a name on the hub; None to pretrain.
-        choice: The utterances.
+        dialogues: The utterances.
         cache_dir: Where pretrained models are kept.
         pretraining: How; None for what fits the utterances.
         progress: Whether to report progress on stderr.
@@ -62,31 +62,31 @@ def find_base_model(
     """
     if source:
         return load_base_model(source)
-    how = pretraining or (SMALL if choice.source == "generated" else Pretraining())
-    files = [pathlib.Path(path) for path in (choice.path, _more_texts(choice)) if path]
+    how = pretraining or (SMALL if dialogues.kind == "generated" else Pretraining())
+    files = [pathlib.Path(path) for path in (dialogues.path, _more_texts(dialogues)) if path]
     settings = {
         **dataclasses.asdict(how),
-        **choice.describe(),
+        **dialogues.describe(),
         "files": [[file.name, file.stat().st_size] for file in files],
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    folder = pathlib.Path(cache_dir) / f"{choice.source}_{digest}"
+    folder = pathlib.Path(cache_dir) / f"{dialogues.kind}_{digest}"
     if not folder.is_dir():
         if progress:
             print(f"pretraining a small base model, once: {folder}", file=sys.stderr, flush=True)
-        _pretrain(folder, choice, how, settings, progress)
+        _pretrain(folder, dialogues, how, settings, progress)
     return load_base_model(folder)
 
 
 def _pretrain(
     folder: pathlib.Path,
-    choice: UtteranceChoice,
+    dialogues: Dialogues,
     how: Pretraining,
     settings: dict[str, Any],
     progress: bool,
 ) -> None:
-    texts = choice.other_texts().tolist()
-    more = _more_texts(choice)
+    texts = dialogues.other_texts().tolist()
+    more = _more_texts(dialogues)
     if more is not None:
         column = read_text_table(more, ["text"], time_column=None).columns["text"]
         texts += list(column[~is_blank(column)])
@@ -104,8 +104,8 @@ def _pretrain(
     save_base_model(folder, model, tokenizer, notes={NOTES: notes})
 
 
-def _more_texts(choice: UtteranceChoice) -> str | None:
-    if choice.source != "tv_shows":
+def _more_texts(dialogues: Dialogues) -> str | None:
+    if dialogues.kind != "tv_shows":
         return None
-    folder = pathlib.Path(choice.path).parent
+    folder = pathlib.Path(dialogues.path).parent
     return next((str(folder / n) for n in FILES["reddit"] if (folder / n).exists()), None)

@@ -1,0 +1,187 @@
+"""An algorithm by name: what a program can choose, and the options that it reads.
+
+A file of this folder that has `METHODS` makes its methods known to every task whose model has the
+layers that they need.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import fedpersonal.algorithms
+from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
+from fedpersonal.optimizers.named import build_client_optimizer
+from fedpersonal.options import Options, option
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
+
+
+class ClientOptions(Options):
+    """What a client does in a round."""
+
+    client_optimizer: str = option("sgd", "A client's optimizer.", choices=("sgd", "adam"))
+    client_learning_rate: float = option(0.5, "Its learning rate.", above=0)
+    local_epochs: int = option(1, "Passes over a client's examples in a round.", at_least=1)
+    max_local_steps: int = option(0, "Bound on their steps; 0: none.", at_least=0)
+    local_steps: int = option(
+        0, "Steps on so many batches drawn at random, in place of epochs; 0: epochs.", at_least=0
+    )
+    weighting: str = option(
+        "num_examples", "Clients' weights: examples, or equal.", choices=("num_examples", "uniform")
+    )
+    max_update_norm: float = option(0.0, "Bound on a client's update; 0: none.", at_least=0)
+
+    def local_work(self) -> dict[str, Any]:
+        """Returns what every algorithm's factory takes of these."""
+        return {
+            "client_optimizer": build_client_optimizer(
+                self.client_optimizer, self.client_learning_rate
+            ),
+            "local_epochs": self.local_steps or self.local_epochs,
+            "max_local_steps": self.local_steps or self.max_local_steps or None,
+            "weighting": self.weighting,
+            "max_update_norm": self.max_update_norm or None,
+        }
+
+
+class RebuildingOptions(Options):
+    """How local variables are built where a client has kept none."""
+
+    reconstruction_learning_rate: float = option(0.1, "SGD rate of local variables.", above=0)
+    reconstruction_epochs: int = option(5, "Passes over the support set.", at_least=0)
+    max_reconstruction_steps: int = option(0, "Bound on their steps; 0: none.", at_least=0)
+
+
+class KeepingOptions(ClientOptions, RebuildingOptions):
+    """What a client does whose local variables are its own from round to round."""
+
+    local_learning_rate: float = option(0.3, "SGD rate of local variables.", above=0)
+    decay_rounds: int = option(
+        0, "Rounds until the server's and local rates are 0; 0: constant.", at_least=0
+    )
+    local_state: str = option(
+        "kept",
+        "Local variables: kept from round to round, or rebuilt in each.",
+        choices=("kept", "rebuilt"),
+    )
+
+    def local_optimizer(self) -> tff.learning.optimizers.Optimizer:
+        """Returns the optimizer of local variables."""
+        return build_client_optimizer(
+            "sgd", self.local_learning_rate, decay_rounds=self.decay_rounds
+        )
+
+
+class FinetuningOptions(Options):
+    """How a client's copy of the model is trained before it predicts."""
+
+    finetuning_learning_rate: float = option(0.1, "Rate of the client's optimizer.", above=0)
+    finetuning_epochs: int = option(5, "Passes over the support set.", at_least=0)
+    max_finetuning_steps: int = option(0, "Bound on their steps; 0: none.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """The layers of a task's model, by the part that they play.
+
+    Attributes:
+        embedding: Those that tell clients apart, such as a user embedding.
+        head: The last ones.
+        body: Those that turn inputs into a representation.
+        everything: All layers with variables that move, once the model is built.
+    """
+
+    embedding: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
+    body: tuple[str, ...] = ()
+    everything: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Those that are each client's own where an algorithm leaves it open."""
+        return self.embedding or self.head
+
+    def without(self, part: str) -> tuple[str, ...]:
+        """Returns all layers but those of a part."""
+        return tuple(name for name in self.everything if name not in getattr(self, part))
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """An algorithm by name.
+
+    Attributes:
+        name: Its name in flags and files.
+        title: Its name for people.
+        build: Maps options and `Layers` to the algorithm.
+        options: The options that it reads.
+        local_part: The part of `Layers` that is each client's own, or None.
+        needs: Further parts that a model must have.
+        finetunes: What a client's copy moves before it predicts: `all`, `global` or a part; or
+            None.
+        is_federated: Whether clients train, or one server on everybody's data.
+        trains: Whether there are rounds at all.
+        has_table: Whether users' embeddings are rows of a table that the server has.
+        server_optimizer: Its usual server optimizer, or None for the task's.
+    """
+
+    name: str
+    title: str
+    build: Callable[[Any, Layers], Algorithm]
+    options: type[Options] = ClientOptions
+    local_part: str | None = None
+    needs: tuple[str, ...] = ()
+    finetunes: str | None = None
+    is_federated: bool = True
+    trains: bool = True
+    has_table: bool = False
+    server_optimizer: str | None = None
+
+    def fits(self, layers: Layers) -> bool:
+        """Tells whether a model with these layers has what the method needs."""
+        parts = {*self.needs, self.local_part, self.finetunes} - {None, "all", "global"}
+        return all(getattr(layers, part) for part in parts)
+
+    def local_layers(self, options: Options, layers: Layers) -> tuple[str, ...]:
+        """Returns the layers that are each client's own."""
+        named = (
+            getattr(options, "local_layers", ()) if hasattr(self.options, "local_layers") else ()
+        )
+        return named or (getattr(layers, self.local_part) if self.local_part else ())
+
+    def finetuning(self, options: FinetuningOptions, layers: Layers) -> tuple[Phase, ...]:
+        """Returns what a client's copy is trained by before it predicts."""
+        if self.finetunes is None:
+            return ()
+        # A part alone is fine-tuned as it would be rebuilt, for a fair comparison.
+        is_whole = self.finetunes in ("all", "global")
+        kind = "finetuning" if is_whole else "reconstruction"
+        rate = getattr(options, f"{kind}_learning_rate")
+        if not getattr(options, f"{kind}_epochs"):
+            return ()
+        return (
+            GradientPhase(
+                variables=self.finetunes if is_whole else getattr(layers, self.finetunes),
+                data="all",
+                optimizer=build_client_optimizer(options.client_optimizer, rate),
+                epochs=getattr(options, f"{kind}_epochs"),
+                max_steps=getattr(options, f"max_{kind}_steps") or None,
+            ),
+        )
+
+
+@functools.cache
+def methods() -> Mapping[str, Method]:
+    """Returns every method by name, those of the files in this folder."""
+    found = {}
+    for module in pkgutil.iter_modules(fedpersonal.algorithms.__path__):
+        file = importlib.import_module(f"fedpersonal.algorithms.{module.name}")
+        for method in getattr(file, "METHODS", ()):
+            found[method.name] = method
+    return found

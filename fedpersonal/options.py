@@ -1,0 +1,221 @@
+"""Options that are declared once.
+
+A field of an `Options` class has a type, a default, a range and a help text. From these come its
+check, its absl flag, its entry in `config.json`, the class' docstring and the reference page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Union
+
+from fedpersonal.errors import UserError
+
+Value = Union[bool, int, float, str, tuple, None]
+
+# Nothing that this project counts is larger; a slip of a digit shows before any work.
+_MOST = 10**9
+_KINDS = {"bool": bool, "int": int, "float": float, "str": str}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What values an option may have.
+
+    Attributes:
+        help: A short text for people.
+        choices: The only values, or none for any.
+        at_least: Lower bound of a number, or of each number of a list.
+        above: The same, exclusive.
+        at_most: Upper bound.
+        below: The same, exclusive.
+        may_differ: Whether a run may go on with another value.
+    """
+
+    help: str
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    may_differ: bool = False
+
+    def range(self, kind: type) -> str:
+        """Returns the range of numbers of a kind in words; of others there is none."""
+        if kind not in (int, float):
+            return ""
+        most = _MOST if self.at_most is None and self.below is None else self.at_most
+        bounds = [("at least", self.at_least), ("above", self.above)]
+        bounds += [("at most", most), ("below", self.below)]
+        return " and ".join(f"{words} {bound:,}" for words, bound in bounds if bound is not None)
+
+    def allows(self, value: bool | int | float | str) -> bool:
+        """Tells whether a value is among the choices and in the range."""
+        if isinstance(value, (bool, str)):
+            return not self.choices or value in self.choices
+        return (
+            math.isfinite(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+            and abs(value) <= (_MOST if self.at_most is None else self.at_most)
+        )
+
+
+def option(default: Value, help: str, **rule: object) -> Value:
+    """Declares an option as the value of a dataclass' field.
+
+    Args:
+        default: The default.
+        help: What it means, in a short sentence.
+        **rule: Other attributes of `Rule`. Whole numbers are at most a billion unless told.
+    """
+    return dataclasses.field(default=default, metadata={"rule": Rule(help, **rule)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """An option of a class.
+
+    Attributes:
+        name: Its name, that of its flag too.
+        kind: `bool`, `int`, `float` or `str`.
+        is_list: Whether it has several values of that kind.
+        is_optional: Whether it may be None.
+        default: Its default.
+        rule: Its values.
+    """
+
+    name: str
+    kind: type
+    is_list: bool
+    is_optional: bool
+    default: Value
+    rule: Rule
+
+    def check(self, value: Value) -> Value:
+        """Returns the value in the option's type.
+
+        Raises:
+            UserError: If it has another type or is out of range.
+        """
+        if value is None and self.is_optional:
+            return None
+        if not self.is_list:
+            return self._check_one(value, value)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise self._mistake(value)
+        return tuple(self._check_one(one, value) for one in value)
+
+    def _check_one(self, value: Value, shown: Value) -> Value:
+        if self.kind in (int, float) and isinstance(value, numbers.Real):
+            is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+            if is_whole or (self.kind is float and not isinstance(value, bool)):
+                value = self.kind(value)
+        if type(value) is not self.kind or not self.rule.allows(value):
+            raise self._mistake(shown)
+        return value
+
+    def _mistake(self, value: Value) -> UserError:
+        kind = {bool: "true or false", int: "a whole number", float: "a finite number"}
+        wanted = (
+            f"one of {', '.join(self.rule.choices)}"
+            if self.rule.choices
+            else (f"{kind.get(self.kind, 'a text')} {self.rule.range(self.kind)}".rstrip())
+        )
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        each = "each must be" if self.is_list else "it must be"
+        return UserError(f"--{self.name} is {shown[:80]}; {each} {wanted}.")
+
+
+class Options:
+    """Options of something; a subclass becomes a frozen dataclass that checks its values.
+
+    `class Own(Training, defaults={"seed": 1})` inherits the options of `Training` with another
+    default. Several bases may be joined.
+    """
+
+    _declared: ClassVar[Mapping[str, Declaration]] = {}
+
+    def __init_subclass__(cls, defaults: Mapping[str, Value] | None = None, **kwargs: object):
+        """Makes a dataclass of the subclass, with the inherited defaults changed."""
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("__annotations__", {})
+        inherited = {
+            f.name: f
+            for base in reversed(cls.__mro__[1:])
+            if dataclasses.is_dataclass(base)
+            for f in dataclasses.fields(base)
+        }
+        cls.__annotations__ = own
+        for name, default in (defaults or {}).items():
+            if name not in inherited:
+                raise TypeError(f"{cls.__name__}: {name!r} is no inherited option.")
+            field = inherited[name]
+            setattr(cls, name, dataclasses.field(default=default, metadata=field.metadata))
+            own[name] = field.type
+        said = (cls.__dict__.get("__doc__") or f"Options of {cls.__name__}.").rstrip()
+        dataclasses.dataclass(frozen=True)(cls)
+        cls._declared = {
+            f.name: _declare(f) for f in dataclasses.fields(cls) if "rule" in f.metadata
+        }
+        lines = [f"    {d.name}: {d.rule.help}" for d in cls._declared.values()]
+        cls.__doc__ = "\n".join([said, "", "Attributes:", *lines]) if lines else said
+        for declaration in cls._declared.values():
+            declaration.check(declaration.default)
+
+    def __post_init__(self):
+        for name, declaration in self._declared.items():
+            object.__setattr__(self, name, declaration.check(getattr(self, name)))
+        self.check()
+
+    def check(self) -> None:
+        """Raises a `UserError` where options contradict each other; for subclasses."""
+
+    @classmethod
+    def declarations(cls) -> Mapping[str, Declaration]:
+        """Returns the options by name, in the order of their declaration."""
+        return cls._declared
+
+    def values(self) -> dict[str, Value]:
+        """Returns the value of each option by name."""
+        return {name: getattr(self, name) for name in self._declared}
+
+    def replace(self, **changes: Value) -> Options:
+        """Returns the options with other values of some."""
+        return dataclasses.replace(self, **changes)
+
+
+def _declare(field: dataclasses.Field) -> Declaration:
+    kind = field.type
+    said = (kind.__name__ if type(kind) is type else str(kind)).replace(" ", "")
+    is_optional = said.endswith("|None")
+    kind = said[: -len("|None")] if is_optional else said
+    is_list = kind.startswith("tuple[")
+    kind = kind[len("tuple[") :].split(",")[0] if is_list else kind
+    return Declaration(
+        field.name, _KINDS[kind], is_list, is_optional, field.default, field.metadata["rule"]
+    )
+
+
+def join(name: str, *classes: type[Options], doc: str = "") -> type[Options]:
+    """Returns a class with the options of several, an option of two classes being one.
+
+    Args:
+        name: Its name.
+        *classes: The classes; where two have an option, the first one's default holds.
+        doc: Its docstring.
+    """
+    bases = []
+    for cls in classes:
+        if not any(issubclass(base, cls) for base in bases):
+            bases = [base for base in bases if not issubclass(cls, base)] + [cls]
+    defaults = {}
+    for cls in reversed(classes):
+        defaults.update({n: d.default for n, d in cls.declarations().items()})
+    return type(
+        name, tuple(bases), {"__doc__": doc or None, "__module__": __name__}, defaults=defaults
+    )

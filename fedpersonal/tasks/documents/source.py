@@ -1,0 +1,86 @@
+"""Where labelled texts come from, and which of them are kept."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+
+from fedpersonal.data.document_files import read_documents
+from fedpersonal.data.documents import Documents
+from fedpersonal.data.generated_documents import generate_clicks, generate_subreddits
+from fedpersonal.errors import UserError
+from fedpersonal.options import option
+from fedpersonal.tasks.options import TextOptions
+
+REDDIT_FILES = ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv")
+
+
+class LabelledTextOptions(TextOptions):
+    """Where labelled texts come from and which of them are kept."""
+
+    dataset: str = option(
+        "auto",
+        "Texts. auto: --text_file if that is given, else reddit_comments.jsonl.gz in --data_dir, "
+        "else generated comments. reddit_tfds: TensorFlow Datasets' reddit, downloaded where "
+        "--data_dir does not have it yet.",
+        choices=("auto", "generated", "generated_clicks", "reddit_tfds"),
+    )
+    label_column: str = option("context", "The table's column of labels, such as subreddits.")
+    num_labels: int = option(
+        100, "The most frequent labels, kept; 0: labels are 0 and 1.", at_least=0, at_most=10**6
+    )
+    min_texts: int = option(15, "Users with fewer are left out.", at_least=1)
+    max_texts: int = option(0, "Users with more are left out; 0: none.", at_least=0)
+
+
+def read_labelled_texts(options: LabelledTextOptions) -> Documents:
+    """Reads the texts that options name.
+
+    Raises:
+        UserError: If they cannot be read, the folder of data has no table of comments, or two
+            sources are named.
+    """
+    return _read(options)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(options: LabelledTextOptions) -> Documents:
+    dataset, path = _find(options.dataset, options.text_file, options.data_dir)
+    kept = {"min_comments": options.min_texts, "max_comments": options.max_texts or None}
+    if dataset == "generated":
+        # One set of texts for all seeds; what differs is its split.
+        return generate_subreddits(seed=0)
+    if dataset == "generated_clicks":
+        return generate_clicks(seed=0)
+    if dataset == "reddit_tfds":
+        from fedpersonal.data.reddit_tfds import load_reddit
+
+        return load_reddit(path, num_labels=options.num_labels, **kept, download=True)
+    return read_documents(
+        path,
+        user_column=options.user_column,
+        text_column=options.text_column,
+        label_column=options.label_column,
+        time_column=options.time_column,
+        num_labels=options.num_labels or None,
+        **kept,
+    )
+
+
+def _find(dataset: str, text_file: str | None, data_dir: str | None) -> tuple[str, str | None]:
+    if text_file:
+        if dataset != "auto":
+            raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
+        return "file", text_file
+    if dataset != "auto":
+        return dataset, data_dir
+    if not data_dir:
+        return "generated", None
+    for name in REDDIT_FILES:
+        path = pathlib.Path(data_dir) / name
+        if path.exists():
+            return "file", str(path)
+    raise UserError(
+        f"{data_dir} has no {REDDIT_FILES[0]}; name an own table by --text_file, or ask TensorFlow "
+        "Datasets by --dataset=reddit_tfds."
+    )

@@ -1,0 +1,181 @@
+"""Document classification as a task: its options, its model, its users seen and unseen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpersonal.algorithms.method import Layers
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.documents import Documents
+from fedpersonal.options import option
+from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy, split_documents
+from fedpersonal.tasks.documents.source import LabelledTextOptions, read_labelled_texts
+from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
+
+if TYPE_CHECKING:
+    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.tasks.experiment import Experiment, Trained
+
+_USER = "user_embedding"
+
+
+class DocumentOptions(LabelledTextOptions):
+    """The labelled texts, and the classifier of them."""
+
+    unseen_users: float = option(
+        0.1, "Share of the users who never take part.", at_least=0, at_most=0.9
+    )
+    text_length: int = option(80, "Characters of a text.", at_least=1, at_most=10**6)
+    user_dim: int = option(32, "Size of a user embedding.", at_least=1, at_most=10_000)
+    character_dim: int = option(32, "Size of a character embedding.", at_least=1, at_most=10_000)
+    lstm_units: int = option(32, "Units of each of the two LSTMs.", at_least=1, at_most=10_000)
+    hidden_units: tuple[int, ...] = option(
+        (64,), "Units of a hidden layer; 0: no such layer.", at_least=0, at_most=10_000
+    )
+
+
+class DocumentTask(Task):
+    """A BiLSTM of characters, beside a user embedding (Bui et al., section 4)."""
+
+    name = "reddit"
+    own_options = DocumentOptions
+    defaults = {
+        "algorithm": "furl",
+        "total_rounds": 7000,
+        "clients_per_round": 10,
+        "client_batch_size": 16,
+        "client_learning_rate": 0.3,
+        "local_learning_rate": 0.3,
+        "reconstruction_learning_rate": 0.3,
+        "packing": "pooled",
+        "rounds_per_eval": 200,
+        "rounds_per_checkpoint": 100,
+    }
+    layers = Layers(embedding=(_USER,), head=("logits",), body=("characters", "encoder"))
+    examples = "texts"
+
+    def read(self, options: DocumentOptions) -> Documents:
+        """Reads the texts that options name."""
+        return read_labelled_texts(options)
+
+    def split(self, source: Documents, options: DocumentOptions) -> DocumentData:
+        """Splits the texts."""
+        return split_documents(
+            source,
+            text_length=options.text_length,
+            unseen_users=options.unseen_users,
+            seed=options.seed,
+        )
+
+    def build_model(
+        self, data: DocumentData, options: DocumentOptions, local_layers: Sequence[str]
+    ) -> PartitionedModel:
+        """Returns the classifier; only methods that want one give it a user embedding."""
+        import tensorflow as tf
+
+        from fedpersonal.model.metrics import binary_accuracy, class_accuracy
+        from fedpersonal.model.partition import PartitionedModel
+        from fedpersonal.models.document_classifier import count_characters, document_classifier
+
+        method = self.method(options)
+        has_table = method.has_table
+        has_users = has_table or _USER in local_layers or method.finetunes == "embedding"
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        if data.is_binary:
+            loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+        return PartitionedModel(
+            document_classifier(
+                num_characters=data.characters.size,
+                num_outputs=1 if data.is_binary else len(data.label_names),
+                num_users=(data.num_users if has_table else 1) if has_users else None,
+                user_dim=options.user_dim,
+                character_dim=options.character_dim,
+                lstm_units=options.lstm_units,
+                hidden_units=tuple(units for units in options.hidden_units if units),
+            ),
+            local_layers=local_layers,
+            loss=loss,
+            metrics=[binary_accuracy() if data.is_binary else class_accuracy()],
+            lookups={_USER: "user"} if has_users else {},
+            owned_tables=[_USER] if has_table else [],
+            label_spec=tf.TensorSpec([None], tf.float32 if data.is_binary else tf.int32),
+            sequence_length=count_characters,
+        )
+
+    def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
+        """Returns a data set with the model's inputs; without a table, each user is number 0."""
+        dataset = super().for_model(model, dataset)
+        if "user" in dataset.features and not model.owned_tables:
+            users = np.zeros_like(dataset.features["user"])
+            dataset = dataclasses.replace(dataset, features={**dataset.features, "user": users})
+        return dataset
+
+    def test(self, experiment: Experiment, trained: Trained) -> TestReport:
+        """Predicts other texts of the users who took part, and texts of users who did not."""
+        data = experiment.data
+        evaluate = experiment.evaluation(data.test, with_predictions=data.is_binary)
+        results = evaluate(trained)
+        metrics = _auc(results, data.test) if data.is_binary else {}
+        description = {
+            "guessing": guessing_accuracy(data),
+            "unseen": self._test_unseen(experiment, trained),
+        }
+        return TestReport(results, metrics, description=description)
+
+    def _test_unseen(self, experiment: Experiment, trained: Trained) -> dict[str, Any] | None:
+        """Returns results on the second half of unseen users' texts; the first half rebuilds."""
+        from fedpersonal.tasks.report import test_summary
+
+        data = experiment.data
+        if experiment.method.has_table or not data.unseen.query.num_clients:
+            return None  # A server's table has no row for a user whom it has never seen.
+        evaluate = experiment.evaluation(data.unseen, with_predictions=data.is_binary)
+        results = evaluate(trained)
+        metrics = _auc(results, data.unseen) if data.is_binary else {}
+        return test_summary(results, {**results.overall(), **metrics})
+
+    def describe(self, experiment: Experiment) -> dict[str, Any]:
+        """Says what users keep, and how many they are."""
+        return {
+            "local_state": experiment.options.local_state,
+            "num_users": experiment.data.num_users,
+        }
+
+    def report(self, summary: Mapping[str, Any]) -> list[str]:
+        """Returns the lines that a program prints of its summary."""
+        test, guess = summary["test"], summary["guessing"]["users_most_frequent"]
+        metric = "auc" if "auc" in test else "accuracy"
+        lines = [
+            f"test, {test['num_clients']:,} users, {test['num_examples']:,} texts: {metric} "
+            f"{test[metric]:.4f}; always a user's most frequent label: accuracy {guess:.4f}"
+        ]
+        unseen = summary["unseen"]
+        if unseen is not None:
+            area = f"; auc then {unseen['auc']:.4f}" if "auc" in unseen else ""
+            lines.append(
+                f"{unseen['num_clients']:,} users who never took part: accuracy "
+                f"{unseen['before']['accuracy']:.4f} before and {unseen['accuracy']:.4f} after "
+                f"they rebuild what they lack{area}"
+            )
+        return lines
+
+
+def _auc(results: ClientResults, part: EvaluationSet) -> dict[str, float]:
+    """Returns the area under the ROC curve of all clients' examples together, as `auc`.
+
+    Nothing where their labels are all the same.
+    """
+    from fedpersonal.evaluation.auc import auc
+
+    is_real = np.arange(results.predictions.shape[1]) < part.query.counts[:, np.newaxis]
+    area = auc(part.query.labels, results.predictions[is_real])
+    return {} if math.isnan(area) else {"auc": area}
+
+
+TASK = DocumentTask()

@@ -1,0 +1,183 @@
+"""Where the sentences of next word prediction come from, and which of them are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedpersonal.data.generated_text import generate_corpus
+from fedpersonal.data.splits import split_clients
+from fedpersonal.data.stack_overflow import DATABASE
+from fedpersonal.data.text_corpus import TextCorpus
+from fedpersonal.data.text_files import read_text
+from fedpersonal.errors import UserError
+from fedpersonal.options import Options, option
+from fedpersonal.tasks.next_word import data
+from fedpersonal.tasks.options import TextOptions
+
+STACK_OVERFLOW = "stack_overflow"
+STACK_EXCHANGE = ("stack_exchange.jsonl.gz", "stack_exchange.jsonl", "stack_exchange.csv")
+_PAPER_SENTENCES, _OTHER_SENTENCES = 1024, 128
+
+
+class SentenceOptions(TextOptions):
+    """Where sentences come from and which of them are kept."""
+
+    dataset: str = option(
+        "auto",
+        "Sentences. auto: --text_file if that is given, else what is in --data_dir (TFF's Stack "
+        "Overflow, or stack_exchange.jsonl.gz), else a generated corpus. stack_overflow: TFF's "
+        "own, downloaded (many gigabytes) where --data_dir does not have it yet.",
+        choices=("auto", "generated", STACK_OVERFLOW),
+    )
+    cache_dir: str = option("results/text_cache", "Keeps tokenised texts.", may_differ=True)
+    min_sentences: int = option(2, "Users with fewer are left out.", at_least=2)
+    max_sentences: int | None = option(
+        None,
+        f"A user's first ones that are kept. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
+        f"{_OTHER_SENTENCES}]",
+        at_least=2,
+    )
+    max_validation_clients: int = option(500, "Validates on so many at most; 0: all.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Sentences that options name; they are read when they are first needed.
+
+    Attributes:
+        kind: `generated`, `text` or `stack_overflow`.
+        path: The table of a `text`; the folder of TFF's data of `stack_overflow`.
+        options: Which sentences are kept, `SentenceOptions`.
+        max_sentences: A user's first ones that are kept.
+    """
+
+    kind: str
+    path: str | None
+    options: Options
+    max_sentences: int
+
+    @property
+    def is_the_papers(self) -> bool:
+        """Whether these are the data of the paper's figures."""
+        return self.kind == STACK_OVERFLOW
+
+    @functools.cached_property
+    def corpus(self) -> TextCorpus:
+        """The sentences of a table, or generated ones."""
+        options = self.options
+        if self.kind == "generated":
+            # One corpus for all seeds; what differs is its split.
+            return generate_corpus(seed=0)
+        return read_text(
+            self.path,
+            user_column=options.user_column,
+            text_column=options.text_column,
+            time_column=options.time_column,
+            min_sentences=options.min_sentences,
+            max_sentences=self.max_sentences,
+            cache_dir=options.cache_dir,
+        )
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        return STACK_OVERFLOW if self.is_the_papers else self.corpus.name
+
+    def summary(self) -> str:
+        """Returns a line that says what there is, and what was left out of a table."""
+        if self.is_the_papers:
+            return f"{STACK_OVERFLOW}: TFF's own federated data"
+        left_out = "".join(f"; {count:,} {what}" for what, count in self.corpus.report.items())
+        return (
+            f"{self.name}: {self.corpus.num_sentences:,} sentences of "
+            f"{self.corpus.num_clients:,} users{left_out}"
+        )
+
+    def describe(self) -> dict[str, object]:
+        """Returns what tells these sentences from others, and how many there are, if known."""
+        kept = {
+            "dataset": self.name,
+            "max_sentences": self.max_sentences,
+            "max_validation_clients": self.options.max_validation_clients or None,
+        }
+        if self.is_the_papers:
+            return kept
+        return {
+            "num_users": self.corpus.num_clients,
+            "num_sentences": self.corpus.num_sentences,
+            "num_words": self.corpus.num_words,
+            **kept,
+        }
+
+    def split(self, options: Options) -> data.NextWordData:
+        """Splits the sentences with the vocabulary of settled options.
+
+        Raises:
+            UserError: If there are too few users or words, or the data cannot be read.
+        """
+        words = {
+            "vocab_size": options.vocab_size,
+            "num_oov_buckets": options.num_oov_buckets,
+            "sequence_length": options.sequence_length,
+        }
+        split = {
+            "batch_size": options.client_batch_size,
+            "support_query_split": options.support_query_split,
+            "seed": options.seed,
+            "max_validation_clients": options.max_validation_clients or None,
+        }
+        if self.is_the_papers:
+            from fedpersonal.data.stack_overflow import load_stack_overflow
+
+            parts = load_stack_overflow(
+                **words, max_sentences=self.max_sentences, cache_dir=self.path
+            )
+            return data.sample_stack_overflow(parts, **split)
+        return data.split_text(self.corpus, **words, **split)
+
+    def num_distinct_words(self, seeds: Iterable[int]) -> int | None:
+        """Returns how many distinct words the training users have, the fewest of these splits.
+
+        None stands for more than anyone asks for.
+        """
+        if self.is_the_papers:
+            return None
+        trainers = (split_clients(self.corpus.num_clients, seed=seed)[0] for seed in seeds)
+        return min(int(np.unique(self.corpus.subset(train).words).size) for train in trainers)
+
+
+def find_sentences(options: SentenceOptions) -> Sentences:
+    """Settles what `auto` means.
+
+    Raises:
+        UserError: If the folder of data has neither of both, or two sources are named.
+    """
+    kind, path = _find(options.dataset, options.text_file, options.data_dir)
+    usual = _PAPER_SENTENCES if kind == STACK_OVERFLOW else _OTHER_SENTENCES
+    return Sentences(kind, path, options, options.max_sentences or usual)
+
+
+def _find(dataset: str, text_file: str | None, data_dir: str | None) -> tuple[str, str | None]:
+    if text_file:
+        if dataset != "auto":
+            raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
+        return "text", text_file
+    if dataset != "auto":
+        return dataset, data_dir
+    if not data_dir:
+        return "generated", None
+    folder = pathlib.Path(data_dir)
+    if (folder / DATABASE).exists():
+        return STACK_OVERFLOW, data_dir
+    for name in STACK_EXCHANGE:
+        if (folder / name).exists():
+            return "text", str(folder / name)
+    raise UserError(
+        f"{data_dir} has neither {DATABASE} nor {STACK_EXCHANGE[0]}; name an own table by "
+        "--text_file, or download TFF's data to it by --dataset=stack_overflow."
+    )

@@ -1,0 +1,137 @@
+"""Next word prediction as a task: its options, its model, where its sentences come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedpersonal.algorithms.method import Layers, Method
+from fedpersonal.options import option
+from fedpersonal.tasks.next_word.data import NextWordData
+from fedpersonal.tasks.next_word.source import SentenceOptions, Sentences, find_sentences
+from fedpersonal.tasks.task import Task
+
+if TYPE_CHECKING:
+    from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.tasks.experiment import Experiment
+
+
+class NextWordOptions(SentenceOptions):
+    """The sentences, and the LSTM that predicts their words; the defaults are the reference's."""
+
+    vocab_size: int = option(10_000, "Known words.", at_least=1, at_most=10**7)
+    num_oov_buckets: int | None = option(
+        None,
+        "Hash buckets of other words. [default: 500 where each client has embeddings of its own "
+        "for them, else 1]",
+        at_least=1,
+        at_most=10**7,
+    )
+    sequence_length: int = option(20, "Tokens of a sentence.", at_least=1, at_most=10_000)
+    embedding_dim: int = option(96, "Size of an embedding.", at_least=1, at_most=10_000)
+    lstm_units: int = option(670, "Units of the LSTM.", at_least=1, at_most=10_000)
+    projection_dim: int = option(96, "Size of the projection.", at_least=1, at_most=10_000)
+
+
+class NextWordTask(Task):
+    """An LSTM, each client's own embeddings of unknown words (Singhal et al., section 5.1.2)."""
+
+    name = "stackoverflow"
+    own_options = NextWordOptions
+    defaults = {
+        "algorithm": "fed_recon",
+        "total_rounds": 2500,
+        "clients_per_round": 200,
+        "client_batch_size": 16,
+        "client_learning_rate": 0.3,
+        "max_reconstruction_steps": 100,
+        "local_epochs": 5,
+        "max_local_steps": 100,
+        "max_finetuning_steps": 100,
+        "support_query_split": "aggregated",
+        "packing": "pooled",
+    }
+    layers = Layers(
+        embedding=("oov_embedding",), head=("logits",), body=("known_embedding", "lstm")
+    )
+    examples = "sentences"
+    usual_server_optimizer = "yogi"
+
+    def settle(self, options: NextWordOptions) -> NextWordOptions:
+        """Returns the options with the method's usual values in place of None."""
+        options = super().settle(options)
+        buckets = options.num_oov_buckets or (500 if _has_own_words(self.method(options)) else 1)
+        return options.replace(num_oov_buckets=buckets)
+
+    def read(self, options: NextWordOptions) -> Sentences:
+        """Reads the sentences that options name."""
+        return find_sentences(options)
+
+    def split(self, source: Sentences, options: NextWordOptions) -> NextWordData:
+        """Splits the sentences with the vocabulary and buckets that the options ask for."""
+        return source.split(options)
+
+    def build_model(
+        self, data: NextWordData, options: NextWordOptions, local_layers: Sequence[str]
+    ) -> PartitionedModel:
+        """Returns the next word model."""
+        import tensorflow as tf
+
+        from fedpersonal.data.vocabulary import EOS
+        from fedpersonal.model.partition import PartitionedModel
+        from fedpersonal.models.next_word_lstm import next_word_lstm
+        from fedpersonal.models.token_prediction import (
+            count_tokens,
+            sum_cross_entropy,
+            token_accuracy,
+        )
+
+        words = data.vocabulary
+        known = {"num_known": words.num_known}
+        return PartitionedModel(
+            next_word_lstm(
+                **known,
+                num_oov_buckets=words.num_oov_buckets,
+                embedding_dim=options.embedding_dim,
+                lstm_units=options.lstm_units,
+                projection_dim=options.projection_dim,
+            ),
+            local_layers=local_layers,
+            loss=sum_cross_entropy,
+            metrics=(
+                token_accuracy("accuracy"),
+                token_accuracy("accuracy_without_oov", **known),
+                token_accuracy("accuracy_without_oov_or_eos", **known, without=(EOS,)),
+                token_accuracy("accuracy_among_known", **known, without=(EOS,), among_known=True),
+            ),
+            lookups={"known_embedding": "known_token", "oov_embedding": "oov_token"},
+            label_spec=tf.TensorSpec([None, None], tf.int32),
+            example_weight=count_tokens,
+            unit="tokens",
+            sequence_length=lambda features, labels: count_tokens(labels),
+        )
+
+    def describe(self, experiment: Experiment) -> dict[str, Any]:
+        """Says what the vocabulary is."""
+        options = experiment.options
+        return {
+            "vocab_size": options.vocab_size,
+            "num_oov_buckets": options.num_oov_buckets,
+            "vocabulary_coverage": experiment.data.coverage,
+        }
+
+    def report(self, summary: dict[str, Any]) -> list[str]:
+        """Returns the line that a program prints of its summary."""
+        test, name = summary["test"], "accuracy_without_oov_or_eos"
+        return [
+            f"test, {test['num_clients']:,} users, {test['num_examples']:,} sentences: {name} "
+            f"{test['before'][name]:.4f} before and {test[name]:.4f} after personalisation"
+        ]
+
+
+def _has_own_words(method: Method) -> bool:
+    """Tells whether a method gives each client embeddings of its own for unknown words."""
+    return method.local_part in ("own", "embedding") or method.finetunes is not None
+
+
+TASK = NextWordTask()

@@ -1,0 +1,65 @@
+"""The options that all tasks have."""
+
+from __future__ import annotations
+
+from fedpersonal.optimizers.named import SERVER_OPTIMIZERS
+from fedpersonal.options import Options, option
+
+
+class TrainingOptions(Options):
+    """How many rounds there are, who takes part, and what happens between them."""
+
+    total_rounds: int = option(500, "Rounds of training.", at_least=1, may_differ=True)
+    clients_per_round: int = option(100, "Clients drawn for a round.", at_least=1)
+    dropout_rate: float = option(
+        0.0, "Share of the clients drawn that then drop out.", at_least=0, at_most=0.99
+    )
+    client_batch_size: int = option(5, "Examples of a client's batch.", at_least=1, at_most=10**6)
+    execution: str = option(
+        "packed",
+        "Many clients in a shard, which is fast, or one, which is general.",
+        choices=("packed", "per_client"),
+    )
+    packing: str = option(
+        "stacked",
+        "packed: clients step together, or pool their examples.",
+        choices=("stacked", "pooled"),
+    )
+    rounds_per_eval: int = option(50, "Rounds from one evaluation to the next.", at_least=1)
+    rounds_per_checkpoint: int = option(
+        50, "Rounds from one checkpoint to the next.", at_least=1, may_differ=True
+    )
+    seed: int = option(0, "Fixes every random choice of the run.", at_least=0, at_most=2**31 - 1)
+
+
+class ServerOptions(Options):
+    """What the server does with the averaged update."""
+
+    server_optimizer: str | None = option(
+        None, "Applies the averaged update. [default: the algorithm's]", choices=SERVER_OPTIMIZERS
+    )
+    server_learning_rate: float | None = option(
+        None, "Its learning rate. [default: 1 with sgd, else 0.1]", above=0
+    )
+    server_epsilon: float = option(1e-3, "Epsilon of adam, yogi and adagrad.", at_least=0)
+    server_initial_accumulator: float = option(
+        0.0, "Initial value of yogi and adagrad.", at_least=0
+    )
+    decay_rounds: int = option(
+        0, "Rounds until the server's and local rates are 0; 0: constant.", at_least=0
+    )
+
+
+class TableOptions(Options):
+    """Where a table of clients' examples is, and what its columns are called."""
+
+    data_dir: str | None = option(None, "The folder with the data.")
+    user_column: str = option("user", "The table's column of users.")
+    time_column: str = option("time", "Its column of times; may be missing.")
+
+
+class TextOptions(TableOptions):
+    """The same of texts."""
+
+    text_file: str | None = option(None, "An own table of texts, CSV or JSON lines.")
+    text_column: str = option("text", "Its column of texts.")

@@ -1,0 +1,166 @@
+"""Rating prediction as a task: its options, its models, its two evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedpersonal.algorithms.method import Layers
+from fedpersonal.data import movielens
+from fedpersonal.data.ratings import Ratings, read_ratings
+from fedpersonal.errors import UserError
+from fedpersonal.options import option
+from fedpersonal.tasks.options import TableOptions
+from fedpersonal.tasks.ratings.data import RatingData, split_ratings
+from fedpersonal.tasks.task import Task, TestReport
+
+if TYPE_CHECKING:
+    from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.tasks.experiment import Experiment, Trained
+
+
+class RatingOptions(TableOptions):
+    """The ratings, and the matrix factorization of them."""
+
+    dataset: str = option(
+        "auto",
+        "auto: MovieLens-1M from --data_dir if that is given, else MovieLens-100K, which is "
+        "installed.",
+        choices=("auto", "movielens_100k", "movielens_1m", "movielens_1m_tfds"),
+    )
+    ratings_file: str | None = option(None, "An own table of ratings, in place of --dataset.")
+    item_column: str = option("item", "Its column of items.")
+    rating_column: str = option("rating", "Its column of ratings.")
+    min_ratings: int = option(2, "Users of the table with fewer are dropped.", at_least=1)
+    evaluate_on: str = option(
+        "unseen",
+        "Evaluate users who never take part, or the last ratings of those who do.",
+        choices=("unseen", "seen"),
+    )
+    max_ratings_per_user: int = option(300, "Ratings kept of a user; 0: all.", at_least=0)
+    pool_batch_size: int = option(100, "Examples of a batch of centralized.", at_least=1)
+    embedding_dim: int = option(50, "Size of an embedding, K.", at_least=1, at_most=10_000)
+    embedding_stddev: float = option(0.1, "Deviation of initial embeddings.", at_least=0)
+    use_biases: bool = option(False, "Add a local user bias and a global item bias.")
+    rating_offset: float = option(0.0, "Constant added to each prediction.")
+    l2: float = option(0.0, "Penalty of the embeddings in use.", at_least=0)
+
+
+_USER = ("user_embedding", "user_bias")
+
+
+class RatingTask(Task):
+    """Matrix factorization of ratings (Singhal et al., section 5.1.1).
+
+    Where no layer is local, users' embeddings are rows of a table that the server has. Evaluated
+    users of whom it has no row get a model of their own, whose user layers they rebuild.
+    """
+
+    name = "movielens"
+    own_options = RatingOptions
+    # The paper leaves these to its appendix C.1; they are those of its reference code.
+    defaults = {
+        "algorithm": "fed_recon",
+        "max_reconstruction_steps": 50,
+        "max_local_steps": 50,
+    }
+    layers = Layers(embedding=_USER, head=_USER)
+    evaluation_packing = "stacked"
+    examples = "ratings"
+    metrics = ("rmse", "mae", "accuracy", "hr@10", "ndcg@10")
+
+    def read(self, options: RatingOptions) -> Ratings:
+        """Reads the ratings that options name."""
+        if options.ratings_file:
+            return read_ratings(
+                options.ratings_file,
+                user_column=options.user_column,
+                item_column=options.item_column,
+                rating_column=options.rating_column,
+                time_column=options.time_column,
+                min_ratings=options.min_ratings,
+            )
+        dataset, folder = options.dataset, options.data_dir
+        if dataset == "auto":
+            dataset = "movielens_1m" if folder else "movielens_100k"
+        if dataset == "movielens_1m" and not folder:
+            raise UserError("--dataset=movielens_1m needs --data_dir, the folder of its ratings.")
+        if dataset == "movielens_100k":
+            return movielens.load_movielens_100k()
+        is_file = dataset == "movielens_1m"
+        return (movielens.load_movielens_1m if is_file else movielens.load_movielens_1m_tfds)(
+            folder
+        )
+
+    def split(self, source: Ratings, options: RatingOptions) -> RatingData:
+        """Splits the ratings."""
+        return split_ratings(
+            source,
+            evaluate_on=options.evaluate_on,
+            batch_size=options.client_batch_size,
+            seed=options.seed,
+            max_ratings_per_user=options.max_ratings_per_user or None,
+        )
+
+    def build_model(
+        self, data: RatingData, options: RatingOptions, local_layers: Sequence[str]
+    ) -> PartitionedModel:
+        """Returns one user's model where layers are local, else one with a table of all users."""
+        import tensorflow as tf
+
+        from fedpersonal.model.metrics import RATING_METRICS
+        from fedpersonal.model.partition import PartitionedModel
+        from fedpersonal.models.matrix_factorization import matrix_factorization
+
+        tables = {"item_embedding": "item", "item_bias": "item"}
+        if not local_layers:
+            tables.update(user_embedding="user", user_bias="user")
+        kinds = ("embedding", "bias") if options.use_biases else ("embedding",)
+        tables = {name: f for name, f in tables.items() if name.endswith(kinds)}
+        return PartitionedModel(
+            matrix_factorization(
+                num_items=data.num_items,
+                num_users=None if local_layers else data.num_users,
+                embedding_dim=options.embedding_dim,
+                use_biases=options.use_biases,
+                mean_rating=options.rating_offset,
+                embedding_initializer=tf.keras.initializers.RandomNormal(
+                    stddev=options.embedding_stddev
+                ),
+                l2=options.l2,
+            ),
+            local_layers=[name for name in local_layers if name.endswith(kinds)],
+            metrics=RATING_METRICS,
+            lookups=tables,
+            owned_tables=[name for name, feature in tables.items() if feature == "user"],
+        )
+
+    def evaluated_model(
+        self, data: RatingData, options: RatingOptions, model: PartitionedModel
+    ) -> PartitionedModel:
+        """Returns one user's model for users of whom a table has no row."""
+        if model.local_variables or options.evaluate_on == "seen":
+            return model
+        return self.build_model(data, options, self.layers.embedding)
+
+    def pool(self, options: RatingOptions, num_clients: int) -> tuple[int, int]:
+        """A round of a server is a pass over all ratings."""
+        return options.pool_batch_size, 1
+
+    def test(self, experiment: Experiment, trained: Trained) -> TestReport:
+        """Predicts the test users' ratings, and ranks a held-out item of each among others."""
+        from fedpersonal.model.metrics import rank_of_first, ranking_metrics
+
+        test = experiment.data.test
+        results = experiment.evaluation(test)(trained)
+        scores = experiment.evaluation(test.ranking)(trained).predictions
+        ranking = ranking_metrics(rank_of_first(scores), at=10)
+        means = {name: float(values.mean()) for name, values in ranking.items()}
+        return TestReport(results, means, ranking)
+
+    def describe(self, experiment: Experiment) -> dict[str, str]:
+        """Says whom the summary is of."""
+        return {"evaluate_on": experiment.options.evaluate_on}
+
+
+TASK = RatingTask()

@@ -1,0 +1,240 @@
+"""What a task is: data, a model, and how its clients are evaluated.
+
+Building, running, evaluating and reporting are written once, in `tasks.experiment`; a task says
+what differs. It needs no registration: `experiments.launch.task_main` makes a binary of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from fedpersonal.algorithms.fed_recon import FedReconOptions
+from fedpersonal.algorithms.method import Layers, Method, methods
+from fedpersonal.errors import UserError
+from fedpersonal.options import Options, Value, join, option
+from fedpersonal.tasks.options import ServerOptions, TrainingOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedpersonal.data.client_dataset import ClientDataset
+    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.process.boundary import Crossing
+    from fedpersonal.simulation.run_folder import RunFolder
+    from fedpersonal.tasks.experiment import Experiment, Trained
+
+
+class Source(Protocol):
+    """Data as they were read."""
+
+    name: str
+
+    def summary(self) -> str:
+        """Returns a line that says what there is, and what was left out."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EvaluationSet:
+    """Clients to evaluate.
+
+    Attributes:
+        support: What a client's model is personalised on.
+        query: What is predicted, of the same clients.
+        seen: Whether they are the clients that train.
+    """
+
+    support: ClientDataset
+    query: ClientDataset
+    seen: bool = False
+
+
+class ReadWhenDrawn(Protocol):
+    """Clients that are read when they are drawn."""
+
+    num_clients: int
+
+    def subset(self, indices: np.ndarray) -> ClientDataset:
+        """Returns some of the clients, in this order."""
+
+
+class Data(Protocol):
+    """Data, split for one experiment."""
+
+    name: str
+    train: ClientDataset
+    validation: EvaluationSet
+    test: EvaluationSet
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TestReport:
+    """What the test of a trained model came to.
+
+    Attributes:
+        results: Of the test clients.
+        metrics: Further metrics over all clients.
+        columns: Further columns of a value for each client.
+        description: Further entries of the summary.
+    """
+
+    results: ClientResults
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Task:
+    """A task; subclasses give its data and its model, and change what differs from the usual.
+
+    Attributes:
+        name: Its name in flags and folders.
+        own_options: The options of its data and its model.
+        defaults: Its defaults of options that it shares with others.
+        own_methods: Methods that fit this task alone.
+        layers: The layers of its model, by the part that they play.
+        evaluated_together: How many clients a shard holds when it is evaluated; 0 for all.
+        evaluation_packing: `stacked` or `pooled`.
+        examples: What its examples are called.
+        metrics: The metrics that a program prints.
+        usual_server_optimizer: The server optimizer of methods that have no usual one.
+    """
+
+    name: ClassVar[str]
+    own_options: ClassVar[type[Options]]
+    defaults: ClassVar[Mapping[str, Value]] = {}
+    own_methods: ClassVar[Sequence[Method]] = ()
+    layers: ClassVar[Layers] = Layers()
+    evaluated_together: ClassVar[int] = 100
+    evaluation_packing: ClassVar[str] = "pooled"
+    examples: ClassVar[str] = "examples"
+    metrics: ClassVar[Sequence[str]] = ("accuracy",)
+    usual_server_optimizer: ClassVar[str] = "sgd"
+
+    @functools.cached_property
+    def methods(self) -> Mapping[str, Method]:
+        """The methods that fit its model, by name."""
+        fitting = [method for method in methods().values() if method.fits(self.layers)]
+        return {method.name: method for method in [*self.own_methods, *fitting]}
+
+    @functools.cached_property
+    def options(self) -> type[Options]:
+        """The class of all its options: its own, those of training and those of its methods."""
+        names = tuple(self.methods)
+
+        class Algorithm(Options):
+            """The algorithm."""
+
+            algorithm: str = option(names[0], "What to train with.", choices=names)
+
+        def check(options: Options) -> None:
+            self.check(options)
+
+        classes = [self.own_options, Algorithm, TrainingOptions, ServerOptions, FedReconOptions]
+        classes += [method.options for method in self.methods.values()]
+        joined = join(f"{type(self).__name__}Options", *dict.fromkeys(classes))
+
+        body = {"__doc__": f"Options of the task {self.name}.", "check": check}
+        return type(joined.__name__, (joined,), body, defaults=self.defaults)
+
+    def __reduce__(self):
+        # A task has no state; its class of options could not be pickled.
+        return type(self), ()
+
+    def check(self, options: Options) -> None:
+        """Raises a `UserError` where options contradict each other."""
+        if 0 < options.decay_rounds < options.total_rounds:
+            raise UserError(
+                f"--decay_rounds={options.decay_rounds} must be 0 or at least --total_rounds="
+                f"{options.total_rounds}: the rounds after it would change nothing."
+            )
+
+    def settle(self, options: Options) -> Options:
+        """Returns the options with the method's usual values in place of None."""
+        usual = self.method(options).server_optimizer or self.usual_server_optimizer
+        optimizer = options.server_optimizer or usual
+        rate = options.server_learning_rate or (1.0 if optimizer == "sgd" else 0.1)
+        return options.replace(server_optimizer=optimizer, server_learning_rate=rate)
+
+    def method(self, options: Options) -> Method:
+        """Returns the method that options name."""
+        return self.methods[options.algorithm]
+
+    def read(self, options: Options) -> Source:
+        """Reads the data; imports no TensorFlow, so that mistakes in them show at once."""
+        raise NotImplementedError
+
+    def split(self, source: Source, options: Options) -> Data:
+        """Splits the data for an experiment."""
+        raise NotImplementedError
+
+    def build_model(
+        self, data: Data, options: Options, local_layers: Sequence[str]
+    ) -> PartitionedModel:
+        """Returns the model that trains, with the local layers that its method wants."""
+        raise NotImplementedError
+
+    def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
+        """Returns a data set with the inputs that a model has."""
+        features = {name: dataset.features[name] for name in model.input_spec}
+        return dataclasses.replace(dataset, features=features)
+
+    def training_clients(
+        self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: Options
+    ) -> ClientDataset | ReadWhenDrawn:
+        """Returns the clients that train, with the inputs that the model has."""
+        del options
+        return self.for_model(model, train) if hasattr(train, "features") else train
+
+    def for_evaluation(
+        self, model: PartitionedModel, part: EvaluationSet
+    ) -> tuple[ClientDataset, ClientDataset]:
+        """Returns the support and the query sets with the inputs that the model has."""
+        return self.for_model(model, part.support), self.for_model(model, part.query)
+
+    def evaluated_model(
+        self, data: Data, options: Options, model: PartitionedModel
+    ) -> PartitionedModel:
+        """Returns the model that evaluation applies: that which trains."""
+        del data, options
+        return model
+
+    def pool(self, options: Options, num_clients: int) -> tuple[int, int]:
+        """Returns a server's batch size, and in how many rounds it sees all examples once.
+
+        As many examples a round as federated rounds have on average.
+        """
+        clients = min(options.clients_per_round, num_clients)
+        return options.client_batch_size, max(1, round(num_clients / clients))
+
+    def validate(self, experiment: Experiment) -> Callable[[Trained], ClientResults]:
+        """Returns what evaluates a model between rounds."""
+        return experiment.evaluation(experiment.data.validation, with_before=False)
+
+    def test(self, experiment: Experiment, trained: Trained) -> TestReport:
+        """Evaluates a trained model on the test clients, once."""
+        return TestReport(experiment.evaluation(experiment.data.test)(trained))
+
+    def boundary(self, experiment: Experiment) -> tuple[list[Crossing], list[dict[str, Any]]]:
+        """Returns what crosses between server and clients in rounds, and further entries."""
+        return experiment.training.crossings, []
+
+    def describe(self, experiment: Experiment) -> dict[str, Any]:
+        """Returns further entries of the summary that are known before the test."""
+        del experiment
+        return {}
+
+    def keep(self, experiment: Experiment, trained: Trained, run_folder: RunFolder) -> None:
+        """Writes what is looked at later, beside the usual files."""
+
+    def report(self, summary: Mapping[str, Any]) -> list[str]:
+        """Returns the lines that a program prints of its summary."""
+        test = summary["test"]
+        values = ", ".join(f"{name} {test[name]:.4f}" for name in self.metrics)
+        return [
+            f"test, {test['num_clients']:,} users, {test['num_examples']:,} {self.examples}: "
+            f"{values}"
+        ]

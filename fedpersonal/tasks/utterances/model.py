@@ -1,0 +1,102 @@
+"""The models of FedPerC and its baselines, around a frozen base (Silva et al., section 3)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from fedpersonal.language_models.base_model import BaseModel
+from fedpersonal.model.frozen import FrozenVariables
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.models import (
+    generated_prefix_model,
+    head_language_model,
+    prefix_language_model,
+)
+from fedpersonal.models.frozen_gpt2 import frozen_values
+from fedpersonal.models.utterance_prediction import (
+    count_utterance_tokens,
+    perplexity,
+    sum_utterance_losses,
+)
+
+HEAD = "wte/embeddings"
+_LAYER = f"{prefix_language_model.NAME}/{prefix_language_model.BASE}"
+
+# With 256 or 512 a round takes about as long, with 1,024 a tenth longer.
+_CHUNK_PLACES = 384
+
+
+def freeze(base: BaseModel, folder: str | os.PathLike) -> FrozenVariables:
+    """Writes a base model's weights where workers can map them; see `FrozenVariables.write`."""
+    return FrozenVariables.write(folder, frozen_values(_LAYER, base.weights))
+
+
+def build_language_model(
+    kind: str,
+    base: BaseModel,
+    frozen: FrozenVariables,
+    *,
+    local_layers: Sequence[str],
+    num_contexts: int,
+    history_length: int,
+    is_fresh: bool = False,
+) -> PartitionedModel:
+    """Returns a model around a frozen base.
+
+    Args:
+        kind: `prefix`, `generated`, `split_head` or `shared_head`.
+        base: The base model.
+        frozen: Its weights, from `freeze`.
+        local_layers: The layers that are each client's own.
+        num_contexts: How many contexts there are.
+        history_length: Tokens from which a `generated` prefix is made.
+        is_fresh: Whether heads start at random, instead of as the base model's.
+    """
+    start = base.weights[HEAD][base.config.bos_token_id]
+    if is_fresh:
+        initial = head_language_model.fresh(base.config)
+    else:
+        (full_name,) = frozen_values(_LAYER, {HEAD: None})
+        initial = head_language_model.as_base(lambda: tf.transpose(frozen.tensor(full_name)))
+    input_spec = dict(prefix_language_model.INPUT_SPEC)
+    lookups = {
+        prefix_language_model.PERSONAL: "user",
+        prefix_language_model.CONTEXT: "context",
+    }
+    sizes = {"num_contexts": num_contexts}
+    if kind == "prefix":
+        build = prefix_language_model.prefix_language_model(base.config, **sizes, start=start)
+    elif kind == "generated":
+        build = generated_prefix_model.generated_prefix_model(base.config, **sizes, start=start)
+        input_spec["history"] = tf.TensorSpec([None, history_length], tf.int32)
+    elif kind == "split_head":
+        build = head_language_model.split_head_model(base.config, **sizes, initial=initial)
+        lookups = {head_language_model.CONTEXT_HEAD: "context"}
+        del input_spec["user"]
+    else:
+        build = head_language_model.shared_head_model(base.config, initial=initial)
+        lookups = {}
+        input_spec = {"text": input_spec["text"]}
+    return PartitionedModel(
+        build,
+        local_layers=local_layers,
+        frozen_layers=(prefix_language_model.BASE,),
+        frozen=frozen,
+        loss=sum_utterance_losses,
+        metrics=[perplexity()],
+        lookups=lookups,
+        input_spec=input_spec,
+        label_spec=tf.TensorSpec([None, None], tf.int32),
+        example_weight=count_utterance_tokens,
+        unit="tokens",
+        sequence_length=_sequence_length,
+        chunk_places=_CHUNK_PLACES,
+    )
+
+
+def _sequence_length(features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
+    del features
+    return tf.cast(count_utterance_tokens(labels), tf.int32)

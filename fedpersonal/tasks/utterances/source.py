@@ -1,0 +1,172 @@
+"""Where utterances come from, and which of them are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+
+import numpy as np
+
+from fedpersonal.data.generated_dialogues import GeneratedDialogues, generate_dialogues
+from fedpersonal.data.utterances import (
+    TV_SHOWS,
+    TV_SHOWS_OTHER_NAMES,
+    Utterances,
+    read_other_texts,
+    read_utterances,
+)
+from fedpersonal.errors import UserError
+from fedpersonal.options import Options, option
+from fedpersonal.tasks.options import TextOptions
+
+FILES = {
+    "tv_shows": ("tv_shows.jsonl.gz", "tv_shows.jsonl", "tv_shows.csv"),
+    "reddit": ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv"),
+}
+_MIN_TOKENS = 3
+
+# Appendix C: users with fewer utterances, and contexts with fewer, are left out.
+_REDDIT_MINIMA = (50, 150)
+
+
+class DialogueOptions(TextOptions):
+    """Where utterances come from and which of them are kept.
+
+    What 0 stands for is the paper's filter of the data set: of `tv_shows` the users of `TV_SHOWS`,
+    of `reddit` users with 50 utterances and contexts with 150, of a file all users and contexts.
+    The filter does not apply to generated dialogues.
+    """
+
+    dataset: str = option(
+        "auto",
+        "Utterances. auto: --text_file if that is given, else tv_shows.jsonl.gz in --data_dir, "
+        "else generated dialogues.",
+        choices=("auto", "generated", "tv_shows", "reddit"),
+    )
+    context_column: str = option("context", "The table's column of contexts.")
+    users_per_context: int = option(
+        0, "Most frequent users kept of each context; 0: the paper's.", at_least=0
+    )
+    min_utterances: int = option(0, "Users with fewer are left out; 0: the paper's.", at_least=0)
+    min_context_utterances: int = option(0, "The same of contexts; 0: the paper's.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialogues:
+    """Utterances that options name; they are read when they are first needed.
+
+    Attributes:
+        kind: `tv_shows`, `reddit`, `file` or `generated`.
+        path: The table, or None of generated ones.
+        options: Which of them are kept, `DialogueOptions`.
+    """
+
+    kind: str
+    path: str | None
+    options: Options
+
+    @functools.cached_property
+    def utterances(self) -> Utterances:
+        """The utterances that are kept."""
+        if self.kind == "generated":
+            return _generated().named
+        return read_utterances(
+            self.path,
+            **self._columns(),
+            time_column=self.options.time_column,
+            **self._filter(),
+        )
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        return self.utterances.name
+
+    def other_texts(self) -> np.ndarray:
+        """Returns the sentences of all users who are not among the chosen ones, str objects.
+
+        A model that is trained on them before has seen nothing of those who take part.
+        """
+        if self.kind == "generated":
+            return _generated().others.texts
+        return read_other_texts(
+            self.path,
+            self.utterances.client_ids.tolist(),
+            **self._columns(),
+            min_tokens=_MIN_TOKENS,
+        )
+
+    def summary(self) -> str:
+        """Returns a line that says what there is, and what was left out."""
+        utterances = self.utterances
+        left_out = "".join(f"; {count:,} {what}" for what, count in utterances.report.items())
+        return (
+            f"{utterances.name}: {utterances.num_utterances:,} utterances of"
+            f" {utterances.num_clients:,} users, {utterances.num_contexts} contexts{left_out}"
+        )
+
+    def describe(self) -> dict[str, object]:
+        """Returns what tells these utterances from others, and how many there are."""
+        utterances = self.utterances
+        return {
+            "dataset": utterances.name,
+            "num_users": utterances.num_clients,
+            "num_utterances": utterances.num_utterances,
+            "num_contexts": utterances.num_contexts,
+            **({} if self.kind == "generated" else self._filter()),
+        }
+
+    def _columns(self) -> dict[str, object]:
+        options = self.options
+        return {
+            "user_column": options.user_column,
+            "text_column": options.text_column,
+            "context_column": options.context_column,
+            "other_names": TV_SHOWS_OTHER_NAMES if self.kind == "tv_shows" else None,
+        }
+
+    def _filter(self) -> dict[str, object]:
+        options = self.options
+        users = options.users_per_context or None
+        if users is None and self.kind == "tv_shows":
+            users = dict(TV_SHOWS)
+        least, least_of_context = _REDDIT_MINIMA if self.kind == "reddit" else (1, 1)
+        return {
+            "users_per_context": users,
+            "min_utterances": options.min_utterances or least,
+            "min_context_utterances": options.min_context_utterances or least_of_context,
+            "min_tokens": _MIN_TOKENS,
+        }
+
+
+def find_dialogues(options: DialogueOptions) -> Dialogues:
+    """Settles what `auto` means, and where the data are.
+
+    Raises:
+        UserError: If the folder has no such table, no folder is named, or two sources are.
+    """
+    dataset, folder = options.dataset, options.data_dir
+    if options.text_file:
+        if dataset != "auto":
+            raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
+        return Dialogues("file", options.text_file, options)
+    if dataset == "generated" or (dataset == "auto" and not folder):
+        return Dialogues("generated", None, options)
+    kind = "tv_shows" if dataset == "auto" else dataset
+    if not folder:
+        raise UserError(f"--dataset={dataset} needs --data_dir, a folder with {FILES[kind][0]}.")
+    for name in FILES[kind]:
+        path = pathlib.Path(folder) / name
+        if path.exists():
+            return Dialogues(kind, str(path), options)
+    raise UserError(
+        f"{folder} has no {FILES[kind][0]}; name an own table by --text_file, or use"
+        " --dataset=generated."
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _generated() -> GeneratedDialogues:
+    # One set of sentences for all seeds; what differs is its split.
+    return generate_dialogues(seed=0)

@@ -1,0 +1,271 @@
+"""Language modelling of utterances in contexts as a task: options, model, tests by samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpersonal.algorithms.method import Layers
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
+from fedpersonal.options import option
+from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
+from fedpersonal.tasks.utterances.data import (
+    UtteranceData,
+    finetuning_sets,
+    split_seen,
+    split_unseen,
+)
+from fedpersonal.tasks.utterances.history import add_history_of, add_own_history
+from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS
+from fedpersonal.tasks.utterances.source import DialogueOptions, Dialogues, find_dialogues
+
+if TYPE_CHECKING:
+    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.language_models.base_model import BaseModel
+    from fedpersonal.local_state.noisy_mean import NoisyMean
+    from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.tasks.experiment import Experiment, Trained
+
+# After fine-tuning on so many utterances of each client; None for all that it has.
+SAMPLES = (1, 5, 15, None)
+
+
+class UtteranceOptions(DialogueOptions):
+    """The utterances, the base model, and how clients start."""
+
+    evaluate_on: str = option(
+        "seen",
+        "Test on other utterances of the users who train, or on users who never took part.",
+        choices=("seen", "unseen"),
+    )
+    text_length: int = option(32, "Tokens of an utterance.", at_least=4, at_most=10**6)
+    too_long: str = option(
+        "cut", "What becomes of utterances with more tokens.", choices=("cut", "error")
+    )
+    base_model: str | None = option(
+        None,
+        "A GPT-2 in HuggingFace's format, a folder or a name such as distilgpt2. [default: a small "
+        "one is pretrained on what users who do not take part have written]",
+    )
+    base_model_dir: str = option(
+        "results/base_models", "Keeps pretrained base models.", may_differ=True
+    )
+    unseen_start: str = option(
+        "noisy_mean",
+        "Where unseen users start: the noisy mean of the others' embeddings, or as everybody.",
+        choices=("noisy_mean", "fresh"),
+    )
+    noise_multiplier: float = option(0.1, "Noise of that mean, by --clip_norm.", at_least=0)
+    clip_norm: float = option(1.0, "Bound on what one user adds to it.", at_least=1e-9)
+    history_length: int = option(96, "Tokens that a generator reads.", at_least=1, at_most=10**6)
+
+
+class UtteranceTask(Task):
+    """A frozen GPT-2 behind embeddings of its users and contexts (Silva et al., section 4)."""
+
+    name = "tv_shows"
+    own_options = UtteranceOptions
+    defaults = {
+        "algorithm": "fedperc",
+        "total_rounds": 40,
+        "clients_per_round": 1000,
+        "client_batch_size": 15,
+        "client_optimizer": "adam",
+        "client_learning_rate": 0.001,
+        "local_steps": 10,
+        "proximal": 1.0,
+        "weighting": "uniform",
+        "finetuning_learning_rate": 0.001,
+        "finetuning_epochs": 15,
+        "max_finetuning_steps": 15,
+        "packing": "pooled",
+        "rounds_per_eval": 5,
+        "rounds_per_checkpoint": 10,
+    }
+    own_methods = METHODS
+    layers = Layers(embedding=(EMBEDDING,), head=(EMBEDDING,))
+    evaluated_together = 0
+    examples = "utterances"
+
+    def read(self, options: UtteranceOptions) -> Dialogues:
+        """Finds the utterances that options name."""
+        return find_dialogues(options)
+
+    def split(self, source: Dialogues, options: UtteranceOptions) -> UtteranceData:
+        """Splits the utterances and tokenises them for the base model."""
+        from fedpersonal.tasks.utterances.base_model import find_base_model
+
+        base = find_base_model(options.base_model, source, cache_dir=options.base_model_dir)
+        return self.split_for(base, source, options)
+
+    def split_for(
+        self, base: BaseModel, source: Dialogues, options: UtteranceOptions
+    ) -> UtteranceData:
+        """Splits the utterances and tokenises them for a base model that is known."""
+        split = split_unseen if options.evaluate_on == "unseen" else split_seen
+        data = split(
+            source.utterances,
+            lambda texts: base.tokenizer(list(texts), verbose=False)["input_ids"],
+            length=options.text_length,
+            padding=0,
+            end=base.config.eos_token_id,
+            too_long=options.too_long,
+            seed=options.seed,
+        )
+        if data.length > base.config.n_positions:
+            raise UserError(
+                f"--text_length={data.length} is more than the {base.config.n_positions} positions "
+                f"of the base model {base.name}"
+            )
+        return dataclasses.replace(data, base=base)
+
+    def build_model(
+        self, data: UtteranceData, options: UtteranceOptions, local_layers: Sequence[str]
+    ) -> PartitionedModel:
+        """Returns the method's model around the frozen base."""
+        from fedpersonal.tasks.utterances.model import build_language_model, freeze
+
+        method = self.method(options)
+        return build_language_model(
+            getattr(method, "model", "prefix"),
+            data.base,
+            freeze(data.base, pathlib.Path(options.base_model_dir) / "frozen"),
+            local_layers=local_layers,
+            num_contexts=data.num_contexts,
+            history_length=options.history_length,
+            is_fresh=getattr(method, "is_fresh", False),
+        )
+
+    def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
+        """Returns a data set with the model's inputs; each client is number 0 of its own table."""
+        dataset = super().for_model(model, dataset)
+        if "user" in dataset.features:
+            users = np.zeros_like(dataset.features["user"])
+            dataset = dataclasses.replace(dataset, features={**dataset.features, "user": users})
+        return dataset
+
+    def training_clients(
+        self, model: PartitionedModel, train: ClientDataset, options: UtteranceOptions
+    ) -> ClientDataset:
+        """Returns the clients that train, with a history where the model reads one."""
+        if "history" in model.input_spec:
+            train = add_own_history(
+                train,
+                length=model.input_spec["history"].shape[1],
+                num_samples=[n for n in SAMPLES if n],
+                seed=options.seed,
+            )
+        return self.for_model(model, train)
+
+    def for_evaluation(
+        self, model: PartitionedModel, part: EvaluationSet
+    ) -> tuple[ClientDataset, ClientDataset]:
+        """Returns both sets, with what the support set says where the model reads a history."""
+        support, query = part.support, part.query
+        if "history" in model.input_spec:
+            length = model.input_spec["history"].shape[1]
+            query = add_history_of(query, support, length=length)
+            support = add_history_of(support, support, length=length)
+        return self.for_model(model, support), self.for_model(model, query)
+
+    def validate(self, experiment: Experiment) -> Callable[[Trained], ClientResults]:
+        """Returns what evaluates a model between rounds; seen clients are not fine-tuned for it."""
+        part = experiment.data.validation
+        phases = () if part.seen else experiment.method.finetuning(*experiment.settings)
+        return experiment.evaluation(part, phases, with_before=False)
+
+    def test(self, experiment: Experiment, trained: Trained) -> TestReport:
+        """Tests after fine-tuning on more and more; a client's query set is always the same."""
+        from fedpersonal.tasks.report import test_summary
+
+        data, options = experiment.data, experiment.options
+        mean = self._noisy_mean(experiment)
+        if mean:
+            known, values = trained.kept_by(data.train.client_ids)
+            start = mean({name: value[known] for name, value in values.items()})
+            trained = dataclasses.replace(trained, kept_by=_the_same_for_all(start))
+        phases = experiment.method.finetuning(*experiment.settings)
+        by_samples = {}
+        for count in (0, *SAMPLES) if phases else SAMPLES:
+            sets = finetuning_sets(data.test_clients, num_samples=count or None, seed=options.seed)
+            evaluate = experiment.evaluation(
+                EvaluationSet(*sets, seen=data.test.seen),
+                phases if count != 0 else (),
+                brings_kept=True if mean else None,
+                with_before=False,
+            )
+            by_samples["all" if count is None else str(count)] = evaluate(trained)
+        tests = {name: test_summary(own, own.overall()) for name, own in by_samples.items()}
+        return TestReport(by_samples["all"], description={"by_samples": tests})
+
+    def _noisy_mean(self, experiment: Experiment) -> NoisyMean | None:
+        """Returns what averages the trained users' embeddings, where unseen users start there."""
+        from fedpersonal.local_state.noisy_mean import NoisyMean
+
+        options = experiment.options
+        starts_there = (
+            not experiment.data.test.seen
+            and options.algorithm == "fedperc"
+            and options.unseen_start == "noisy_mean"
+        )
+        if not starts_there:
+            return None
+        return NoisyMean(
+            experiment.model,
+            clip_norm=options.clip_norm,
+            noise_multiplier=options.noise_multiplier,
+            seed=options.seed,
+        )
+
+    def boundary(self, experiment: Experiment) -> tuple[list, list[dict[str, Any]]]:
+        """Returns what crosses; the noisy mean and the frozen weights do, too."""
+        mean = self._noisy_mean(experiment)
+        num_bytes = experiment.model.frozen.num_bytes
+        frozen = {
+            "direction": "once",
+            "name": "frozen weights, mapped by each worker once a run",
+            "dtype": "float32",
+            "shape": [num_bytes // 4],
+            "num_bytes": num_bytes,
+        }
+        return [*experiment.training.crossings, *(mean.crossings if mean else [])], [frozen]
+
+    def describe(self, experiment: Experiment) -> dict[str, Any]:
+        """Says whom the summary is of, and what a client holds."""
+        model = experiment.model
+        return {
+            "evaluate_on": experiment.options.evaluate_on,
+            "base_model": experiment.data.base.source,
+            "local_bytes_per_client": 4 * sum(v.size for v in model.local_variables),
+            "frozen_bytes": model.frozen.num_bytes,
+        }
+
+    def report(self, summary: Mapping[str, Any]) -> list[str]:
+        """Returns the line that a program prints of its summary."""
+        tested = ", ".join(
+            f"{results['perplexity']:.2f} ({samples})"
+            for samples, results in summary["by_samples"].items()
+        )
+        return [
+            f"test, {summary['test']['num_clients']:,} {summary['evaluate_on']} users: perplexity "
+            f"{tested}, in brackets the utterances that each has trained on before"
+        ]
+
+
+def _the_same_for_all(values: Mapping[str, np.ndarray]) -> Callable[[np.ndarray], tuple]:
+    """Returns what gives values to clients as if each had kept them."""
+
+    def kept_by(client_ids: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        count = len(client_ids)
+        repeated = {name: np.repeat(v[np.newaxis], count, axis=0) for name, v in values.items()}
+        return np.ones(count, bool), repeated
+
+    return kept_by
+
+
+TASK = UtteranceTask()
