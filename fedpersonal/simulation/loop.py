@@ -61,7 +61,7 @@ def run_rounds(
         rounds_per_eval: Evaluation follows each round that this divides, and the last one.
         rounds_per_checkpoint: The same for checkpoints.
         progress: Whether to report progress on stderr.
-        saved_in: Where checkpoints are, such as `private_rounds.StoreCheckpoints`; None for files
+        saved_in: Where checkpoints are, such as `StoreCheckpoints`; None for files
             in the run folder.
 
     Returns:

@@ -20,8 +20,11 @@ from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks import training_run
-from fedpersonal.tasks.centralized_training import build_centralized_training
-from fedpersonal.tasks.federated_training import Training, build_training
+from fedpersonal.tasks.federated_training import (
+    Training,
+    build_centralized_training,
+    build_training,
+)
 from fedpersonal.tasks.report import report_run
 from fedpersonal.tasks.task import Data, EvaluationSet, Source, Task
 
