@@ -63,7 +63,7 @@ class Checkpoints:
             state: What `state_codec.encode` takes.
         """
         path = self._folder / f"round_{round_number:06d}.npz"
-        with atomic_files.atomic_write(path, "wb") as file:
+        with atomic_files.atomic_write(path, "wb", permissions=atomic_files.OWNER_ONLY) as file:
             write_state(file, state)
         self._remove_old()
 

@@ -1,0 +1,89 @@
+"""The best value of a metric so far."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fedpersonal.errors import UserError
+from fedpersonal.simulation.callbacks.callback import Callback, Run
+
+_SIGNS = {"min": -1, "max": 1}
+
+
+class WatchedMetric(Callback):
+    """Watches a metric; a subclass says what follows when it gets better, and when it does not.
+
+    Attributes:
+        best: Its best value, or None before the first.
+        best_round: The round of that value, or 0.
+    """
+
+    def __init__(self, metric: str, *, mode: str = "min", min_delta: float = 0.0):
+        """Checks and keeps the options.
+
+        Args:
+            metric: A column of `metrics.csv`, such as 'eval/rmse'.
+            mode: Whether less ('min') or more ('max') is better.
+            min_delta: By more than this a value must be better than the best one to count.
+
+        Raises:
+            UserError: An option is out of range.
+        """
+        owner = type(self).__name__
+        if mode not in _SIGNS:
+            raise UserError(f"{owner}: mode must be one of {list(_SIGNS)}, not {mode!r}.")
+        if not 0 <= min_delta < math.inf:
+            raise UserError(f"{owner}: min_delta must be a number of at least 0, not {min_delta}.")
+        self.metric = metric
+        self.best: float | None = None
+        self.best_round = 0
+        self._sign = _SIGNS[mode]
+        self._min_delta = min_delta
+
+    def on_better(self, run: Run) -> None:
+        """Is called after a round with a new best value."""
+
+    def on_no_better(self, run: Run) -> None:
+        """Is called after a round with any other value, NaN included."""
+
+    def on_start(self, run: Run) -> None:
+        """Checks that there will be a metric to watch."""
+        if self.metric.startswith("eval/") and not run.is_evaluated:
+            raise UserError(
+                f"{type(self).__name__} watches {self.metric}, but no round is evaluated."
+            )
+
+    def on_round_end(self, run: Run) -> None:
+        """Looks at the metric, in rounds that have it.
+
+        Raises:
+            UserError: Other metrics of its source are there, but not this one.
+        """
+        source = self.metric.partition("/")[0] + "/"
+        known = [name for name in run.metrics if name.startswith(source)]
+        if self.metric not in run.metrics:
+            if known or source != "eval/":
+                raise UserError(
+                    f"{type(self).__name__} watches {self.metric}, which round {run.round_number} "
+                    f"does not have; it has {', '.join(known or run.metrics)}."
+                )
+            return
+        value = float(run.metrics[self.metric])
+        if self.best is None:
+            is_better = not math.isnan(value)
+        else:
+            is_better = self._sign * (value - self.best) > self._min_delta
+        if is_better:
+            self.best, self.best_round = value, run.round_number
+            self.on_better(run)
+        else:
+            self.on_no_better(run)
+
+    def to_save(self) -> Any:
+        """Returns the best value and its round."""
+        return {"best": self.best, "best_round": self.best_round}
+
+    def restore(self, saved: Any) -> None:
+        """Takes them back."""
+        self.best, self.best_round = saved["best"], saved["best_round"]
