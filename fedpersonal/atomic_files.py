@@ -23,6 +23,7 @@ def atomic_write(
 ) -> Iterator[IO]:
     """Opens a file for writing that takes its name only when it is complete and on disk.
 
+    Its folder is made.
     A reader, and a process killed at any moment, sees the former file or the new one.
 
     Args:
@@ -35,6 +36,7 @@ def atomic_write(
         The open file.
     """
     path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     try:
@@ -50,21 +52,21 @@ def atomic_write(
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a text and a last line end; the file's folder is made."""
-    with _written(path) as file:
+    """Writes a text and a last line end."""
+    with atomic_write(path) as file:
         file.write(text + "\n")
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes a JSON file of what `to_json` takes; its folder is made."""
-    with _written(path) as file:
+    """Writes a JSON file of what `to_json` takes."""
+    with atomic_write(path) as file:
         json.dump(to_json(value), file, indent=2, allow_nan=False)
         file.write("\n")
 
 
 def write_csv(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows, of which the first names the columns; the file's folder is made."""
-    with _written(path) as file:
+    """Writes a CSV file of rows, of which the first names the columns."""
+    with atomic_write(path) as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -91,10 +93,3 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
-
-
-@contextlib.contextmanager
-def _written(path: str | os.PathLike) -> Iterator[IO[str]]:
-    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        yield file

@@ -23,6 +23,8 @@ from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import state_codec
 
+# So many stay when another is saved: one may be damaged.
+_KEPT = 2
 _DESCRIPTION = "description"
 _NAME = re.compile(r"round_(\d+)\.npz")
 DAMAGE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
@@ -39,17 +41,9 @@ class Checkpoint:
 class Checkpoints:
     """A folder with the newest checkpoints of a run."""
 
-    def __init__(self, folder: str | os.PathLike, *, keep: int = 2):
-        """Makes the folder if needed, and clears it of what a killed process has left.
-
-        Args:
-            folder: Where the checkpoints are.
-            keep: How many of the newest stay when another is saved.
-        """
-        if keep < 1:
-            raise UserError(f"keep is {keep}; at least one checkpoint must stay.")
+    def __init__(self, folder: str | os.PathLike):
+        """Makes the folder if needed, and clears it of what a killed process has left."""
         self._folder = pathlib.Path(folder)
-        self._keep = keep
         self._folder.mkdir(parents=True, exist_ok=True)
         for unfinished in self._folder.glob(f"*{atomic_files.TEMPORARY_SUFFIX}"):
             unfinished.unlink()
@@ -87,7 +81,7 @@ class Checkpoints:
         return None
 
     def _remove_old(self) -> None:
-        for old in self._paths()[: -self._keep]:
+        for old in self._paths()[:-_KEPT]:
             old.unlink()
 
     def _paths(self) -> list[pathlib.Path]:

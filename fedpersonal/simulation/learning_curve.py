@@ -13,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import COLORS, tidy_axes, write_picture, write_title
 
-_PANEL_INCHES = (4.6, 3.3)
 _PANELS_A_ROW = 3
 _SOURCES = {"train": "training", "eval": "evaluation"}
 _GRAY = "#555555"
@@ -48,8 +47,7 @@ def plot_learning_curve(
         raise UserError(f"{metrics_csv} has no metrics to draw.")
     rows = math.ceil(len(panels) / _PANELS_A_ROW)
     columns = math.ceil(len(panels) / rows)
-    width, height = _PANEL_INCHES
-    figure = Figure(figsize=(width * columns, height * rows + 0.4), layout="constrained")
+    figure = Figure(figsize=(4.6 * columns, 3.3 * rows + 0.4), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for ax, (metric, names) in zip(axes, panels.items()):
         _draw_panel(ax, metric, table[names])
@@ -63,11 +61,11 @@ def plot_learning_curve(
 def _panels(table: pd.DataFrame) -> dict[str, list[str]]:
     """Returns the columns of each panel, those of evaluated metrics first."""
     panels: dict[str, list[str]] = {}
-    names = [name for name in table.columns if name.partition("/")[0] in _SOURCES]
-    for name in sorted(names, key=lambda name: not name.startswith("eval/")):
-        metric = name.rpartition("/")[2]
-        if not metric.startswith("num_") and table[name].notna().any():
-            panels.setdefault(metric, []).append(name)
+    for source in ("eval", "train"):
+        for name in table.columns[table.notna().any()]:
+            metric = name.rpartition("/")[2]
+            if name.startswith(f"{source}/") and not metric.startswith("num_"):
+                panels.setdefault(metric, []).append(name)
     return {
         metric: sorted(names, key=lambda name: not name.startswith("train/"))
         for metric, names in panels.items()
@@ -76,11 +74,7 @@ def _panels(table: pd.DataFrame) -> dict[str, list[str]]:
 
 def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
     for color, name in zip(COLORS * len(table.columns), table.columns):
-        curve = table[name].dropna()
-        if name.startswith("train/"):
-            _draw_training(ax, curve, color)
-        else:
-            _draw_curve(ax, curve, color, _label(name))
+        _draw_curve(ax, table[name].dropna(), color)
     ax.set_xlabel("round")
     ax.set_ylabel(metric.replace("_", " "))
     ax.set_xlim(0, table.index.max() * 1.02)
@@ -101,17 +95,13 @@ def _look_past_the_start(ax: Axes, table: pd.DataFrame) -> None:
             ax.set_ylim(low - margin * (high - low), high + margin * (high - low))
 
 
-def _draw_training(ax: Axes, curve: pd.Series, color: str) -> None:
+def _draw_curve(ax: Axes, curve: pd.Series, color: str) -> None:
     label = _label(curve.name)
-    if len(curve) > _FEW_ROUNDS:
+    if curve.name.startswith("train/") and len(curve) > _FEW_ROUNDS:
         window = max(3, len(curve) // _WINDOWS_A_RUN)
         ax.plot(curve.index, curve, color=color, linewidth=0.6, alpha=0.3)
         curve = curve.rolling(window, center=True, min_periods=1).mean()
         label += f" (mean of {window} rounds)"
-    _draw_curve(ax, curve, color, label)
-
-
-def _draw_curve(ax: Axes, curve: pd.Series, color: str, label: str) -> None:
     marker = {"marker": "o", "markersize": 4} if len(curve) <= _FEW_ROUNDS else {}
     ax.plot(curve.index, curve, color=color, linewidth=1.8, label=label, **marker)
 

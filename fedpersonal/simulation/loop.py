@@ -6,19 +6,18 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import flat_metrics, prefetch
-from fedpersonal.simulation import run_folder as run_folder_lib
 from fedpersonal.simulation.callbacks import metric_log
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 from fedpersonal.simulation.callbacks.progress import Progress
 from fedpersonal.simulation.callbacks.saver import Saver, Storage
 from fedpersonal.simulation.callbacks.tensorboard import TensorBoard
 from fedpersonal.simulation.checkpoints import Checkpoints
+from fedpersonal.simulation.run_folder import RunFolder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +45,7 @@ def run_rounds(
     *,
     process: Any,
     cohort_fn: Callable[[int], Any],
-    run_folder: run_folder_lib.RunFolder,
+    run_folder: RunFolder,
     total_rounds: int,
     evaluate_fn: Callable[[Any, int], Mapping[str, Any]] | None = None,
     rounds_per_eval: int = 50,
@@ -82,21 +81,13 @@ def run_rounds(
         UserError: An option is out of range, the run has gone beyond `total_rounds`, or a training
             loss is not finite.
     """
-    for name, value in [
-        ("total_rounds", total_rounds),
-        ("rounds_per_eval", rounds_per_eval),
-        ("rounds_per_checkpoint", rounds_per_checkpoint),
-    ]:
+    periods = {"rounds_per_eval": rounds_per_eval, "rounds_per_checkpoint": rounds_per_checkpoint}
+    for name, value in {"total_rounds": total_rounds, **periods}.items():
         if value < 1:
             raise UserError(f"{name} is {value}; it must be at least 1.")
     storage = saved_in or Checkpoints(run_folder.checkpoints)
     saver = Saver(storage, callbacks, every=rounds_per_checkpoint)
-    run = Run(
-        folder=run_folder,
-        total_rounds=total_rounds,
-        is_evaluated=evaluate_fn is not None,
-        state=process.initialize(),
-    )
+    run = Run(run_folder, total_rounds, evaluate_fn is not None, state=process.initialize())
     saver.resume(run)
     log = metric_log.MetricLog()
     shown = [Progress()] if progress else []
@@ -104,7 +95,10 @@ def run_rounds(
 
     resumed_from = run.round_number
     rounds = range(resumed_from + 1, total_rounds + 1) if run.stop_reason is None else range(0)
-    with prefetch.one_ahead(cohort_fn, rounds) as cohort_of, _taking_part(everybody, run):
+    with prefetch.one_ahead(cohort_fn, rounds) as cohort_of, contextlib.ExitStack() as stack:
+        for callback in everybody:
+            callback.on_start(run)
+            stack.push(functools.partial(_end, callback, run))
         for round_number in rounds:
             start = time.perf_counter()
             output = process.next(run.state, cohort_of(round_number))
@@ -133,22 +127,6 @@ def run_rounds(
     )
 
 
-@contextlib.contextmanager
-def _taking_part(callbacks: Sequence[Callback], run: Run) -> Iterator[None]:
-    """Starts callbacks, and ends those that have started in the opposite order."""
-    with contextlib.ExitStack() as stack:
-        for callback in callbacks:
-            callback.on_start(run)
-            stack.push(functools.partial(_end, callback, run))
-        yield
-
-
-def _end(
-    callback: Callback,
-    run: Run,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    trace: TracebackType | None,
-) -> None:
+def _end(callback: Callback, run: Run, kind: Any, error: BaseException | None, trace: Any) -> None:
     del kind, trace
     callback.on_end(run, error)

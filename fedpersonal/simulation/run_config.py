@@ -16,7 +16,8 @@ from fedpersonal.atomic_files import to_json
 from fedpersonal.errors import UserError
 
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
-_ABOUT_SESSION = ("runtime", "num_shards")
+# What may differ from session to session.
+_SESSION = ("versions", "runtime", "num_shards")
 
 
 def settle(
@@ -32,7 +33,7 @@ def settle(
         path: The file; if it exists, it is that of the run's former sessions.
         options: The options of this session by name.
         ignore: The options that may differ from session to session.
-        about: See `RunFolder.open`.
+        about: As of `RunFolder.open`.
 
     Returns:
         `options`, `seed`, `data` if given, and `versions`, `runtime`, `num_shards` of the first
@@ -41,31 +42,25 @@ def settle(
     Raises:
         UserError: Options or data differ from those of former sessions.
     """
-    about = to_json(about or {})
-    unknown = about.keys() - {"data", *_ABOUT_SESSION}
+    about = {name: value for name, value in (about or {}).items() if value is not None}
+    unknown = about.keys() - {"data", "runtime", "num_shards"}
     if unknown:
         raise ValueError(f"about may have data, runtime and num_shards, not {sorted(unknown)}.")
-    options = to_json(options)
-    config = {"options": options, "seed": options.get("seed")}
-    if "data" in about:
-        config["data"] = about["data"]
-    session = {"versions": _versions(), **{k: about[k] for k in _ABOUT_SESSION if k in about}}
+    seed = options.get("seed")
+    config = to_json({"options": options, "seed": seed, **about, "versions": _versions()})
     if not path.exists():
-        return {**config, **session}
-
-    old = read_config(path)
-    folder = path.parent
-    _check_same("options", old["options"], options, folder, ignore)
-    if "data" in old and "data" in config:
-        _check_same("data", _named(old["data"]), _named(config["data"]), folder)
-    elif "data" in old:
-        config["data"] = old["data"]
-    first = {name: old[name] for name in ("versions", *_ABOUT_SESSION) if name in old}
-    sessions = [first, *old.get("later_sessions", [])]
-    if session not in sessions:
+        return config
+    old, folder = read_config(path), path.parent
+    _check_same("options", old["options"], config["options"], folder, ignore)
+    if "data" in old:
+        _check_same("data", old["data"], config.setdefault("data", old["data"]), folder)
+    session, first = ({k: c[k] for k in _SESSION if k in c} for c in (config, old))
+    later = old.get("later_sessions", [])
+    if session not in (first, *later):
         logging.warning("%s was started with %s, and goes on with %s.", folder, first, session)
-        sessions.append(session)
-    return {**config, **first, **({"later_sessions": sessions[1:]} if sessions[1:] else {})}
+        later = [*later, session]
+    common = {name: value for name, value in config.items() if name not in _SESSION}
+    return {**common, **first, **({"later_sessions": later} if later else {})}
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
@@ -92,12 +87,10 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _check_same(
-    what: str,
-    old: Mapping[str, Any],
-    new: Mapping[str, Any],
-    folder: pathlib.Path,
-    ignore: Collection[str] = (),
+    what: str, old: Any, new: Any, folder: pathlib.Path, ignore: Collection[str] = ()
 ) -> None:
+    """Names the parts that differ; a value without parts is called by what it is."""
+    old, new = (v if isinstance(v, Mapping) else {f"the {what}": v} for v in (old, new))
     changes = [
         f"{name} was {_show(old, name)} and is now {_show(new, name)}"
         for name in {**old, **new}
@@ -108,11 +101,6 @@ def _check_same(
             f"{folder} holds a run with other {what}: {'; '.join(changes)}. "
             "Restore them or give another folder."
         )
-
-
-def _named(fingerprint: Any) -> Mapping[str, Any]:
-    """Returns the parts of a fingerprint by name; one without parts is called the fingerprint."""
-    return fingerprint if isinstance(fingerprint, Mapping) else {"the fingerprint": fingerprint}
 
 
 def _show(values: Mapping[str, Any], name: str) -> str:

@@ -21,26 +21,17 @@ class RunRecord:
 
     Attributes:
         path: The folder.
+        config_json: The file with what was asked.
+        metrics_csv: The file with a row for each round.
+        checkpoints: The folder of the checkpoints.
     """
 
     def __init__(self, path: pathlib.Path):
         """Use `RunFolder.read`, or `RunFolder.open` to write, too."""
         self.path = path
-
-    @property
-    def config_json(self) -> pathlib.Path:
-        """The file with what was asked."""
-        return self.path / "config.json"
-
-    @property
-    def metrics_csv(self) -> pathlib.Path:
-        """The file with a row for each round."""
-        return self.path / "metrics.csv"
-
-    @property
-    def checkpoints(self) -> pathlib.Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
+        self.config_json = path / "config.json"
+        self.metrics_csv = path / "metrics.csv"
+        self.checkpoints = path / "checkpoints"
 
     @property
     def config(self) -> dict[str, Any]:

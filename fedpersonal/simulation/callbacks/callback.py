@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from fedpersonal.simulation.run_folder import RunFolder
 
@@ -55,10 +55,18 @@ class Callback:
 
     An error in a callback ends the run as Ctrl-C does: the rounds before are saved, and the round
     is run again when the run is resumed.
+
+    Attributes:
+        remembers: The names of the attributes that checkpoints carry. A run that was killed goes on
+            from its last checkpoint, so what is known from former rounds belongs here: arrays,
+            numbers and texts, in containers and in classes that the process's state has, too. They
+            are to be replaced, not changed in place.
     """
 
+    remembers: ClassVar[tuple[str, ...]] = ()
+
     def on_start(self, run: Run) -> None:
-        """Is called before the first round of a session, after `restore`."""
+        """Is called before the first round of a session."""
 
     def on_round_end(self, run: Run) -> None:
         """Is called after each round."""
@@ -70,15 +78,3 @@ class Callback:
             run: The run.
             error: What ended the session, such as KeyboardInterrupt; None if nothing did.
         """
-
-    def to_save(self) -> Any:
-        """Returns what a checkpoint carries for this callback, or None for nothing.
-
-        A run that was killed goes on from its last checkpoint, so what is known from former rounds
-        belongs here: arrays, numbers and texts, in containers and in classes that the process's
-        state has, too. It is asked for after each round, and must not change later.
-        """
-        return None
-
-    def restore(self, saved: Any) -> None:
-        """Takes back what `to_save` returned when the checkpoint was written."""

@@ -29,7 +29,7 @@ class MetricLog(Callback):
             UserError: Rows of rounds before are missing.
         """
         self._path = run.folder.metrics_csv
-        columns, rows = read_rows(self._path)
+        columns, rows = _read(self._path)
         self._columns = columns or list(_FIRST_COLUMNS)
         rows = [row for row in rows if int(row[0]) <= run.round_number]
         if [int(row[0]) for row in rows] != list(range(1, run.round_number + 1)):
@@ -44,7 +44,7 @@ class MetricLog(Callback):
         """Writes the row of a round."""
         new_columns = [name for name in run.metrics if name not in self._columns]
         if new_columns:
-            _, rows = read_rows(self._path)
+            _, rows = _read(self._path)
             self._columns += new_columns
             self._rewrite(rows)
         seconds = round(run.seconds, 6)
@@ -76,15 +76,8 @@ class MetricLog(Callback):
         self._writer = csv.writer(self._file, lineterminator="\n")
 
 
-def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns of a `metrics.csv` and its complete rows, as texts.
-
-    Both are empty without the file. A row that is being written, or was when its run was killed, is
-    left out.
-
-    Raises:
-        UserError: It is another file.
-    """
+def _read(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
+    """Returns the columns and the complete rows of a log."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if not text:
         return [], []

@@ -28,7 +28,7 @@ class Progress(Callback):
                 total=run.total_rounds, initial=run.round_number, unit="round", dynamic_ncols=True
             )
         if run.round_number and run.stop_reason is None:
-            self._say(f"Going on after round {run.round_number}.")
+            _say(f"Going on after round {run.round_number}.")
 
     def on_round_end(self, run: Run) -> None:
         """Shows that a round is done."""
@@ -40,25 +40,21 @@ class Progress(Callback):
         elif run.round_number % every == 0 or run.round_number == run.total_rounds:
             seconds = time.monotonic() - self._start
             counter = f"round {run.round_number}/{run.total_rounds}, {seconds:.0f} s"
-            self._say(f"{counter}: {_describe(self._latest)}")
+            _say(f"{counter}: {_describe(self._latest)}")
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """Says why there are not more rounds, and ends the bar."""
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            self._say(
-                f"Stopped after round {run.saved_round}; the same command goes on from there."
-            )
+            _say(f"Stopped after round {run.saved_round}; the same command goes on from there.")
         elif error is None and run.stop_reason is not None:
-            self._say(f"The run has ended after round {run.round_number}: {run.stop_reason}")
+            _say(f"The run has ended after round {run.round_number}: {run.stop_reason}")
         if self._bar is not None:
             self._bar.close()
 
-    def _say(self, line: str) -> None:
-        """Shows a line of its own."""
-        if self._bar is not None:
-            self._bar.write(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr, flush=True)
+
+def _say(line: str) -> None:
+    """Shows a line of its own, above the bar if there is one."""
+    tqdm.tqdm.write(line, file=sys.stderr)
 
 
 def _describe(metrics: Mapping[str, float]) -> str:

@@ -34,13 +34,19 @@ class Saver(Callback):
 
         Args:
             storage: Where checkpoints are.
-            callbacks: Those whose `to_save` is saved too.
+            callbacks: Those that remember something.
             every: Rounds from one checkpoint to the next.
         """
         self._storage = storage
-        self._callbacks = dict(zip(_names(callbacks), callbacks))
         self._every = every
         self._reached = Checkpoint(0, {})
+        # By class, and number among those of the class.
+        self._callbacks: dict[str, Callback] = {}
+        count = collections.Counter()
+        for callback in callbacks:
+            kind = type(callback).__name__
+            count[kind] += 1
+            self._callbacks[f"{kind} {count[kind]}"] = callback
 
     def resume(self, run: Run) -> None:
         """Puts a run, and the callbacks, where its last checkpoint was; does nothing without one.
@@ -64,17 +70,20 @@ class Saver(Callback):
         run.state = saved["state"]
         run.train_wall_seconds = saved["train_wall_seconds"]
         run.stop_reason = saved["stop_reason"]
-        for name in saved["callbacks"].keys() & self._callbacks.keys():
-            self._callbacks[name].restore(saved["callbacks"][name])
+        for name, callback in self._callbacks.items():
+            for attribute, value in saved["callbacks"].get(name, {}).items():
+                setattr(callback, attribute, value)
 
     def on_round_end(self, run: Run) -> None:
         """Notes what would be saved, and saves it if it is time."""
-        carried = {name: callback.to_save() for name, callback in self._callbacks.items()}
         content = {
             "state": run.state,
             "train_wall_seconds": run.train_wall_seconds,
             "stop_reason": run.stop_reason,
-            "callbacks": {name: saved for name, saved in carried.items() if saved is not None},
+            "callbacks": {
+                name: {attribute: getattr(callback, attribute) for attribute in callback.remembers}
+                for name, callback in self._callbacks.items()
+            },
         }
         self._reached = Checkpoint(run.round_number, content)
         is_last = run.round_number == run.total_rounds or run.stop_reason is not None
@@ -94,14 +103,3 @@ class Saver(Callback):
             os.fsync(rows.fileno())
         self._storage.save(reached.round_number, reached.state)
         run.saved_round = reached.round_number
-
-
-def _names(callbacks: Sequence[Callback]) -> list[str]:
-    """Returns the class of each, numbered: the name of what is saved for it."""
-    seen = collections.Counter()
-    names = []
-    for callback in callbacks:
-        kind = type(callback).__name__
-        seen[kind] += 1
-        names.append(f"{kind} {seen[kind]}")
-    return names

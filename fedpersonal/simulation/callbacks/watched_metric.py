@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
@@ -12,12 +11,14 @@ _SIGNS = {"min": -1, "max": 1}
 
 
 class WatchedMetric(Callback):
-    """Watches a metric; a subclass says what follows when it gets better, and when it does not.
+    """Watches a metric; a subclass says what follows from its values.
 
     Attributes:
         best: Its best value, or None before the first.
         best_round: The round of that value, or 0.
     """
+
+    remembers = ("best", "best_round")
 
     def __init__(self, metric: str, *, mode: str = "min", min_delta: float = 0.0):
         """Checks and keeps the options.
@@ -41,11 +42,8 @@ class WatchedMetric(Callback):
         self._sign = _SIGNS[mode]
         self._min_delta = min_delta
 
-    def on_better(self, run: Run) -> None:
-        """Is called after a round with a new best value."""
-
-    def on_no_better(self, run: Run) -> None:
-        """Is called after a round with any other value, NaN included."""
+    def on_value(self, run: Run, *, is_better: bool) -> None:
+        """Is called after a round with the metric; a value that is NaN is not better."""
 
     def on_start(self, run: Run) -> None:
         """Checks that there will be a metric to watch."""
@@ -61,29 +59,18 @@ class WatchedMetric(Callback):
             UserError: Other metrics of its source are there, but not this one.
         """
         source = self.metric.partition("/")[0] + "/"
-        known = [name for name in run.metrics if name.startswith(source)]
-        if self.metric not in run.metrics:
-            if known or source != "eval/":
-                raise UserError(
-                    f"{type(self).__name__} watches {self.metric}, which round {run.round_number} "
-                    f"does not have; it has {', '.join(known or run.metrics)}."
-                )
+        others = [name for name in run.metrics if name.startswith(source)]
+        if not others and source == "eval/":
             return
+        if self.metric not in run.metrics:
+            raise UserError(
+                f"{type(self).__name__} watches {self.metric}, which round {run.round_number} "
+                f"does not have; it has {', '.join(others or run.metrics)}."
+            )
         value = float(run.metrics[self.metric])
-        if self.best is None:
-            is_better = not math.isnan(value)
-        else:
+        is_better = not math.isnan(value)
+        if self.best is not None:
             is_better = self._sign * (value - self.best) > self._min_delta
         if is_better:
             self.best, self.best_round = value, run.round_number
-            self.on_better(run)
-        else:
-            self.on_no_better(run)
-
-    def to_save(self) -> Any:
-        """Returns the best value and its round."""
-        return {"best": self.best, "best_round": self.best_round}
-
-    def restore(self, saved: Any) -> None:
-        """Takes them back."""
-        self.best, self.best_round = saved["best"], saved["best_round"]
+        self.on_value(run, is_better=is_better)
