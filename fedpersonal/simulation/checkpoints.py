@@ -70,30 +70,24 @@ class Checkpoints:
         Raises:
             UserError: There are checkpoints, but all are damaged.
         """
-        paths = self._paths()
-        for path in reversed(paths):
+        saved = self._saved()
+        for round_number, path in reversed(saved):
             try:
-                return Checkpoint(_round_of(path), read_state(path, like=like))
+                return Checkpoint(round_number, read_state(path, like=like))
             except DAMAGE as error:
                 logging.warning("Checkpoint %s is damaged (%s).", path, error)
-        if paths:
+        if saved:
             raise UserError(f"No checkpoint in {self._folder} can be read; start a new folder.")
         return None
 
     def _remove_old(self) -> None:
-        for old in self._paths()[:-_KEPT]:
-            old.unlink()
+        for _, path in self._saved()[:-_KEPT]:
+            path.unlink()
 
-    def _paths(self) -> list[pathlib.Path]:
-        """Returns the files of finished checkpoints, oldest first."""
-        return sorted(
-            (path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)),
-            key=_round_of,
-        )
-
-
-def _round_of(path: pathlib.Path) -> int:
-    return int(_NAME.fullmatch(path.name).group(1))
+    def _saved(self) -> list[tuple[int, pathlib.Path]]:
+        """Returns the round and the file of each finished checkpoint, oldest first."""
+        matches = ((_NAME.fullmatch(path.name), path) for path in self._folder.iterdir())
+        return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def write_state(file: IO[bytes], state: Any) -> None:

@@ -38,7 +38,5 @@ class EarlyStopping(WatchedMetric):
         """Ends the run if it has waited for long enough."""
         self._waited = 0 if is_better else self._waited + 1
         if self._waited >= self._patience:
-            best = "never a number"
-            if self.best is not None:
-                best = f"best after round {self.best_round}, {self.best:.6g}"
-            run.stop(f"{self.metric} was no better {self._waited} times in a row; it was {best}.")
+            since = f"has not got better since round {self.best_round} ({self.best})"
+            run.stop(f"{self.metric} {'was never a number' if self.best is None else since}.")

@@ -86,8 +86,7 @@ class Saver(Callback):
             },
         }
         self._reached = Checkpoint(run.round_number, content)
-        is_last = run.round_number == run.total_rounds or run.stop_reason is not None
-        if is_last or run.round_number % self._every == 0:
+        if run.round_number % self._every == 0:
             self._save(run)
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
