@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from fedpersonal.algorithms.method import Layers
@@ -103,8 +104,12 @@ class RatingTask(Task):
             max_ratings_per_user=options.max_ratings_per_user or None,
         )
 
+    def sizes(self, data: RatingData) -> dict[str, int]:
+        """Returns the numbers of users and items."""
+        return {"num_users": data.num_users, "num_items": data.num_items}
+
     def build_model(
-        self, data: RatingData, options: RatingOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: RatingOptions, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns one user's model where layers are local, else one with a table of all users."""
         import tensorflow as tf
@@ -120,8 +125,8 @@ class RatingTask(Task):
         tables = {name: f for name, f in tables.items() if name.endswith(kinds)}
         return PartitionedModel(
             matrix_factorization(
-                num_items=data.num_items,
-                num_users=None if local_layers else data.num_users,
+                num_items=sizes.num_items,
+                num_users=None if local_layers else sizes.num_users,
                 embedding_dim=options.embedding_dim,
                 use_biases=options.use_biases,
                 mean_rating=options.rating_offset,
@@ -137,12 +142,12 @@ class RatingTask(Task):
         )
 
     def evaluated_model(
-        self, data: RatingData, options: RatingOptions, model: PartitionedModel
+        self, sizes: SimpleNamespace, options: RatingOptions, model: PartitionedModel
     ) -> PartitionedModel:
         """Returns one user's model for users of whom a table has no row."""
         if model.local_variables or options.evaluate_on == "seen":
             return model
-        return self.build_model(data, options, self.layers.embedding)
+        return self.build_model(sizes, options, self.layers.embedding)
 
     def pool(self, options: RatingOptions, num_clients: int) -> tuple[int, int]:
         """A round of a server is a pass over all ratings."""
