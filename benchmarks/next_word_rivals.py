@@ -13,11 +13,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.next_word import next_word_examples
 from fedpersonal.data.parts import is_in_part
-from fedpersonal.data.text_files import read_text
-from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
-from fedpersonal.evaluation.evaluate import build_evaluation, split_support_query
+from fedpersonal.data.splits import split_support_query
+from fedpersonal.data.texts.corpus_files import read_text
+from fedpersonal.data.texts.next_word import next_word_examples
+from fedpersonal.data.texts.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
+from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.optimizers.server import build_server_optimizer
 from fedpersonal.process.shards import client_datasets

@@ -26,10 +26,11 @@ def define_document_flags() -> None:
 
 def document_choice():
     """Returns the `DocumentChoice` that the flags, `--data_dir` among them, describe."""
-    from fedpersonal.tasks.documents.choice import DocumentChoice, find_documents
+    from fedpersonal.data.sources import find_source
+    from fedpersonal.tasks.documents.choice import SOURCES, DocumentChoice
 
-    source, path = find_documents(
-        dataset=FLAGS.dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir
+    source, path = find_source(
+        SOURCES, dataset=FLAGS.dataset, file=FLAGS.text_file, data_dir=FLAGS.data_dir
     )
     return DocumentChoice(
         source,

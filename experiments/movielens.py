@@ -25,7 +25,7 @@ flags.DEFINE_string("ratings_file", None, "An own table of ratings, in place of 
 flags.DEFINE_string("user_column", "user", "Its column of users.")
 flags.DEFINE_string("item_column", "item", "Its column of items.")
 flags.DEFINE_string("rating_column", "rating", "Its column of ratings.")
-flags.DEFINE_string("time_column", "time", "Its column of times, in seconds; may be missing.")
+flags.DEFINE_string("time_column", "time", "Its column of times, seconds or dates; may be missing.")
 flags.DEFINE_integer("min_ratings", 2, "Users of the table with fewer are dropped.", lower_bound=1)
 flags.DEFINE_enum(
     "protocol",
@@ -76,28 +76,30 @@ _ZERO_MEANS_NONE = (
 
 def load_ratings():
     """Loads the ratings that the flags name."""
-    from fedpersonal.data import movielens, ratings
-    from fedpersonal.errors import UserError
+    from fedpersonal.data.ratings import movielens
+    from fedpersonal.data.ratings.ratings import read_ratings
+    from fedpersonal.data.sources import FILE, find_source
 
-    if FLAGS.ratings_file:
-        return ratings.read_ratings(
-            FLAGS.ratings_file,
+    source, path = find_source(
+        movielens.SOURCES,
+        dataset=FLAGS.dataset,
+        file=FLAGS.ratings_file,
+        data_dir=FLAGS.data_dir,
+    )
+    if source == FILE:
+        return read_ratings(
+            path,
             user_column=FLAGS.user_column,
             item_column=FLAGS.item_column,
             rating_column=FLAGS.rating_column,
             time_column=FLAGS.time_column,
             min_ratings=FLAGS.min_ratings,
         )
-    dataset = FLAGS.dataset
-    if dataset == "auto":
-        dataset = "movielens_1m" if FLAGS.data_dir else "movielens_100k"
-    if dataset == "movielens_1m" and not FLAGS.data_dir:
-        raise UserError("--dataset=movielens_1m needs --data_dir, the folder of its ratings.")
     return {
-        "movielens_100k": movielens.load_movielens_100k,
-        "movielens_1m": lambda: movielens.load_movielens_1m(FLAGS.data_dir),
-        "movielens_1m_tfds": lambda: movielens.load_movielens_1m_tfds(FLAGS.data_dir),
-    }[dataset]()
+        "movielens_100k": lambda _: movielens.load_movielens_100k(),
+        "movielens_1m": movielens.load_movielens_1m,
+        "movielens_1m_tfds": movielens.load_movielens_1m_tfds,
+    }[source](path)
 
 
 def main() -> None:
@@ -111,15 +113,7 @@ def main() -> None:
 
     values = {field.name: FLAGS[field.name].value for field in dataclasses.fields(RatingOptions)}
     values.update({name: values[name] or None for name in _ZERO_MEANS_NONE})
-    dropped = (
-        f"; {ratings.dropped_users} users with too few left out" if ratings.dropped_users else ""
-    )
-    twice = f"; {ratings.duplicates} rated twice" if ratings.duplicates else ""
-    print(
-        f"{ratings.name}: {len(ratings.ratings):,} ratings of {len(ratings.user_ids):,} users "
-        f"for {len(ratings.item_ids):,} items{dropped}{twice}",
-        flush=True,
-    )
+    print(ratings.summary(), flush=True)
     experiment = build_experiment(ratings, RatingOptions(**values))
     folder = RunFolder.open(common_flags.run_folder_path(), common_flags.flag_values())
     summary = run_experiment(experiment, folder)

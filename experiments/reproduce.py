@@ -208,7 +208,7 @@ def _vocab_sizes() -> list[int]:
 
 
 def _load_movielens(folder):
-    from fedpersonal.data import movielens
+    from fedpersonal.data.ratings import movielens
 
     return movielens.load_movielens_1m(folder) if folder else movielens.load_movielens_100k()
 

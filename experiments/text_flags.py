@@ -44,16 +44,16 @@ def define_sentence_flags(*, min_sentences: int = 2) -> None:
 
 def text_choice():
     """Returns the `TextChoice` that the flags, `--data_dir` among them, describe."""
-    from fedpersonal.tasks.next_word.choice import STACK_OVERFLOW, TextChoice
-    from fedpersonal.tasks.next_word.sources import find_source
+    from fedpersonal.data.sources import find_source
+    from fedpersonal.tasks.next_word.choice import SOURCES, STACK_OVERFLOW, TextChoice
 
     source, path = find_source(
-        dataset=FLAGS.dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir
+        SOURCES, dataset=FLAGS.dataset, file=FLAGS.text_file, data_dir=FLAGS.data_dir
     )
     is_the_papers = source == STACK_OVERFLOW
     return TextChoice(
         source,
-        FLAGS.data_dir if is_the_papers else path,
+        path,
         user_column=FLAGS.user_column,
         text_column=FLAGS.text_column,
         time_column=FLAGS.time_column,

@@ -58,10 +58,11 @@ def utterance_choice(dataset: str):
     Args:
         dataset: One of the choices of `--dataset`.
     """
-    from fedpersonal.tasks.utterances.choice import UtteranceChoice, find_utterances
+    from fedpersonal.data.sources import find_source
+    from fedpersonal.tasks.utterances.choice import SOURCES, UtteranceChoice
 
-    source, path = find_utterances(
-        dataset=dataset, text_file=FLAGS.text_file, data_dir=FLAGS.data_dir
+    source, path = find_source(
+        SOURCES, dataset=dataset, file=FLAGS.text_file, data_dir=FLAGS.data_dir
     )
     return UtteranceChoice(
         source,

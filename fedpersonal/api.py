@@ -12,13 +12,9 @@ from fedpersonal.algorithms.furl import furl
 from fedpersonal.algorithms.lg_fed_avg import lg_fed_avg
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.client_table import clients_from_table
-from fedpersonal.data.splits import split_clients, split_examples
+from fedpersonal.data.splits import split_clients, split_examples, split_support_query
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import (
-    ClientResults,
-    evaluate_clients,
-    split_support_query,
-)
+from fedpersonal.evaluation.evaluate import ClientResults, evaluate_clients
 from fedpersonal.local_state.rounds import (
     PrivateCohort,
     PrivateProcess,

@@ -6,9 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from fedpersonal.data.checks import check_count
+from fedpersonal.data.fingerprint import fingerprint
 from fedpersonal.errors import UserError
+
+_TEXTS = ("string", "bytes", "empty")
 
 
 # Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
@@ -24,7 +28,8 @@ class ClientDataset:
 
     Raises:
         UserError: If the lengths disagree, the offsets do not ascend from 0 to the number of
-            examples, or two clients have the same name.
+            examples, two clients have the same name, a name is no str, or a column is no array
+            of numbers or of str.
     """
 
     client_ids: np.ndarray
@@ -35,14 +40,28 @@ class ClientDataset:
     def __post_init__(self):
         """Makes arrays of the fields and checks them against each other."""
         set_field = object.__setattr__  # The dataclass is frozen for everyone else.
-        set_field(self, "client_ids", np.asarray(self.client_ids))
-        set_field(self, "offsets", np.asarray(self.offsets))
-        set_field(self, "labels", np.asarray(self.labels))
-        set_field(self, "features", {k: np.asarray(v) for k, v in self.features.items()})
+        if not isinstance(self.features, Mapping):
+            kind = type(self.features).__name__
+            raise UserError(f"features must be a mapping of names to columns, got a {kind}")
+        columns = {f"features[{name!r}]": column for name, column in self.features.items()}
+        arrays = {name: _as_column(name, column) for name, column in columns.items()}
+        set_field(self, "features", dict(zip(self.features, arrays.values())))
+        arrays["labels"] = _as_column("labels", self.labels)
+        set_field(self, "labels", arrays["labels"])
+        ids = _as_column("client_ids", self.client_ids)
+        set_field(self, "client_ids", ids)
+        set_field(self, "offsets", _as_column("offsets", self.offsets))
         self._check_offsets()
-        self._check_columns()
-        if len(set(self.client_ids.tolist())) < self.num_clients:
-            names, counts = np.unique(self.client_ids.astype(str), return_counts=True)
+        for name, column in arrays.items():
+            rows = column.shape[0] if column.ndim else "no"
+            if rows != self.num_examples:
+                raise UserError(
+                    f"{name} has {rows} rows, but the offsets end at {self.num_examples}"
+                )
+        if ids.size and ids.dtype.kind not in "OU":
+            raise UserError(f"client_ids must be str, got {ids[0]!r} of dtype {ids.dtype}")
+        if len(set(ids.tolist())) < self.num_clients:
+            names, counts = np.unique(ids.astype(str), return_counts=True)
             raise UserError(
                 f"client_ids must be distinct, but {names[counts.argmax()]!r} is there"
                 f" {counts.max()} times"
@@ -60,16 +79,6 @@ class ClientDataset:
         object.__setattr__(self, "offsets", offsets.astype(np.int64, copy=False))
         if self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
             raise UserError("offsets must start at 0 and never descend")
-
-    def _check_columns(self):
-        columns = {"labels": self.labels}
-        columns.update({f"features[{name!r}]": v for name, v in self.features.items()})
-        for name, column in columns.items():
-            rows = column.shape[0] if column.ndim else "no"
-            if rows != self.num_examples:
-                raise UserError(
-                    f"{name} has {rows} rows, but the offsets end at {self.num_examples}"
-                )
 
     @property
     def num_clients(self) -> int:
@@ -162,11 +171,21 @@ class ClientDataset:
             UserError: If one names no client or comes twice.
         """
         indices = self.check_client_indices(client_indices)
-        counts = self.counts[indices]
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] - offsets[:-1], counts)
+        rows, offsets = group_rows(self.offsets, indices)
+        return self.take(rows, client_ids=self.client_ids[indices], offsets=offsets)
+
+    def take(
+        self, rows: np.ndarray, *, client_ids: np.ndarray, offsets: np.ndarray
+    ) -> ClientDataset:
+        """Makes a dataset of some rows.
+
+        Args:
+            rows: (n,) integers in [0, num_examples), or a mask, (num_examples,) bool.
+            client_ids: (num_clients,) names of those who own them.
+            offsets: (num_clients + 1,) where among these rows a client's start.
+        """
         return ClientDataset(
-            client_ids=self.client_ids[indices],
+            client_ids=client_ids,
             offsets=offsets,
             features={name: v[rows] for name, v in self.features.items()},
             labels=self.labels[rows],
@@ -188,12 +207,7 @@ class ClientDataset:
                 f" got {mask.dtype} of shape {mask.shape}"
             )
         kept_before = np.concatenate([[0], np.cumsum(mask)])
-        return ClientDataset(
-            client_ids=self.client_ids,
-            offsets=kept_before[self.offsets],
-            features={name: v[mask] for name, v in self.features.items()},
-            labels=self.labels[mask],
-        )
+        return self.take(mask, client_ids=self.client_ids, offsets=kept_before[self.offsets])
 
     def head(self, max_examples: int) -> ClientDataset:
         """Keeps each client's first `max_examples` examples (>= 0), or all if it has fewer."""
@@ -204,3 +218,40 @@ class ClientDataset:
         """Keeps the clients that have at least `min_examples` examples (>= 0), in order."""
         check_count("min_examples", min_examples)
         return self.subset(np.flatnonzero(self.counts >= min_examples))
+
+    def fingerprint(self) -> str:
+        """A short hash of the content, the same for equal content: 16 hexadecimal digits."""
+        columns = {f"feature {name}": column for name, column in self.features.items()}
+        named = {"labels": self.labels, "client_ids": self.client_ids, "offsets": self.offsets}
+        return fingerprint({**columns, **named})
+
+
+def group_rows(offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lists the rows of some groups, where group `i` owns rows `offsets[i]:offsets[i + 1]`.
+
+    Args:
+        offsets: (num_groups + 1,) int64, ascending.
+        groups: (n,) integers in [0, num_groups), repeats allowed.
+
+    Returns:
+        The rows, (m,) int64, group after group, and the groups' offsets among them,
+        (n + 1,) int64.
+    """
+    counts = np.diff(offsets)[groups]
+    taken = np.append(0, np.cumsum(counts)).astype(np.int64)
+    return np.arange(taken[-1]) + np.repeat(offsets[groups] - taken[:-1], counts), taken
+
+
+def _as_column(name: str, values: object) -> np.ndarray:
+    """Returns an array of numbers or of str; anything else is a UserError that names it."""
+    try:
+        column = np.asarray(values)
+    except ValueError:  # Of lists of unequal lengths.
+        raise UserError(f"{name} must have rows of one shape; pad shorter ones") from None
+    if column.dtype == object and pd.api.types.infer_dtype(column, skipna=False) not in _TEXTS:
+        example = next(value for value in column.flat if not isinstance(value, str))
+        raise UserError(
+            f"{name} must be an array of numbers or of str, got objects such as"
+            f" {str(example)[:40]!r} of type {type(example).__name__}"
+        )
+    return column

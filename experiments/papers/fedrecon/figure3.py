@@ -34,7 +34,7 @@ from experiments.papers.sweep import (
     write_json,
     write_text,
 )
-from fedpersonal.data.ratings import Ratings
+from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title
 from fedpersonal.tasks.next_word.choice import TextChoice

@@ -15,7 +15,7 @@ from experiments.papers.sweep import (
     write_json,
     write_text,
 )
-from fedpersonal.data.ratings import Ratings
+from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.ratings.experiment import RatingOptions, build_experiment, run_experiment
 

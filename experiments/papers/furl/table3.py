@@ -29,7 +29,7 @@ from experiments.papers.sweep import (
     write_json,
     write_text,
 )
-from fedpersonal.data.documents import most_frequent_labels
+from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import COLORS
 from fedpersonal.tasks.documents.choice import DocumentChoice

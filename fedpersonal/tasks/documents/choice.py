@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 
-from fedpersonal.data.document_files import read_documents
-from fedpersonal.data.documents import Documents
-from fedpersonal.data.generated_documents import generate_clicks, generate_subreddits
-from fedpersonal.errors import UserError
+from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
+from fedpersonal.data.sources import FILE, Sources
+from fedpersonal.data.texts.documents import read_documents
+from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.tasks.documents.data import DocumentData, split_documents
 
-REDDIT_FILES = ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv")
-DATASETS = ("auto", "generated", "generated_clicks", "reddit_tfds")
+SOURCES = Sources(
+    holding="labels",
+    datasets=("generated", "generated_clicks", "reddit_tfds"),
+    default="generated",
+    files={FILE: ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv")},
+    folders=("reddit_tfds",),
+    advice="ask TensorFlow Datasets by --dataset=reddit_tfds",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +26,8 @@ class DocumentChoice:
     """Where labelled texts come from and which of them are kept.
 
     Attributes:
-        source: `generated`, `generated_clicks`, `reddit_tfds` or `file`, as of `find_documents`.
+        source: `generated`, `generated_clicks`, `reddit_tfds` or `file`, as of
+            `SOURCES`.
         path: The table of a `file`; the folder of TensorFlow Datasets of `reddit_tfds`, or None.
         user_column: Of the table.
         text_column: Of the table.
@@ -64,71 +70,23 @@ class DocumentChoice:
 
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
-        documents = _load(self)
-        left_out = "".join(f"; {count:,} {what}" for what, count in documents.report.items())
-        return (
-            f"{documents.name}: {documents.num_texts:,} texts of {documents.num_clients:,} users, "
-            f"{documents.num_labels} labels{left_out}"
-        )
+        return _load(self).summary()
 
     def describe(self) -> dict[str, object]:
         """Returns what tells these texts from others, and how many there are."""
-        documents = _load(self)
-        return {
-            "dataset": documents.name,
-            "num_users": documents.num_clients,
-            "num_texts": documents.num_texts,
-            "num_labels": documents.num_labels,
-            "withheld_users": self.withheld_users,
-            "text_length": self.text_length,
-        }
-
-
-def find_documents(
-    *, dataset: str, text_file: str | None, data_dir: str | None
-) -> tuple[str, str | None]:
-    """Settles what `auto` means.
-
-    Args:
-        dataset: One of `DATASETS`.
-        text_file: A table of labelled texts, or None.
-        data_dir: A folder of data, or None.
-
-    Returns:
-        A `DocumentChoice`'s source and path.
-
-    Raises:
-        UserError: If the folder has no table of comments, or two sources are named.
-    """
-    if dataset not in DATASETS:
-        raise UserError(f"--dataset={dataset} has no labels; these have: {', '.join(DATASETS)}.")
-    if text_file:
-        if dataset != "auto":
-            raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
-        return "file", text_file
-    if dataset != "auto":
-        return dataset, data_dir
-    if not data_dir:
-        return "generated", None
-    for name in REDDIT_FILES:
-        path = pathlib.Path(data_dir) / name
-        if path.exists():
-            return "file", str(path)
-    raise UserError(
-        f"{data_dir} has no {REDDIT_FILES[0]}; name an own table by --text_file, or ask TensorFlow "
-        "Datasets by --dataset=reddit_tfds."
-    )
+        kept = {"withheld_users": self.withheld_users, "text_length": self.text_length}
+        return {**_load(self).describe(), **kept}
 
 
 @functools.lru_cache(maxsize=1)
-def _load(choice: DocumentChoice) -> Documents:
+def _load(choice: DocumentChoice) -> LabelledTexts:
     if choice.source == "generated":
         # One set of texts for all seeds; what differs is its split.
         return generate_subreddits(seed=0)
     if choice.source == "generated_clicks":
         return generate_clicks(seed=0)
     if choice.source == "reddit_tfds":
-        from fedpersonal.data.reddit_tfds import load_reddit
+        from fedpersonal.data.texts.reddit import load_reddit
 
         return load_reddit(
             choice.path,

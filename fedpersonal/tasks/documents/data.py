@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from fedpersonal.data.characters import CharacterVocabulary, build_characters
 from fedpersonal.data.checks import check_count
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.documents import Documents, most_frequent_labels
-from fedpersonal.data.splits import split_clients, split_examples
+from fedpersonal.data.splits import check_num_clients, split_clients, split_examples
+from fedpersonal.data.texts.characters import CharacterVocabulary, build_characters
+from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
 from fedpersonal.errors import UserError
 
 
@@ -49,7 +49,7 @@ class DocumentData:
 
 
 def split_documents(
-    documents: Documents,
+    documents: LabelledTexts,
     *,
     text_length: int = 80,
     num_characters: int = 128,
@@ -73,11 +73,7 @@ def split_documents(
     check_count("text_length", text_length, minimum=1)
     if not 0.0 <= withheld_users <= 0.9:
         raise UserError(f"withheld_users must be in [0, 0.9], got {withheld_users!r}")
-    if documents.num_clients < 10:
-        raise UserError(
-            f"{documents.name} has {documents.num_clients} users with enough texts; at least 10"
-            " are needed"
-        )
+    check_num_clients(documents.name, documents.num_clients, minimum=10)
     known, _, withheld = split_clients(
         documents.num_clients, fractions=(1.0 - withheld_users, 0.0, withheld_users), seed=seed
     )

@@ -12,13 +12,10 @@ import numpy as np
 from fedpersonal.algorithm import Phase
 from fedpersonal.atomic_files import atomic_write
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.splits import split_support_query
 from fedpersonal.errors import UserError, check_choice
 from fedpersonal.evaluation.auc import auc
-from fedpersonal.evaluation.evaluate import (
-    ClientResults,
-    build_evaluation,
-    split_support_query,
-)
+from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.server import SERVER_OPTIMIZERS, build_server_optimizer
 from fedpersonal.process.boundary import as_table

@@ -8,14 +8,27 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedpersonal.data.generated_text import generate_corpus
+from fedpersonal.data.generated.corpus import generate_corpus
+from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.data.splits import split_clients
-from fedpersonal.data.text_corpus import TextCorpus
-from fedpersonal.data.text_files import read_text
-from fedpersonal.tasks.next_word import data, sources
+from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.data.texts.corpus_files import read_text
+from fedpersonal.data.texts.stack_overflow import DATABASE, load_stack_overflow
+from fedpersonal.tasks.next_word import data
 from fedpersonal.tasks.next_word.experiment import NextWordOptions
 
 STACK_OVERFLOW = "stack_overflow"
+SOURCES = Sources(
+    holding="sentences",
+    datasets=("generated", STACK_OVERFLOW),
+    default="generated",
+    files={
+        STACK_OVERFLOW: (DATABASE,),
+        FILE: ("stack_exchange.jsonl.gz", "stack_exchange.jsonl", "stack_exchange.csv"),
+    },
+    folders=(STACK_OVERFLOW,),
+    advice="download TFF's data to it by --dataset=stack_overflow",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +36,8 @@ class TextChoice:
     """Where sentences come from and which of them are kept.
 
     Attributes:
-        source: `generated`, `text` or `stack_overflow`, as of `sources.find_source`.
-        path: The table of a `text`; the folder of TFF's data of `stack_overflow`.
+        source: `generated`, `file` or `stack_overflow`, as of `SOURCES`.
+        path: The table of a `file`; the folder of TFF's data of `stack_overflow`.
         user_column: Of the table.
         text_column: Of the table.
         time_column: Of the table; may be missing.
@@ -63,8 +76,6 @@ class TextChoice:
             "max_validation_clients": self.max_validation_clients,
         }
         if self.source == STACK_OVERFLOW:
-            from fedpersonal.data.stack_overflow import load_stack_overflow
-
             parts = load_stack_overflow(
                 **words,
                 sequence_length=options.sequence_length,
@@ -80,7 +91,7 @@ class TextChoice:
         """Returns a line that says what there is, and what was left out of a table."""
         if self.source == STACK_OVERFLOW:
             return f"{STACK_OVERFLOW}: TFF's own federated data"
-        return sources.describe(_load_corpus(self))
+        return _load_corpus(self).summary()
 
     def describe(self) -> dict[str, object]:
         """Returns what tells these sentences from others, and how many there are, if known."""
@@ -90,14 +101,7 @@ class TextChoice:
         }
         if self.source == STACK_OVERFLOW:
             return {"dataset": STACK_OVERFLOW, **kept}
-        corpus = _load_corpus(self)
-        return {
-            "dataset": corpus.name,
-            "num_users": corpus.num_clients,
-            "num_sentences": corpus.num_sentences,
-            "num_words": corpus.num_words,
-            **kept,
-        }
+        return {**_load_corpus(self).describe(), **kept}
 
     def num_distinct_words(self, seeds: Iterable[int]) -> int | None:
         """Returns how many distinct words the training users have, the fewest of these splits.

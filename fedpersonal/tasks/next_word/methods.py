@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.data.vocabulary import EOS, Vocabulary
+from fedpersonal.data.texts.vocabulary import EOS, Vocabulary
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.data.ratings import Ratings
+from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.errors import check_choice
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.server import build_server_optimizer

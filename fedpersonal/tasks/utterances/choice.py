@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 
 import numpy as np
 
-from fedpersonal.data.generated_dialogues import GeneratedDialogues, generate_dialogues
-from fedpersonal.data.utterances import (
+from fedpersonal.data.generated.dialogues import GeneratedDialogues, generate_dialogues
+from fedpersonal.data.sources import Sources
+from fedpersonal.data.texts.utterances import (
     TV_SHOWS,
     TV_SHOWS_OTHER_NAMES,
     Utterances,
     read_other_texts,
     read_utterances,
 )
-from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances.data import Encode, UtteranceData, split_known, split_withheld
 
-DATASETS = ("auto", "generated", "tv_shows", "reddit")
-FILES = {
-    "tv_shows": ("tv_shows.jsonl.gz", "tv_shows.jsonl", "tv_shows.csv"),
-    "reddit": ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv"),
-}
+SOURCES = Sources(
+    holding="utterances in contexts",
+    datasets=("generated", "tv_shows", "reddit"),
+    default="generated",
+    files={
+        "tv_shows": ("tv_shows.jsonl.gz", "tv_shows.jsonl", "tv_shows.csv"),
+        "reddit": ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv"),
+    },
+    only_by_name=("reddit",),
+)
 
 # Appendix C: users with fewer utterances, and contexts with fewer, are left out.
 _REDDIT_MINIMA = (50, 150)
@@ -38,7 +42,7 @@ class UtteranceChoice:
     The filter does not apply to `generated`.
 
     Attributes:
-        source: `tv_shows`, `reddit`, `file` or `generated`, as of `find_utterances`.
+        source: `tv_shows`, `reddit`, `file` or `generated`, as of `SOURCES`.
         path: The table, or None of `generated`.
         user_column: Of the table.
         text_column: Of the table.
@@ -124,23 +128,12 @@ class UtteranceChoice:
 
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
-        utterances = _load(self)
-        left_out = "".join(f"; {count:,} {what}" for what, count in utterances.report.items())
-        return (
-            f"{utterances.name}: {utterances.num_utterances:,} utterances of"
-            f" {utterances.num_clients:,} users, {utterances.num_contexts} contexts{left_out}"
-        )
+        return _load(self).summary()
 
     def describe(self) -> dict[str, object]:
         """Returns what tells these utterances from others, and how many there are."""
-        utterances = _load(self)
-        return {
-            "dataset": utterances.name,
-            "num_users": utterances.num_clients,
-            "num_utterances": utterances.num_utterances,
-            "num_contexts": utterances.num_contexts,
-            **({} if self.source == "generated" else self._filter()),
-        }
+        kept = {} if self.source == "generated" else self._filter()
+        return {**_load(self).describe(), **kept}
 
     def _filter(self) -> dict[str, object]:
         """Returns the options of the filter, without None."""
@@ -159,46 +152,6 @@ class UtteranceChoice:
 
     def _other_names(self) -> dict[str, str] | None:
         return TV_SHOWS_OTHER_NAMES if self.source == "tv_shows" else None
-
-
-def find_utterances(
-    *, dataset: str, text_file: str | None, data_dir: str | None
-) -> tuple[str, str | None]:
-    """Settles what `auto` means, and where the data are.
-
-    Args:
-        dataset: One of `DATASETS`. `auto` is the text file, if there is one, else the TV shows of
-            the folder of data, else, without a folder, generated dialogues.
-        text_file: A table of utterances, or None.
-        data_dir: A folder of data, or None.
-
-    Returns:
-        An `UtteranceChoice`'s source and path.
-
-    Raises:
-        UserError: If the folder has no such table, no folder is named, or two sources are.
-    """
-    if dataset not in DATASETS:
-        raise UserError(
-            f"--dataset={dataset} has no utterances in contexts; these have: {', '.join(DATASETS)}."
-        )
-    if text_file:
-        if dataset != "auto":
-            raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
-        return "file", text_file
-    if dataset == "generated" or (dataset == "auto" and not data_dir):
-        return "generated", None
-    source = "tv_shows" if dataset == "auto" else dataset
-    if not data_dir:
-        raise UserError(f"--dataset={dataset} needs --data_dir, a folder with {FILES[source][0]}.")
-    for name in FILES[source]:
-        path = pathlib.Path(data_dir) / name
-        if path.exists():
-            return source, str(path)
-    raise UserError(
-        f"{data_dir} has no {FILES[source][0]}; name an own table by --text_file, or use"
-        " --dataset=generated."
-    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.documents import most_frequent_labels
-from fedpersonal.data.splits import split_examples
-from fedpersonal.data.utterances import Utterances
+from fedpersonal.data.splits import check_num_clients, split_examples
+from fedpersonal.data.texts.labelled import most_frequent_labels
+from fedpersonal.data.texts.utterances import Utterances
 from fedpersonal.errors import UserError
 
 # What a label is where there is nothing to predict.
@@ -101,14 +101,14 @@ def split_known(
     parts = split_examples(dataset, fractions=KNOWN_FRACTIONS, seed=seed, ordered=False)
     if not parts[-1].num_examples:
         raise UserError(f"no user of {utterances.name} has 3 utterances, so none can be held out")
-    seen = np.bincount(parts[0].features["context"], minlength=utterances.num_contexts)
+    seen = np.bincount(parts[0].features["context"], minlength=utterances.num_labels)
     if not seen.all():
         raise UserError(
             f"all utterances for training are of other contexts than"
-            f" {utterances.context_names[seen.argmin()]!r}; keep only contexts with more utterances"
+            f" {utterances.label_names[seen.argmin()]!r}; keep only contexts with more utterances"
         )
     parts = (_add_users(part, part.example_clients) for part in parts)
-    return UtteranceData(utterances.name, utterances.context_names, padding, False, *parts)
+    return UtteranceData(utterances.name, utterances.label_names, padding, False, *parts)
 
 
 def split_withheld(
@@ -143,7 +143,7 @@ def split_withheld(
     known, *others = (dataset.subset(np.sort(users)) for users in _deal_users(utterances, seed))
     parts = [_add_users(known, known.example_clients)]
     parts += [_add_users(part, np.zeros(part.num_examples)) for part in others]
-    return UtteranceData(utterances.name, utterances.context_names, padding, True, *parts)
+    return UtteranceData(utterances.name, utterances.label_names, padding, True, *parts)
 
 
 def finetuning_sets(
@@ -217,7 +217,7 @@ def _encode(
     is_token = np.arange(length) < lengths[:, None]
     return dataclasses.replace(
         dataset,
-        features={"text": ids, "context": utterances.contexts},
+        features={"text": ids, "context": utterances.labels},
         labels=np.where(is_token, ids, np.int32(NO_LABEL)),
     )
 
@@ -229,9 +229,8 @@ def _add_users(part: ClientDataset, users: np.ndarray) -> ClientDataset:
 def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the users of the three parts, as indices."""
     rng = np.random.default_rng(check_count("seed", seed))
-    dataset, num_contexts = utterances.to_client_dataset(), utterances.num_contexts
-    if dataset.num_clients < 3:
-        raise UserError(f"{utterances.name} has {dataset.num_clients} users; at least 3 are needed")
+    dataset, num_contexts = utterances.to_client_dataset(), utterances.num_labels
+    check_num_clients(utterances.name, dataset.num_clients, minimum=3)
     main_contexts = most_frequent_labels(dataset)
     _, validation, test = WITHHELD_FRACTIONS
     num_validation, num_test = (
@@ -257,7 +256,7 @@ def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarr
         if not candidates.size or needed.sum() == num_train:
             raise UserError(
                 f"the {num_train} users for training of {utterances.name} cannot have all of its"
-                f" {num_contexts} contexts: none has {utterances.context_names[missing]!r}; keep"
+                f" {num_contexts} contexts: none has {utterances.label_names[missing]!r}; keep"
                 " only contexts with more utterances, or more users"
             )
         needed[candidates[ranks[candidates].argmin()]] = True

@@ -10,10 +10,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from fedpersonal.data.characters import build_characters
-from fedpersonal.data.document_files import read_documents
-from fedpersonal.data.documents import Documents
-from fedpersonal.data.generated_documents import generate_clicks, generate_subreddits
+from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
+from fedpersonal.data.texts.characters import build_characters
+from fedpersonal.data.texts.documents import read_documents
+from fedpersonal.data.texts.labelled import Documents
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.documents.data import guessing_accuracy, split_documents
 

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import roc_auc_score
 
-from fedpersonal.data.generated_documents import generate_clicks, generate_subreddits
+from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
+from fedpersonal.data.splits import split_support_query
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import split_support_query
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.models.document_classifier import document_classifier
 from fedpersonal.simulation.run_folder import RunFolder

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fedpersonal.data.generated_text import generate_corpus
-from fedpersonal.data.stack_overflow import StackOverflow, StackOverflowClients
-from fedpersonal.data.vocabulary import Vocabulary
+from fedpersonal.data.generated.corpus import generate_corpus
+from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
+from fedpersonal.data.texts.vocabulary import Vocabulary
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.next_word.data import sample_stack_overflow, split_text
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedpersonal.data.synthetic import generate_ratings
+from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.ratings.data import split_ratings
 

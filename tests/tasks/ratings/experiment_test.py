@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedpersonal.data.synthetic import generate_ratings
+from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.ratings.data import split_ratings
 from fedpersonal.tasks.ratings.experiment import RatingOptions, build_experiment, run_experiment

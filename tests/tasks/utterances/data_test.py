@@ -7,8 +7,8 @@ import collections
 import numpy as np
 import pytest
 
-from fedpersonal.data.generated_dialogues import generate_dialogues
-from fedpersonal.data.utterances import Utterances
+from fedpersonal.data.generated.dialogues import generate_dialogues
+from fedpersonal.data.texts.utterances import Utterances
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances.data import finetuning_sets, split_known, split_withheld
 

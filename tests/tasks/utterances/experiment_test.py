@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
-from fedpersonal.data.generated_dialogues import generate_dialogues
+from fedpersonal.data.generated.dialogues import generate_dialogues
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks import training_run
 from fedpersonal.tasks.training_run import STORE

@@ -25,7 +25,7 @@ from experiments.papers.fedperc.runs import (
     train,
 )
 from experiments.papers.summarized_runs import SummarizedRun
-from fedpersonal.data.generated_dialogues import generate_dialogues
+from fedpersonal.data.generated.dialogues import generate_dialogues
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances import experiment as utterance_experiment
 from fedpersonal.tasks.utterances.choice import UtteranceChoice

@@ -12,7 +12,7 @@ import pytest
 from experiments.papers.furl import runs as document_runs
 from experiments.papers.furl import table3
 from experiments.papers.presets import Preset
-from fedpersonal.data.documents import most_frequent_labels
+from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.documents.choice import DocumentChoice

@@ -1,0 +1,64 @@
+"""Columns of the data sets of TensorFlow Datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from fedpersonal.data.tables.downloads import check_reachable, one_line
+from fedpersonal.errors import UserError
+
+
+def open_tfds(
+    dataset: str,
+    *,
+    title: str,
+    url: str,
+    advice: str,
+    data_dir: str | os.PathLike | None,
+    download: bool,
+) -> Callable[[Sequence[str]], Iterator[tuple[np.ndarray, ...]]]:
+    """Opens a data set, downloading and preparing it first if that is wanted and need be.
+
+    Args:
+        dataset: Its name there, such as "movielens/1m-ratings".
+        title: Its name in messages.
+        url: What is asked for before a download, to see whether there is a network.
+        advice: What else to do, for messages.
+        data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
+        download: Whether to download and prepare it if it is not there.
+
+    Returns:
+        A function of the names of features of one value each, which reads these columns of the
+        training split: batches, in the same order each time, of a (n,) array a column. Texts
+        are objects of UTF-8 bytes.
+
+    Raises:
+        UserError: If TensorFlow Datasets is missing, or the data is neither there nor can be
+            downloaded.
+    """
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError:
+        raise UserError(
+            f"the package tensorflow_datasets is not installed: install it or {advice}"
+        ) from None
+    builder = tfds.builder(dataset, data_dir=data_dir)
+    if not os.path.isdir(builder.data_dir):
+        if not download:
+            raise UserError(
+                f"{title} is not in {builder.data_dir}: let it be downloaded or {advice}"
+            )
+        check_reachable(url, advice)
+    with one_line(f"TensorFlow Datasets cannot prepare {title}", advice):
+        builder.download_and_prepare()
+
+    def read(columns: Sequence[str]) -> Iterator[tuple[np.ndarray, ...]]:
+        data = builder.as_dataset(split="train", shuffle_files=False)
+        # Other columns may differ in length, and cannot be batched then.
+        data = data.map(lambda example: tuple(example[name] for name in columns))
+        return iter(tfds.as_numpy(data.batch(1 << 16)))
+
+    return read

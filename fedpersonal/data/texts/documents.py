@@ -1,0 +1,190 @@
+"""Labelled texts out of a table: the frequent labels, and the users with enough texts of these."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.checks import check_count, errors_of
+from fedpersonal.data.texts.labelled import (
+    BINARY_LABELS,
+    LabelledTexts,
+    Texts,
+    read_labelled_rows,
+)
+from fedpersonal.errors import UserError
+
+_BINARY = {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentFilter:
+    """First the labels that are frequent, then the users who have enough texts of these.
+
+    Attributes:
+        num_labels: How many labels to keep at most, >= 2: the most frequent, of equally frequent
+            ones the alphabetically first. None for labels that are 0 or 1, also written 0.0 and
+            1.0, or false and true in any case.
+        min_comments: Users with fewer texts of these labels are left out, >= 1.
+        max_comments: Users with more are left out, too, >= `min_comments`; None for no such limit.
+
+    Raises:
+        UserError: If an option is out of range.
+    """
+
+    num_labels: int | None
+    min_comments: int
+    max_comments: int | None = None
+
+    def __post_init__(self):
+        """Checks the fields."""
+        if self.num_labels is not None:
+            check_count("num_labels", self.num_labels, minimum=2)
+        check_count("min_comments", self.min_comments, minimum=1)
+        if self.max_comments is not None:
+            check_count("max_comments", self.max_comments, minimum=self.min_comments)
+
+    def documents(
+        self,
+        name: str,
+        *,
+        users: pd.Categorical,
+        texts: Texts,
+        labels: pd.Categorical,
+        times: np.ndarray,
+        report: dict[str, int],
+    ) -> LabelledTexts:
+        """Numbers users and labels, and leaves out what is too little or too much.
+
+        Args:
+            name: What to call the documents.
+            users: (n,) names.
+            texts: What gives the texts of rows, each in [0, n).
+            labels: (n,) names.
+            times: (n,) numbers that order a user's texts; the order of the rows decides among
+                equal ones.
+            report: How many things of which kind have been left out before.
+
+        Returns:
+            The documents, users by name, labels by falling frequency among all rows (or "0" and
+            "1"), and the report with what this leaves out.
+
+        Raises:
+            UserError: If there is only one label, none that is 0 or 1, or no user who has as many
+                texts as wanted.
+        """
+        users, labels = users.remove_unused_categories(), labels.remove_unused_categories()
+        if self.num_labels is None:
+            label_names, numbers = BINARY_LABELS, _binary_numbers(labels)
+            others = "rows with a label other than 0 and 1"
+        else:
+            label_names, numbers = _most_frequent(labels, self.num_labels)
+            others = f"rows of other labels than the {len(label_names)} most frequent"
+        row_labels = numbers[labels.codes]
+        labelled = row_labels >= 0
+
+        counts = np.bincount(users.codes[labelled], minlength=len(users.categories))
+        few = counts < self.min_comments
+        many = np.zeros_like(few) if self.max_comments is None else counts > self.max_comments
+        if (few | many).all():
+            limit = "" if self.max_comments is None else f" to max_comments={self.max_comments}"
+            raise UserError(
+                f"no user has min_comments={self.min_comments}{limit} texts of these labels; the "
+                f"most that one has is {counts.max(initial=0)}"
+            )
+        rows = np.flatnonzero(labelled & ~(few | many)[users.codes])
+        return LabelledTexts.of_rows(
+            name,
+            users=users[rows],
+            labels=row_labels[rows],
+            label_names=label_names,
+            times=times[rows],
+            texts=texts,
+            rows=rows,
+            report={
+                **report,
+                others: int((~labelled).sum()),
+                f"users with fewer than {self.min_comments} texts": int(few.sum()),
+                "texts of these users": int(counts[few].sum()),
+                f"users with more than {self.max_comments} texts": int(many.sum()),
+                "texts of those users": int(counts[many].sum()),
+            },
+        )
+
+
+def read_documents(
+    path: str | os.PathLike,
+    *,
+    user_column: str = "user",
+    text_column: str = "text",
+    label_column: str = "context",
+    time_column: str | None = "time",
+    num_labels: int | None = 100,
+    min_comments: int = 15,
+    max_comments: int | None = None,
+    name: str | None = None,
+) -> LabelledTexts:
+    """Reads the labelled texts of a .csv, .tsv or .jsonl file (or .json), gzipped or not.
+
+    Lines that cannot be read, rows without user, text, label or time, rows of other labels, and
+    then users with too few or too many texts are left out, and counted in the report.
+
+    Args:
+        path: The file; its extension tells the format, and `.gz` after it the compression.
+        user_column: The column of the users' names.
+        text_column: The column of the texts.
+        label_column: The column of the labels, text or numbers.
+        time_column: The column of the times, numbers or dates as in ISO 8601, which order a
+            user's texts; None for the order of the rows, which also decides among equal times.
+            The default may be missing from the file, any other name may not.
+        num_labels: How many labels to keep at most, the most frequent, >= 2; None if they are 0
+            or 1, of which `DocumentFilter` knows other spellings.
+        min_comments: Users with fewer texts of these labels are left out, >= 1.
+        max_comments: Users with more are left out, too, >= `min_comments`; None for no such limit.
+        name: What to call the documents; None for the file's name without its extensions.
+
+    Returns:
+        The documents, users by name, labels by falling frequency (or "0" and "1").
+
+    Raises:
+        UserError: If an option is out of range, the file as a whole cannot be read, lacks a
+            column, has no row to be used, only one label, or no user who has as many texts as
+            wanted.
+    """
+    wanted = DocumentFilter(
+        num_labels=num_labels, min_comments=min_comments, max_comments=max_comments
+    )
+    rows = read_labelled_rows(path, (user_column, text_column, label_column), time_column)
+    with errors_of(os.fspath(path)):
+        return wanted.documents(
+            rows.name if name is None else name,
+            users=rows.users,
+            texts=rows.texts,
+            labels=rows.labels,
+            times=rows.times,
+            report=rows.report,
+        )
+
+
+def _binary_numbers(labels: pd.Categorical) -> np.ndarray:
+    """Returns the number of each category, (num_categories,) int32, -1 if it is to go."""
+    numbers = [_BINARY.get(label.strip().lower(), -1) for label in labels.categories]
+    if max(numbers, default=-1) < 0:
+        examples = ", ".join(repr(label[:20]) for label in labels.categories[:3])
+        raise UserError(f"without num_labels the labels must be 0 or 1, got such as {examples}")
+    return np.array(numbers, np.int32)
+
+
+def _most_frequent(labels: pd.Categorical, num_labels: int) -> tuple[Sequence[str], np.ndarray]:
+    """Returns the names kept and numbers as `_binary_numbers` does."""
+    if len(labels.categories) < 2:
+        raise UserError(f"all rows have the label {labels.categories[0]!r}; at least 2 are needed")
+    counts = np.bincount(labels.codes, minlength=len(labels.categories))
+    chosen = np.argsort(-counts, kind="stable")[:num_labels]  # Categories are alphabetical.
+    numbers = np.full(counts.size, -1, np.int32)
+    numbers[chosen] = np.arange(chosen.size)
+    return np.array(labels.categories, object)[chosen], numbers

@@ -1,0 +1,280 @@
+"""Sentences that users said or wrote, each in a context, as FedPerC's section 4.1 takes them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.checks import check_count, errors_of
+from fedpersonal.data.client_dataset import group_rows
+from fedpersonal.data.texts.labelled import LabelledRows, LabelledTexts, read_labelled_rows
+from fedpersonal.data.texts.splitting import count_words, split_sentences
+from fedpersonal.errors import UserError
+
+# Appendix C: the main characters of the one show, the most frequent ones of the other.
+TV_SHOWS = {"Friends": 6, "Game of Thrones": 13}
+
+# Characters whom the scripts also name otherwise, among those who may be the most frequent.
+TV_SHOWS_OTHER_NAMES = {
+    "Deanerys Targarian": "Daenerys Targaryen",
+    "Lord Varys": "Varys",
+    "Petyr": "Petyr Baelish",
+    "Sam": "Sam Tarly",
+    "Ser Jorah": "Jorah Mormont",
+}
+
+
+class Utterances(LabelledTexts):
+    """Sentences of many clients, whose labels are the contexts in which they were said.
+
+    A client may have utterances of several contexts.
+    """
+
+    nouns = ("utterances", "contexts")
+
+
+def read_utterances(
+    path: str | os.PathLike,
+    *,
+    user_column: str = "user",
+    text_column: str = "text",
+    context_column: str = "context",
+    time_column: str | None = "time",
+    users_per_context: Mapping[str, int] | int | None = None,
+    min_utterances: int = 1,
+    min_context_utterances: int = 1,
+    min_tokens: int = 3,
+    count_tokens: Callable[[Sequence[str]], np.ndarray] | None = None,
+    other_names: Mapping[str, str] | None = None,
+    name: str | None = None,
+) -> Utterances:
+    """Reads the utterances of a .csv, .tsv or .jsonl file (or .json), gzipped or not.
+
+    A row is what a user said or wrote at once; each of its sentences is an utterance. A user of
+    several contexts is one client. Names of users, and of contexts, that differ in case or in
+    white space only are one name. Left out, and counted in the report, are in this order: lines
+    that cannot be read, rows without user, text, context or time, rows of contexts and users that
+    `users_per_context` does not choose, sentences that are too short, and users and contexts with
+    too few utterances, until all that are left have enough.
+
+    Args:
+        path: The file; its extension tells the format, and `.gz` after it the compression.
+        user_column: The column of the users' names.
+        text_column: The column of the texts.
+        context_column: The column of the contexts' names.
+        time_column: The column of the times, numbers or dates as in ISO 8601, which order a
+            user's utterances; if none of them is that, they are ordered as text, such as
+            "s01e02". None for the order of the rows, which also decides among equal times. The
+            default may be missing from the file, any other name may not.
+        users_per_context: How many users of each context to keep, >= 1, those with the most rows
+            in it, of equally frequent ones the alphabetically first: a number for each of the
+            contexts to keep, or one for all contexts there are, or None for all users. A user
+            chosen in one context keeps the rows of all contexts that are kept.
+        min_utterances: Users with fewer utterances are left out, >= 1.
+        min_context_utterances: Contexts with fewer utterances are left out, >= 1.
+        min_tokens: Sentences with fewer tokens are left out, >= 1.
+        count_tokens: Counts the tokens of (n,) str as (n,) integers; None for words and marks.
+        other_names: Users who are called otherwise in some rows: the name by the other name.
+        name: What to call the utterances; None for the file's name without its extensions.
+
+    Returns:
+        The utterances, users by name, contexts by falling number of utterances.
+
+    Raises:
+        UserError: If an option is out of range, the file as a whole cannot be read, lacks a
+            column, has no row to be used, lacks a context that `users_per_context` names or has
+            fewer users of it, or no utterance is left.
+    """
+    _check_users_per_context(users_per_context)
+    check_count("min_utterances", min_utterances, minimum=1)
+    check_count("min_context_utterances", min_context_utterances, minimum=1)
+    check_count("min_tokens", min_tokens, minimum=1)
+    path = os.fspath(path)
+    columns = (user_column, text_column, context_column)
+    rows = _read_rows(path, columns, time_column, other_names or {})
+    with errors_of(path):
+        rows = _keep_frequent_users(rows, users_per_context)
+        texts, text_rows = _long_sentences(rows, min_tokens, count_tokens or count_words)
+        kept = _keep_enough(rows, text_rows, min_utterances, min_context_utterances)
+    text_rows = text_rows[kept]
+    contexts = rows.labels[text_rows].remove_unused_categories()
+    by_frequency = np.argsort(-np.bincount(contexts.codes), kind="stable")  # Then by name.
+    return Utterances.of_rows(
+        rows.name if name is None else name,
+        users=rows.users[text_rows],
+        labels=np.argsort(by_frequency)[contexts.codes],
+        label_names=np.array(contexts.categories, object)[by_frequency],
+        times=rows.times[text_rows],
+        texts=texts,
+        rows=kept,
+        report=rows.report,
+    )
+
+
+def read_other_texts(
+    path: str | os.PathLike,
+    users: Collection[str],
+    *,
+    user_column: str = "user",
+    text_column: str = "text",
+    context_column: str = "context",
+    min_tokens: int = 3,
+    count_tokens: Callable[[Sequence[str]], np.ndarray] | None = None,
+    other_names: Mapping[str, str] | None = None,
+) -> np.ndarray:
+    """Reads what everyone else says in a table, to train a model before the users take part.
+
+    Args:
+        path: As of `read_utterances`, and so are the columns.
+        users: The names of the users whose rows are left out, compared as `read_utterances` does.
+        user_column: The column of the users' names.
+        text_column: The column of the texts.
+        context_column: The column of the contexts' names.
+        min_tokens: Sentences with fewer tokens are left out, >= 1.
+        count_tokens: Counts the tokens of (n,) str as (n,) integers; None for words and marks.
+        other_names: Users who are called otherwise in some rows: the name by the other name.
+
+    Returns:
+        (n,) str objects, a sentence each, of all contexts, in the order of the file; n may be 0.
+
+    Raises:
+        UserError: If an option is out of range, or the file as a whole cannot be read, lacks a
+            column or has no row to be used.
+    """
+    check_count("min_tokens", min_tokens, minimum=1)
+    columns = (user_column, text_column, context_column)
+    rows = _read_rows(os.fspath(path), columns, None, other_names or {})
+    chosen = {_key(name) for name in users}
+    others = np.array([_key(name) not in chosen for name in rows.users.categories], bool)
+    rows = rows.only(others[rows.users.codes], "")
+    return _long_sentences(rows, min_tokens, count_tokens or count_words)[0]
+
+
+def _read_rows(
+    path: str,
+    columns: tuple[str, str, str],
+    time_column: str | None,
+    other_names: Mapping[str, str],
+) -> LabelledRows:
+    rows = read_labelled_rows(path, columns, time_column, times="order")
+    users, contexts = _one_spelling(rows.users, other_names), _one_spelling(rows.labels, {})
+    return dataclasses.replace(rows, users=users, labels=contexts)
+
+
+def _key(name: str) -> str:
+    """Returns what two names of the same have in common."""
+    return " ".join(name.split()).casefold()
+
+
+def _one_spelling(names: pd.Categorical, other_names: Mapping[str, str]) -> pd.Categorical:
+    """Gives each name its most frequent spelling, once other names are replaced."""
+    names = names.remove_unused_categories()
+    replaced = {_key(other): name for other, name in other_names.items()}
+    cleaned = [replaced.get(_key(n), " ".join(n.split())) for n in names.categories]
+    spellings = collections.defaultdict(collections.Counter)
+    for name, count in zip(cleaned, np.bincount(names.codes)):
+        spellings[_key(name)][name] += int(count)
+    chosen = {key: counts.most_common(1)[0][0] for key, counts in spellings.items()}
+    spelled = np.array([chosen[_key(name)] for name in cleaned], object)
+    return pd.Categorical(spelled[names.codes])
+
+
+def _check_users_per_context(users_per_context: Mapping[str, int] | int | None):
+    if isinstance(users_per_context, Mapping):
+        if not users_per_context:
+            raise UserError("users_per_context must name a context, got an empty mapping")
+        for context, number in users_per_context.items():
+            check_count(f"users_per_context[{context!r}]", number, minimum=1)
+    elif users_per_context is not None:
+        check_count("users_per_context", users_per_context, minimum=1)
+
+
+def _keep_frequent_users(
+    rows: LabelledRows, users_per_context: Mapping[str, int] | int | None
+) -> LabelledRows:
+    if users_per_context is None:
+        return rows
+    limits = np.zeros(len(rows.labels.categories), np.int64)
+    if isinstance(users_per_context, Mapping):
+        places = {_key(name): i for i, name in enumerate(rows.labels.categories)}
+        for context, number in users_per_context.items():
+            if _key(context) not in places:
+                known = ", ".join(rows.labels.categories[:10])
+                raise UserError(f"there is no context {context!r}, only such as {known}")
+            limits[places[_key(context)]] = number
+    else:
+        limits[:] = users_per_context
+    rows = rows.only(limits[rows.labels.codes] > 0, "rows of other contexts")
+
+    # A table of all users by all contexts may be too large for memory.
+    num_users = len(rows.users.categories)
+    cells = rows.labels.codes.astype(np.int64) * num_users + rows.users.codes
+    cells, counts = np.unique(cells, return_counts=True)
+    contexts, users = np.divmod(cells, num_users)
+    by_count = np.lexsort((users, -counts, contexts))
+    users_of = np.bincount(contexts, minlength=limits.size)
+    starts = np.cumsum(users_of) - users_of
+    ranks = np.arange(cells.size) - starts[contexts[by_count]]
+    if isinstance(users_per_context, Mapping) and (users_of < limits).any():
+        short = int(np.argmax(users_of < limits))
+        raise UserError(
+            f"users_per_context asks for {limits[short]} users of"
+            f" {rows.labels.categories[short]!r}, which has {users_of[short]}"
+        )
+    chosen = np.zeros(num_users, bool)
+    chosen[users[by_count[ranks < limits[contexts[by_count]]]]] = True
+    return rows.only(chosen[rows.users.codes], "rows of less frequent users")
+
+
+def _long_sentences(
+    rows: LabelledRows, min_tokens: int, count_tokens: Callable[[Sequence[str]], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the sentences with enough tokens, (n,) str objects, and the row of each."""
+    texts = rows.texts.remove_unused_categories()
+    sentences = [split_sentences(text) for text in texts.categories]
+    offsets = np.append(0, np.cumsum([len(of_text) for of_text in sentences])).astype(np.int64)
+    distinct = list(itertools.chain.from_iterable(sentences))
+    num_tokens = np.asarray(count_tokens(distinct))
+    if num_tokens.shape != (len(distinct),):
+        raise UserError(
+            f"count_tokens must return a number for each of {len(distinct)} texts, got the shape"
+            f" {num_tokens.shape}"
+        )
+    taken, bounds = group_rows(offsets, texts.codes)
+    long = num_tokens[taken] >= min_tokens
+    rows.report[f"sentences with fewer than {min_tokens} tokens"] += int((~long).sum())
+    text_rows = np.repeat(np.arange(len(texts)), np.diff(bounds))
+    return np.array(distinct, object)[taken[long]], text_rows[long]
+
+
+def _keep_enough(
+    rows: LabelledRows, text_rows: np.ndarray, min_utterances: int, min_context_utterances: int
+) -> np.ndarray:
+    """Returns which utterances stay, once no user and no context has too few: indices, (m,)."""
+    users, contexts = rows.users.codes[text_rows], rows.labels.codes[text_rows]
+    kept = np.arange(text_rows.size)
+    while True:
+        enough = np.bincount(users[kept], minlength=1)[users[kept]] >= min_utterances
+        counts = np.bincount(contexts[kept], minlength=1)
+        enough &= counts[contexts[kept]] >= min_context_utterances
+        if enough.all():
+            break
+        kept = kept[enough]
+    if not kept.size:
+        raise UserError(
+            f"no users with min_utterances={min_utterances} in contexts with"
+            f" min_context_utterances={min_context_utterances} are left; the most utterances of a"
+            f" user are {np.bincount(users, minlength=1).max()}, and of a context"
+            f" {np.bincount(contexts, minlength=1).max()}"
+        )
+    for what, codes in (("users", users), ("contexts", contexts)):
+        left_out = np.unique(codes).size - np.unique(codes[kept]).size
+        rows.report[f"{what} with too few utterances"] += left_out
+    rows.report["utterances of these"] += text_rows.size - kept.size
+    return kept
