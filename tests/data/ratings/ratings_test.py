@@ -45,10 +45,13 @@ def test_number_ratings_equals_pandas(seed, timed):
     expected = table.assign(number=table["user"].astype(int))
     expected = expected.sort_values(["number", "time"] if timed else "number", kind="stable")
     expected = expected.drop_duplicates(["user", "item"], keep="last")
-    assert ratings.duplicates == n - len(expected)
+    again = n - len(expected)
     sizes = expected.groupby("user").size()
     expected = expected[expected["user"].isin(sizes.index[sizes >= 9])]
-    assert ratings.dropped_users == (sizes < 9).sum() > 0
+    assert ratings.report == {
+        "ratings of an item rated again later": again,
+        "users with fewer than 9 ratings": (sizes < 9).sum(),
+    }
     kept = expected["time"] if timed else [None] * len(expected)
     assert _rows(ratings) == list(zip(expected["user"], expected["item"], expected["rating"], kept))
     assert ratings.user_ids.tolist() == sorted(set(expected["user"]), key=int)
@@ -107,9 +110,24 @@ def test_columns_and_options(tmp_path):
         ("a", "y", 4.0, None),
         ("b", "m", 3.0, None),
     ]
-    assert (untimed.name, untimed.duplicates, untimed.dropped_users) == ("mine", 1, 0)
+    assert untimed.summary() == (
+        "mine: 3 ratings of 2 users for 3 items; 1 ratings of an item rated again later"
+    )
+    sizes = {"num_users": 2, "num_items": 3, "num_ratings": 3}
+    assert untimed.describe() == {"dataset": "mine", **sizes}
     timed = read_ratings(path, **columns, time_column="when", min_ratings=2)
     assert _rows(timed) == [("a", "y", 4.0, 1), ("a", "x", 1.0, 5)]
-    assert (timed.duplicates, timed.dropped_users) == (1, 1)
+    assert timed.report == {
+        "ratings of an item rated again later": 1,
+        "users with fewer than 2 ratings": 1,
+    }
+    assert timed.fingerprint() != untimed.fingerprint()
     # Only the user left out had rated "m".
     assert (untimed.item_ids.tolist(), timed.item_ids.tolist()) == (["m", "x", "y"], ["x", "y"])
+
+
+def test_times_may_be_dates(tmp_path):
+    path = tmp_path / "r.csv"
+    dates = ["1970-01-02", "1970-01-01T00:00:10.75Z", "1970-01-01T01:00:20+01:00"]
+    path.write_text("user,item,rating,time\n" + "".join(f"a,{t[-3:]},1,{t}\n" for t in dates))
+    assert read_ratings(path).times.tolist() == [10, 20, 86400]

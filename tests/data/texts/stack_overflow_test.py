@@ -110,7 +110,13 @@ def test_a_broken_download_leaves_nothing_behind(tmp_path, downloads):
     for part in (parts.train, parts.validation, parts.test):
         assert part.subset([1]).labels.shape == (3, 20)
     assert parts.test.name == "stack_overflow_test"
-    about = "3 users to train, validate and test on"
+    users = parts.train.num_clients
+    assert parts.summary() == (
+        f"stack_overflow: {users}, {users}, {users} users to train, validate and test on, 20 words"
+    )
+    assert parts.describe() == {"dataset": "stack_overflow", "num_users": users}
+    fewer = load_stack_overflow(**{**_OPTIONS, "vocab_size": 19}, cache_dir=folder)
+    assert parts.fingerprint() != fewer.fingerprint()
     with pytest.raises(UserError, match="vocab_size=99 is more than the 60 words there are"):
         load_stack_overflow(vocab_size=99, num_oov_buckets=4, cache_dir=folder)
 

@@ -13,7 +13,7 @@ import pytest
 from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
 from fedpersonal.data.texts.characters import build_characters
 from fedpersonal.data.texts.documents import read_documents
-from fedpersonal.data.texts.labelled import Documents
+from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.documents.data import guessing_accuracy, split_documents
 
@@ -75,7 +75,7 @@ def test_characters_are_of_the_training_texts():
     """Each text has a character of its own, so that it shows who has been counted."""
     num_clients, counts = 20, 10
     texts = [chr(0x4E00 + i) for i in range(num_clients * counts)]
-    documents = Documents(
+    documents = LabelledTexts(
         name="made up",
         client_ids=[f"c{i}" for i in range(num_clients)],
         offsets=counts * np.arange(num_clients + 1),

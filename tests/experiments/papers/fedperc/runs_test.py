@@ -60,11 +60,11 @@ def _source(tmp_path_factory, tiny_base):
             {
                 "user": named.client_ids[user],
                 "text": text,
-                "context": named.context_names[context],
+                "context": named.label_names[context],
             }
         )
         for user, (start, end) in enumerate(zip(named.offsets, named.offsets[1:]))
-        for text, context in zip(named.texts[start:end], named.contexts[start:end])
+        for text, context in zip(named.texts[start:end], named.labels[start:end])
     ]
     (folder / "utterances.jsonl").write_text("\n".join(lines))
     choice = UtteranceChoice("file", str(folder / "utterances.jsonl"))
