@@ -30,6 +30,12 @@ def check_count(name: str, value: int, *, minimum: int = 0) -> int:
     return number
 
 
+def check_counts(minimum: int, **counts: int) -> None:
+    """Checks several options, by name, as `check_count` does."""
+    for name, value in counts.items():
+        check_count(name, value, minimum=minimum)
+
+
 def check_fractions(fractions: tuple[float, float, float]) -> tuple[float, float, float]:
     """Returns the train, validation and test `fractions` as floats, once known to sum to 1.
 

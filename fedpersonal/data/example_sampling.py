@@ -40,8 +40,5 @@ def draw_examples(
         drawn = rng.choice(size, min(count, size), replace=False)
         chosen.append(dataset.offsets[index] + drawn)
     rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
-    return dataset.take(
-        rows,
-        client_ids=dataset.client_ids[indices],
-        offsets=np.cumsum([0, *map(len, chosen)]),
-    )
+    offsets = np.cumsum([0, *map(len, chosen)])
+    return dataset.take(rows, dataset.client_ids[indices], offsets)

@@ -8,19 +8,17 @@ from collections.abc import Mapping
 import numpy as np
 
 
-def fingerprint(columns: Mapping[str, np.ndarray | None]) -> str:
+def fingerprint(columns: Mapping[str, np.ndarray]) -> str:
     """Hashes columns: the same names, shapes, dtypes and values give the same text anywhere.
 
     Args:
-        columns: Arrays of numbers or of str, or None, by name; their order does not matter.
+        columns: Arrays of numbers or of str by name; their order does not matter.
 
     Returns:
         16 hexadecimal digits.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name, column in sorted(columns.items()):
-        if column is None:
-            continue
         digest.update(f"{name} {column.shape} {column.dtype.str}".encode())
         if column.dtype == object:
             texts = [str(value).encode("utf-8", "surrogatepass") for value in column.flat]

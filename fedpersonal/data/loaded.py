@@ -24,18 +24,16 @@ class LoadedData(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def about(self) -> str:
-        """What there is, in a few words with numbers."""
-
-    @property
-    @abc.abstractmethod
     def sizes(self) -> dict[str, int]:
-        """How many there are of what, such as `num_users`."""
+        """How many examples there are, `num_users`, and what else counts, in this order."""
 
     def summary(self) -> str:
         """A line that says what there is, and what was left out."""
-        left_out = "".join(f"; {count:,} {what}" for what, count in self.report.items() if count)
-        return f"{self.name}: {self.about}{left_out}"
+        examples, users, *others = (
+            f"{n:,} {what[4:].replace('_', ' ')}" for what, n in self.sizes.items()
+        )
+        left_out = (f"; {count:,} {what}" for what, count in self.report.items() if count)
+        return f"{self.name}: {', '.join([f'{examples} of {users}', *others])}{''.join(left_out)}"
 
     def describe(self) -> dict[str, object]:
         """What tells these data from others, of what JSON can write."""

@@ -36,7 +36,6 @@ def test_counts_and_places():
     assert dataset.counts.tolist() == [2, 0, 3, 1]
     assert dataset.example_clients.tolist() == [0, 0, 2, 2, 2, 3]
     assert dataset.example_positions.tolist() == [0, 1, 0, 1, 2, 0]
-    assert dataset.rows(2) == slice(2, 5)
     assert _labels(dataset) == {"a": [0, 1], "b": [], "c": [2, 3, 4], "d": [5]}
 
 
@@ -55,11 +54,9 @@ def test_filter_examples_keeps_clients_without_examples():
     assert _labels(kept) == {"a": [], "b": [], "c": [2, 4], "d": [5]}
 
 
-def test_head_and_drop():
+def test_head():
     dataset = _make()
     assert _labels(dataset.head(2)) == {"a": [0, 1], "b": [], "c": [2, 3], "d": [5]}
-    assert _labels(dataset.drop_clients_with_fewer_than(2)) == {"a": [0, 1], "c": [2, 3, 4]}
-    assert _labels(dataset.drop_clients_with_fewer_than(0)) == _labels(dataset)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +106,6 @@ def test_the_fingerprint_is_that_of_the_content():
         (lambda d: d.filter_examples(np.ones(5, bool)), r"bool of shape \(6,\)"),
         (lambda d: d.filter_examples(np.ones(6)), "got float64"),
         (lambda d: d.head(-1), "max_examples must be a whole number >= 0, got -1"),
-        (lambda d: d.drop_clients_with_fewer_than(True), "min_examples .* got True"),
     ],
 )
 def test_wrong_arguments_are_refused(call, message):

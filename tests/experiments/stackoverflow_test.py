@@ -98,7 +98,7 @@ def test_an_own_table_of_texts(folder, run_program):
     assert status == 0, errors
     assert "Traceback" not in errors and "Warning" not in errors
     first, test, last = output.splitlines()
-    assert first == "texts: 120 sentences of 20 users; 2 lines left out: not UTF-8"
+    assert first == "texts: 120 sentences of 20 users, 840 words; 2 lines left out: not UTF-8"
     assert test.startswith("test, 2 users, ")
     assert " before and " in test and test.endswith(" after personalisation")
     assert last.startswith("1 rounds in ") and last.endswith(str(folder / "out"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
+from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.errors import UserError
 
@@ -115,9 +115,8 @@ def generate_corpus(
         UserError: If an option is out of range.
     """
     check_count("num_clients", num_clients, minimum=1)
-    check_count("min_sentences", min_sentences, minimum=2)
+    check_counts(2, min_sentences=min_sentences, words_per_client=words_per_client)
     check_count("max_sentences", max_sentences, minimum=min_sentences)
-    check_count("words_per_client", words_per_client, minimum=2)
     check_count("num_personal_words", num_personal_words, minimum=words_per_client)
     most = len(_SYLLABLES) ** 3
     if num_personal_words > most:
@@ -174,42 +173,34 @@ def _draw_sentences(
     pool = len(number)
     openers = np.array([number[word] for word in _OPENERS])
     opener = np.where(rng.random(n) < 0.5, openers[rng.integers(0, openers.size, n)], -1)
-    end = np.full(n, number["."])
-    personal = np.stack(
-        [
-            opener,
-            pool + own_words[clients, first],
-            draw(verbs, own_topics[clients, first], FAVOURITE_SHARE),
-            np.full(n, number["the"]),
-            pool + own_words[clients, second],
-            draw(endings, own_topics[clients, second], FAVOURITE_SHARE),
-            end,
-            np.full(n, -1),
-        ],
-        axis=1,
-    )
+    the, end = np.full(n, number["the"]), np.full(n, number["."])
+    personal = [
+        opener,
+        pool + own_words[clients, first],
+        draw(verbs, own_topics[clients, first], FAVOURITE_SHARE),
+        the,
+        pool + own_words[clients, second],
+        draw(endings, own_topics[clients, second], FAVOURITE_SHARE),
+        end,
+        np.full(n, -1),
+    ]
     topic = rng.integers(0, len(TOPICS), n)
-    plain = np.stack(
-        [
-            opener,
-            np.full(n, number["the"]),
-            draw(nouns, topic),
-            draw(verbs, topic, FAVOURITE_SHARE),
-            np.full(n, number["a"]),
-            draw(nouns, topic),
-            draw(endings, topic, FAVOURITE_SHARE),
-            end,
-        ],
-        axis=1,
-    )
-    return np.where(rng.random((n, 1)) < personal_share, personal, plain)
+    plain = [
+        opener,
+        the,
+        draw(nouns, topic),
+        draw(verbs, topic, FAVOURITE_SHARE),
+        np.full(n, number["a"]),
+        draw(nouns, topic),
+        draw(endings, topic, FAVOURITE_SHARE),
+        end,
+    ]
+    is_personal = rng.random((n, 1)) < personal_share
+    return np.where(is_personal, np.stack(personal, axis=1), np.stack(plain, axis=1))
 
 
 def _made_up_words(rng: np.random.Generator, count: int) -> list[str]:
     """Returns distinct words of three syllables, none of them a word of the topics."""
     codes = rng.choice(len(_SYLLABLES) ** 3, count, replace=False)
     syllables = np.array(_SYLLABLES, object)
-    size = syllables.size
-    return list(
-        syllables[codes // size**2] + syllables[codes // size % size] + syllables[codes % size]
-    )
+    return list(syllables[np.array(np.unravel_index(codes, [len(_SYLLABLES)] * 3))].sum(axis=0))

@@ -66,7 +66,7 @@ def generate_subreddits(
     clear = rng.random((users.size, 1)) < CLEAR_SHARE
     return LabelledTexts(
         name="generated_subreddits",
-        client_ids=_names(num_users),
+        client_ids=[f"user{i}" for i in range(num_users)],
         offsets=offsets,
         texts=_write(rng, np.where(clear, labels[:, None], topics)),
         labels=labels,
@@ -100,7 +100,7 @@ def generate_clicks(
     effects = np.where(topics < len(TOPICS) // 2, 1 + _TOPIC_EFFECT, 1 - _TOPIC_EFFECT)
     return LabelledTexts(
         name="generated_clicks",
-        client_ids=_names(num_users),
+        client_ids=[f"user{i}" for i in range(num_users)],
         offsets=offsets,
         texts=_write(rng, np.repeat(topics[:, None], 3, axis=1)),
         labels=rng.random(rates.size) < rates * effects,
@@ -121,10 +121,6 @@ def _start(
     check_count("texts_per_user[1]", most, minimum=least)
     rng = np.random.default_rng(check_count("seed", seed))
     return rng, np.append(0, np.cumsum(rng.integers(least, most + 1, num_users)))
-
-
-def _names(num_users: int) -> np.ndarray:
-    return np.array([f"user{i}" for i in range(num_users)], object)
 
 
 def _write(rng: np.random.Generator, topics: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
+from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.errors import UserError
 
@@ -37,10 +37,7 @@ def generate_ratings(
     Raises:
         UserError: If an option is out of range.
     """
-    check_count("num_users", num_users, minimum=1)
-    check_count("num_items", num_items, minimum=1)
-    check_count("rank", rank, minimum=1)
-    check_count("min_ratings", min_ratings, minimum=1)
+    check_counts(1, num_users=num_users, num_items=num_items, rank=rank, min_ratings=min_ratings)
     check_count("max_ratings", max_ratings, minimum=min_ratings)
     if min_ratings > num_items:
         raise UserError(f"min_ratings={min_ratings} are more than num_items={num_items}")
@@ -71,8 +68,8 @@ def generate_ratings(
         items=items.astype(np.int32),
         ratings=np.clip(np.rint(scores), 1, 5).astype(np.float32),
         times=60 * (np.arange(users.size) - starts[users]),
-        user_ids=_names("user", num_users),
-        item_ids=_names("item", num_items),
+        user_ids=np.array([f"user{i}" for i in range(num_users)], object),
+        item_ids=np.array([f"item{i}" for i in range(num_items)], object),
     )
 
 
@@ -90,7 +87,3 @@ def _draw_items(rng: np.random.Generator, cumulative: np.ndarray, count: int) ->
         _, first = np.unique(items, return_index=True)
         items = items[np.sort(first)]
     return items[:count]
-
-
-def _names(kind: str, count: int) -> np.ndarray:
-    return np.array([f"{kind}{i}" for i in range(count)], object)

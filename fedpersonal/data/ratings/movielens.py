@@ -102,14 +102,7 @@ def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings
         url=_ML_1M_URL,
         advice=_GIVE_DATA_DIR,
         data_dir=data_dir,
-        download=True,
     )
     columns = ("user_id", "movie_id", "user_rating", "timestamp")
-    users, items, ratings, times = map(np.concatenate, zip(*read(columns)))
-    return number_ratings(
-        users.astype(str),
-        items.astype(str),
-        ratings,
-        times,
-        name="movielens-1m",
-    )
+    users, items, *numbers = map(np.concatenate, zip(*read(columns)))
+    return number_ratings(users.astype(str), items.astype(str), *numbers, name="movielens-1m")

@@ -18,7 +18,6 @@ def hold_out_candidates(
     num_negatives: int = 99,
     seed: int,
     ordered: bool,
-    item_feature: str = "item",
 ) -> tuple[ClientDataset, np.ndarray]:
     """Holds out one example of each client and samples items that the client did not rate.
 
@@ -26,13 +25,12 @@ def hold_out_candidates(
     clients are in the dataset.
 
     Args:
-        dataset: The examples, each client's in time order if `ordered`; the items a client
-            rated are those in any of its rows.
+        dataset: The examples, each client's in time order if `ordered`, with the feature "item",
+            (num_examples,) integers in [0, num_items).
         num_items: How many items there are.
         num_negatives: How many unrated items each client gets, distinct.
         seed: A whole number >= 0.
         ordered: True to hold out each client's last example, False for a random one.
-        item_feature: The feature of items, (num_examples,) integers in [0, num_items).
 
     Returns:
         remaining: The dataset without the held-out examples; every client stays.
@@ -45,11 +43,13 @@ def hold_out_candidates(
     num_items = check_count("num_items", num_items, minimum=1)
     num_negatives = check_count("num_negatives", num_negatives)
     seed = check_count("seed", seed)
-    items = _items(dataset, item_feature, num_items)
+    items = dataset.features["item"]
+    wrong = (items < 0) | (items >= num_items)
+    if wrong.any():
+        raise UserError(f"items must be in [0, num_items={num_items}), got {items[wrong][0]}")
     if (dataset.counts == 0).any():
         raise UserError(
-            f"client {dataset.client_ids[dataset.counts.argmin()]!r} has no example to hold"
-            " out; leave such clients out with drop_clients_with_fewer_than(1)"
+            f"client {dataset.client_ids[dataset.counts.argmin()]!r} has no example to hold out"
         )
 
     candidates = np.empty((dataset.num_clients, 1 + num_negatives), np.int32)
@@ -74,15 +74,3 @@ def hold_out_candidates(
     keep = np.ones(dataset.num_examples, bool)
     keep[held_out] = False
     return dataset.filter_examples(keep), candidates
-
-
-def _items(dataset: ClientDataset, item_feature: str, num_items: int) -> np.ndarray:
-    if item_feature not in dataset.features:
-        raise UserError(
-            f"there is no feature {item_feature!r}; the features are {', '.join(dataset.features)}"
-        )
-    items = dataset.features[item_feature]
-    wrong = (items < 0) | (items >= num_items)
-    if wrong.any():
-        raise UserError(f"items must be in [0, num_items={num_items}), got {items[wrong][0]}")
-    return items

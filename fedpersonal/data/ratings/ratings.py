@@ -60,17 +60,9 @@ class Ratings(LoadedData):
         return self.ratings.size
 
     @property
-    def about(self) -> str:
-        """What there is, in a few words with numbers."""
-        return (
-            f"{self.num_ratings:,} ratings of {self.num_users:,} users for {self.num_items:,} items"
-        )
-
-    @property
     def sizes(self) -> dict[str, int]:
-        """How many users, items and ratings there are."""
-        names = ("num_users", "num_items", "num_ratings")
-        return {name: getattr(self, name) for name in names}
+        """How many ratings, users and items there are."""
+        return {name: getattr(self, name) for name in ("num_ratings", "num_users", "num_items")}
 
     def to_client_dataset(self) -> ClientDataset:
         """Makes each user a client, in the order of the users and of each user's ratings.
@@ -101,12 +93,11 @@ def read_ratings(
     """Reads the ratings of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
 
     Args:
-        path: The file; its extension tells the format, and `.gz` after it the compression.
+        path: A table, as `read_table` reads it.
         user_column: The column of the users' names.
         item_column: The column of the items' names.
         rating_column: The column of the ratings, finite numbers.
-        time_column: The column of the times, numbers of seconds or dates as in ISO 8601; None
-            for no times. The default may be missing from the file, any other name may not.
+        time_column: The column of the times, as of `time_columns`.
         min_ratings: Users with fewer ratings, repeated ones not counted, are left out.
         name: What to call the ratings; None for the file's name without its extensions.
 

@@ -79,7 +79,7 @@ class Table:
 
 
 def time_columns(name: str | None, kind: str = "time") -> list[Column]:
-    """The column of times as a list of one, or of none where the name is None.
+    """The column of times, numbers of seconds or dates as in ISO 8601, or none if `name` is None.
 
     "time", which is the default of all readers, may be missing from a file; any other may not.
     """

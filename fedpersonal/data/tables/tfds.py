@@ -12,15 +12,9 @@ from fedpersonal.errors import UserError
 
 
 def open_tfds(
-    dataset: str,
-    *,
-    title: str,
-    url: str,
-    advice: str,
-    data_dir: str | os.PathLike | None,
-    download: bool,
+    dataset: str, *, title: str, url: str, advice: str, data_dir: str | os.PathLike | None
 ) -> Callable[[Sequence[str]], Iterator[tuple[np.ndarray, ...]]]:
-    """Opens a data set, downloading and preparing it first if that is wanted and need be.
+    """Opens a data set, downloading and preparing it first if need be.
 
     Args:
         dataset: Its name there, such as "movielens/1m-ratings".
@@ -28,7 +22,6 @@ def open_tfds(
         url: What is asked for before a download, to see whether there is a network.
         advice: What else to do, for messages.
         data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
-        download: Whether to download and prepare it if it is not there.
 
     Returns:
         A function of the names of features of one value each, which reads these columns of the
@@ -36,8 +29,7 @@ def open_tfds(
         are objects of UTF-8 bytes.
 
     Raises:
-        UserError: If TensorFlow Datasets is missing, or the data is neither there nor can be
-            downloaded.
+        UserError: If TensorFlow Datasets is missing, or the data cannot be downloaded or prepared.
     """
     try:
         import tensorflow_datasets as tfds
@@ -47,10 +39,6 @@ def open_tfds(
         ) from None
     builder = tfds.builder(dataset, data_dir=data_dir)
     if not os.path.isdir(builder.data_dir):
-        if not download:
-            raise UserError(
-                f"{title} is not in {builder.data_dir}: let it be downloaded or {advice}"
-            )
         check_reachable(url, advice)
     with one_line(f"TensorFlow Datasets cannot prepare {title}", advice):
         builder.download_and_prepare()

@@ -44,15 +44,11 @@ class CharacterVocabulary:
         return len(self.characters) + NUM_SPECIAL
 
     def encode(self, texts: Sequence[str] | np.ndarray, *, length: int) -> np.ndarray:
-        """The ids of the characters of texts, in lower case.
-
-        Args:
-            texts: (n,) str.
-            length: How many characters to keep of each text, >= 1.
+        """The ids of the first `length` >= 1 characters of texts, in lower case.
 
         Returns:
-            (n, length) int32 in [0, size), padded at the end by `PADDING`. An empty text is one
-            unknown character: a recurrent layer that skips padding needs something to read.
+            (len(texts), length) int32 in [0, size), padded at the end by `PADDING`. An empty text
+            is one unknown character: a recurrent layer that skips padding needs something to read.
 
         Raises:
             UserError: If `length` is out of range.

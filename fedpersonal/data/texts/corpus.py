@@ -43,15 +43,10 @@ class TextCorpus(LoadedData):
 
     def __post_init__(self):
         """Makes arrays of the fields and checks them against each other."""
-        set_field = object.__setattr__  # The dataclass is frozen for everyone else.
-        for field, dtype in (
-            ("client_ids", object),
-            ("client_offsets", np.int64),
-            ("sentence_offsets", np.int64),
-            ("words", np.int32),
-            ("lexicon", object),
-        ):
-            set_field(self, field, np.asarray(getattr(self, field), dtype))
+        dtypes = {"client_ids": object, "client_offsets": np.int64, "sentence_offsets": np.int64}
+        for field, dtype in {**dtypes, "words": np.int32, "lexicon": object}.items():
+            # The dataclass is frozen for everyone else.
+            object.__setattr__(self, field, np.asarray(getattr(self, field), dtype))
         offsets = self.sentence_offsets
         if offsets.ndim != 1 or not offsets.size or offsets[0] or (np.diff(offsets) < 0).any():
             raise UserError("sentence_offsets must start at 0 and never descend")
@@ -67,10 +62,7 @@ class TextCorpus(LoadedData):
     def _by_client(self) -> ClientDataset:
         """The sentences' indices as examples, which checks the clients and can choose some."""
         return ClientDataset(
-            client_ids=self.client_ids,
-            offsets=self.client_offsets,
-            features={},
-            labels=np.arange(self.num_sentences),
+            self.client_ids, self.client_offsets, features={}, labels=np.arange(self.num_sentences)
         )
 
     @property
@@ -84,34 +76,16 @@ class TextCorpus(LoadedData):
         return self.sentence_offsets.size - 1
 
     @property
-    def num_words(self) -> int:
-        """How many words all sentences have together."""
-        return self.words.size
-
-    @property
-    def sentence_counts(self) -> np.ndarray:
-        """How many sentences each client has: (num_clients,) int64."""
-        return np.diff(self.client_offsets)
-
-    @property
-    def about(self) -> str:
-        """What there is, in a few words with numbers."""
-        return f"{self.num_sentences:,} sentences of {self.num_clients:,} users"
-
-    @property
     def sizes(self) -> dict[str, int]:
-        """How many users, sentences and words there are."""
-        sizes = {"num_users": self.num_clients, "num_sentences": self.num_sentences}
-        return {**sizes, "num_words": self.num_words}
+        """How many sentences, users and words there are."""
+        sizes = {"num_sentences": self.num_sentences, "num_users": self.num_clients}
+        return {**sizes, "num_words": self.words.size}
 
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> TextCorpus:
-        """The same sentences of some clients only.
+        """Returns the same sentences of some clients only, with the same lexicon and report.
 
         Args:
-            client_indices: (n,) distinct integers in [0, num_clients).
-
-        Returns:
-            A corpus of these clients, in this order, with the same lexicon and report.
+            client_indices: (n,) distinct integers in [0, num_clients), in the order wanted.
 
         Raises:
             UserError: If one names no client or comes twice.

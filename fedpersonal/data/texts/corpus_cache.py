@@ -6,8 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -21,21 +20,22 @@ _TEXTS = ("client_ids", "lexicon")
 _NUMBERS = ("client_offsets", "sentence_offsets", "words")
 
 
-def cache_path(
-    cache_dir: str | os.PathLike, source: str | os.PathLike, settings: Mapping[str, Any]
-) -> pathlib.Path:
-    """The cache file of a corpus, whose name tells apart all that makes corpora differ.
+def read_cached(
+    cache_dir: str | os.PathLike,
+    source: str,
+    settings: Mapping[str, object],
+    read: Callable[[], TextCorpus],
+) -> TextCorpus:
+    """Takes a corpus out of a folder's file, or reads it and writes that file.
 
     Args:
-        cache_dir: The folder of cache files.
+        cache_dir: The folder, which is made if need be.
         source: The file that the corpus is read from; its content counts, not its name.
         settings: All options of the reading, of what JSON can write.
-
-    Returns:
-        The path of a file that need not be there.
+        read: Reads the corpus.
 
     Raises:
-        UserError: If the source cannot be read.
+        UserError: If the source cannot be read, or the folder cannot be written.
     """
     key = hashlib.sha256()
     try:
@@ -43,47 +43,35 @@ def cache_path(
             for block in iter(lambda: file.read(1 << 20), b""):
                 key.update(block)
     except FileNotFoundError:
-        raise UserError(f"{os.fspath(source)}: no such file") from None
+        raise UserError(f"{source}: no such file") from None
     except OSError as error:
-        raise UserError(f"{os.fspath(source)}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{source}: cannot be read: {error.strerror}") from None
     key.update(json.dumps([_FORMAT_VERSION, dict(settings)], sort_keys=True).encode())
-    return pathlib.Path(cache_dir) / f"corpus_{key.hexdigest()[:32]}.npz"
+    path = pathlib.Path(cache_dir) / f"corpus_{key.hexdigest()[:32]}.npz"
+    corpus = _load(path)
+    if corpus is None:
+        corpus = read()
+        _save(path, corpus)
+    return corpus
 
 
-def save_corpus(path: pathlib.Path, corpus: TextCorpus):
-    """Writes a corpus to a file, which appears whole or not at all; folders are made.
-
-    Args:
-        path: The file, from `cache_path`.
-        corpus: The corpus.
-
-    Raises:
-        UserError: If it cannot be written.
-    """
+def _save(path: pathlib.Path, corpus: TextCorpus):
     texts = {field: getattr(corpus, field).tolist() for field in _TEXTS}
-    about = {"name": corpus.name, "report": dict(corpus.report), **texts}
-    encoded = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    about = json.dumps({"name": corpus.name, "report": dict(corpus.report), **texts})
     arrays = {field: getattr(corpus, field) for field in _NUMBERS}
     # Of its own in each process: two that read the same file may write at the same time.
     own = path.with_name(f"{path.stem}.{os.getpid()}.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(own, "wb") as file:
-            np.savez(file, about=encoded, **arrays)
+            np.savez(file, about=np.frombuffer(about.encode(), np.uint8), **arrays)
         os.replace(own, path)
     except OSError as error:
         raise UserError(f"{path.parent}: cannot be written: {error.strerror or error}") from None
 
 
-def load_corpus(path: pathlib.Path) -> TextCorpus | None:
-    """Reads what `save_corpus` wrote.
-
-    Args:
-        path: The file, from `cache_path`.
-
-    Returns:
-        The corpus, or None if the file is missing or damaged.
-    """
+def _load(path: pathlib.Path) -> TextCorpus | None:
+    """Returns what `_save` wrote, or None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())

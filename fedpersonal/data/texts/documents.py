@@ -126,7 +126,6 @@ def read_documents(
     num_labels: int | None = 100,
     min_comments: int = 15,
     max_comments: int | None = None,
-    name: str | None = None,
 ) -> LabelledTexts:
     """Reads the labelled texts of a .csv, .tsv or .jsonl file (or .json), gzipped or not.
 
@@ -134,18 +133,15 @@ def read_documents(
     then users with too few or too many texts are left out, and counted in the report.
 
     Args:
-        path: The file; its extension tells the format, and `.gz` after it the compression.
+        path: A table, as `read_table` reads it.
         user_column: The column of the users' names.
         text_column: The column of the texts.
         label_column: The column of the labels, text or numbers.
-        time_column: The column of the times, numbers or dates as in ISO 8601, which order a
-            user's texts; None for the order of the rows, which also decides among equal times.
-            The default may be missing from the file, any other name may not.
-        num_labels: How many labels to keep at most, the most frequent, >= 2; None if they are 0
-            or 1, of which `DocumentFilter` knows other spellings.
-        min_comments: Users with fewer texts of these labels are left out, >= 1.
-        max_comments: Users with more are left out, too, >= `min_comments`; None for no such limit.
-        name: What to call the documents; None for the file's name without its extensions.
+        time_column: The column of the times that order a user's texts, as of `time_columns`. The
+            order of the rows decides among equal ones.
+        num_labels: As of `DocumentFilter`, and so are the other options.
+        min_comments: Users with fewer texts are left out.
+        max_comments: Users with more are left out.
 
     Returns:
         The documents, users by name, labels by falling frequency (or "0" and "1").
@@ -161,7 +157,7 @@ def read_documents(
     rows = read_labelled_rows(path, (user_column, text_column, label_column), time_column)
     with errors_of(os.fspath(path)):
         return wanted.documents(
-            rows.name if name is None else name,
+            rows.name,
             users=rows.users,
             texts=rows.texts,
             labels=rows.labels,

@@ -134,17 +134,10 @@ class LabelledTexts(LoadedData):
         return tuple(self.label_names) == BINARY_LABELS
 
     @property
-    def about(self) -> str:
-        """What there is, in a few words with numbers."""
-        texts, labels = self.nouns
-        users = f"{self.num_clients:,} users"
-        return f"{self.num_texts:,} {texts} of {users}, {self.num_labels} {labels}"
-
-    @property
     def sizes(self) -> dict[str, int]:
-        """How many users, texts and labels there are."""
+        """How many texts, users and labels there are."""
         texts, labels = (f"num_{noun}" for noun in self.nouns)
-        return {"num_users": self.num_clients, texts: self.num_texts, labels: self.num_labels}
+        return {texts: self.num_texts, "num_users": self.num_clients, labels: self.num_labels}
 
     def to_client_dataset(self) -> ClientDataset:
         """The texts as examples with the feature "text", (num_texts,) str objects."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 
@@ -25,9 +26,8 @@ def load_reddit(
     num_labels: int = 256,
     min_comments: int = 150,
     max_comments: int | None = 500,
-    download: bool = False,
 ) -> LabelledTexts:
-    """Loads `reddit` of TensorFlow Datasets, whose labels are the subreddits.
+    """Loads `reddit` of TensorFlow Datasets (3 GB to download, 18 GB prepared) by subreddit.
 
     These are the posts of Webis-TLDR-17, those with a "tl;dr", and not the comments of the FURL
     paper (Bui et al., section 4.1), to whose limits the options default. There are no times: a
@@ -36,30 +36,22 @@ def load_reddit(
 
     Args:
         data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
-        num_labels: How many subreddits to keep at most, the most frequent, >= 2.
-        min_comments: Users with fewer posts there are left out, >= 1.
-        max_comments: Users with more are left out, too, >= `min_comments`; None for no such limit.
-        download: Whether to download (3 GB) and prepare (18 GB) the data if it is not there.
+        num_labels: How many subreddits to keep, as of `DocumentFilter`.
+        min_comments: Users with fewer posts there are left out.
+        max_comments: Users with more are left out; None for no such limit.
 
     Returns:
         The documents, users by name, labels by falling frequency; posts of "[deleted]" users and
         those without text are left out, and counted in the report.
 
     Raises:
-        UserError: If an option is out of range, TensorFlow Datasets or its data is missing, the
-            data cannot be prepared, or has only one label or no user with so many texts.
+        UserError: If an option is out of range, TensorFlow Datasets is missing, the data cannot
+            be prepared, or has only one label or no user with so many texts.
     """
     wanted = DocumentFilter(
         num_labels=num_labels, min_comments=min_comments, max_comments=max_comments
     )
-    read = open_tfds(
-        "reddit",
-        title="Reddit",
-        url=_URL,
-        advice=_ADVICE,
-        data_dir=data_dir,
-        download=download,
-    )
+    read = open_tfds("reddit", title="Reddit", url=_URL, advice=_ADVICE, data_dir=data_dir)
     batches = (
         (authors, subreddits, [not body.strip() for body in bodies])
         for authors, subreddits, bodies in read(["author", "subreddit", "body"])
@@ -86,15 +78,12 @@ def load_reddit(
         )
 
 
+@dataclasses.dataclass(frozen=True)
 class _Bodies:
     """The texts of some rows of the data set, which are read when they are asked for."""
 
-    def __init__(
-        self,
-        read: Callable[[Sequence[str]], Iterator[tuple[np.ndarray, ...]]],
-        rows: np.ndarray,
-    ):
-        self._read, self._rows = read, rows
+    _read: Callable[[Sequence[str]], Iterator[tuple[np.ndarray, ...]]]
+    _rows: np.ndarray
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         rows, place = np.unique(self._rows[indices], return_inverse=True)

@@ -64,13 +64,8 @@ class StackOverflowClients:
         self._sequence_length = check_count("sequence_length", sequence_length, minimum=1)
         self._max_sentences = check_count("max_sentences", max_sentences, minimum=1)
         # Without examples, which are not known yet: it checks indices and chooses clients.
-        client_ids = np.array(client_data.client_ids, object)
-        self._clients = ClientDataset(
-            client_ids=client_ids,
-            offsets=np.zeros(client_ids.size + 1, np.int64),
-            features={},
-            labels=np.zeros(0),
-        )
+        ids = np.array(client_data.client_ids, object)
+        self._clients = ClientDataset(ids, np.zeros(ids.size + 1, np.int64), {}, np.zeros(0))
 
     @property
     def num_clients(self) -> int:
@@ -83,28 +78,15 @@ class StackOverflowClients:
         return self._clients.client_ids
 
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
-        """Reads some clients' examples.
-
-        Args:
-            client_indices: (n,) distinct integers in [0, num_clients).
-
-        Returns:
-            The examples of these clients, in this order, as of `next_word_examples`.
-
-        Raises:
-            UserError: If an index names no client or comes twice.
-        """
+        """Reads some clients' examples, as of `next_word_examples`; options as of `corpus`."""
         corpus = self.corpus(client_indices)
         return next_word_examples(corpus, self.vocabulary, sequence_length=self._sequence_length)
 
     def corpus(self, client_indices: Sequence[int] | np.ndarray) -> TextCorpus:
-        """Reads some clients' sentences.
+        """Reads some clients' sentences, a client's by date.
 
         Args:
-            client_indices: (n,) distinct integers in [0, num_clients).
-
-        Returns:
-            The sentences of these clients, in this order, a client's by date.
+            client_indices: (n,) distinct integers in [0, num_clients), in the order wanted.
 
         Raises:
             UserError: If an index names no client or comes twice.
@@ -156,16 +138,10 @@ class StackOverflow(LoadedData):
     report: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
-    def about(self) -> str:
-        """What there is, in a few words with numbers."""
-        parts = (self.train, self.validation, self.test)
-        users = ", ".join(f"{part.num_clients:,}" for part in parts)
-        return f"{users} users to train, validate and test on, {self.vocabulary.words.size:,} words"
-
-    @property
     def sizes(self) -> dict[str, int]:
-        """How many users there are to train on."""
-        return {"num_users": self.train.num_clients}
+        """How many words are known, and users are there to train on."""
+        sizes = {"num_known_words": self.vocabulary.words.size}
+        return {**sizes, "num_users": self.train.num_clients}
 
     def fingerprint(self) -> str:
         """A short hash of the clients' names and the vocabulary: 16 hexadecimal digits."""
@@ -200,10 +176,9 @@ def load_stack_overflow(
     """
     check_count("vocab_size", vocab_size, minimum=1)
     Vocabulary(np.empty(0, object), num_oov_buckets)  # Before a download: the buckets' check.
-    options = {
-        "sequence_length": check_count("sequence_length", sequence_length, minimum=1),
-        "max_sentences": check_count("max_sentences", max_sentences, minimum=1),
-    }
+    options = {"sequence_length": sequence_length, "max_sentences": max_sentences}
+    for name, value in options.items():
+        check_count(name, value, minimum=1)
     folder = pathlib.Path.home() / ".tff" if cache_dir is None else pathlib.Path(cache_dir)
     import tensorflow_federated as tff
 
@@ -218,14 +193,11 @@ def load_stack_overflow(
     if len(counts) < vocab_size:
         raise UserError(f"vocab_size={vocab_size} is more than the {len(counts)} words there are")
     vocabulary = Vocabulary(np.array(list(counts), object), num_oov_buckets)
-    names = ("train", "validation", "test")
-    return StackOverflow(
-        *(
-            StackOverflowClients(part, vocabulary, name=f"stack_overflow_{name}", **options)
-            for part, name in zip(parts, names)
-        ),
-        vocabulary,
-    )
+    opened = {
+        name: StackOverflowClients(part, vocabulary, name=f"stack_overflow_{name}", **options)
+        for part, name in zip(parts, ("train", "validation", "test"))
+    }
+    return StackOverflow(**opened, vocabulary=vocabulary)
 
 
 def _download(load_data: Callable[..., Any], folder: pathlib.Path):

@@ -6,12 +6,12 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.checks import check_count, errors_of
+from fedpersonal.data.checks import check_count, check_counts, errors_of
 from fedpersonal.data.client_dataset import group_rows
 from fedpersonal.data.texts.labelled import LabelledRows, LabelledTexts, read_labelled_rows
 from fedpersonal.data.texts.splitting import count_words, split_sentences
@@ -50,9 +50,7 @@ def read_utterances(
     min_utterances: int = 1,
     min_context_utterances: int = 1,
     min_tokens: int = 3,
-    count_tokens: Callable[[Sequence[str]], np.ndarray] | None = None,
     other_names: Mapping[str, str] | None = None,
-    name: str | None = None,
 ) -> Utterances:
     """Reads the utterances of a .csv, .tsv or .jsonl file (or .json), gzipped or not.
 
@@ -64,24 +62,20 @@ def read_utterances(
     too few utterances, until all that are left have enough.
 
     Args:
-        path: The file; its extension tells the format, and `.gz` after it the compression.
+        path: A table, as `read_table` reads it.
         user_column: The column of the users' names.
         text_column: The column of the texts.
         context_column: The column of the contexts' names.
-        time_column: The column of the times, numbers or dates as in ISO 8601, which order a
-            user's utterances; if none of them is that, they are ordered as text, such as
-            "s01e02". None for the order of the rows, which also decides among equal times. The
-            default may be missing from the file, any other name may not.
+        time_column: The column that orders a user's utterances, as of `time_columns`: times, or
+            text such as "s01e02" if no row has a time. The order of the rows decides among equals.
         users_per_context: How many users of each context to keep, >= 1, those with the most rows
             in it, of equally frequent ones the alphabetically first: a number for each of the
             contexts to keep, or one for all contexts there are, or None for all users. A user
             chosen in one context keeps the rows of all contexts that are kept.
         min_utterances: Users with fewer utterances are left out, >= 1.
         min_context_utterances: Contexts with fewer utterances are left out, >= 1.
-        min_tokens: Sentences with fewer tokens are left out, >= 1.
-        count_tokens: Counts the tokens of (n,) str as (n,) integers; None for words and marks.
+        min_tokens: Sentences with fewer words and marks are left out, >= 1.
         other_names: Users who are called otherwise in some rows: the name by the other name.
-        name: What to call the utterances; None for the file's name without its extensions.
 
     Returns:
         The utterances, users by name, contexts by falling number of utterances.
@@ -92,21 +86,20 @@ def read_utterances(
             fewer users of it, or no utterance is left.
     """
     _check_users_per_context(users_per_context)
-    check_count("min_utterances", min_utterances, minimum=1)
+    check_counts(1, min_utterances=min_utterances, min_tokens=min_tokens)
     check_count("min_context_utterances", min_context_utterances, minimum=1)
-    check_count("min_tokens", min_tokens, minimum=1)
     path = os.fspath(path)
     columns = (user_column, text_column, context_column)
     rows = _read_rows(path, columns, time_column, other_names or {})
     with errors_of(path):
         rows = _keep_frequent_users(rows, users_per_context)
-        texts, text_rows = _long_sentences(rows, min_tokens, count_tokens or count_words)
+        texts, text_rows = _long_sentences(rows, min_tokens)
         kept = _keep_enough(rows, text_rows, min_utterances, min_context_utterances)
     text_rows = text_rows[kept]
     contexts = rows.labels[text_rows].remove_unused_categories()
     by_frequency = np.argsort(-np.bincount(contexts.codes), kind="stable")  # Then by name.
     return Utterances.of_rows(
-        rows.name if name is None else name,
+        rows.name,
         users=rows.users[text_rows],
         labels=np.argsort(by_frequency)[contexts.codes],
         label_names=np.array(contexts.categories, object)[by_frequency],
@@ -125,20 +118,18 @@ def read_other_texts(
     text_column: str = "text",
     context_column: str = "context",
     min_tokens: int = 3,
-    count_tokens: Callable[[Sequence[str]], np.ndarray] | None = None,
     other_names: Mapping[str, str] | None = None,
 ) -> np.ndarray:
     """Reads what everyone else says in a table, to train a model before the users take part.
 
     Args:
-        path: As of `read_utterances`, and so are the columns.
+        path: As of `read_utterances`, and so are the other options.
         users: The names of the users whose rows are left out, compared as `read_utterances` does.
         user_column: The column of the users' names.
         text_column: The column of the texts.
         context_column: The column of the contexts' names.
-        min_tokens: Sentences with fewer tokens are left out, >= 1.
-        count_tokens: Counts the tokens of (n,) str as (n,) integers; None for words and marks.
-        other_names: Users who are called otherwise in some rows: the name by the other name.
+        min_tokens: Sentences with fewer words and marks are left out, >= 1.
+        other_names: Users who are called otherwise in some rows.
 
     Returns:
         (n,) str objects, a sentence each, of all contexts, in the order of the file; n may be 0.
@@ -153,7 +144,7 @@ def read_other_texts(
     chosen = {_key(name) for name in users}
     others = np.array([_key(name) not in chosen for name in rows.users.categories], bool)
     rows = rows.only(others[rows.users.codes], "")
-    return _long_sentences(rows, min_tokens, count_tokens or count_words)[0]
+    return _long_sentences(rows, min_tokens)[0]
 
 
 def _read_rows(
@@ -232,22 +223,14 @@ def _keep_frequent_users(
     return rows.only(chosen[rows.users.codes], "rows of less frequent users")
 
 
-def _long_sentences(
-    rows: LabelledRows, min_tokens: int, count_tokens: Callable[[Sequence[str]], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+def _long_sentences(rows: LabelledRows, min_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the sentences with enough tokens, (n,) str objects, and the row of each."""
     texts = rows.texts.remove_unused_categories()
     sentences = [split_sentences(text) for text in texts.categories]
     offsets = np.append(0, np.cumsum([len(of_text) for of_text in sentences])).astype(np.int64)
     distinct = list(itertools.chain.from_iterable(sentences))
-    num_tokens = np.asarray(count_tokens(distinct))
-    if num_tokens.shape != (len(distinct),):
-        raise UserError(
-            f"count_tokens must return a number for each of {len(distinct)} texts, got the shape"
-            f" {num_tokens.shape}"
-        )
     taken, bounds = group_rows(offsets, texts.codes)
-    long = num_tokens[taken] >= min_tokens
+    long = count_words(distinct)[taken] >= min_tokens
     rows.report[f"sentences with fewer than {min_tokens} tokens"] += int((~long).sum())
     text_rows = np.repeat(np.arange(len(texts)), np.diff(bounds))
     return np.array(distinct, object)[taken[long]], text_rows[long]

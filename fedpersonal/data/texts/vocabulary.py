@@ -44,10 +44,7 @@ class Vocabulary:
             twice = next(w for i, w in enumerate(self.words) if w in self.words[:i])
             raise UserError(f"the words of a vocabulary must be distinct, but {twice!r} is twice")
         if self.num_oov_buckets == 0:
-            raise UserError(
-                "num_oov_buckets=0 leaves no id for words out of the vocabulary:"
-                " at least 1 is needed"
-            )
+            raise UserError("num_oov_buckets=0 leaves no id for other words: at least 1 is needed")
         check_count("num_oov_buckets", self.num_oov_buckets, minimum=1)
 
     @property
@@ -61,16 +58,10 @@ class Vocabulary:
         return self.num_known + self.num_oov_buckets
 
     def ids(self, lexicon: Sequence[str] | np.ndarray) -> np.ndarray:
-        """The ids of words.
+        """The ids of (n,) words: (n,) int32, each in [3, size).
 
         A word out of the vocabulary has the bucket of the CRC-32 of its UTF-8 bytes, which is
         the same in every process.
-
-        Args:
-            lexicon: (n,) words, repeats allowed.
-
-        Returns:
-            (n,) int32, each in [3, size).
         """
         known = {word: i for i, word in enumerate(self.words, start=NUM_SPECIAL)}
         first, buckets = self.num_known, self.num_oov_buckets
@@ -80,26 +71,19 @@ class Vocabulary:
         ]
         return np.array(ids, np.int32)
 
-    def coverage(
-        self, corpus: TextCorpus, client_indices: Sequence[int] | np.ndarray | None = None
-    ) -> float:
-        """The share of the words written that are in the vocabulary.
+    def coverage(self, corpus: TextCorpus, client_indices: Sequence[int] | np.ndarray) -> float:
+        """The share of the words that some clients wrote that are in the vocabulary, in [0, 1].
 
         Args:
             corpus: The corpus.
-            client_indices: (n,) distinct integers in [0, num_clients), the clients that count;
-                None for all.
+            client_indices: (n,) distinct integers in [0, num_clients).
 
         Returns:
-            In [0, 1]; not a number if these clients wrote no word.
-
-        Raises:
-            UserError: If an index names no client or comes twice.
+            The share; not a number if these clients wrote no word.
         """
-        if client_indices is not None:
-            corpus = corpus.subset(client_indices)
+        corpus = corpus.subset(client_indices)
         known = self.ids(corpus.lexicon) < self.num_known
-        return float(known[corpus.words].mean()) if corpus.num_words else float("nan")
+        return float(known[corpus.words].mean()) if corpus.words.size else float("nan")
 
 
 def build_vocabulary(
@@ -118,9 +102,6 @@ def build_vocabulary(
         vocab_size: How many words to take, >= 1; of equally frequent ones the alphabetically
             first.
         num_oov_buckets: How many buckets the other words share, >= 1.
-
-    Returns:
-        The vocabulary.
 
     Raises:
         UserError: If an option is out of range, or the clients have fewer distinct words.

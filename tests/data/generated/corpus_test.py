@@ -33,7 +33,7 @@ def _uses(corpus) -> list[list[tuple[str, str]]]:
 
 def test_sizes(corpus):
     assert corpus.num_clients == 200
-    assert 40 == corpus.sentence_counts.min() < corpus.sentence_counts.max() == 80
+    assert 40 == np.diff(corpus.client_offsets).min() < np.diff(corpus.client_offsets).max() == 80
     assert len(set(base_words())) == len(base_words()) == 168
     assert len(set(corpus.lexicon)) == 1168
     assert (
@@ -72,7 +72,7 @@ def test_the_gain_that_is_promised(corpus):
     after = [after for uses in test for _, after in uses]
     favourite = np.mean([any(t.split()[0] == word for t in _FAVOURITES) for word in after])
     assert favourite == pytest.approx(0.6, abs=0.03)
-    predictions = corpus.num_words + corpus.num_sentences
+    predictions = corpus.words.size + corpus.num_sentences
     assert sum(map(len, _uses(corpus))) / predictions == pytest.approx(0.18, abs=0.01)
 
 

@@ -61,7 +61,6 @@ def test_another_content_or_setting_is_another_corpus(tmp_path, readings, monkey
     for options in (
         {"min_sentences": 1},
         {"max_sentences": 2},
-        {"name": "b"},
         {"time_column": None},
     ):
         before = len(readings)

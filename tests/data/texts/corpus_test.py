@@ -32,8 +32,8 @@ def sentences(corpus) -> dict[str, list[str]]:
 
 def test_counts():
     corpus = TextCorpus(**FIELDS)
-    assert (corpus.num_clients, corpus.num_sentences, corpus.num_words) == (3, 4, 6)
-    assert corpus.sentence_counts.tolist() == [3, 0, 1]
+    assert (corpus.num_clients, corpus.num_sentences, corpus.words.size) == (3, 4, 6)
+    assert np.diff(corpus.client_offsets).tolist() == [3, 0, 1]
     assert corpus.words.dtype == np.int32
     assert {corpus.client_offsets.dtype, corpus.sentence_offsets.dtype} == {np.dtype(np.int64)}
 

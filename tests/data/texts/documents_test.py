@@ -71,12 +71,11 @@ def test_frequent_labels_and_users_with_enough_of_them(tmp_path):
 
 def test_times_are_numbers_and_users_may_have_too_many_texts(tmp_path):
     path = _write(tmp_path / "mine.jsonl", _ROWS)
-    documents = read_documents(path, num_labels=3, min_comments=2, max_comments=3, name="own")
+    documents = read_documents(path, num_labels=3, min_comments=2, max_comments=3)
     assert _written(documents) == {
         "al": [("text 4", "sea"), ("text 3", "sea"), ("text 5", "art")],
         "bo": [("text 0", "zoo"), ("text 1", "sea")],
     }
-    assert documents.name == "own"
     assert documents.report == {
         "rows of other labels than the 3 most frequent": 1,
         "users with fewer than 2 texts": 1,

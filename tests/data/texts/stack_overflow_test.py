@@ -111,10 +111,9 @@ def test_a_broken_download_leaves_nothing_behind(tmp_path, downloads):
         assert part.subset([1]).labels.shape == (3, 20)
     assert parts.test.name == "stack_overflow_test"
     users = parts.train.num_clients
-    assert parts.summary() == (
-        f"stack_overflow: {users}, {users}, {users} users to train, validate and test on, 20 words"
-    )
-    assert parts.describe() == {"dataset": "stack_overflow", "num_users": users}
+    assert parts.summary() == f"stack_overflow: 20 known words of {users} users"
+    sizes = {"num_known_words": 20, "num_users": users}
+    assert parts.describe() == {"dataset": "stack_overflow", **sizes}
     fewer = load_stack_overflow(**{**_OPTIONS, "vocab_size": 19}, cache_dir=folder)
     assert parts.fingerprint() != fewer.fingerprint()
     with pytest.raises(UserError, match="vocab_size=99 is more than the 60 words there are"):

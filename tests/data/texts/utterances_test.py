@@ -94,16 +94,11 @@ def test_users_and_contexts_need_enough_until_all_have(tmp_path):
     }
 
 
-def test_tokens_are_counted_as_the_caller_says(tmp_path):
+def test_short_sentences_are_left_out(tmp_path):
     path = _write(tmp_path / "mine.jsonl", _ROWS)
-
-    def num_characters(texts):
-        return np.array([len(text) for text in texts])
-
-    long = read_utterances(path, min_tokens=16, count_tokens=num_characters)
-    assert long.texts.tolist() == ["The tide is low.", "Mr. Fox came in.", "He had... a net!"]
-    with pytest.raises(UserError, match="count_tokens must return a number for each of 14 texts"):
-        read_utterances(path, count_tokens=len)
+    long = read_utterances(path, min_tokens=6)
+    assert long.texts.tolist() == ["Mr. Fox came in.", "He had... a net!"]
+    assert long.report == {"sentences with fewer than 6 tokens": 12}
 
 
 def test_other_texts_are_those_of_everyone_else(tmp_path):

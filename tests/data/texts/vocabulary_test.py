@@ -76,7 +76,7 @@ def test_coverage():
     assert vocabulary.coverage(CORPUS, [0]) == 1.0
     assert vocabulary.coverage(CORPUS, [1]) == 0.5
     assert vocabulary.coverage(CORPUS, [2]) == 0.0
-    assert vocabulary.coverage(CORPUS) == pytest.approx(4 / 11)
+    assert vocabulary.coverage(CORPUS, [0, 1, 2]) == pytest.approx(4 / 11)
     assert np.isnan(vocabulary.coverage(CORPUS, []))
 
 

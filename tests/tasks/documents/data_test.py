@@ -123,8 +123,8 @@ def test_guesses_against_counting(documents):
 
 
 def test_too_little_is_refused(documents):
-    with pytest.raises(UserError, match="generated_subreddits has 9 users .* at least 10"):
-        split_documents(documents.subset(range(9)), seed=0)
+    with pytest.raises(UserError, match="generated_subreddits has 9 users; at least 10"):
+        split_documents(generate_subreddits(num_users=9, seed=0), seed=0)
     most = split_documents(documents.subset(range(10)), seed=0, withheld_users=0.9)
     assert (most.num_users, most.withheld.num_clients) == (1, 9)
     short = generate_subreddits(num_users=20, texts_per_user=(4, 4), seed=0)

@@ -138,7 +138,7 @@ def test_fewer_validation_clients(corpus):
 
 
 def test_too_little_is_refused(corpus):
-    with pytest.raises(UserError, match="generated has 9 users .* at least 10"):
+    with pytest.raises(UserError, match="generated has 9 users; at least 10"):
         split_text(corpus.subset(range(9)), **OPTIONS)
     assert split_text(corpus.subset(range(10)), **OPTIONS).test.query.num_clients == 1
     with pytest.raises(UserError, match="vocab_size=5000 is more than the"):
