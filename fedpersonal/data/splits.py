@@ -24,9 +24,6 @@ def split_clients(
 
     Returns:
         Three arrays of client indices, int64, in shuffled order: disjoint, and together all.
-
-    Raises:
-        UserError: If an option is out of range.
     """
     num_clients = check_count("num_clients", num_clients)
     train, validation, _ = check_fractions(fractions)
@@ -57,9 +54,6 @@ def split_examples(
 
     Returns:
         Train, validation and test. Within each part a client's examples keep their order.
-
-    Raises:
-        UserError: If an option is out of range.
     """
     _, validation, test = check_fractions(fractions)
     rng = np.random.Generator(np.random.PCG64(check_count("seed", seed)))
@@ -98,9 +92,6 @@ def split_support_query(
 
     Returns:
         The support and the query sets of the same clients.
-
-    Raises:
-        UserError: If `batch_size` is out of range.
     """
     check_choice("split_support_query", "split", split, ("skip", "aggregated"))
     is_query = _is_query(dataset, batch_size, split)
@@ -120,9 +111,6 @@ def count_query_examples(
 
     Returns:
         (num_clients,) int64.
-
-    Raises:
-        UserError: If `batch_size` is out of range.
     """
     check_choice("count_query_examples", "split", split, tuple(SPLITS))
     is_query = _is_query(dataset, batch_size, split)

@@ -110,9 +110,6 @@ def generate_corpus(
 
     Returns:
         The corpus, named "generated". Its lexicon is `base_words()`, then the pool.
-
-    Raises:
-        UserError: If an option is out of range.
     """
     check_count("num_clients", num_clients, minimum=1)
     check_counts(2, min_sentences=min_sentences, words_per_client=words_per_client)

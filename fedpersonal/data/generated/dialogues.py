@@ -77,9 +77,6 @@ def generate_dialogues(
 
     Returns:
         The sentences, named "generated_dialogues" and "generated_others".
-
-    Raises:
-        UserError: If an option is out of range.
     """
     groups = {
         "users_per_context": (users_per_context, "num_utterances", num_utterances),

@@ -46,9 +46,6 @@ def generate_subreddits(
 
     Returns:
         The comments, named "generated_subreddits"; the labels' names are those of the topics.
-
-    Raises:
-        UserError: If an option is out of range.
     """
     check_count("num_labels", num_labels, minimum=3)
     if num_labels > len(TOPICS):
@@ -90,9 +87,6 @@ def generate_clicks(
 
     Returns:
         The messages, named "generated_clicks", with labels called "0" and "1".
-
-    Raises:
-        UserError: If an option is out of range.
     """
     rng, offsets = _start(num_users, texts_per_user, seed)
     rates = np.repeat(rng.beta(*_CLICK_SHAPES, num_users), np.diff(offsets))

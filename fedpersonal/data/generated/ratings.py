@@ -33,9 +33,6 @@ def generate_ratings(
 
     Returns:
         The ratings, named "synthetic"; times are seconds, and no user's are equal.
-
-    Raises:
-        UserError: If an option is out of range.
     """
     check_counts(1, num_users=num_users, num_items=num_items, rank=rank, min_ratings=min_ratings)
     check_count("max_ratings", max_ratings, minimum=min_ratings)

@@ -49,9 +49,6 @@ class CharacterVocabulary:
         Returns:
             (len(texts), length) int32 in [0, size), padded at the end by `PADDING`. An empty text
             is one unknown character: a recurrent layer that skips padding needs something to read.
-
-        Raises:
-            UserError: If `length` is out of range.
         """
         check_count("length", length, minimum=1)
         ids = np.full(_NUM_CODE_POINTS, UNKNOWN, np.int32)
@@ -73,9 +70,6 @@ def build_characters(
         texts: (n,) str, which are counted in lower case.
         num_characters: How many characters to take at most, >= 1; of equally frequent ones those
             of the lowest code points. Fewer texts may have fewer.
-
-    Raises:
-        UserError: If `num_characters` is out of range.
     """
     check_count("num_characters", num_characters, minimum=1)
     counts = np.zeros(_NUM_CODE_POINTS, np.int64)

@@ -31,9 +31,6 @@ class DocumentFilter:
             1.0, or false and true in any case.
         min_comments: Users with fewer texts of these labels are left out, >= 1.
         max_comments: Users with more are left out, too, >= `min_comments`; None for no such limit.
-
-    Raises:
-        UserError: If an option is out of range.
     """
 
     num_labels: int | None

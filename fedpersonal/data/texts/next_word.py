@@ -30,9 +30,6 @@ def next_word_examples(
             "token": all tokens but the last, in [0, vocabulary.size).
             "known_token": the token if it is no bucket, else 0.
             "oov_token": the number of its bucket, from 0, if it is one, else 0.
-
-    Raises:
-        UserError: If `sequence_length` is out of range.
     """
     length = check_count("sequence_length", sequence_length, minimum=1)
     word_counts = np.diff(corpus.sentence_offsets)

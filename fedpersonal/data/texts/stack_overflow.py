@@ -54,9 +54,6 @@ class StackOverflowClients:
             name: What to call the part.
             sequence_length: As of `next_word_examples`.
             max_sentences: Each client's later sentences are left out, >= 1.
-
-        Raises:
-            UserError: If an option is out of range.
         """
         self.name = name
         self.vocabulary = vocabulary

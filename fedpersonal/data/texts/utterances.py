@@ -85,13 +85,17 @@ def read_utterances(
             column, has no row to be used, lacks a context that `users_per_context` names or has
             fewer users of it, or no utterance is left.
     """
-    _check_users_per_context(users_per_context)
-    check_counts(1, min_utterances=min_utterances, min_tokens=min_tokens)
-    check_count("min_context_utterances", min_context_utterances, minimum=1)
-    path = os.fspath(path)
+    limits = {"min_context_utterances": min_context_utterances, "min_tokens": min_tokens}
+    if isinstance(users_per_context, Mapping):
+        if not users_per_context:
+            raise UserError("users_per_context must name a context, got an empty mapping")
+        limits.update({f"users_per_context[{k!r}]": n for k, n in users_per_context.items()})
+    elif users_per_context is not None:
+        limits["users_per_context"] = users_per_context
+    check_counts(1, min_utterances=min_utterances, **limits)
     columns = (user_column, text_column, context_column)
-    rows = _read_rows(path, columns, time_column, other_names or {})
-    with errors_of(path):
+    rows = _read_rows(path, columns, time_column, other_names)
+    with errors_of(os.fspath(path)):
         rows = _keep_frequent_users(rows, users_per_context)
         texts, text_rows = _long_sentences(rows, min_tokens)
         kept = _keep_enough(rows, text_rows, min_utterances, min_context_utterances)
@@ -123,12 +127,12 @@ def read_other_texts(
     """Reads what everyone else says in a table, to train a model before the users take part.
 
     Args:
-        path: As of `read_utterances`, and so are the other options.
+        path: The table.
         users: The names of the users whose rows are left out, compared as `read_utterances` does.
-        user_column: The column of the users' names.
+        user_column: As of `read_utterances`, and so are the other options.
         text_column: The column of the texts.
         context_column: The column of the contexts' names.
-        min_tokens: Sentences with fewer words and marks are left out, >= 1.
+        min_tokens: Sentences with fewer words and marks are left out.
         other_names: Users who are called otherwise in some rows.
 
     Returns:
@@ -140,7 +144,7 @@ def read_other_texts(
     """
     check_count("min_tokens", min_tokens, minimum=1)
     columns = (user_column, text_column, context_column)
-    rows = _read_rows(os.fspath(path), columns, None, other_names or {})
+    rows = _read_rows(path, columns, None, other_names)
     chosen = {_key(name) for name in users}
     others = np.array([_key(name) not in chosen for name in rows.users.categories], bool)
     rows = rows.only(others[rows.users.codes], "")
@@ -148,13 +152,13 @@ def read_other_texts(
 
 
 def _read_rows(
-    path: str,
+    path: str | os.PathLike,
     columns: tuple[str, str, str],
     time_column: str | None,
-    other_names: Mapping[str, str],
+    other_names: Mapping[str, str] | None,
 ) -> LabelledRows:
     rows = read_labelled_rows(path, columns, time_column, times="order")
-    users, contexts = _one_spelling(rows.users, other_names), _one_spelling(rows.labels, {})
+    users, contexts = _one_spelling(rows.users, other_names or {}), _one_spelling(rows.labels, {})
     return dataclasses.replace(rows, users=users, labels=contexts)
 
 
@@ -176,16 +180,6 @@ def _one_spelling(names: pd.Categorical, other_names: Mapping[str, str]) -> pd.C
     return pd.Categorical(spelled[names.codes])
 
 
-def _check_users_per_context(users_per_context: Mapping[str, int] | int | None):
-    if isinstance(users_per_context, Mapping):
-        if not users_per_context:
-            raise UserError("users_per_context must name a context, got an empty mapping")
-        for context, number in users_per_context.items():
-            check_count(f"users_per_context[{context!r}]", number, minimum=1)
-    elif users_per_context is not None:
-        check_count("users_per_context", users_per_context, minimum=1)
-
-
 def _keep_frequent_users(
     rows: LabelledRows, users_per_context: Mapping[str, int] | int | None
 ) -> LabelledRows:
@@ -204,23 +198,19 @@ def _keep_frequent_users(
     rows = rows.only(limits[rows.labels.codes] > 0, "rows of other contexts")
 
     # A table of all users by all contexts may be too large for memory.
-    num_users = len(rows.users.categories)
-    cells = rows.labels.codes.astype(np.int64) * num_users + rows.users.codes
-    cells, counts = np.unique(cells, return_counts=True)
-    contexts, users = np.divmod(cells, num_users)
-    by_count = np.lexsort((users, -counts, contexts))
-    users_of = np.bincount(contexts, minlength=limits.size)
-    starts = np.cumsum(users_of) - users_of
-    ranks = np.arange(cells.size) - starts[contexts[by_count]]
+    cells = pd.DataFrame({"context": rows.labels.codes, "user": rows.users.codes})
+    cells = cells.value_counts(sort=False).reset_index(name="rows")
+    cells = cells.sort_values(["context", "rows", "user"], ascending=[True, False, True])
+    users_of = np.bincount(cells["context"], minlength=limits.size)
     if isinstance(users_per_context, Mapping) and (users_of < limits).any():
         short = int(np.argmax(users_of < limits))
         raise UserError(
             f"users_per_context asks for {limits[short]} users of"
             f" {rows.labels.categories[short]!r}, which has {users_of[short]}"
         )
-    chosen = np.zeros(num_users, bool)
-    chosen[users[by_count[ranks < limits[contexts[by_count]]]]] = True
-    return rows.only(chosen[rows.users.codes], "rows of less frequent users")
+    is_frequent = cells.groupby("context").cumcount() < limits[cells["context"]]
+    chosen = np.isin(rows.users.codes, cells["user"][is_frequent])
+    return rows.only(chosen, "rows of less frequent users")
 
 
 def _long_sentences(rows: LabelledRows, min_tokens: int) -> tuple[np.ndarray, np.ndarray]:
