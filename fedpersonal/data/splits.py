@@ -131,9 +131,8 @@ def check_query_sets(
     if not count_query_examples(dataset, batch_size=batch_size, split=split).any():
         most = int(dataset.counts.max(initial=0))
         raise UserError(
-            f"no client of {name} has a second batch, from which query sets are made: the most"
-            f" examples that one has are {most}, and a batch holds {batch_size}; smaller batches"
-            f" or split 'shared' would do"
+            f"no client of {name} has a second batch, which query sets are made of: the most"
+            f" examples that one has are {most}, and a batch holds {batch_size}"
         )
 
 

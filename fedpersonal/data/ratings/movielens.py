@@ -9,8 +9,8 @@ import numpy as np
 
 from fedpersonal.data.ratings.ratings import Ratings, number_ratings, read_ratings
 from fedpersonal.data.sources import Sources
+from fedpersonal.data.tables.downloads import open_tfds
 from fedpersonal.data.tables.files import TableFile
-from fedpersonal.data.tables.tfds import open_tfds
 from fedpersonal.errors import UserError
 
 _ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.inter")
@@ -93,8 +93,7 @@ def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings
         data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
 
     Raises:
-        UserError: If TensorFlow Datasets is missing, or the data is neither there nor can be
-            downloaded.
+        UserError: As of `open_tfds`.
     """
     read = open_tfds(
         "movielens/1m-ratings",

@@ -105,9 +105,7 @@ def read_ratings(
         The ratings, as `number_ratings` makes them.
 
     Raises:
-        UserError: If two columns have one name, the file cannot be read, lacks a column, or has
-            a bad row, an empty user or item, a rating that is no finite number, a time that
-            cannot be read, or no user with `min_ratings` ratings.
+        UserError: As of `read_table`, which refuses bad rows, or if no user has enough ratings.
     """
     check_count("min_ratings", min_ratings, minimum=1)
     table = read_table(
@@ -159,9 +157,6 @@ def number_ratings(
         times: (n,) int64 seconds, or None.
         name: What to call the ratings.
         min_ratings: Users with fewer ratings are left out.
-
-    Returns:
-        The ratings.
 
     Raises:
         UserError: If no user has `min_ratings` ratings.

@@ -13,11 +13,9 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import TextIO, Union
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, check_choice
 
-KINDS = ("text", "whole", "real", "time", "order")
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_JSON_LINES = (".jsonl", ".json")
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".json": None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +35,10 @@ class Column:
     kind: str = "text"
     required: bool = True
     may_be_empty: bool = False
+
+    def __post_init__(self):
+        """Checks the kind."""
+        check_choice("Column", "kind", self.kind, ("text", "whole", "real", "time", "order"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +76,23 @@ class TableFile:
     separator: str | None
     names: Sequence[str] | None = None
     encoding: str = "utf-8-sig"
+
+    @classmethod
+    def of(cls, path: str | os.PathLike) -> TableFile:
+        """Returns the file of a path whose extension tells its format.
+
+        Raises:
+            UserError: If the name has none of the known extensions.
+        """
+        path = os.fspath(path)
+        stem = path[: -len(".gz")] if path.lower().endswith(".gz") else path
+        extension = os.path.splitext(stem)[1].lower()
+        if extension not in _SEPARATORS:
+            raise UserError(
+                f"{path}: the name of a table must end in .csv, .tsv, .jsonl or .json,"
+                " with or without .gz after it"
+            )
+        return cls(path, _SEPARATORS[extension])
 
     def rows(self, wanted: Sequence[Column], present: set[str]) -> Iterator[tuple[int, Row]]:
         """Reads the rows; blank lines are none.
@@ -136,33 +155,15 @@ class TableFile:
         """Returns what takes the wanted values out of a row with one more value, which is ""."""
         if not all(map(is_unicode, names)):
             raise UserError(f"{self.path}: not UTF-8 text")
+        check_columns(self.path, names, wanted)
+        present.update(names)
+        places = []
         for column in wanted:
             if names.count(column.name) > 1:
                 raise UserError(f"{self.path}: two columns are called {column.name!r}")
-        check_columns(self.path, names, wanted)
-        present.update(names)
-        places = [
-            names.index(column.name) if column.name in present else len(names) for column in wanted
-        ]
+            places.append(names.index(column.name) if column.name in present else len(names))
         # Of a single place it would give a text and no tuple.
         return operator.itemgetter(*places, len(names))
-
-
-def table_file(path: str | os.PathLike) -> TableFile:
-    """Returns the file of a path whose extension tells its format.
-
-    Raises:
-        UserError: If the name has none of the known extensions.
-    """
-    path = os.fspath(path)
-    stem = path[: -len(".gz")] if path.lower().endswith(".gz") else path
-    extension = os.path.splitext(stem)[1].lower()
-    if extension not in _SEPARATORS and extension not in _JSON_LINES:
-        raise UserError(
-            f"{path}: the name of a table must end in .csv, .tsv, .jsonl or .json,"
-            " with or without .gz after it"
-        )
-    return TableFile(path, _SEPARATORS.get(extension))
 
 
 def check_columns(where: str, names: Sequence[str], wanted: Sequence[Column]) -> None:

@@ -12,19 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.tables.files import (
-    KINDS,
-    BadRow,
-    Column,
-    TableFile,
-    check_columns,
-    is_unicode,
-    table_file,
-)
+from fedpersonal.data.tables.files import BadRow, Column, TableFile, check_columns, is_unicode
 from fedpersonal.errors import UserError, check_choice
-
-BAD_ROWS = ("refuse", "count")
-DEFAULT_TIME = "time"
 
 _WRONG = {
     "text": ("rows with an empty {!r}", "is empty"),
@@ -83,7 +72,7 @@ def time_columns(name: str | None, kind: str = "time") -> list[Column]:
 
     "time", which is the default of all readers, may be missing from a file; any other may not.
     """
-    return [] if name is None else [Column(name, kind, required=name != DEFAULT_TIME)]
+    return [] if name is None else [Column(name, kind, required=name != "time")]
 
 
 def read_table(
@@ -109,32 +98,26 @@ def read_table(
         UserError: If two columns have one name, the file as a whole cannot be read, lacks a
             required column or has one twice, a row is bad and refused, or no row is good.
     """
-    check_choice("read_table", "bad_rows", bad_rows, BAD_ROWS)
+    check_choice("read_table", "bad_rows", bad_rows, ("refuse", "count"))
+    refused = bad_rows == "refuse"
     names = [column.name for column in columns]
     if len(set(names)) < len(names):
         raise UserError(f"the columns to read must be different ones, got {', '.join(names)}")
-    for column in columns:
-        check_choice("read_table", f"the kind of {column.name!r}", column.kind, KINDS)
-    file = path if isinstance(path, TableFile) else table_file(path)
-    refused = bad_rows == "refuse"
+    file = path if isinstance(path, TableFile) else TableFile.of(path)
     texts, report = _read_texts(file, columns, refused)
-    num_rows = len(next(iter(texts.values())))
-    encodable = np.ones(num_rows, bool)
-    for column in texts.values():
-        encodable &= np.fromiter(map(is_unicode, column.categories), bool)[column.codes]
+    num_rows = len(texts[names[0]])
     table = Table(file, columns, texts, report, np.arange(num_rows))
-    if not encodable.all():
-        line, _ = table.find(int(encodable.argmin()))
-        if refused or not encodable.any():
-            others = "" if refused else "; nor is any other line good"
-            raise UserError(f"{file.path}, line {line}: not UTF-8{others}")
-        report["lines left out: not UTF-8"] += int((~encodable).sum())
-        table = _only(table, encodable)
+    not_unicode = np.zeros(num_rows, bool)
+    for column in texts.values():
+        not_unicode |= ~np.fromiter(map(is_unicode, column.categories), bool)[column.codes]
+    if refused and not_unicode.any():
+        line, _ = table.find(int(not_unicode.argmax()))
+        raise UserError(f"{file.path}, line {line}: not UTF-8")
 
-    values, unusable = {}, {}
+    values, unusable = {}, {"lines left out: not UTF-8": not_unicode}
     for column in columns:
         if column.name in texts:
-            values[column.name], wrong = _of_kind(column, table.columns[column.name])
+            values[column.name], wrong = _of_kind(column, texts[column.name])
             reason, why = _WRONG[column.kind]
             if refused:
                 table.refuse(column.name, wrong, why)
@@ -144,7 +127,8 @@ def read_table(
         line, _ = table.find(0)
         reasons = ", ".join(f"{count} {what}" for what, count in report.items() if count)
         raise UserError(f"{file.path}: no row can be used, the first is line {line}: {reasons}")
-    return _only(dataclasses.replace(table, columns=values), usable)
+    values = {name: column[usable] for name, column in values.items()}
+    return dataclasses.replace(table, columns=values, rows=np.flatnonzero(usable))
 
 
 def count_unusable(
@@ -190,26 +174,24 @@ def _read_texts(
         what = row.detail if refused else f"{row.reason}; nor is any other line good"
         raise UserError(f"{file.path}, line {line}: {what}")
     if not codes[0]:
-        what = (
-            "the file is empty" if file.separator is None else "there is nothing below the header"
-        )
+        has_header = file.separator is not None
+        what = "there is nothing below the header" if has_header else "the file is empty"
         raise UserError(f"{file.path}: {what}")
     report = collections.Counter()
     for _, row in bad:
         report[f"lines left out: {row.reason}"] += row.num_lines
+    found = zip(columns, codes, numbers)
     return {
-        column.name: _categorical(np.array(code), list(number))
-        for column, code, number in zip(columns, codes, numbers)
-        if column.name in present
+        c.name: _categorical(code, list(n)) for c, code, n in found if c.name in present
     }, report
 
 
-def _categorical(codes: np.ndarray, texts: Sequence[str]) -> pd.Categorical:
+def _categorical(codes: array.array, texts: Sequence[str]) -> pd.Categorical:
     """Returns texts by number as categories in alphabetical order."""
     order = sorted(range(len(texts)), key=texts.__getitem__)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return pd.Categorical.from_codes(rank[codes], np.array(texts, object)[order])
+    return pd.Categorical.from_codes(rank[np.array(codes)], np.array(texts, object)[order])
 
 
 def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np.ndarray, ...]:
@@ -219,7 +201,7 @@ def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np
         return texts, (blank & (not column.may_be_empty))[texts.codes]
     numbers = pd.to_numeric(texts.categories, errors="coerce").to_numpy(np.float64)
     if column.kind == "whole":
-        wrong = ~(np.isfinite(numbers) & (np.floor(numbers) == numbers) & (abs(numbers) < 2**53))
+        wrong = ~((np.floor(numbers) == numbers) & (abs(numbers) < 2**53))
         return np.where(wrong, 0, numbers).astype(np.int64)[texts.codes], wrong[texts.codes]
     if column.kind == "real":
         with np.errstate(over="ignore"):
@@ -234,9 +216,3 @@ def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np
     if column.kind == "order" and np.isnan(times).all():
         times = np.where(blank[texts.codes], np.nan, texts.codes)  # Categories are alphabetical.
     return times, np.isnan(times)
-
-
-def _only(table: Table, kept: np.ndarray) -> Table:
-    """Returns the rows of a mask, (num_rows,) bool."""
-    columns = {name: column[kept] for name, column in table.columns.items()}
-    return dataclasses.replace(table, columns=columns, rows=table.rows[kept])

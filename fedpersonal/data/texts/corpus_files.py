@@ -51,8 +51,8 @@ def read_text(
         The corpus, its clients ordered by name, its lexicon alphabetically.
 
     Raises:
-        UserError: If the file as a whole cannot be read, lacks a column, has no row to be used,
-            or no user with `min_sentences` sentences; or if `cache_dir` cannot be written.
+        UserError: As of `read_table`, which counts bad rows, or if no user has enough sentences,
+            or `cache_dir` cannot be written.
     """
     check_count("min_sentences", min_sentences, minimum=1)
     check_count("max_sentences", max_sentences, minimum=min_sentences)

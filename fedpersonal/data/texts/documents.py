@@ -12,8 +12,8 @@ import pandas as pd
 from fedpersonal.data.checks import check_count, errors_of
 from fedpersonal.data.texts.labelled import (
     BINARY_LABELS,
+    LabelledRows,
     LabelledTexts,
-    Texts,
     read_labelled_rows,
 )
 from fedpersonal.errors import UserError
@@ -45,26 +45,8 @@ class DocumentFilter:
         if self.max_comments is not None:
             check_count("max_comments", self.max_comments, minimum=self.min_comments)
 
-    def documents(
-        self,
-        name: str,
-        *,
-        users: pd.Categorical,
-        texts: Texts,
-        labels: pd.Categorical,
-        times: np.ndarray,
-        report: dict[str, int],
-    ) -> LabelledTexts:
+    def documents(self, rows: LabelledRows) -> LabelledTexts:
         """Numbers users and labels, and leaves out what is too little or too much.
-
-        Args:
-            name: What to call the documents.
-            users: (n,) names.
-            texts: What gives the texts of rows, each in [0, n).
-            labels: (n,) names.
-            times: (n,) numbers that order a user's texts; the order of the rows decides among
-                equal ones.
-            report: How many things of which kind have been left out before.
 
         Returns:
             The documents, users by name, labels by falling frequency among all rows (or "0" and
@@ -74,7 +56,8 @@ class DocumentFilter:
             UserError: If there is only one label, none that is 0 or 1, or no user who has as many
                 texts as wanted.
         """
-        users, labels = users.remove_unused_categories(), labels.remove_unused_categories()
+        users = rows.users.remove_unused_categories()
+        labels = rows.labels.remove_unused_categories()
         if self.num_labels is None:
             label_names, numbers = BINARY_LABELS, _binary_numbers(labels)
             others = "rows with a label other than 0 and 1"
@@ -93,24 +76,17 @@ class DocumentFilter:
                 f"no user has min_comments={self.min_comments}{limit} texts of these labels; the "
                 f"most that one has is {counts.max(initial=0)}"
             )
-        rows = np.flatnonzero(labelled & ~(few | many)[users.codes])
-        return LabelledTexts.of_rows(
-            name,
-            users=users[rows],
-            labels=row_labels[rows],
-            label_names=label_names,
-            times=times[rows],
-            texts=texts,
-            rows=rows,
-            report={
-                **report,
+        rows.report.update(
+            {
                 others: int((~labelled).sum()),
                 f"users with fewer than {self.min_comments} texts": int(few.sum()),
                 "texts of these users": int(counts[few].sum()),
                 f"users with more than {self.max_comments} texts": int(many.sum()),
                 "texts of those users": int(counts[many].sum()),
-            },
+            }
         )
+        kept = np.flatnonzero(labelled & ~(few | many)[users.codes])
+        return rows.grouped(LabelledTexts, kept, row_labels[kept], label_names)
 
 
 def read_documents(
@@ -144,23 +120,14 @@ def read_documents(
         The documents, users by name, labels by falling frequency (or "0" and "1").
 
     Raises:
-        UserError: If an option is out of range, the file as a whole cannot be read, lacks a
-            column, has no row to be used, only one label, or no user who has as many texts as
-            wanted.
+        UserError: As of `read_table`, which counts bad rows, and of `DocumentFilter`.
     """
     wanted = DocumentFilter(
         num_labels=num_labels, min_comments=min_comments, max_comments=max_comments
     )
     rows = read_labelled_rows(path, (user_column, text_column, label_column), time_column)
     with errors_of(os.fspath(path)):
-        return wanted.documents(
-            rows.name,
-            users=rows.users,
-            texts=rows.texts,
-            labels=rows.labels,
-            times=rows.times,
-            report=rows.report,
-        )
+        return wanted.documents(rows)
 
 
 def _binary_numbers(labels: pd.Categorical) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -14,17 +14,10 @@ import pandas as pd
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData
 from fedpersonal.data.tables.files import Column
-from fedpersonal.data.tables.reading import Table, read_table, time_columns
+from fedpersonal.data.tables.reading import read_table, time_columns
 from fedpersonal.errors import UserError
 
 BINARY_LABELS = ("0", "1")
-
-
-class Texts(Protocol):
-    """Texts that are asked for by rows."""
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """The texts of rows, (n,) int64: (n,) str objects."""
 
 
 # Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
@@ -76,43 +69,6 @@ class LabelledTexts(LoadedData):
                 f" {self.labels[wrong][0]}"
             )
 
-    @classmethod
-    def of_rows(
-        cls,
-        name: str,
-        *,
-        users: pd.Categorical,
-        labels: np.ndarray,
-        label_names: np.ndarray,
-        times: np.ndarray,
-        texts: Texts,
-        rows: np.ndarray,
-        report: Mapping[str, int],
-    ) -> LabelledTexts:
-        """Groups rows by user, and orders a user's by time.
-
-        Args:
-            name: What to call the texts.
-            users: (n,) names, of which all count that have a row.
-            labels: (n,) places among the `label_names`.
-            label_names: (num_labels,) names.
-            times: (n,) numbers that order a user's rows; among equal ones they keep their order.
-            texts: What gives the texts of the rows; it is asked once.
-            rows: (n,) int64, which of the texts these are.
-            report: What was left out; what was left out 0 times is dropped from it.
-        """
-        users = users.remove_unused_categories()
-        order = np.lexsort((times, users.codes))
-        return cls(
-            name=name,
-            client_ids=np.array(users.categories, object),
-            offsets=np.append(0, np.cumsum(np.bincount(users.codes))),
-            texts=texts[rows[order]],
-            labels=labels[order],
-            label_names=label_names,
-            report={what: count for what, count in report.items() if count},
-        )
-
     @property
     def num_clients(self) -> int:
         """How many clients there are."""
@@ -149,13 +105,26 @@ class LabelledTexts(LoadedData):
         )
 
 
+class _ByRows(Protocol):
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Rows of a table: who wrote what, under which label and when; and a report that grows."""
+    """Rows on the way to labelled texts.
+
+    Attributes:
+        name: What to call the texts.
+        users: (n,) names.
+        texts: What gives (m,) str when it is indexed by rows, (m,) int64 in [0, n).
+        labels: (n,) names.
+        times: (n,) numbers that order a user's rows; among equal ones they keep their order.
+        report: What was left out, which grows.
+    """
 
     name: str
     users: pd.Categorical
-    texts: pd.Categorical
+    texts: pd.Categorical | _ByRows
     labels: pd.Categorical
     times: np.ndarray
     report: collections.Counter[str]
@@ -166,6 +135,36 @@ class LabelledRows:
         columns = {field: getattr(self, field)[kept] for field in ("users", "texts", "labels")}
         return dataclasses.replace(self, **columns, times=self.times[kept])
 
+    def grouped(
+        self,
+        kind: type[LabelledTexts],
+        rows: np.ndarray,
+        labels: np.ndarray,
+        label_names: Sequence[str],
+        *,
+        texts: np.ndarray | None = None,
+    ) -> LabelledTexts:
+        """Groups rows by user, and orders a user's by time.
+
+        Args:
+            kind: What to make of them.
+            rows: (m,) int64, which rows.
+            labels: (m,) their places among the `label_names`.
+            label_names: (num_labels,) names.
+            texts: (m,) other texts than theirs, or None.
+        """
+        users = self.users[rows].remove_unused_categories()
+        order = np.lexsort((self.times[rows], users.codes))
+        return kind(
+            name=self.name,
+            client_ids=np.array(users.categories, object),
+            offsets=np.append(0, np.cumsum(np.bincount(users.codes))),
+            texts=self.texts[rows[order]] if texts is None else texts[order],
+            labels=labels[order],
+            label_names=label_names,
+            report={what: count for what, count in self.report.items() if count},
+        )
+
 
 def read_labelled_rows(
     path: str | os.PathLike,
@@ -174,16 +173,16 @@ def read_labelled_rows(
     *,
     times: str = "time",
 ) -> LabelledRows:
-    """Reads the good rows of a table of labelled texts, and counts the bad ones.
+    """Reads the good rows of a table and counts the bad ones.
 
     Args:
-        path: The file.
+        path: The table, as `read_table` reads it.
         columns: The columns of the users, the texts and the labels.
-        time_column: That of the times, or None.
+        time_column: That of the times, as of `time_columns`.
         times: Their kind, `time` or `order`.
     """
     wanted = [*map(Column, columns), *time_columns(time_column, times)]
-    table: Table = read_table(path, wanted, bad_rows="count")
+    table = read_table(path, wanted, bad_rows="count")
     values = (table.columns[column] for column in columns)
     report = collections.Counter(table.report)
     return LabelledRows(table.name, *values, table.order(time_column), report)

@@ -34,7 +34,8 @@ def next_word_examples(
     length = check_count("sequence_length", sequence_length, minimum=1)
     word_counts = np.diff(corpus.sentence_offsets)
     kept = np.minimum(word_counts, length)
-    sentences, places = _cells(kept)
+    sentences = np.repeat(np.arange(kept.size), kept)
+    places = np.arange(sentences.size) - np.repeat(np.cumsum(kept) - kept, kept)
     words = corpus.words[corpus.sentence_offsets[sentences] + places]
     tokens = np.full((corpus.num_sentences, length + 1), PAD, np.int32)
     tokens[:, 0] = BOS
@@ -53,10 +54,3 @@ def next_word_examples(
         },
         labels=np.ascontiguousarray(tokens[:, 1:]),
     )
-
-
-def _cells(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lists (row, place) of the first `counts[row]` places of each row, two (m,) int64."""
-    offsets = np.append(0, np.cumsum(counts))
-    rows = np.repeat(np.arange(counts.size), counts)
-    return rows, np.arange(offsets[-1]) - offsets[rows]

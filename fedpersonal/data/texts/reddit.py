@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.checks import errors_of
+from fedpersonal.data.tables.downloads import open_tfds
 from fedpersonal.data.tables.reading import count_unusable
-from fedpersonal.data.tables.tfds import open_tfds
 from fedpersonal.data.texts.documents import DocumentFilter
-from fedpersonal.data.texts.labelled import LabelledTexts
+from fedpersonal.data.texts.labelled import LabelledRows, LabelledTexts
 
 _URL = "https://zenodo.org/record/1043504/files/corpus-webis-tldr-17.zip?download=1"
 _ADVICE = "read an own table of comments instead"
@@ -36,17 +36,16 @@ def load_reddit(
 
     Args:
         data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
-        num_labels: How many subreddits to keep, as of `DocumentFilter`.
-        min_comments: Users with fewer posts there are left out.
-        max_comments: Users with more are left out; None for no such limit.
+        num_labels: As of `DocumentFilter`, and so are the other options.
+        min_comments: Users with fewer posts are left out.
+        max_comments: Users with more are left out.
 
     Returns:
         The documents, users by name, labels by falling frequency; posts of "[deleted]" users and
         those without text are left out, and counted in the report.
 
     Raises:
-        UserError: If an option is out of range, TensorFlow Datasets is missing, the data cannot
-            be prepared, or has only one label or no user with so many texts.
+        UserError: As of `open_tfds` and of `DocumentFilter`.
     """
     wanted = DocumentFilter(
         num_labels=num_labels, min_comments=min_comments, max_comments=max_comments
@@ -67,15 +66,16 @@ def load_reddit(
         },
         report,
     )
+    rows = LabelledRows(
+        "reddit",
+        users=pd.Categorical(_decoded(users[usable])),
+        texts=_Bodies(read, np.flatnonzero(usable)),
+        labels=pd.Categorical(_decoded(labels[usable])),
+        times=np.zeros(int(usable.sum())),
+        report=report,
+    )
     with errors_of("reddit"):
-        return wanted.documents(
-            "reddit",
-            users=pd.Categorical(_decoded(users[usable])),
-            texts=_Bodies(read, np.flatnonzero(usable)),
-            labels=pd.Categorical(_decoded(labels[usable])),
-            times=np.zeros(int(usable.sum())),
-            report=report,
-        )
+        return wanted.documents(rows)
 
 
 @dataclasses.dataclass(frozen=True)

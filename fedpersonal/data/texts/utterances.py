@@ -81,9 +81,8 @@ def read_utterances(
         The utterances, users by name, contexts by falling number of utterances.
 
     Raises:
-        UserError: If an option is out of range, the file as a whole cannot be read, lacks a
-            column, has no row to be used, lacks a context that `users_per_context` names or has
-            fewer users of it, or no utterance is left.
+        UserError: As of `read_table`, which counts bad rows, or if the table lacks a context that
+            `users_per_context` names or has fewer users of it, or no utterance is left.
     """
     limits = {"min_context_utterances": min_context_utterances, "min_tokens": min_tokens}
     if isinstance(users_per_context, Mapping):
@@ -102,15 +101,12 @@ def read_utterances(
     text_rows = text_rows[kept]
     contexts = rows.labels[text_rows].remove_unused_categories()
     by_frequency = np.argsort(-np.bincount(contexts.codes), kind="stable")  # Then by name.
-    return Utterances.of_rows(
-        rows.name,
-        users=rows.users[text_rows],
-        labels=np.argsort(by_frequency)[contexts.codes],
-        label_names=np.array(contexts.categories, object)[by_frequency],
-        times=rows.times[text_rows],
-        texts=texts,
-        rows=kept,
-        report=rows.report,
+    return rows.grouped(
+        Utterances,
+        text_rows,
+        np.argsort(by_frequency)[contexts.codes],
+        np.array(contexts.categories, object)[by_frequency],
+        texts=texts[kept],
     )
 
 
@@ -137,10 +133,6 @@ def read_other_texts(
 
     Returns:
         (n,) str objects, a sentence each, of all contexts, in the order of the file; n may be 0.
-
-    Raises:
-        UserError: If an option is out of range, or the file as a whole cannot be read, lacks a
-            column or has no row to be used.
     """
     check_count("min_tokens", min_tokens, minimum=1)
     columns = (user_column, text_column, context_column)

@@ -87,7 +87,9 @@ def test_unknown_columns(tmp_path):
 def test_columns_of_one_name_are_told_before_the_file_is_read(tmp_path):
     with pytest.raises(UserError, match="must be different ones, got who, who, rating, time"):
         read_ratings(tmp_path / "absent.csv", user_column="who", item_column="who")
-    assert _message(tmp_path / "r.csv", "item,user,item\n") == ": two columns are called 'item'"
+    assert (
+        _message(tmp_path / "r.csv", "item,user,rating,item\n") == ": two columns are called 'item'"
+    )
 
 
 def test_too_few_ratings(tmp_path):

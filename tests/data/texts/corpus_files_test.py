@@ -118,30 +118,18 @@ def test_what_is_left_out_is_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "message"),
+    ("content", "message"),
     [
-        ("t.csv", "user,body\na,b\n", ": there is no column 'text'; the columns are user, body"),
-        ("t.jsonl", '\n{"u": 1, "text": 2}', ", line 2: there is no column 'user'; .* u, text"),
-        ("t.jsonl", "no\n{}\nno", ", line 2: there is no column 'user'"),
-        ("t.jsonl", "no\nJSON\n", ", line 1: not a JSON object; nor is any other line good"),
-        ("t.csv", b"user,text\na,\xff\n", ", line 2: not UTF-8; nor is any other line good"),
-        ("t.csv", "user,text\n", ": there is nothing below the header"),
-        ("t.csv", "", ": the file is empty"),
-        ("t.csv.gz", gzip.compress(b"\n", mtime=0), ": the file is empty"),
-        ("t.csv", 'user,"text\na,b\n', ", line 1: malformed header: unexpected end of data"),
-        ("t.jsonl", "\n", ": the file is empty"),
-        ("t.csv", 'user,text\n\na,""\n,b\n', r": no row .* line 3: 1 rows with an empty 'user', 1"),
-        ("t.csv", "user,text\na,b\nc,d\n", ": no user has min_sentences=2 .* one has is 1$"),
-        ("t.txt", "user,text\n", ": the name of a table must end in"),
+        ('user,text\n\na,""\n,b\n', r": no row .* line 3: 1 rows with an empty 'user', 1"),
+        ("user,text\na,b\nc,d\n", ": no user has min_sentences=2 .* one has is 1$"),
     ],
 )
-def test_a_file_of_no_use_is_refused_in_one_line(tmp_path, file, content, message):
-    path = tmp_path / file
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+def test_a_file_of_no_use_is_refused_in_one_line(tmp_path, content, message):
+    path = tmp_path / "t.csv"
+    path.write_text(content)
     with pytest.raises(UserError, match=message) as caught:
         read_text(path)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
 
 
 def test_a_time_column_of_ones_own_must_be_there(tmp_path):
