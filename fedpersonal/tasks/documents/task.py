@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.documents import Documents
+from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.options import option
 from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy, split_documents
 from fedpersonal.tasks.documents.source import LabelledTextOptions, read_labelled_texts
@@ -62,11 +62,11 @@ class DocumentTask(Task):
     layers = Layers(embedding=(_USER,), head=("logits",), body=("characters", "encoder"))
     examples = "texts"
 
-    def read(self, options: DocumentOptions) -> Documents:
+    def read(self, options: DocumentOptions) -> LabelledTexts:
         """Reads the texts that options name."""
         return read_labelled_texts(options)
 
-    def split(self, source: Documents, options: DocumentOptions) -> DocumentData:
+    def split(self, source: LabelledTexts, options: DocumentOptions) -> DocumentData:
         """Splits the texts."""
         return split_documents(
             source,

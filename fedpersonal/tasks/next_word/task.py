@@ -83,7 +83,7 @@ class NextWordTask(Task):
         """Returns the next word model."""
         import tensorflow as tf
 
-        from fedpersonal.data.vocabulary import EOS
+        from fedpersonal.data.texts.vocabulary import EOS
         from fedpersonal.model.partition import PartitionedModel
         from fedpersonal.models.next_word_lstm import next_word_lstm
         from fedpersonal.models.token_prediction import (
