@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.compiled import CompileOptions, compile_options
+from fedpersonal.model.compiled import CompileOptions, recorded_compile
 from fedpersonal.model.initial_values import seeded_initializer
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec
@@ -89,30 +89,49 @@ def inspect_model(
         created.append((variable, kwargs))
         return variable
 
-    graph = tf.Graph()
-    with graph.as_default(), tf.variable_creator_scope(record), warnings.catch_warnings():
-        # Initializers that two layers share draw from seeds of their own.
-        warnings.filterwarnings("ignore", message="The initializer .* is unseeded")
-        model = build_model()
-        if not isinstance(model, tf.keras.Model):
-            raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
-        specs, takes = _inputs(model, input_spec)
-        draws = NoiseDraws(fold(tf.zeros([1], tf.uint64), 0))
-        draws.give_to(model)
-        inputs = {k: tf.compat.v1.placeholder(s.dtype, s.shape) for k, s in specs.items()}
-        before = _list_operations(graph)
-        output = model(arrange_inputs(inputs, specs, takes), training=True)
-        _check_output(model, output)
-        _check_draws({*_list_operations(graph)} - {*before})
-        variables, keys = _list_variables(model, created, start)
-        untrained = {_name(v) for v in model.non_trainable_variables}
-        compiled = compile_options(model)
+    model = None
+    try:
+        with tf.Graph().as_default() as graph, recorded_compile() as compiled:
+            with tf.variable_creator_scope(record), warnings.catch_warnings():
+                # Initializers that two layers share draw from seeds of their own.
+                warnings.filterwarnings("ignore", message="The initializer .* is unseeded")
+                model = build_model()
+                _check_model(model)
+                specs, takes = _inputs(model, input_spec)
+                draws = NoiseDraws(fold(tf.zeros([1], tf.uint64), 0))
+                draws.give_to(model)
+                inputs = {k: tf.compat.v1.placeholder(s.dtype, s.shape) for k, s in specs.items()}
+                before = _list_operations(graph)
+                output = model(arrange_inputs(inputs, specs, takes), training=True)
+            _check_output(model, output)
+            _check_draws({*_list_operations(graph)} - {*before})
+            variables, keys = _list_variables(model, created, start)
+            untrained = {_name(v) for v in model.non_trainable_variables}
+    finally:
+        if isinstance(model, tf.keras.Model):
+            _restore_classes(model)
     names = [v.name for v in variables]
     if len(set(names)) != len(names):
         raise UserError(f"two variables share a name; name their layers apart: {names}.")
     return Inspection(
-        variables, frozenset(untrained), keys, specs, takes, compiled, draws.count > 0
+        variables,
+        frozenset(untrained),
+        keys,
+        specs,
+        takes,
+        compiled.get(id(model)),
+        draws.count > 0,
     )
+
+
+def _restore_classes(model: tf.keras.Model) -> None:
+    """Undoes what Keras changes when it makes models and layers in a graph.
+
+    It turns their classes into those of Keras 1, also for the user's other objects of these
+    classes, until the next one of each is made outside of a graph.
+    """
+    for kind in {type(layer) for layer in model._flatten_layers()}:
+        kind.__new__(kind)
 
 
 def _inputs(model: tf.keras.Model, given: InputSpec | None) -> tuple[dict[str, tf.TensorSpec], str]:
@@ -142,6 +161,11 @@ def _inputs(model: tf.keras.Model, given: InputSpec | None) -> tuple[dict[str, t
         raise UserError(f"input_spec names {list(given)}; the model's inputs are {list(names)}.")
     by_name = given if set(given) == set(names) else dict(zip(names, given.values()))
     return {name: by_name[name] for name in names}, takes
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, tf.keras.Model):
+        raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
 
 
 def _check_output(model: tf.keras.Model, output: object) -> None:

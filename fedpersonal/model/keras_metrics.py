@@ -6,6 +6,7 @@ accuracies, errors, cross-entropies and hinges are.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Union
 
@@ -82,13 +83,14 @@ def _convert(metric: str | tf.keras.metrics.Metric | ExampleFn, are_weighted: bo
 def _by_name(name: str) -> tf.keras.metrics.Metric | ExampleFn:
     if _SHORT.get(name, name) in _BY_SHAPE:
         return _chosen_by_shape(_BY_SHAPE[_SHORT.get(name, name)])
-    try:
-        return tf.keras.metrics.get(name)
-    except ValueError:
-        raise UserError(
-            f"metrics: Keras knows no metric {name!r}; names are such as 'accuracy', 'mse', 'mae', "
-            "'sparse_categorical_crossentropy' and 'sparse_top_k_categorical_accuracy'."
-        ) from None
+    with contextlib.suppress(ValueError):
+        found = tf.keras.metrics.get(name)
+        if not isinstance(found, str):  # Keras hands back some names that it does not know.
+            return found
+    raise UserError(
+        f"metrics: Keras knows no metric {name!r}; names are such as 'accuracy', 'mse', 'mae', "
+        "'sparse_categorical_crossentropy' and 'sparse_top_k_categorical_accuracy'."
+    )
 
 
 def _chosen_by_shape(names: tuple[str, str, str]) -> ExampleFn:

@@ -56,9 +56,9 @@ class NoiseDraws:
 
     def give_to(self, model: tf.keras.Model) -> None:
         """Has all layers of a model draw from here."""
-        for module in model.submodules:
-            if hasattr(module, "_random_generator"):
-                module._random_generator = self
+        for layer in model._flatten_layers():
+            if hasattr(layer, "_random_generator"):
+                layer._random_generator = self
 
     def _maybe_init(self) -> None:
         """Keras asks for this when a layer is built."""

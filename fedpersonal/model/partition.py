@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.compiled import CompileOptions, builder_of
+from fedpersonal.model.compiled import CompileOptions, recorded_compile, take_apart
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.inspection import (
     InputSpec,
@@ -116,9 +116,9 @@ class PartitionedModel:
                 shape, the model has variables that are not trained by gradient or several outputs,
                 it cannot be cloned, or a metric is no mean over examples.
         """
-        start = None
+        start = compiled = None
         if isinstance(build_model, tf.keras.Model):
-            build_model, start = builder_of(build_model)
+            build_model, start, compiled = take_apart(build_model)
         # A model is built in plain Python, as in a user's own program.
         self._build_model = tf.autograph.experimental.do_not_convert(build_model)
         self.lookups = dict(lookups or {})
@@ -136,7 +136,7 @@ class PartitionedModel:
         self.input_spec, self._takes = found.input_spec, found.takes
         self.draws_noise = found.draws_noise
         self._example_weight = example_weight
-        self._take_loss_and_metrics(loss, metrics, found.compiled)
+        self._take_loss_and_metrics(loss, metrics, compiled or found.compiled)
         local, frozen_names = (
             (names,) if isinstance(names, str) else tuple(names)
             for names in (local_layers, frozen_layers)
@@ -279,7 +279,7 @@ class PartitionedModel:
             return tf.convert_to_tensor(value() if callable(value) else value)
 
         # Keras reads a variable by using it as a tensor, so a tensor can stand in its place.
-        with tf.variable_creator_scope(give_value):
+        with tf.variable_creator_scope(give_value), recorded_compile():
             model = self._build_model()
             if self.draws_noise:
                 if noise is None:

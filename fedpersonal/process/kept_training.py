@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.client.stacked import train_clients
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.optimizers.keras import as_tff_optimizer
 from fedpersonal.process.aggregation import weighted_aggregation
 from fedpersonal.process.local_values import as_kept, private_type
 from fedpersonal.process.round_sums import client_updates, sum_client_metrics, train_and_sum
@@ -161,7 +162,7 @@ def build_private_per_client_process(
         weights_type.trainable, tff.TensorType(np.float32)
     )
     finalizer = tff.learning.templates.build_apply_optimizer_finalizer(
-        server_optimizer, weights_type
+        as_tff_optimizer(server_optimizer), weights_type
     )
     member_type = tff.to_type(
         collections.OrderedDict(

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.optimizers.keras import as_tff_optimizer
 
 State = tff.learning.templates.LearningAlgorithmState
 
@@ -31,6 +32,7 @@ def build_initial_state(
         server_optimizer: A `tff.learning.optimizers.Optimizer`.
         seed: Seed of the global variables' initial values.
     """
+    server_optimizer = as_tff_optimizer(server_optimizer)
 
     @tff.tensorflow.computation
     def initial_state():
@@ -54,6 +56,7 @@ def build_server_update(
         state_type: Of the state.
         sums_type: Of `round_sums.sum_clients`.
     """
+    server_optimizer = as_tff_optimizer(server_optimizer)
 
     @tff.tensorflow.computation(state_type, sums_type)
     def server_update(state, sums):

@@ -21,6 +21,7 @@ from fedpersonal.data.batching import pad_batches
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.parts import is_in_part
 from fedpersonal.data.touched_rows import touched_rows
+from fedpersonal.model.checks import check_data
 from fedpersonal.model.partition import PartitionedModel
 
 # Batches that one client's dataset may have; padding reserves room for as many.
@@ -146,6 +147,7 @@ def pack_parts(
     touched_data: str,
 ) -> list[collections.OrderedDict]:
     """Packs several data sets of the same clients, whose touched rows are those of all parts."""
+    parts = [check_data(model, part) for part in parts]
     arrays = [
         _padded_arrays(model, part, client_indices, clients=clients, batch_size=batch_size)
         for part, batch_size in zip(parts, batch_sizes)
@@ -263,6 +265,7 @@ def client_datasets(
     batch_size: int,
 ) -> list[tf.data.Dataset]:
     """Returns a cohort for per-client execution: a dataset of batches for each client."""
+    dataset = check_data(model, dataset)
 
     def client(index: int) -> tf.data.Dataset:
         features, labels = dataset.client(index)

@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm, RidgePhase
+from fedpersonal.client.checks import check_phases
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import train_clients
@@ -22,6 +23,7 @@ from fedpersonal.errors import check_choice
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.probing import check_rows_are_independent
+from fedpersonal.optimizers.keras import as_tff_optimizer
 from fedpersonal.process.aggregation import weighted_aggregation
 from fedpersonal.process.round_sums import client_updates, sum_client_metrics, train_and_sum
 from fedpersonal.process.server import (
@@ -148,7 +150,9 @@ def build_per_client_process(
         tff.learning.templates.build_broadcast_process(weights_type),
         _client_work_process(model, algorithm, weights_type, seed),
         aggregation,
-        tff.learning.templates.build_apply_optimizer_finalizer(server_optimizer, weights_type),
+        tff.learning.templates.build_apply_optimizer_finalizer(
+            as_tff_optimizer(server_optimizer), weights_type
+        ),
     )
 
 
@@ -161,6 +165,7 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
         )
     if algorithm.local_variables != "none" and not model.local_variables:
         raise ValueError(f"{algorithm.name} needs local variables; the model has none.")
+    check_phases(model, algorithm.phases)
     if any(isinstance(phase, RidgePhase) for phase in algorithm.phases):
         check_linear(model)
     check_lookups(model)

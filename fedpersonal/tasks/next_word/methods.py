@@ -121,7 +121,7 @@ def build_personalization(method: Method, options: Any) -> tuple[Phase, ...]:
         method: The method.
         options: `NextWordOptions`.
     """
-    phases = build_algorithm(method, options).personalization if method.rebuilds else ()
+    phases = build_algorithm(method, options).phases[:1] if method.rebuilds else ()
     if method.fine_tunes is None:
         return phases
     # The OOV embedding alone is fine-tuned as FedRecon rebuilds it, for a fair comparison.

@@ -69,7 +69,7 @@ class RatingEvaluation:
 
         Args:
             model: The partitioned model.
-            algorithm: Its phases that move local variables alone personalise before prediction.
+            algorithm: Its `personalization` comes before prediction.
             data: The clients.
             batch_size: Examples a batch of the support set.
             seed: Seed of local variables' initial values.
@@ -78,7 +78,7 @@ class RatingEvaluation:
         self._build = functools.partial(
             build_evaluation,
             model,
-            algorithm.personalization,
+            algorithm.personalization(model),
             batch_size=batch_size,
             clients=_EVALUATED_TOGETHER,
             seed=seed,
