@@ -202,7 +202,7 @@ def test_an_experiments_pieces_fit_its_options(ratings):
     experiment = build_experiment(ratings, RUNS["fed_avg"])
     assert experiment.evaluated_model is experiment.model
     assert experiment.model.owned == {"user_embedding/embeddings", "user_bias/embeddings"}
-    assert experiment.evaluated_algorithm.personalization == ()
+    assert experiment.evaluated_algorithm.personalization(experiment.model) == ()
     cohorts = [experiment.training.cohort_fn(number) for number in (1, 1, 2)]
     items = [[member["features"]["item"].tolist() for member in cohort] for cohort in cohorts]
     assert items[0] == items[1] != items[2]
