@@ -220,6 +220,19 @@ class PartitionedModel:
         """Variable names of the lookup tables of which each row belongs to one client."""
         return frozenset(v.name for v in self.variables if v.first_name(self.owned_tables))
 
+    @property
+    def all_variables(self) -> tuple[VariableSpec, ...]:
+        """Every variable, the frozen ones too, in the order in which the model creates them."""
+        return self._created
+
+    def build(self) -> tf.keras.Model:
+        """Returns a new Keras model, whose variables are its own."""
+        return self._build_model()
+
+    def arrange(self, features: Mapping[str, tf.Tensor]) -> ModelInputs:
+        """Returns features by input name in the structure with which the model is called."""
+        return arrange_inputs(features, self.input_spec, self._takes)
+
     def initial_values(self, variables: Sequence[VariableSpec], seed: tf.Tensor) -> Values:
         """Draws initial values with the layers' own initializers; needs a graph.
 
@@ -286,8 +299,7 @@ class PartitionedModel:
                     batch = tf.shape(next(iter(features.values())))[0]
                     noise = fold(tf.zeros([], tf.uint64), tf.range(batch))
                 NoiseDraws(noise).give_to(model)
-            inputs = arrange_inputs(features, self.input_spec, self._takes)
-            output = _autographed_call()(model, inputs, training)
+            output = _autographed_call()(model, self.arrange(features), training)
         return output, list(model.losses)
 
     def example_losses(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
