@@ -105,14 +105,14 @@ def main() -> None:
             )
             experiment = build_experiment(data, base, options, frozen_folder=path / "frozen")
             run_folder = RunFolder.open(path / execution, {})
-            process, *_ = stack.enter_context(open_run(experiment.training, run_folder))
-            runs[execution] = experiment, process
-            states[execution] = process.initialize()
+            rounds, *_ = stack.enter_context(open_run(experiment.training, run_folder))
+            runs[execution] = experiment, rounds
+            states[execution] = rounds.initialize()
         for round_number in range(1, FLAGS.rounds + 2):
-            for execution, (experiment, process) in runs.items():
+            for execution, (experiment, rounds) in runs.items():
                 cohort = experiment.training.cohort_fn(round_number)
                 begin = time.perf_counter()
-                states[execution] = process.next(states[execution], cohort).state
+                states[execution] = rounds.next(states[execution], cohort).state
                 seconds[execution].append(time.perf_counter() - begin)
         packed, per_client = (
             states[execution].global_model_weights.trainable for execution in executions

@@ -25,12 +25,14 @@ def main() -> None:
 
     from benchmarks.rating_data import load, paper_training
     from fedpersonal import runtime
+    from fedpersonal.local_state.rounds import Rounds
 
     train, num_items, name = load(FLAGS.data_dir, 0)
     training = paper_training(train, num_items=num_items)
-    state = training.process.initialize()
+    rounds = Rounds(training.process)
+    state = rounds.initialize()
     for round_number in range(1, FLAGS.rounds + 1):
-        state = training.process.next(state, training.cohort_fn(round_number)).state
+        state = rounds.next(state, training.cohort_fn(round_number)).state
         if round_number == FIRST_LOOK:
             early = runtime.rss_mb()
     late = runtime.rss_mb()

@@ -36,10 +36,11 @@ def main() -> None:
     from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
 
     from benchmarks.rating_data import load
+    from fedpersonal.local_state.rounds import Rounds
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.models.matrix_factorization import matrix_factorization
     from fedpersonal.optimizers.named import build_server_optimizer
-    from fedpersonal.process.shards import client_datasets
+    from fedpersonal.process.datasets import client_datasets
     from fedpersonal.simulation.sampling import ClientSampler
     from fedpersonal.tasks.federated_training import build_training
 
@@ -98,7 +99,8 @@ def main() -> None:
         ),
     )
 
-    our_state, their_state = ours.process.initialize(), theirs.initialize()
+    our_rounds = Rounds(ours.process)
+    our_state, their_state = our_rounds.initialize(), theirs.initialize()
     start = our_state.global_model_weights.trainable["item_embedding/embeddings"]
     their_state = theirs.set_model_weights(
         their_state, tff.learning.models.ModelWeights(trainable=[start], non_trainable=[])
@@ -110,7 +112,7 @@ def main() -> None:
             model, train, sampler.sample(round_number), batch_size=BATCH_SIZE
         )
         begin = time.perf_counter()
-        our_state = ours.process.next(our_state, cohort).state
+        our_state = our_rounds.next(our_state, cohort).state
         middle = time.perf_counter()
         their_state = theirs.next(their_state, datasets).state
         end = time.perf_counter()

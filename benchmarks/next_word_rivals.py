@@ -11,17 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.next_word import next_word_examples
-from fedpersonal.data.parts import is_in_part
-from fedpersonal.data.text_files import read_text
-from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
-from fedpersonal.evaluation.evaluate import build_evaluation, split_support_query
-from fedpersonal.models.next_word_lstm import next_word_lstm
-from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.process.shards import client_datasets
-from fedpersonal.tasks.federated_training import build_training
 from fedpersonal.tasks.next_word.experiment import NextWordOptions
 from fedpersonal.tasks.next_word.methods import (
     LOCAL_LAYER,
@@ -30,6 +19,18 @@ from fedpersonal.tasks.next_word.methods import (
     build_model,
     build_personalization,
 )
+
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.next_word import next_word_examples
+from fedpersonal.data.parts import is_in_part
+from fedpersonal.data.text_files import read_text
+from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
+from fedpersonal.evaluation.evaluate import build_evaluation, split_support_query
+from fedpersonal.local_state.rounds import Rounds
+from fedpersonal.models.next_word_lstm import next_word_lstm
+from fedpersonal.optimizers.named import build_server_optimizer
+from fedpersonal.process.datasets import client_datasets
+from fedpersonal.tasks.federated_training import build_training
 
 _SPLIT = "skip"  # The one that TFF's own split function makes.
 
@@ -130,12 +131,12 @@ class Ours:
             packing="pooled",
             with_before=False,  # Nor does TFF's.
         )
-        self._process, self._cohort = training.process, training.cohort_fn(0)
-        self._state = self._process.initialize()
+        self._rounds, self._cohort = Rounds(training.process), training.cohort_fn(0)
+        self._state = self._rounds.initialize()
 
     def training(self) -> None:
         """Runs a round."""
-        self._state = self._process.next(self._state, self._cohort).state
+        self._state = self._rounds.next(self._state, self._cohort).state
 
     def evaluation(self) -> None:
         """Evaluates all clients."""

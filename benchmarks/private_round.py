@@ -46,11 +46,13 @@ def main() -> None:
 
     from fedpersonal.algorithms.furl import furl
     from fedpersonal.data.client_dataset import ClientDataset
-    from fedpersonal.local_state.rounds import PrivateCohort, PrivateProcess, StoreCheckpoints
+    from fedpersonal.local_state.rounds import Rounds
     from fedpersonal.local_state.store import LocalStateStore, SavedRun
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.process.kept_training import build_private_packed_process
-    from fedpersonal.process.shards import deal_clients, pack_clients
+    from fedpersonal.process.execution import Execution
+    from fedpersonal.process.process import build_process
+    from fedpersonal.process.shards import Cohort, make_cohort
+    from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 
     random = np.random.default_rng(FLAGS.seed)
     cohort_size = FLAGS.clients_per_round
@@ -68,12 +70,12 @@ def main() -> None:
 
     model = PartitionedModel(build_model, local_layers=[LAYER], lookups={LAYER: "user"})
     sgd = tff.learning.optimizers.build_sgdm(0.1)
-    process = build_private_packed_process(
+    execution = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=cohort_size)
+    process = build_process(
         model,
         furl(client_optimizer=sgd),
         server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
-        clients=cohort_size,
-        batch_size=BATCH_SIZE,
+        execution=execution,
         seed=FLAGS.seed,
     )
 
@@ -86,7 +88,7 @@ def main() -> None:
             rows = store.pack({variable.name: vectors})
             store.commit(dict(zip(names, rows)), SavedRun(0, b""))
 
-    def make_cohort(population: int) -> PrivateCohort:
+    def draw_cohort(population: int) -> Cohort:
         """Draws clients and their examples."""
         count = cohort_size * EXAMPLES
         clients = random.choice(population, cohort_size, replace=False)
@@ -99,9 +101,7 @@ def main() -> None:
             },
             labels=random.normal(size=count).astype(np.float32),
         )
-        (places,) = deal_clients(dataset.counts, clients=cohort_size)
-        member = pack_clients(model, dataset, places, clients=cohort_size, batch_size=BATCH_SIZE)
-        return PrivateCohort(dataset.client_ids, [member], [places])
+        return make_cohort(model, dataset, np.arange(cohort_size), execution=execution)
 
     @contextlib.contextmanager
     def timed(seconds: dict[str, list[float]], what: str):
@@ -119,10 +119,10 @@ def main() -> None:
                 store = LocalStateStore.open(path, model.local_variables)
             store.close()
         with contextlib.closing(LocalStateStore.open(path, model.local_variables)) as store:
-            with_store, saved_in = PrivateProcess(process, store), StoreCheckpoints(store)
+            with_store, saved_in = Rounds(process, store), StoreCheckpoints(store)
             state = with_store.initialize()
             for round_number in range(1, FLAGS.rounds + 2):
-                cohort = make_cohort(population)
+                cohort = draw_cohort(population)
                 with timed(seconds, "round"):
                     state = with_store.next(state, cohort).state
                 with timed(seconds, "commit"):

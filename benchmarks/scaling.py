@@ -30,16 +30,18 @@ def main() -> None:
 
     from benchmarks.rating_data import generate, paper_training
     from fedpersonal.data.ratings import to_client_dataset
+    from fedpersonal.local_state.rounds import Rounds
 
     def seconds_a_round(clients: int, items: int) -> float:
         train = to_client_dataset(generate(num_items=items, seed=FLAGS.seed))
         training = paper_training(train, num_items=items, clients_per_round=clients)
-        state = training.process.initialize()
+        rounds = Rounds(training.process)
+        state = rounds.initialize()
         seconds = []
         for round_number in range(FLAGS.rounds + 1):
             cohort = training.cohort_fn(round_number)
             begin = time.perf_counter()
-            state = training.process.next(state, cohort).state
+            state = rounds.next(state, cohort).state
             seconds.append(time.perf_counter() - begin)
         return statistics.median(seconds[1:])  # The first one compiles.
 

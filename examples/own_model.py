@@ -47,22 +47,22 @@ dataset = fp.clients_from_table(table, **columns)
 train, _, test = fp.split_clients(dataset.num_clients, seed=0)
 
 model = fp.PartitionedModel(build_model, local_layers=["own"])
-sgd, size = tff.learning.optimizers.build_sgdm, {"clients": 10, "batch_size": 5}
+sgd, execution = tff.learning.optimizers.build_sgdm, fp.Execution.for_cohorts(20, batch_size=5)
 rates = {"client_optimizer": sgd(0.2), "reconstruction_optimizer": sgd(0.2)}
 recon = fp.fed_recon(**rates, reconstruction_epochs=5)
-process = fp.build_packed_process(model, recon, server_optimizer=sgd(1.0), **size)
+process = fp.build_process(model, recon, execution=execution, server_optimizer=sgd(1.0))
 
 
 def held_out_loss(weights) -> float:
     """Builds the test clients' own layers from half of their batches and predicts the others."""
     halves = fp.split_support_query(dataset.subset(test), batch_size=5)
-    results = fp.evaluate_clients(model, recon.personalization, weights, *halves, **size)
+    results = fp.evaluate_clients(model, recon.personalization, weights, *halves, batch_size=5)
     return results.overall()["loss"]
 
 
 state = process.initialize()
 print(f"held-out loss before training: {held_out_loss(state.global_model_weights.trainable):.4f}")
 for _ in range(50):
-    cohort = fp.pack_cohort(model, dataset, random.permutation(train)[:20], **size)
-    state = process.next(state, cohort).state
+    cohort = fp.make_cohort(model, dataset, random.permutation(train)[:20], execution=execution)
+    state = process.next(state, cohort.examples).state
 print(f"held-out loss after training: {held_out_loss(state.global_model_weights.trainable):.4f}")

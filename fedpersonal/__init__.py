@@ -1,3 +1,3 @@
 """Partially local federated learning on TensorFlow Federated."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

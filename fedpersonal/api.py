@@ -16,51 +16,43 @@ from fedpersonal.data.splits import split_clients, split_examples
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import (
     ClientResults,
+    build_evaluation,
     evaluate_clients,
     split_support_query,
 )
-from fedpersonal.local_state.rounds import (
-    PrivateCohort,
-    PrivateProcess,
-    StoreCheckpoints,
-    read_kept,
-)
+from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.metrics import Metric
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import LocalVariableError, check_boundary
-from fedpersonal.process.kept_training import (
-    build_private_packed_process,
-    build_private_per_client_process,
-)
-from fedpersonal.process.shards import client_datasets, pack_cohort
-from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import Cohort, make_cohort
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 
 __all__ = [
     "Algorithm",
     "ClientDataset",
     "ClientResults",
     "ClientSampler",
+    "Cohort",
+    "Execution",
     "GradientPhase",
+    "LocalStateStore",
     "LocalVariableError",
     "Metric",
     "PartitionedModel",
-    "PrivateCohort",
-    "PrivateProcess",
-    "LocalStateStore",
     "RidgePhase",
+    "Rounds",
     "RunFolder",
     "StoreCheckpoints",
     "UserError",
-    "build_packed_process",
-    "build_per_client_process",
-    "build_private_packed_process",
-    "build_private_per_client_process",
+    "build_evaluation",
+    "build_process",
     "check_boundary",
-    "client_datasets",
     "clients_from_table",
     "evaluate_clients",
     "fed_avg",
@@ -69,7 +61,7 @@ __all__ = [
     "fed_rep",
     "furl",
     "lg_fed_avg",
-    "pack_cohort",
+    "make_cohort",
     "read_kept",
     "run_rounds",
     "split_clients",

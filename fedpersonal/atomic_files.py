@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import dataclasses
+import json
+import math
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import IO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
 
 TEMPORARY_SUFFIX = ".unfinished"
+# Permissions of files that hold local variables of clients: their owner alone reads them.
+OWNER_ONLY = 0o600
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
+def atomic_write(
+    path: str | os.PathLike, mode: str = "w", *, permissions: int = 0o666
+) -> Iterator[IO]:
     """Opens a file for writing that takes its name only when it is complete and on disk.
 
+    Its folder is made.
     A reader, and a process killed at any moment, sees the former file or the new one.
 
     Args:
         path: The file to write.
         mode: 'w' for UTF-8 text, 'wb' for bytes.
+        permissions: Those of the file, less what the process masks; `OWNER_ONLY` for what others
+            must not read.
 
     Yields:
         The open file.
     """
     path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     try:
-        with open(temporary, mode, **text) as file:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, permissions)
+        with open(descriptor, mode, **text) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -36,3 +49,47 @@ def atomic_write(path: str | os.PathLike, mode: str = "w") -> Iterator[IO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Writes a text and a last line end."""
+    with atomic_write(path) as file:
+        file.write(text + "\n")
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+    """Writes a JSON file of what `to_json` takes."""
+    with atomic_write(path) as file:
+        json.dump(to_json(value), file, indent=2, allow_nan=False)
+        file.write("\n")
+
+
+def write_csv(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes a CSV file of rows, of which the first names the columns."""
+    with atomic_write(path) as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def to_json(value: Any) -> Any:
+    """Returns a value as JSON can hold it.
+
+    NumPy numbers and arrays, tuples, sets, dataclasses and paths become numbers, lists, objects and
+    texts; infinities and NaN, for which JSON has no numbers, the texts that `float` reads.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(to_json, value))
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):
+        return to_json(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -10,7 +10,7 @@ from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.training import check_fit
+from fedpersonal.process.process import check_fit
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import os
 import pathlib
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,9 +10,7 @@ from typing import Any
 import tabulate
 
 from experiments.papers.child_process import run_in_child
-from fedpersonal.atomic_files import atomic_write
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import json_values
 from fedpersonal.simulation.run_config import settle
 
 
@@ -35,33 +30,6 @@ def as_github_table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> st
     return tabulate.tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
-def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes a JSON file, whole or not at all; its folder is made."""
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        json.dump(json_values.to_json(value), file, indent=2, allow_nan=False)
-        file.write("\n")
-
-
-def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes a text and a last line end, whole or not at all; its folder is made."""
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(text + "\n")
-
-
-def write_csv(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows, of which the first names the columns."""
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def check_config(
     folder: pathlib.Path, config: Mapping[str, Any], *, ignore: Collection[str] = ()
 ) -> None:
@@ -72,7 +40,7 @@ def check_config(
         config: The configuration.
         ignore: What may differ.
     """
-    settle(folder / "config.json", config, ignore)
+    settle(folder / "config.json", config, ignore=ignore)
 
 
 def run_missing(

@@ -44,7 +44,7 @@ def clients_from_table(
     table = table.sort_values(client_column, kind="stable")
     client_ids, counts = np.unique(table[client_column], return_counts=True)
     return ClientDataset(
-        client_ids=client_ids.astype(object),
+        client_ids=client_ids.astype(str).astype(object),
         offsets=np.append(0, np.cumsum(counts)),
         features={
             name: table[columns if isinstance(columns, str) else list(columns)].to_numpy()

@@ -30,8 +30,8 @@ from fedpersonal.errors import check_choice
 from fedpersonal.model.metrics import Metric, finalize
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.probing import check_rows_are_independent
-from fedpersonal.process.local_values import as_kept, private_of, private_type
-from fedpersonal.process.shards import as_examples, pack_parts, packed_type
+from fedpersonal.process.local_values import as_kept, local_of, local_type
+from fedpersonal.process.packing import as_examples, pack_parts, packed_type
 from fedpersonal.process.tracing import keras_computation
 
 PERCENTILES = (5, 25, 50, 75, 95)
@@ -157,7 +157,7 @@ def pack_evaluation(
             model,
             (support, query),
             chunk,
-            clients=clients,
+            clients_per_shard=clients,
             batch_sizes=(batch_size, width),
             touched_data=touched_data,
         )
@@ -217,11 +217,11 @@ class Evaluation:
         )
         member_fields = collections.OrderedDict(
             ids=(np.int32, [clients]),
-            support=packed_type(model, clients=clients, batch_size=batch_size),
-            query=packed_type(model, clients=clients, batch_size=query_batch_size),
+            support=packed_type(model, clients_per_shard=clients, batch_size=batch_size),
+            query=packed_type(model, clients_per_shard=clients, batch_size=query_batch_size),
         )
         if with_kept:
-            member_fields["private"] = private_type(model, clients=clients)
+            member_fields["local"] = local_type(model, clients_per_shard=clients)
         member_type = tff.to_type(member_fields)
         evaluate_stack = _evaluate_stacked
         if packing == "pooled":
@@ -238,7 +238,7 @@ class Evaluation:
                 query,
                 tf.constant([seed, -1]),
                 with_before=with_before,
-                kept=as_kept(member["private"]) if with_kept else None,
+                kept=as_kept(member["local"]) if with_kept else None,
             )
             output = collections.OrderedDict(
                 ids=member["ids"],
@@ -281,7 +281,7 @@ class Evaluation:
             known, values = kept
             members = [
                 collections.OrderedDict(
-                    member, private=private_of(member["ids"], known=known, values=values)
+                    member, local=local_of(member["ids"], known=known, values=values)
                 )
                 for member in members
             ]

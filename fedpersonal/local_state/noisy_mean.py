@@ -1,6 +1,6 @@
 """The noisy mean of what clients keep, for new clients to start from (FedPerC, section 3.2).
 
-It is the one thing made of private variables that crosses the boundary: each client's is clipped
+It is the one thing made of local variables that crosses the boundary: each client's is clipped
 before it leaves, noise is added to the sum, and the boundary's check is told of it.
 """
 

@@ -3,7 +3,7 @@
 In a deployment each client holds its own local variables; a simulation holds them all, here: one
 SQLite file with a row for each client that has ever taken part, and beside these rows the state of
 the run that they belong to. Both change in one transaction, so that a process killed at any moment
-leaves the private states of exactly the round whose global state is there.
+leaves the local states of exactly the round whose global state is there.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import VariableSpec
 
-_FORMAT = "fedpersonal private store 1"
-_TABLES = {"about", "private", "run"}
+_FORMAT = "fedpersonal local state store 1"
+_TABLES = {"about", "local_state", "run"}
 # What SQLite says, and what that means here.
 _MEANINGS = {
     "locked": "another process has it open; wait or end it",
@@ -31,8 +31,8 @@ _MEANINGS = {
     "this round was written",
     "unable to open": "it cannot be opened; its folder must exist and be writable",
     "readonly": "it cannot be written to; see to the permissions of the file and its folder",
-    "not a database": "it is no private store, or a damaged one; give another folder",
-    "malformed": "it is no private store, or a damaged one; give another folder",
+    "not a database": "it is no local state store, or a damaged one; give another folder",
+    "malformed": "it is no local state store, or a damaged one; give another folder",
 }
 # SQLite's own bound on the parameters of a query was 999 for long.
 _IDS_A_QUERY = 500
@@ -86,6 +86,9 @@ class LocalStateStore:
         path = os.fspath(path)
         described = json.dumps([[v.name, list(v.shape), v.dtype.name] for v in variables])
         with _explained(path):
+            # For the owner's eyes alone. Where that fails, SQLite says why.
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             # Transactions are begun and ended by hand.
             connection = sqlite3.connect(path, timeout=0, isolation_level=None)
         try:
@@ -106,7 +109,7 @@ class LocalStateStore:
     def num_clients(self) -> int:
         """How many clients have kept something."""
         with _explained(self.path):
-            return self._connection.execute("SELECT COUNT(*) FROM private").fetchone()[0]
+            return self._connection.execute("SELECT COUNT(*) FROM local_state").fetchone()[0]
 
     def read(self, client_ids: Sequence[str]) -> list[bytes | None]:
         """Returns each client's row, or None where a client has kept nothing."""
@@ -118,7 +121,7 @@ class LocalStateStore:
                 marks = ", ".join("?" * len(some))
                 rows.update(
                     self._connection.execute(
-                        f"SELECT client, value FROM private WHERE client IN ({marks})", some
+                        f"SELECT client, value FROM local_state WHERE client IN ({marks})", some
                     )
                 )
         return [rows.get(client) for client in ids]
@@ -150,7 +153,7 @@ class LocalStateStore:
             self._connection.execute("BEGIN")
             try:
                 self._connection.executemany(
-                    "INSERT INTO private (client, value) VALUES (?, ?) "
+                    "INSERT INTO local_state (client, value) VALUES (?, ?) "
                     "ON CONFLICT (client) DO UPDATE SET value = excluded.value",
                     changes.items(),
                 )
@@ -207,7 +210,7 @@ def _describe(connection: sqlite3.Connection, described: str) -> list[str]:
         connection.execute("CREATE TABLE about (place INTEGER PRIMARY KEY, text TEXT)")
         # Rows stand in the order of their arrival, which fills pages; the index is of names alone.
         connection.execute(
-            "CREATE TABLE private (client TEXT UNIQUE NOT NULL, value BLOB NOT NULL)"
+            "CREATE TABLE local_state (client TEXT UNIQUE NOT NULL, value BLOB NOT NULL)"
         )
         connection.execute("CREATE TABLE run (round_number INTEGER NOT NULL, state BLOB NOT NULL)")
         connection.executemany("INSERT INTO about (text) VALUES (?)", [(_FORMAT,), (described,)])
@@ -218,14 +221,14 @@ def _describe(connection: sqlite3.Connection, described: str) -> list[str]:
 
 def _check_same(path: str, found: Sequence[str], described: str) -> None:
     if not found or found[0] != _FORMAT:
-        raise UserError(f"{path} is no private store of this version; give another folder.")
+        raise UserError(f"{path} is no local state store of this version; give another folder.")
     if found[1] != described:
         ours, theirs = (
             ", ".join(f"{name} {shape} {dtype}" for name, shape, dtype in json.loads(text))
             for text in (described, found[1])
         )
         raise UserError(
-            f"{path} holds the private variables of another model: {theirs}; this model's are "
+            f"{path} holds the local variables of another model: {theirs}; this model's are "
             f"{ours}. Give another folder."
         )
 
@@ -238,4 +241,4 @@ def _explained(path: str) -> Iterator[None]:
     # A name may hold half a surrogate pair, which no file can.
     except (sqlite3.Error, UnicodeEncodeError) as error:
         known = (meaning for said, meaning in _MEANINGS.items() if said in str(error))
-        raise UserError(f"private store {path}: {next(known, error)}.") from error
+        raise UserError(f"local state store {path}: {next(known, error)}.") from error

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import collections
-from typing import Any
+from typing import Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm
+from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
+
+Aggregator = Union[
+    tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory
+]
 
 
 class OwnedTablesFactory(tff.aggregators.WeightedAggregationFactory):
@@ -67,7 +72,7 @@ class OwnedTablesFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 def weighted_aggregation(
-    model: PartitionedModel, algorithm: Algorithm, aggregator: Any | None
+    model: PartitionedModel, algorithm: Algorithm, aggregator: Aggregator | None
 ) -> tff.aggregators.WeightedAggregationFactory:
     """Returns what aggregates clients' updates by their weights.
 
@@ -77,13 +82,13 @@ def weighted_aggregation(
         aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
 
     Raises:
-        ValueError: If an unweighted aggregator meets an algorithm that weights clients.
+        UserError: If an unweighted aggregator meets an algorithm that weights clients.
     """
     if aggregator is None:
         aggregator = tff.aggregators.MeanFactory()
     if isinstance(aggregator, tff.aggregators.UnweightedAggregationFactory):
         if algorithm.weighting != "uniform":
-            raise ValueError(
+            raise UserError(
                 f"aggregator {type(aggregator).__name__} ignores weights; the algorithm must then "
                 f"have weighting='uniform', not {algorithm.weighting!r}."
             )

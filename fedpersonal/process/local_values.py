@@ -7,44 +7,40 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.client.values import Kept
-from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.partition import PartitionedModel, Values
 
 
-def private_type(model: PartitionedModel, *, clients: int) -> tff.StructWithPythonType:
-    """Returns the TFF type of what the clients of a member have kept.
+def local_type(model: PartitionedModel, *, clients_per_shard: int) -> tff.StructWithPythonType:
+    """Returns the TFF type of the local state of a shard's clients.
 
     Its fields: `places`, int32 (C,), which client of the cohort each is, -1 for none; `known`, bool
     (C,), whether it has kept anything; `values`, local variable's name to (C, ...).
 
     Args:
         model: The partitioned model.
-        clients: Clients a member, C.
+        clients_per_shard: C.
     """
     values = collections.OrderedDict(
-        (v.name, tff.TensorType(v.dtype.as_numpy_dtype, [clients, *v.shape]))
+        (v.name, tff.TensorType(v.dtype.as_numpy_dtype, [clients_per_shard, *v.shape]))
         for v in model.local_variables
     )
     return tff.to_type(
         collections.OrderedDict(
-            places=tff.TensorType(np.int32, [clients]),
-            known=tff.TensorType(np.bool_, [clients]),
+            places=tff.TensorType(np.int32, [clients_per_shard]),
+            known=tff.TensorType(np.bool_, [clients_per_shard]),
             values=values,
         )
     )
 
 
-def as_kept(private: Mapping[str, Any]) -> Kept:
-    """Turns a value of `private_type` into `Kept`, inside a TFF computation."""
-    return Kept(private["known"], dict(private["values"]))
-
-
-def private_of(
+def local_of(
     places: np.ndarray, *, known: np.ndarray, values: Mapping[str, np.ndarray]
 ) -> collections.OrderedDict:
-    """Chooses what the clients of a member have kept, of what all of a cohort have.
+    """Chooses the local state of a shard's clients out of that of a whole cohort.
 
     Args:
         places: int32 (C,), which client of the cohort each is, -1 for none.
@@ -52,7 +48,7 @@ def private_of(
         values: Local variable's name to (cohort, ...).
 
     Returns:
-        A value of `private_type`.
+        A value of `local_type`.
     """
     places = np.asarray(places, np.int32)
     is_client = places >= 0
@@ -62,3 +58,26 @@ def private_of(
         known=known[at] & is_client,
         values=collections.OrderedDict((name, column[at]) for name, column in values.items()),
     )
+
+
+def as_kept(local: Mapping[str, Any]) -> Kept:
+    """Turns a value of `local_type` into `Kept`, inside a TFF computation."""
+    return Kept(local["known"], dict(local["values"]))
+
+
+def kept_now(
+    model: PartitionedModel, local: Mapping[str, Any], local_values: Values
+) -> collections.OrderedDict:
+    """Returns the value of `local_type` after a round, inside a TFF computation.
+
+    Args:
+        model: The partitioned model.
+        local: What came in.
+        local_values: Local variable's name to (C, ...) after the round.
+    """
+    values = collections.OrderedDict(
+        (v.name, tf.ensure_shape(local_values[v.name], local["values"][v.name].shape))
+        for v in model.local_variables
+    )
+    known = tf.ones_like(local["known"])
+    return collections.OrderedDict(places=local["places"], known=known, values=values)

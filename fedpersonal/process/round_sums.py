@@ -70,7 +70,7 @@ def _first_if_finite(condition: tf.Tensor, first: Callable[[], Any], second: Cal
 
 
 def sum_client_metrics(output: ClientOutput) -> collections.OrderedDict:
-    """Sums a stack of clients' metrics and counts."""
+    """Sums a shard's metrics and counts, over its clients."""
     sums = {k: tf.reduce_sum(v, 0) for k, v in output.metric_sums.items()}
     sums["num_examples"] = tf.reduce_sum(output.num_examples)
     sums["num_dropped_updates"] = tf.reduce_sum(output.dropped)
@@ -83,7 +83,7 @@ def sum_clients(
     rows: Mapping[str, tf.Tensor],
     output: ClientOutput,
 ) -> collections.OrderedDict:
-    """Sums a stack of clients: weighted updates as whole variables, weights and metrics.
+    """Sums over a shard's clients: weighted updates as whole variables, weights and metrics.
 
     Args:
         model: The partitioned model.
@@ -110,7 +110,7 @@ def sum_clients(
 def client_updates(
     model: PartitionedModel, start: Values, rows: Mapping[str, tf.Tensor], output: ClientOutput
 ) -> collections.OrderedDict:
-    """Returns the update of the one client of a stack, of tables as whole ones.
+    """Returns the update of a shard's one client, of tables as whole ones.
 
     Args:
         model: The partitioned model.

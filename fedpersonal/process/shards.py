@@ -1,312 +1,156 @@
-"""How clients' examples reach the client work: one client a CLIENTS member, or a packed cohort.
-
-One a member is the reference: a `tf.data.Dataset` of batches, turned into `Examples` where it is
-used. A packed cohort is a few members that each stack many clients, as padded arrays.
-"""
+"""A cohort, divided into shards: the clients of one TFF CLIENTS member each."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
-import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal.algorithm import Algorithm
 from fedpersonal.client.values import Examples
-from fedpersonal.data.batching import pad_batches
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.parts import is_in_part
-from fedpersonal.data.touched_rows import touched_rows
+from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
-
-# Batches that one client's dataset may have; padding reserves room for as many.
-_MAX_BATCHES = 1 << 17
-
-
-def default_num_members() -> int:
-    """Members that a packed cohort is divided into: one a processor."""
-    return os.cpu_count() or 1
+from fedpersonal.process.datasets import client_datasets, dataset_type, examples_from_dataset
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.local_values import local_of, local_type
+from fedpersonal.process.packing import as_examples, pack_clients, packed_type
 
 
-def packed_type(
-    model: PartitionedModel, *, clients: int, batch_size: int
-) -> tff.StructWithPythonType:
-    """Returns the TFF type of `Examples` of a member, for any number of batches and rows.
+class Shard(NamedTuple):
+    """The clients of one TFF CLIENTS member.
 
-    Args:
-        model: The partitioned model.
-        clients: Clients a member, C; fixed, because TensorFlow is much faster with known shapes.
-        batch_size: Examples a batch, B.
+    Attributes:
+        places: int32 (C,): which client of the cohort each is, -1 for none.
+        examples: Theirs: a `tf.data.Dataset` of one client's batches, or padded arrays.
     """
-    tables = model.global_tables
-    shape = [clients, None, batch_size]
 
-    def batched(spec: tf.TensorSpec) -> tff.TensorType:
-        return tff.TensorType(spec.dtype.as_numpy_dtype, [*shape, *spec.shape[1:]])
-
-    positions = {
-        name: tff.TensorType(np.int32, [*shape, *model.input_spec[feature].shape[1:]])
-        for name, feature in tables.items()
-    }
-    return tff.to_type(
-        collections.OrderedDict(
-            features=_ordered({k: batched(s) for k, s in model.input_spec.items()}),
-            labels=batched(model.label_spec),
-            mask=tff.TensorType(np.float32, shape),
-            rows=_ordered({name: tff.TensorType(np.int32, [clients, None]) for name in tables}),
-            positions=_ordered(positions),
-        )
-    )
+    places: np.ndarray
+    examples: Any
 
 
-def pack_cohort(
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cohort:
+    """The clients of a round; made by `make_cohort`.
+
+    Attributes:
+        client_ids: The clients' names.
+        shards: The shards, which hold each client once.
+
+    Raises:
+        UserError: If a client is named twice, or by anything but a str.
+        ValueError: If the shards do not hold each client once.
+    """
+
+    client_ids: Sequence[str]
+    shards: Sequence[Shard]
+
+    def __post_init__(self):
+        counts = collections.Counter(self.client_ids)
+        for client, count in counts.items():
+            # Where clients' local state is stored, a number would be found no more.
+            if not isinstance(client, str):
+                raise UserError(f"client {client!r} must be named by a str, not {type(client)}.")
+            if count > 1:
+                raise UserError(f"the cohort names client {client!r} {count} times, not once.")
+        places = [place for shard in self.shards for place in shard.places if place >= 0]
+        if sorted(places) != list(range(len(counts))):
+            raise ValueError(f"shards must hold each of {len(counts)} clients once, not {places}.")
+
+    @property
+    def examples(self) -> list[Any]:
+        """What a process of rebuilt local variables takes for the cohort."""
+        return [shard.examples for shard in self.shards]
+
+    def with_local_state(
+        self, known: np.ndarray, values: Mapping[str, np.ndarray]
+    ) -> list[collections.OrderedDict]:
+        """Returns what a process of kept local variables takes for the cohort.
+
+        Args:
+            known: bool (cohort,), which clients have kept anything.
+            values: Local variable's name to (cohort, ...).
+        """
+        return [
+            collections.OrderedDict(
+                examples=shard.examples, local=local_of(shard.places, known=known, values=values)
+            )
+            for shard in self.shards
+        ]
+
+
+def make_cohort(
     model: PartitionedModel,
     dataset: ClientDataset,
-    client_indices: Sequence[int],
+    client_indices: Sequence[int] | np.ndarray,
     *,
-    clients: int,
-    batch_size: int,
+    execution: Execution,
     touched_data: str = "all",
-) -> list[collections.OrderedDict]:
-    """Divides a cohort into members of many clients each, of about equal work.
+) -> Cohort:
+    """Divides clients into shards of about equal work.
 
     Args:
         model: The partitioned model; `dataset` has its inputs among its features.
         dataset: All clients' examples.
-        client_indices: The cohort, as indices into `dataset`.
-        clients: Clients a member; the last ones are filled up with clients without examples.
-        batch_size: Examples a batch.
-        touched_data: Part of the data whose lookups need rows of their own:
-            `Algorithm.touched_data` for training, `none` where no table moves.
+        client_indices: The clients, as indices into `dataset`.
+        execution: As of the process that is to take the cohort.
+        touched_data: `Algorithm.touched_data`, which spares packed shards some rows of lookup
+            tables; `all` suits every algorithm.
 
-    Returns:
-        For each member a structure of arrays of `packed_type`.
+    Raises:
+        UserError: If a client is named twice, or by anything but a str.
     """
-    client_indices = np.asarray(client_indices)
-    return [
-        pack_clients(
+    indices = np.asarray(client_indices, np.int64)
+    if not execution.is_packed:
+        datasets = client_datasets(model, dataset, indices, batch_size=execution.batch_size)
+        shards = [Shard(np.array([place], np.int32), own) for place, own in enumerate(datasets)]
+        return Cohort(dataset.client_ids[indices], shards)
+    room, shards = execution.clients_per_shard, []
+    for places in _deal(dataset.counts[indices], room):
+        examples = pack_clients(
             model,
             dataset,
-            client_indices[places],
-            clients=clients,
-            batch_size=batch_size,
+            indices[places],
+            clients_per_shard=room,
+            batch_size=execution.batch_size,
             touched_data=touched_data,
         )
-        for places in deal_clients(dataset.counts[client_indices], clients=clients)
-    ]
+        padded = np.pad(places, (0, room - len(places)), constant_values=-1)
+        shards.append(Shard(padded.astype(np.int32), examples))
+    return Cohort(dataset.client_ids[indices], shards)
 
 
-def deal_clients(counts: np.ndarray, *, clients: int) -> list[np.ndarray]:
-    """Deals a cohort out by size, so that the members take about equally long.
-
-    Args:
-        counts: (cohort,) examples of each client.
-        clients: The most clients a member.
-
-    Returns:
-        For each member the places of its clients in the cohort.
-    """
+def _deal(counts: np.ndarray, clients_per_shard: int) -> list[np.ndarray]:
+    """Deals clients with so many examples out to shards, by size; returns their places."""
     by_size = np.argsort(-counts, kind="stable")
-    num_members = max(1, math.ceil(len(by_size) / clients))
-    return [by_size[member::num_members] for member in range(num_members)]
+    num_shards = max(1, math.ceil(len(by_size) / clients_per_shard))
+    return [by_size[shard::num_shards] for shard in range(num_shards)]
 
 
-def pack_clients(
-    model: PartitionedModel,
-    dataset: ClientDataset,
-    client_indices: Sequence[int],
-    *,
-    clients: int,
-    batch_size: int,
-    touched_data: str = "all",
-) -> collections.OrderedDict:
-    """Returns the padded arrays, of `packed_type`, of at most `clients` clients."""
-    (packed,) = pack_parts(
-        model,
-        (dataset,),
-        client_indices,
-        clients=clients,
-        batch_sizes=(batch_size,),
-        touched_data=touched_data,
-    )
-    return packed
+def shard_type(model: PartitionedModel, algorithm: Algorithm, execution: Execution) -> tff.Type:
+    """Returns the TFF type of a shard.
 
-
-def pack_parts(
-    model: PartitionedModel,
-    parts: Sequence[ClientDataset],
-    client_indices: Sequence[int],
-    *,
-    clients: int,
-    batch_sizes: Sequence[int],
-    touched_data: str,
-) -> list[collections.OrderedDict]:
-    """Packs several data sets of the same clients, whose touched rows are those of all parts."""
-    arrays = [
-        _padded_arrays(model, part, client_indices, clients=clients, batch_size=batch_size)
-        for part, batch_size in zip(parts, batch_sizes)
-    ]
-    touched = {
-        feature: _touched(
-            [features[feature] for features, _, _ in arrays],
-            [_part_mask(mask, touched_data) for _, _, mask in arrays],
-        )
-        for feature in set(model.global_tables.values())
-    }
-    tables = model.global_tables.items()
-    return [
-        collections.OrderedDict(
-            features=_ordered(features),
-            labels=labels,
-            mask=mask,
-            rows=_ordered({name: touched[feature][0] for name, feature in tables}),
-            positions=_ordered({name: touched[feature][1][part] for name, feature in tables}),
-        )
-        for part, (features, labels, mask) in enumerate(arrays)
-    ]
-
-
-def _padded_arrays(
-    model: PartitionedModel,
-    dataset: ClientDataset,
-    client_indices: Sequence[int],
-    *,
-    clients: int,
-    batch_size: int,
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Returns features, labels and mask of `clients` clients, each (C, N, B, ...)."""
-    batches = pad_batches(dataset, client_indices, batch_size=batch_size)
-    mask = _fill_up(batches.mask, clients)
-    # What a model makes of zeros may be no number: padding repeats the batch's first example.
-    slots = np.where(mask > 0, np.arange(batch_size), 0)
-    features = {}
-    for name, spec in model.input_spec.items():
-        column = batches.features[name].astype(spec.dtype.as_numpy_dtype, copy=False)
-        column = _fill_up(column, clients)
-        index = slots.reshape(slots.shape + (1,) * (column.ndim - 3))
-        features[name] = np.take_along_axis(column, index, axis=2)
-    labels = batches.labels.astype(model.label_spec.dtype.as_numpy_dtype, copy=False)
-    return features, _fill_up(labels, clients), mask
-
-
-def _part_mask(mask: np.ndarray, part: str) -> np.ndarray:
-    """Returns a mask (C, N, B) without the batches that are not in a part, or in `none`."""
-    if part == "none":
-        return np.zeros_like(mask)
-    num_batches = mask.any(-1).sum(-1)[:, np.newaxis]
-    chosen = is_in_part(part, np.arange(mask.shape[1])[np.newaxis], num_batches)
-    return mask * chosen[..., np.newaxis]
-
-
-def _fill_up(array: np.ndarray, clients: int) -> np.ndarray:
-    """Appends zeros to the first axis up to a length of `clients`."""
-    missing = clients - array.shape[0]
-    return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
-
-
-def _touched(
-    ids: Sequence[np.ndarray], masks: Sequence[np.ndarray]
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """`touched_rows` of several parts, with ids of shape (C, N, B, ...): several an example."""
-    flat_ids, flat_masks = [], []
-    for part, mask in zip(ids, masks):
-        mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (part.ndim - 3)), part.shape)
-        flat_ids.append(part.reshape(part.shape[0], 1, -1))
-        flat_masks.append(mask.reshape(part.shape[0], 1, -1))
-    rows, positions = touched_rows(np.concatenate(flat_ids, 2), np.concatenate(flat_masks, 2))
-    ends = np.cumsum([part.shape[2] for part in flat_ids])[:-1]
-    parts = np.split(positions[:, 0], ends, axis=1)
-    return rows, [p.reshape(part.shape) for p, part in zip(parts, ids)]
-
-
-def as_examples(model: PartitionedModel, member: Mapping[str, Any]) -> Examples:
-    """Turns a value of `packed_type` into `Examples`, inside a TFF computation."""
-    features = dict(member["features"])
-    return Examples(
-        features=features,
-        labels=member["labels"],
-        mask=member["mask"],
-        rows=dict(member["rows"]),
-        positions={**dict(member["positions"]), **_local_positions(model, features)},
-    )
-
-
-def _local_positions(model: PartitionedModel, features: Mapping[str, tf.Tensor]) -> dict:
-    """Of a local table a client has all rows, so ids stand where they say."""
-    return {
-        name: tf.cast(features[feature], tf.int32)
-        for name, feature in model.tables.items()
-        if name not in model.global_tables
-    }
-
-
-def dataset_type(model: PartitionedModel) -> tff.SequenceType:
-    """Returns the TFF type of one client's batches: `OrderedDict(x=features, y=labels)` each."""
-    element = collections.OrderedDict(
-        x=_ordered(
-            {k: (s.dtype.as_numpy_dtype, list(s.shape)) for k, s in model.input_spec.items()}
-        ),
-        y=(model.label_spec.dtype.as_numpy_dtype, list(model.label_spec.shape)),
-    )
-    return tff.SequenceType(tff.to_type(element))
-
-
-def client_datasets(
-    model: PartitionedModel,
-    dataset: ClientDataset,
-    client_indices: Sequence[int],
-    *,
-    batch_size: int,
-) -> list[tf.data.Dataset]:
-    """Returns a cohort for per-client execution: a dataset of batches for each client."""
-
-    def client(index: int) -> tf.data.Dataset:
-        features, labels = dataset.client(index)
-        columns = collections.OrderedDict(
-            x=_ordered({k: tf.cast(features[k], s.dtype) for k, s in model.input_spec.items()}),
-            y=tf.cast(labels, model.label_spec.dtype),
-        )
-        return tf.data.Dataset.from_tensor_slices(columns).batch(batch_size)
-
-    return [client(int(index)) for index in client_indices]
-
-
-def examples_from_dataset(model: PartitionedModel, dataset: tf.data.Dataset) -> Examples:
-    """Turns one client's batches into `Examples` of a stack of one, inside a TFF computation.
-
-    Args:
-        model: The partitioned model.
-        dataset: Batches of `dataset_type`, of any sizes.
+    It is that of its examples; where local variables are kept, `OrderedDict(examples, local)` with
+    a value of `local_values.local_type`.
     """
-
-    def with_mask(batch):
-        return batch, tf.ones(tf.shape(batch["y"])[:1])
-
-    def nothing(spec):
-        return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
-
-    # An empty batch at the end stands for a client without any; padding makes all batches alike.
-    empty = tf.data.Dataset.from_tensors(tf.nest.map_structure(nothing, dataset.element_spec))
-    batches, mask = (
-        dataset.concatenate(empty).map(with_mask).padded_batch(_MAX_BATCHES).get_single_element()
-    )
-    # What a model makes of zeros may be no number: padding repeats the batch's first example.
-    slots = tf.where(mask > 0, tf.range(tf.shape(mask)[1]), 0)
-    features = {k: tf.gather(v, slots, batch_dims=1)[tf.newaxis] for k, v in batches["x"].items()}
-    mask = mask[tf.newaxis]
-    rows, positions = {}, _local_positions(model, features)
-    for name, feature in model.global_tables.items():
-        ids = features[feature]
-        unique, index = tf.unique(tf.reshape(ids, [-1]))
-        rows[name] = tf.cast(unique, tf.int32)[tf.newaxis]
-        positions[name] = tf.reshape(index, tf.shape(ids))
-    examples = Examples(features, batches["y"][tf.newaxis], mask, rows, positions)
-    return tf.nest.map_structure(lambda t: tf.ensure_shape(t, [1, *t.shape[1:]]), examples)
+    room = execution.clients_per_shard
+    if execution.is_packed:
+        examples = packed_type(model, clients_per_shard=room, batch_size=execution.batch_size)
+    else:
+        examples = dataset_type(model)
+    if not algorithm.keeps:
+        return examples
+    local = local_type(model, clients_per_shard=room)
+    return tff.to_type(collections.OrderedDict(examples=examples, local=local))
 
 
-def _ordered(mapping: Mapping[str, Any]) -> collections.OrderedDict:
-    return collections.OrderedDict(sorted(mapping.items()))
+def examples_of(model: PartitionedModel, execution: Execution, examples: Any) -> Examples:
+    """Turns a shard's examples into `Examples`, inside a TFF computation."""
+    if execution.is_packed:
+        return as_examples(model, examples)
+    return examples_from_dataset(model, examples)

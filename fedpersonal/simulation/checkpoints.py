@@ -23,6 +23,8 @@ from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import state_codec
 
+# So many stay when another is saved: one may be damaged.
+_KEPT = 2
 _DESCRIPTION = "description"
 _NAME = re.compile(r"round_(\d+)\.npz")
 DAMAGE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
@@ -39,17 +41,9 @@ class Checkpoint:
 class Checkpoints:
     """A folder with the newest checkpoints of a run."""
 
-    def __init__(self, folder: str | os.PathLike, *, keep: int = 2):
-        """Makes the folder if needed, and clears it of what a killed process has left.
-
-        Args:
-            folder: Where the checkpoints are.
-            keep: How many of the newest stay when another is saved.
-        """
-        if keep < 1:
-            raise UserError(f"keep is {keep}; at least one checkpoint must stay.")
+    def __init__(self, folder: str | os.PathLike):
+        """Makes the folder if needed, and clears it of what a killed process has left."""
         self._folder = pathlib.Path(folder)
-        self._keep = keep
         self._folder.mkdir(parents=True, exist_ok=True)
         for unfinished in self._folder.glob(f"*{atomic_files.TEMPORARY_SUFFIX}"):
             unfinished.unlink()
@@ -63,7 +57,7 @@ class Checkpoints:
             state: What `state_codec.encode` takes.
         """
         path = self._folder / f"round_{round_number:06d}.npz"
-        with atomic_files.atomic_write(path, "wb") as file:
+        with atomic_files.atomic_write(path, "wb", permissions=atomic_files.OWNER_ONLY) as file:
             write_state(file, state)
         self._remove_old()
 
@@ -76,30 +70,24 @@ class Checkpoints:
         Raises:
             UserError: There are checkpoints, but all are damaged.
         """
-        paths = self._paths()
-        for path in reversed(paths):
+        saved = self._saved()
+        for round_number, path in reversed(saved):
             try:
-                return Checkpoint(_round_of(path), read_state(path, like=like))
+                return Checkpoint(round_number, read_state(path, like=like))
             except DAMAGE as error:
                 logging.warning("Checkpoint %s is damaged (%s).", path, error)
-        if paths:
+        if saved:
             raise UserError(f"No checkpoint in {self._folder} can be read; start a new folder.")
         return None
 
     def _remove_old(self) -> None:
-        for old in self._paths()[: -self._keep]:
-            old.unlink()
+        for _, path in self._saved()[:-_KEPT]:
+            path.unlink()
 
-    def _paths(self) -> list[pathlib.Path]:
-        """Returns the files of finished checkpoints, oldest first."""
-        return sorted(
-            (path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)),
-            key=_round_of,
-        )
-
-
-def _round_of(path: pathlib.Path) -> int:
-    return int(_NAME.fullmatch(path.name).group(1))
+    def _saved(self) -> list[tuple[int, pathlib.Path]]:
+        """Returns the round and the file of each finished checkpoint, oldest first."""
+        matches = ((_NAME.fullmatch(path.name), path) for path in self._folder.iterdir())
+        return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def write_state(file: IO[bytes], state: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from fedpersonal.errors import UserError
 
 
-def flatten(metrics: Any, *, prefix: str) -> dict[str, Any]:
+def flatten(metrics: Mapping[str, Any], *, prefix: str) -> dict[str, Any]:
     """Returns the numbers of a nested mapping, named by their path: 'train/accuracy'.
 
     Args:
@@ -23,30 +23,19 @@ def flatten(metrics: Any, *, prefix: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
         path = f"{prefix}/{name}"
+        shape = getattr(value, "shape", ())
         if isinstance(value, Mapping):
             flat.update(flatten(value, prefix=path))
-        elif isinstance(value, (list, tuple)) and not value:
-            continue
-        elif getattr(value, "shape", ()) == () and hasattr(value, "__float__"):
+        elif shape == () and hasattr(value, "__float__"):
             flat[path] = value.numpy() if hasattr(value, "numpy") else value
-        else:
-            shape = f" of shape {value.shape}" if hasattr(value, "shape") else ""
-            raise TypeError(
-                f"The metric {path} is a {type(value).__name__}{shape}; a number is needed."
-            )
+        elif not isinstance(value, (list, tuple)) or value:
+            kind = type(value).__name__ + (f" of shape {shape}" if shape else "")
+            raise TypeError(f"The metric {path} is a {kind}; a number is needed.")
     return flat
 
 
 def check_finite_loss(metrics: Mapping[str, float], round_number: int) -> None:
-    """Stops a training that has diverged.
-
-    Args:
-        metrics: Flat metrics; those with 'loss' in the last part of their name are looked at.
-        round_number: The round they belong to.
-
-    Raises:
-        UserError: One is infinite or not a number.
-    """
+    """Raises a UserError if a loss, by the last part of its name, is infinite or not a number."""
     for name, value in metrics.items():
         if "loss" in name.rpartition("/")[2] and not math.isfinite(value):
             raise UserError(

@@ -11,19 +11,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.pictures import tidy_axes, write_picture
+from fedpersonal.simulation.pictures import COLORS, tidy_axes, write_picture, write_title
 
-_PANEL_INCHES = (4.6, 3.3)
 _PANELS_A_ROW = 3
 _SOURCES = {"train": "training", "eval": "evaluation"}
-_COLORS = ("#2f6db3", "#d1602b", "#3a8f5c", "#8a5bb5", "#b3862f", "#5a6673")
 _GRAY = "#555555"
 # So many points are marked; a training curve of more is drawn as its moving average.
 _FEW_ROUNDS = 30
 _WINDOWS_A_RUN = 25
-# The first rounds, as a share of a run, and how many times wider than the rest they may spread.
-_START = 0.2
-_MUCH = 3
+# The first rounds, as a share of a run; more than how many times the spread of the rest makes them
+# leave the panel; and the margin that the rest then has. The last that applies counts; the first is
+# for long runs.
+_STARTS = ((0.05, 0, 0.05), (0.2, 3, 0.15))
 
 
 def plot_learning_curve(
@@ -48,26 +47,25 @@ def plot_learning_curve(
         raise UserError(f"{metrics_csv} has no metrics to draw.")
     rows = math.ceil(len(panels) / _PANELS_A_ROW)
     columns = math.ceil(len(panels) / rows)
-    width, height = _PANEL_INCHES
-    figure = Figure(figsize=(width * columns, height * rows + 0.4), layout="constrained")
+    figure = Figure(figsize=(4.6 * columns, 3.3 * rows + 0.4), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for ax, (metric, names) in zip(axes, panels.items()):
         _draw_panel(ax, metric, table[names])
     for ax in axes[len(panels) :]:
         ax.set_axis_off()
     if title:
-        figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
+        write_title(figure, title)
     write_picture(figure, picture)
 
 
 def _panels(table: pd.DataFrame) -> dict[str, list[str]]:
     """Returns the columns of each panel, those of evaluated metrics first."""
     panels: dict[str, list[str]] = {}
-    names = [name for name in table.columns if name.partition("/")[0] in _SOURCES]
-    for name in sorted(names, key=lambda name: not name.startswith("eval/")):
-        metric = name.rpartition("/")[2]
-        if not metric.startswith("num_") and table[name].notna().any():
-            panels.setdefault(metric, []).append(name)
+    for source in ("eval", "train"):
+        for name in table.columns[table.notna().any()]:
+            metric = name.rpartition("/")[2]
+            if name.startswith(f"{source}/") and not metric.startswith("num_"):
+                panels.setdefault(metric, []).append(name)
     return {
         metric: sorted(names, key=lambda name: not name.startswith("train/"))
         for metric, names in panels.items()
@@ -75,16 +73,11 @@ def _panels(table: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
-    for color, name in zip(_COLORS * len(table.columns), table.columns):
-        curve = table[name].dropna()
-        if name.startswith("train/"):
-            _draw_training(ax, curve, color)
-        else:
-            _draw_curve(ax, curve, color, _label(name))
+    for color, name in zip(COLORS * len(table.columns), table.columns):
+        _draw_curve(ax, table[name].dropna(), color)
     ax.set_xlabel("round")
     ax.set_ylabel(metric.replace("_", " "))
     ax.set_xlim(0, table.index.max() * 1.02)
-    _leave_out_the_start(ax, table)
     _look_past_the_start(ax, table)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     tidy_axes(ax)
@@ -94,35 +87,21 @@ def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
 
 def _look_past_the_start(ax: Axes, table: pd.DataFrame) -> None:
     """Lets the first rounds leave the panel where they would flatten all that follows."""
-    later = table[table.index > _START * table.index.max()]
-    low, high = later.min().min(), later.max().max()
-    whole = table.max().max() - table.min().min()
-    if high > low and whole > _MUCH * (high - low):
-        margin = (high - low) * 0.15
-        ax.set_ylim(low - margin, high + margin)
+    spread = table.max().max() - table.min().min()
+    for start, much, margin in _STARTS if len(table) > _FEW_ROUNDS else _STARTS[1:]:
+        later = table[table.index > start * table.index.max()]
+        low, high = later.min().min(), later.max().max()
+        if high > low and spread > much * (high - low):
+            ax.set_ylim(low - margin * (high - low), high + margin * (high - low))
 
 
-def _leave_out_the_start(ax: Axes, table: pd.DataFrame) -> None:
-    """Fits the vertical axis to the last 95 % of the rounds: the first ones would flatten it."""
-    if len(table) <= _FEW_ROUNDS:
-        return
-    settled = table[table.index > 0.05 * table.index.max()]
-    low, high = settled.min().min(), settled.max().max()
-    if low < high:
-        ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-
-
-def _draw_training(ax: Axes, curve: pd.Series, color: str) -> None:
+def _draw_curve(ax: Axes, curve: pd.Series, color: str) -> None:
     label = _label(curve.name)
-    if len(curve) > _FEW_ROUNDS:
+    if curve.name.startswith("train/") and len(curve) > _FEW_ROUNDS:
         window = max(3, len(curve) // _WINDOWS_A_RUN)
         ax.plot(curve.index, curve, color=color, linewidth=0.6, alpha=0.3)
         curve = curve.rolling(window, center=True, min_periods=1).mean()
         label += f" (mean of {window} rounds)"
-    _draw_curve(ax, curve, color, label)
-
-
-def _draw_curve(ax: Axes, curve: pd.Series, color: str, label: str) -> None:
     marker = {"marker": "o", "markersize": 4} if len(curve) <= _FEW_ROUNDS else {}
     ax.plot(curve.index, curve, color=color, linewidth=1.8, label=label, **marker)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import flat_metrics, prefetch
-from fedpersonal.simulation import run_folder as run_folder_lib
-from fedpersonal.simulation import session as session_lib
+from fedpersonal.simulation.callbacks import metric_log
+from fedpersonal.simulation.callbacks.callback import Callback, Run
+from fedpersonal.simulation.callbacks.progress import Progress
+from fedpersonal.simulation.callbacks.saver import Saver, Storage
+from fedpersonal.simulation.callbacks.tensorboard import TensorBoard
+from fedpersonal.simulation.checkpoints import Checkpoints
+from fedpersonal.simulation.run_folder import RunFolder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +30,7 @@ class LoopResult:
         resumed_from: The round after which this call went on, or 0.
         train_wall_seconds: The time spent in training rounds, over all sessions of the run.
         median_round_seconds: The median time of a training round, over all sessions of the run.
+        stop_reason: Why a callback has ended the run before `total_rounds`, or None.
     """
 
     state: Any
@@ -30,19 +38,21 @@ class LoopResult:
     resumed_from: int
     train_wall_seconds: float
     median_round_seconds: float
+    stop_reason: str | None = None
 
 
 def run_rounds(
     *,
     process: Any,
     cohort_fn: Callable[[int], Any],
-    run_folder: run_folder_lib.RunFolder,
+    run_folder: RunFolder,
     total_rounds: int,
     evaluate_fn: Callable[[Any, int], Mapping[str, Any]] | None = None,
     rounds_per_eval: int = 50,
     rounds_per_checkpoint: int = 50,
     progress: bool = True,
-    saved_in: Any = None,
+    saved_in: Storage | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> LoopResult:
     """Runs rounds 1 to `total_rounds`, or those that former sessions have left.
 
@@ -58,11 +68,11 @@ def run_rounds(
         run_folder: Receives `metrics.csv`, TensorBoard events and checkpoints.
         total_rounds: The last round.
         evaluate_fn: Evaluates a state after a round.
-        rounds_per_eval: Evaluation follows each round that this divides, and the last one.
+        rounds_per_eval: Evaluation follows each round that this divides, and round `total_rounds`.
         rounds_per_checkpoint: The same for checkpoints.
         progress: Whether to report progress on stderr.
-        saved_in: Where checkpoints are, such as `private_rounds.StoreCheckpoints`; None for files
-            in the run folder.
+        saved_in: Where checkpoints are; None for files in the run folder.
+        callbacks: What else takes part, in this order, such as `EarlyStopping`.
 
     Returns:
         The last state and the times.
@@ -71,46 +81,52 @@ def run_rounds(
         UserError: An option is out of range, the run has gone beyond `total_rounds`, or a training
             loss is not finite.
     """
-    for name, value in [
-        ("total_rounds", total_rounds),
-        ("rounds_per_eval", rounds_per_eval),
-        ("rounds_per_checkpoint", rounds_per_checkpoint),
-    ]:
+    periods = {"rounds_per_eval": rounds_per_eval, "rounds_per_checkpoint": rounds_per_checkpoint}
+    for name, value in {"total_rounds": total_rounds, **periods}.items():
         if value < 1:
             raise UserError(f"{name} is {value}; it must be at least 1.")
-    session = session_lib.Session(
-        process=process,
-        folder=run_folder,
-        total_rounds=total_rounds,
-        show_progress=progress,
-        saved_in=saved_in,
-    )
+    storage = saved_in or Checkpoints(run_folder.checkpoints)
+    saver = Saver(storage, callbacks, every=rounds_per_checkpoint)
+    run = Run(run_folder, total_rounds, evaluate_fn is not None, state=process.initialize())
+    saver.resume(run)
+    log = metric_log.MetricLog()
+    shown = [Progress()] if progress else []
+    everybody = [log, TensorBoard(), *shown, *callbacks, saver]
 
-    def is_due(round_number: int, period: int) -> bool:
-        return round_number % period == 0 or round_number == total_rounds
-
-    resumed_from = session.at.round_number
-    rounds = range(resumed_from + 1, total_rounds + 1)
-    with prefetch.one_ahead(cohort_fn, rounds) as cohort_of, session:
+    resumed_from = run.round_number
+    rounds = range(resumed_from + 1, total_rounds + 1) if run.stop_reason is None else range(0)
+    with prefetch.one_ahead(cohort_fn, rounds) as cohort_of, contextlib.ExitStack() as stack:
+        for callback in everybody:
+            callback.on_start(run)
+            stack.push(functools.partial(_end, callback, run))
         for round_number in rounds:
             start = time.perf_counter()
-            output = process.next(session.at.state, cohort_of(round_number))
+            output = process.next(run.state, cohort_of(round_number))
             seconds = time.perf_counter() - start
 
             metrics = flat_metrics.flatten(output.metrics, prefix="train")
             flat_metrics.check_finite_loss(metrics, round_number)
-            if evaluate_fn is not None and is_due(round_number, rounds_per_eval):
+            is_due = round_number % rounds_per_eval == 0 or round_number == total_rounds
+            if evaluate_fn is not None and is_due:
                 evaluation = evaluate_fn(output.state, round_number)
                 metrics.update(flat_metrics.flatten(evaluation, prefix="eval"))
-            session.record(
-                round_number=round_number, state=output.state, seconds=seconds, metrics=metrics
-            )
-            if is_due(round_number, rounds_per_checkpoint):
-                session.save()
+            run.state, run.round_number, run.metrics = output.state, round_number, metrics
+            run.seconds = seconds
+            run.train_wall_seconds += seconds
+            for callback in everybody:
+                callback.on_round_end(run)
+            if run.stop_reason is not None:
+                break
     return LoopResult(
-        state=session.at.state,
-        rounds_run=len(rounds),
+        state=run.state,
+        rounds_run=run.round_number - resumed_from,
         resumed_from=resumed_from,
-        train_wall_seconds=session.at.train_wall_seconds,
-        median_round_seconds=session.median_round_seconds,
+        train_wall_seconds=run.train_wall_seconds,
+        median_round_seconds=log.median_seconds,
+        stop_reason=run.stop_reason,
     )
+
+
+def _end(callback: Callback, run: Run, kind: Any, error: BaseException | None, trace: Any) -> None:
+    del kind, trace
+    callback.on_end(run, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -36,7 +35,5 @@ def write_title(figure: Figure, title: str) -> None:
 
 def write_picture(figure: Figure, path: str | os.PathLike) -> None:
     """Writes a PNG file, whole or not at all; its folder is made."""
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path, "wb") as file:
         figure.savefig(file, format="png", dpi=150)

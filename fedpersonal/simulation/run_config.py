@@ -12,50 +12,85 @@ from typing import Any
 from absl import logging
 
 import fedpersonal
+from fedpersonal.atomic_files import to_json
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import json_values
 
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
+# What may differ from session to session.
+_SESSION = ("versions", "runtime", "num_shards")
 
 
-def settle(path: pathlib.Path, flags: Mapping[str, Any], ignore: Collection[str]) -> dict[str, Any]:
+def settle(
+    path: pathlib.Path,
+    options: Mapping[str, Any],
+    *,
+    ignore: Collection[str] = (),
+    about: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Returns the content of `config.json` for a run that starts or goes on.
 
     Args:
         path: The file; if it exists, it is that of the run's former sessions.
-        flags: The flags of this session by name.
-        ignore: The flags that may differ from session to session.
+        options: The options of this session by name.
+        ignore: The options that may differ from session to session.
+        about: As of `RunFolder.open`.
 
     Returns:
-        The flags, the seed, the versions with which the run was started, and, if others have joined
-        since, these.
+        `options`, `seed`, `data` if given, and `versions`, `runtime`, `num_shards` of the first
+        session; those of later ones, where they differ, in the list `later_sessions`.
 
     Raises:
-        UserError: Flags differ from those of former sessions.
+        UserError: Options or data differ from those of former sessions.
     """
-    flags = json_values.to_json(flags)
-    versions = _versions()
-    config = {"flags": flags, "seed": flags.get("seed"), "versions": versions}
+    about = {name: value for name, value in (about or {}).items() if value is not None}
+    unknown = about.keys() - {"data", "runtime", "num_shards"}
+    if unknown:
+        raise ValueError(f"about may have data, runtime and num_shards, not {sorted(unknown)}.")
+    seed = options.get("seed")
+    config = to_json({"options": options, "seed": seed, **about, "versions": _versions()})
     if not path.exists():
         return config
+    old, folder = read_config(path), path.parent
+    _check_same("options", old["options"], config["options"], folder, ignore)
+    if "data" in old:
+        _check_same("data", old["data"], config.setdefault("data", old["data"]), folder)
+    session, first = ({k: c[k] for k in _SESSION if k in c} for c in (config, old))
+    later = old.get("later_sessions", [])
+    if session not in (first, *later):
+        logging.warning("%s was started with %s, and goes on with %s.", folder, first, session)
+        later = [*later, session]
+    common = {name: value for name, value in config.items() if name not in _SESSION}
+    return {**common, **first, **({"later_sessions": later} if later else {})}
+
+
+def read_config(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the content of a `config.json`.
+
+    Raises:
+        UserError: It is missing, is something else, or is that of version 0.1.
+    """
+    if not path.is_file():
+        raise UserError(f"{path.parent} is not the folder of a run: it has no {path.name}.")
     try:
-        old = json.loads(path.read_text(encoding="utf-8"))
-        old_flags, known_versions = old["flags"], [old["versions"], *old.get("later_versions", [])]
-    except (ValueError, KeyError, TypeError) as error:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        version = config["versions"]["fedpersonal"]
+        is_former = "flags" in config and version.startswith("0.1.")
+        options = None if is_former else config["options"].keys()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not the config.json of a run ({error!r}).") from error
-    _check_same(old_flags, flags, ignore, path.parent)
-    if versions not in known_versions:
-        logging.warning("%s was started with other versions: %s.", path.parent, old["versions"])
-        known_versions.append(versions)
-    config["versions"] = known_versions[0]
-    if known_versions[1:]:
-        config["later_versions"] = known_versions[1:]
+    if options is None:
+        raise UserError(
+            f"{path.parent} holds a run of fedpersonal {version}, which version "
+            f"{fedpersonal.__version__} cannot open; give another folder."
+        )
     return config
 
 
 def _check_same(
-    old: Mapping[str, Any], new: Mapping[str, Any], ignore: Collection[str], folder: pathlib.Path
+    what: str, old: Any, new: Any, folder: pathlib.Path, ignore: Collection[str] = ()
 ) -> None:
+    """Names the parts that differ; a value without parts is called by what it is."""
+    old, new = (v if isinstance(v, Mapping) else {f"the {what}": v} for v in (old, new))
     changes = [
         f"{name} was {_show(old, name)} and is now {_show(new, name)}"
         for name in {**old, **new}
@@ -63,13 +98,13 @@ def _check_same(
     ]
     if changes:
         raise UserError(
-            f"{folder} holds a run with other flags: {'; '.join(changes)}. "
-            "Restore them or give another --output_dir."
+            f"{folder} holds a run with other {what}: {'; '.join(changes)}. "
+            "Restore them or give another folder."
         )
 
 
-def _show(flags: Mapping[str, Any], name: str) -> str:
-    return json.dumps(flags[name]) if name in flags else "absent"
+def _show(values: Mapping[str, Any], name: str) -> str:
+    return json.dumps(values[name]) if name in values else "absent"
 
 
 def _versions() -> dict[str, str]:

@@ -2,56 +2,52 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
-import json
 import os
 import pathlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedpersonal import atomic_files
+from fedpersonal.atomic_files import write_csv, write_json
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import json_values, run_config
+from fedpersonal.simulation import run_config
+from fedpersonal.simulation.run_record import RunRecord
 
-# Flags that may change between the sessions of one run.
+# Options that may change between the sessions of one run.
 MAY_DIFFER = frozenset({"output_dir", "total_rounds", "rounds_per_checkpoint"})
 
 # Locks held by this process, by folder; they end with the process.
 _locks: dict[pathlib.Path, int] = {}
 
 
-class RunFolder:
-    """One run on disk; open it with `RunFolder.open`.
-
-    Attributes:
-        path: The folder.
-    """
-
-    def __init__(self, path: pathlib.Path):
-        """Use `open`."""
-        self.path = path
+class RunFolder(RunRecord):
+    """One run on disk; open it with `RunFolder.open`, or to look at it with `RunFolder.read`."""
 
     @classmethod
     def open(
         cls,
         path: str | os.PathLike,
-        config: Mapping[str, Any],
+        options: Mapping[str, Any],
         *,
         ignore: Collection[str] = MAY_DIFFER,
+        about: Mapping[str, Any] | None = None,
     ) -> RunFolder:
         """Creates the folder of a run, or finds it again.
 
         Args:
             path: The folder.
-            config: The flags of the run by name.
-            ignore: The flags that may differ from those of the run's former sessions.
+            options: The options of the run by name.
+            ignore: The options that may differ from those of the run's former sessions.
+            about: What else there is to know, all of it optional: `data`, a fingerprint of the
+                data, or one for each part by name, which must be the same in all sessions;
+                `runtime` and `num_shards`, which may differ.
 
         Returns:
             The folder, with `config.json` written.
 
         Raises:
-            UserError: The folder belongs to a run with other flags, or to one still going on.
+            UserError: The folder belongs to a run with other options or data, or to one still
+                going on.
         """
         folder = cls(pathlib.Path(path).resolve())
         try:
@@ -61,42 +57,37 @@ class RunFolder:
             raise UserError(f"Another process is running in {path}; wait or end it.") from error
         except OSError as error:
             raise UserError(f"Cannot write to the run folder {path}: {error.strerror}.") from error
-        config_json = folder.path / "config.json"
-        if folder.metrics_csv.exists() and not config_json.exists():
+        if folder.metrics_csv.exists() and not folder.config_json.exists():
             raise UserError(f"{folder.path} has a metrics.csv that is not a run's; give another.")
-        folder._write_json("config.json", run_config.settle(config_json, config, ignore))
+        config = run_config.settle(folder.config_json, options, ignore=ignore, about=about)
+        write_json(folder.config_json, config)
         return folder
 
-    @property
-    def metrics_csv(self) -> pathlib.Path:
-        """The file with a row for each round."""
-        return self.path / "metrics.csv"
+    @staticmethod
+    def read(path: str | os.PathLike) -> RunRecord:
+        """Opens a folder to read what there is, whether or not its run still goes on.
 
-    @property
-    def checkpoints(self) -> pathlib.Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
+        Args:
+            path: The folder; nothing in it is written or locked.
+
+        Raises:
+            UserError: It is not the folder of a run.
+        """
+        record = RunRecord(pathlib.Path(path).resolve())
+        run_config.read_config(record.config_json)
+        return record
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`."""
-        self._write_json("summary.json", summary)
+        write_json(self.path / "summary.json", summary)
 
-    def write_boundary(self, boundary: Any) -> None:
-        """Writes `boundary.json`."""
-        self._write_json("boundary.json", boundary)
+    def write_boundary(self, boundary: Sequence[Any]) -> None:
+        """Writes `boundary.json`, an object a tensor."""
+        write_json(self.path / "boundary.json", boundary)
 
-    def write_per_client(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def write_per_client(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Writes `per_client.csv`; the first row names the columns."""
-        rows = list(rows)
-        with atomic_files.atomic_write(self.path / "per_client.csv") as file:
-            writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-
-    def _write_json(self, name: str, value: Any) -> None:
-        with atomic_files.atomic_write(self.path / name) as file:
-            json.dump(json_values.to_json(value), file, indent=2, allow_nan=False)
-            file.write("\n")
+        write_csv(self.path / "per_client.csv", rows)
 
 
 def _lock(folder: pathlib.Path) -> None:

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-_PLAIN = (bool, int, float, str)
-_MAPPINGS = {"dict": dict, "OrderedDict": collections.OrderedDict}
-_SEQUENCES = {"list": list, "tuple": tuple}
-_OBJECTS = ("namedtuple", "object")
+_PLAIN = (type(None), bool, int, float, str)
+_CONTAINERS = {cls.__name__: cls for cls in (dict, collections.OrderedDict, list, tuple)}
 
 
 def encode(state: Any) -> tuple[dict, dict[str, np.ndarray]]:
@@ -37,7 +34,7 @@ def encode(state: Any) -> tuple[dict, dict[str, np.ndarray]]:
         TypeError: The state holds something else; the message says where.
     """
     arrays: dict[str, np.ndarray] = {}
-    return _encode(state, "state", arrays), arrays
+    return _encode(state, "state", arrays, {}), arrays
 
 
 def decode(description: dict, arrays: dict[str, np.ndarray], *, like: Any) -> Any:
@@ -52,7 +49,7 @@ def decode(description: dict, arrays: dict[str, np.ndarray], *, like: Any) -> An
         TypeError: The state holds an object of a class that `like` has not.
     """
     classes: dict[str, type] = {}
-    _collect_classes(like, classes)
+    _encode(like, "state", {}, classes)
     return _decode(description, arrays, classes)
 
 
@@ -60,15 +57,12 @@ def _decode(node: dict, arrays: dict[str, np.ndarray], classes: dict[str, type])
     kind = node["kind"]
     if kind == "plain":
         return node["value"]
-    if kind == "array":
-        return arrays[node["name"]]
-    if kind == "scalar":
-        return arrays[node["name"]][()]
+    if kind in ("array", "scalar"):
+        return arrays[node["name"]] if kind == "array" else arrays[node["name"]][()]
     parts = [_decode(child, arrays, classes) for child in node["parts"]]
-    if kind in _SEQUENCES:
-        return _SEQUENCES[kind](parts)
-    if kind in _MAPPINGS:
-        return _MAPPINGS[kind](zip(node["keys"], parts))
+    if kind in _CONTAINERS:
+        cls = _CONTAINERS[kind]
+        return cls(zip(node["keys"], parts)) if issubclass(cls, dict) else cls(parts)
     name = node["class"]
     if name not in classes:
         raise TypeError(f"The saved state holds a {name}, which the process's first state has not.")
@@ -80,10 +74,14 @@ def _decode(node: dict, arrays: dict[str, np.ndarray], classes: dict[str, type])
     return value
 
 
-def _encode(value: Any, place: str, arrays: dict[str, np.ndarray]) -> dict:
-    if value is None or type(value) in _PLAIN:
+def _encode(
+    value: Any, place: str, arrays: dict[str, np.ndarray], classes: dict[str, type]
+) -> dict:
+    """Describes a value, and adds its arrays by name and its classes by `node["class"]`."""
+    cls = type(value)
+    if cls in _PLAIN:
         return {"kind": "plain", "value": value}
-    if _is_leaf(value):
+    if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "numpy"):
         value = value.numpy() if hasattr(value, "numpy") else value
         array = np.asarray(value)
         if array.dtype.kind not in "biufcSUmM":
@@ -94,61 +92,33 @@ def _encode(value: Any, place: str, arrays: dict[str, np.ndarray]) -> dict:
         return {"kind": "array" if isinstance(value, np.ndarray) else "scalar", "name": name}
 
     kind, keys, parts = _open(value, place)
-    names = range(len(parts)) if keys is None else keys
-    node = {
-        "kind": kind,
-        "parts": [_encode(part, f"{place}/{name}", arrays) for name, part in zip(names, parts)],
-    }
-    if keys is not None:
-        node["keys"] = keys
-    if kind in _OBJECTS:
-        node["class"] = _class_name(type(value), keys)
+    children = [_encode(p, f"{place}/{key}", arrays, classes) for key, p in zip(keys, parts)]
+    node = {"kind": kind, "keys": keys, "parts": children}
+    if kind not in _CONTAINERS:
+        # Classes made inside functions may share all but their fields.
+        node["class"] = f"{cls.__module__}.{cls.__qualname__}({', '.join(keys)})"
+        classes[node["class"]] = cls
     return node
 
 
-def _open(value: Any, place: str) -> tuple[str, list | None, list]:
-    """Returns the kind of a container, the keys of its parts (None: numbered), and its parts."""
+def _open(value: Any, place: str) -> tuple[str, list, list]:
+    """Returns the kind of a container, the keys of its parts, and its parts."""
     cls = type(value)
-    if cls.__name__ in _MAPPINGS and cls is _MAPPINGS[cls.__name__]:
+    if cls in (dict, collections.OrderedDict):
         for key in value:
             if type(key) not in (str, int):
                 raise TypeError(f"{place} has the key {key!r}; a text or an int is needed.")
         return cls.__name__, list(value), list(value.values())
     if cls in (list, tuple):
-        return cls.__name__, None, list(value)
+        return cls.__name__, list(range(len(value))), list(value)
     if isinstance(value, tuple) and hasattr(cls, "_fields"):
         return "namedtuple", list(cls._fields), list(value)
-    if dataclasses.is_dataclass(cls):
-        names = [field.name for field in dataclasses.fields(cls)]
-    elif hasattr(cls, "__attrs_attrs__"):
-        names = [attribute.name for attribute in cls.__attrs_attrs__]
-    else:
+    is_dataclass = dataclasses.is_dataclass(cls)
+    fields = dataclasses.fields(cls) if is_dataclass else getattr(cls, "__attrs_attrs__", None)
+    if fields is None:
         raise TypeError(
             f"{place} is a {cls.__module__}.{cls.__qualname__}, which a checkpoint cannot keep; "
             "make it an array, a number, a container of these or a dataclass."
         )
+    names = [field.name for field in fields]
     return "object", names, [getattr(value, name) for name in names]
-
-
-def _is_leaf(value: Any) -> bool:
-    return (
-        value is None
-        or type(value) in _PLAIN
-        or isinstance(value, (np.ndarray, np.generic))
-        or hasattr(value, "numpy")
-    )
-
-
-def _collect_classes(value: Any, classes: dict[str, type]) -> None:
-    if _is_leaf(value):
-        return
-    kind, keys, parts = _open(value, "state")
-    if kind in _OBJECTS:
-        classes[_class_name(type(value), keys)] = type(value)
-    for part in parts:
-        _collect_classes(part, classes)
-
-
-def _class_name(cls: type, keys: Sequence[str]) -> str:
-    """Returns a name with the fields, since classes made inside functions may share the rest."""
-    return f"{cls.__module__}.{cls.__qualname__}({', '.join(keys)})"

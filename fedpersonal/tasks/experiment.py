@@ -20,8 +20,11 @@ from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks import training_run
-from fedpersonal.tasks.centralized_training import build_centralized_training
-from fedpersonal.tasks.federated_training import Training, build_training
+from fedpersonal.tasks.federated_training import (
+    Training,
+    build_centralized_training,
+    build_training,
+)
 from fedpersonal.tasks.report import report_run
 from fedpersonal.tasks.task import Data, EvaluationSet, Source, Task
 
@@ -111,7 +114,8 @@ class Experiment:
         brings = self.has_kept(part) if brings_kept is None else brings_kept
         phases = self.personalization(part) if phases is None else phases
         support, query = task.for_evaluation(model, part)
-        if not phases and part.seen:
+        if not phases and part.support is self.data.train:
+            # Packing all that clients have trained on takes long, and nothing would read it.
             support = query.filter_examples(np.zeros(query.num_examples, bool))
         evaluate = build_evaluation(
             model,

@@ -1,11 +1,11 @@
-"""Federated training of any task: a process, its cohorts, and what crosses its boundary."""
+"""Training of any task: a process, its cohorts, and what crosses its boundary."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import tensorflow_federated as tff
@@ -13,20 +13,18 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.example_sampling import draw_examples
-from fedpersonal.local_state.rounds import PrivateCohort
 from fedpersonal.model.partition import PartitionedModel, VariableSpec
 from fedpersonal.process.boundary import Crossing, check_boundary
-from fedpersonal.process.kept_training import (
-    build_private_packed_process,
-    build_private_per_client_process,
-)
-from fedpersonal.process.shards import (
-    client_datasets,
-    deal_clients,
-    default_num_members,
-    pack_cohort,
-)
-from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import Process, build_process
+from fedpersonal.process.shards import Cohort, make_cohort
+
+
+class Clients(Protocol):
+    """Clients of whom some are had at a time: a `ClientDataset`, or what reads one from files."""
+
+    def subset(self, indices: np.ndarray) -> ClientDataset:
+        """Returns some of them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,15 +32,14 @@ class Training:
     """A training process and how its cohorts are made.
 
     Attributes:
-        process: `initialize()`, and `next(state, cohort)` with flat training metrics; where clients
-            keep variables, a process that `PrivateProcess` joins to their store.
+        process: What `Rounds` runs.
         cohort_fn: Round number to cohort.
         crossings: What the process broadcasts and aggregates.
         kept_variables: The local variables that clients keep from round to round.
     """
 
-    process: Any
-    cohort_fn: Callable[[int], Any]
+    process: Process
+    cohort_fn: Callable[[int], Cohort]
     crossings: list[Crossing]
     kept_variables: Sequence[VariableSpec] = ()
 
@@ -50,9 +47,9 @@ class Training:
 def build_training(
     model: PartitionedModel,
     algorithm: Algorithm,
-    train: Any,
+    train: Clients,
     *,
-    server_optimizer: Any,
+    server_optimizer: tff.learning.optimizers.Optimizer,
     sample: Callable[[int], np.ndarray],
     clients_per_round: int,
     batch_size: int,
@@ -66,8 +63,8 @@ def build_training(
     Args:
         model: The partitioned model.
         algorithm: What a client does.
-        train: The training clients: a `ClientDataset`, or anything whose `subset(indices)` is one.
-        server_optimizer: A `tff.learning.optimizers.Optimizer`.
+        train: The training clients.
+        server_optimizer: What takes the mean of the clients' updates for a gradient.
         sample: Round number to the indices of the clients that take part.
         clients_per_round: The most that `sample` returns.
         batch_size: Examples a batch.
@@ -76,97 +73,81 @@ def build_training(
         examples_per_round: How many examples a client draws at random for a round, or None for all.
         seed: Seed of initial values and of these draws.
     """
-    cohort_data = _cohort_reader(train, sample, examples_per_round=examples_per_round, seed=seed)
-    shared = {"server_optimizer": server_optimizer, "seed": seed}
-    if execution == "packed":
-        clients = _clients_a_member(clients_per_round)
-        build = build_private_packed_process if algorithm.keeps else build_packed_process
-        process = build(
-            model, algorithm, clients=clients, batch_size=batch_size, packing=packing, **shared
-        )
 
-        def members_of(data: ClientDataset, indices: np.ndarray) -> list:
-            return pack_cohort(
-                model,
-                data,
-                indices,
-                clients=clients,
-                batch_size=batch_size,
-                touched_data=algorithm.touched_data,
-            )
-
-        def places_of(counts: np.ndarray) -> list[np.ndarray]:
-            dealt = deal_clients(counts, clients=clients)
-            return [np.pad(p, (0, clients - len(p)), constant_values=-1) for p in dealt]
-
-    else:
-        build = build_private_per_client_process if algorithm.keeps else build_per_client_process
-        process = build(model, algorithm, **shared)
-
-        def members_of(data: ClientDataset, indices: np.ndarray) -> list:
-            return client_datasets(model, data, indices, batch_size=batch_size)
-
-        def places_of(counts: np.ndarray) -> list[np.ndarray]:
-            return [np.array([place], np.int32) for place in range(len(counts))]
-
-    def cohort_fn(round_number: int) -> Any:
-        data, indices = cohort_data(round_number)
-        members = members_of(data, indices)
-        if not algorithm.keeps:
-            return members
-        return PrivateCohort(data.client_ids[indices], members, places_of(data.counts[indices]))
-
-    crossings = check_boundary(model, process.next)
-    if isinstance(process, tff.learning.templates.LearningProcess):
-        process = _FlatMetrics(process)
-    return Training(process, cohort_fn, crossings, model.local_variables if algorithm.keeps else ())
-
-
-def _clients_a_member(clients_per_round: int) -> int:
-    """Returns how many clients each member of a packed cohort holds: one member a processor."""
-    return math.ceil(clients_per_round / min(default_num_members(), clients_per_round))
-
-
-def _cohort_reader(
-    train: Any,
-    sample: Callable[[int], np.ndarray],
-    *,
-    examples_per_round: int | None,
-    seed: int,
-) -> Callable[[int], tuple[ClientDataset, np.ndarray]]:
-    """Returns what maps a round's number to a data set and the cohort's places in it.
-
-    Clients that are not in memory are read.
-
-    Args:
-        train: As of `build_training`.
-        sample: Round number to the indices of the clients that take part.
-        examples_per_round: How many examples each of them draws at random, or None for all.
-        seed: Seed of these draws.
-    """
-
-    def cohort_data(round_number: int) -> tuple[ClientDataset, np.ndarray]:
+    def clients_of(round_number: int) -> tuple[ClientDataset, np.ndarray]:
         indices = sample(round_number)
-        everybody = np.arange(len(indices))
         if examples_per_round is not None:
-            drawn = draw_examples(
-                train, indices, count=examples_per_round, seed=[seed, round_number]
-            )
-            return drawn, everybody
+            train_seed = [seed, round_number]
+            drawn = draw_examples(train, indices, count=examples_per_round, seed=train_seed)
+            return drawn, np.arange(len(indices))
         if isinstance(train, ClientDataset):
             return train, indices
-        return train.subset(indices), everybody
+        return train.subset(indices), np.arange(len(indices))
 
-    return cohort_data
+    how = Execution.for_cohorts(
+        clients_per_round, kind=execution, batch_size=batch_size, packing=packing
+    )
+    return _training(model, algorithm, how, server_optimizer, seed, clients_of)
 
 
-class _FlatMetrics:
-    """A learning process whose output carries its clients' training metrics alone."""
+def build_centralized_training(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    train: ClientDataset,
+    *,
+    server_optimizer: tff.learning.optimizers.Optimizer,
+    batch_size: int,
+    rounds_per_epoch: int = 1,
+    packing: str = "stacked",
+    seed: int = 0,
+) -> Training:
+    """Builds training of one client that holds everybody's examples, shuffled in each epoch.
 
-    def __init__(self, process: Any):
-        self._process = process
-        self.initialize = process.initialize
+    Args:
+        model: A model without local variables.
+        algorithm: `fed_avg`; a round is its epochs over a part of the data.
+        train: The training clients, to be pooled.
+        server_optimizer: SGD of rate 1, to take the pooled client's result as it is.
+        batch_size: Examples a batch.
+        rounds_per_epoch: Rounds that together see each example once.
+        packing: `stacked` or `pooled`.
+        seed: Seed of initial values and of the shuffles.
+    """
+    size = math.ceil(train.num_examples / rounds_per_epoch)
 
-    def next(self, state: Any, cohort: Any) -> Any:
-        output = self._process.next(state, cohort)
-        return output._replace(metrics=output.metrics["client_work"]["train"])
+    def everybody(round_number: int) -> tuple[ClientDataset, np.ndarray]:
+        epoch, part = divmod(round_number - 1, rounds_per_epoch)
+        order = np.random.default_rng([seed, 1 + epoch]).permutation(train.num_examples)
+        chosen = order[part * size : (part + 1) * size]
+        pooled = ClientDataset(
+            client_ids=np.array(["everyone"], object),
+            offsets=np.array([0, len(chosen)]),
+            features={k: v[chosen] for k, v in train.features.items()},
+            labels=train.labels[chosen],
+        )
+        return pooled, np.arange(1)
+
+    how = Execution.packed(batch_size=batch_size, clients_per_shard=1, packing=packing)
+    return _training(model, algorithm, how, server_optimizer, seed, everybody)
+
+
+def _training(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    execution: Execution,
+    server_optimizer: tff.learning.optimizers.Optimizer,
+    seed: int,
+    clients_of: Callable[[int], tuple[ClientDataset, np.ndarray]],
+) -> Training:
+    """Builds training whose rounds take the clients at some indices of a data set."""
+    process = build_process(
+        model, algorithm, execution=execution, server_optimizer=server_optimizer, seed=seed
+    )
+
+    def cohort_fn(round_number: int) -> Cohort:
+        data, indices = clients_of(round_number)
+        touched = algorithm.touched_data
+        return make_cohort(model, data, indices, execution=execution, touched_data=touched)
+
+    crossings = check_boundary(model, process.next)
+    return Training(process, cohort_fn, crossings, model.local_variables if algorithm.keeps else ())

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.local_state.rounds import PrivateProcess, StoreCheckpoints, read_kept
+from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.options import Options
 from fedpersonal.simulation.loop import LoopResult, run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 from fedpersonal.tasks.federated_training import Training
 
 STORE = "local_state.sqlite"
@@ -45,9 +46,9 @@ class Run:
         Raises:
             UserError: If training diverges, or the store cannot be used.
         """
-        process, store = self.training.process, self.store
+        store = self.store
         return run_rounds(
-            process=process if store is None else PrivateProcess(process, store),
+            process=Rounds(self.training.process, store),
             cohort_fn=self.training.cohort_fn,
             run_folder=self.run_folder,
             total_rounds=options.total_rounds,

@@ -8,13 +8,11 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithms.fedperc import fedperc
 from fedpersonal.client import pooled_batches
-from fedpersonal.local_state.rounds import PrivateCohort, PrivateProcess, read_kept
+from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
-from fedpersonal.process.kept_training import (
-    build_private_packed_process,
-    build_private_per_client_process,
-)
-from fedpersonal.process.shards import client_datasets, deal_clients, pack_clients
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import make_cohort
 from fedpersonal.tasks.utterances.methods import build_model, freeze
 
 BATCH_SIZE, TIME, NUM_CONTEXTS = 3, 7, 5
@@ -26,7 +24,13 @@ IDS = [f"client{i}" for i in range(len(COUNTS))]
 COHORTS = ([0, 1], [2, 1], [3, 0, 2])
 PERSONAL = "language_model/personal_embedding/embeddings"
 CONTEXT = "language_model/context_embedding/embeddings"
-EXECUTIONS = ("stacked", "pooled", "per_client")
+EXECUTIONS = {
+    "per_client": Execution.per_client(batch_size=BATCH_SIZE),
+    **{
+        packing: Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2, packing=packing)
+        for packing in ("stacked", "pooled")
+    },
+}
 
 
 @pytest.fixture(name="model", scope="module")
@@ -53,21 +57,6 @@ def _dataset(tiny_base, make_dataset):
     return make_dataset([client(*own) for own in zip(COUNTS, OF_CLIENT)])
 
 
-def make_cohort(model, dataset, indices, execution):
-    indices = np.array(indices)
-    if execution == "per_client":
-        members = client_datasets(model, dataset, indices, batch_size=BATCH_SIZE)
-        places = [np.array([place], np.int32) for place in range(len(indices))]
-    else:
-        dealt = deal_clients(dataset.counts[indices], clients=2)
-        members = [
-            pack_clients(model, dataset, indices[p], clients=2, batch_size=BATCH_SIZE)
-            for p in dealt
-        ]
-        places = [np.pad(p, (0, 2 - len(p)), constant_values=-1) for p in dealt]
-    return PrivateCohort(dataset.client_ids[indices], members, places)
-
-
 class Run:
     """A few rounds, and all that has become of them."""
 
@@ -75,20 +64,21 @@ class Run:
         algorithm = fedperc(
             client_optimizer=tff.learning.optimizers.build_adam(0.05), local_steps=4, proximal=0.5
         )
-        options = {"server_optimizer": tff.learning.optimizers.build_sgdm(1.0), "seed": 3}
-        if execution == "per_client":
-            process = build_private_per_client_process(model, algorithm, **options)
-        else:
-            process = build_private_packed_process(
-                model, algorithm, clients=2, batch_size=BATCH_SIZE, packing=execution, **options
-            )
-        store = LocalStateStore.open(folder / execution, model.local_variables)
-        process = PrivateProcess(process, store)
-        state = process.initialize()
+        process = build_process(
+            model,
+            algorithm,
+            execution=execution,
+            server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+            seed=3,
+        )
+        store = LocalStateStore.open(folder / "store", model.local_variables)
+        rounds = Rounds(process, store)
+        state = rounds.initialize()
         self.contexts = [state.global_model_weights.trainable[CONTEXT]]
         self.personal, self.metrics = [], []
         for indices in COHORTS:
-            output = process.next(state, make_cohort(model, dataset, indices, execution))
+            cohort = make_cohort(model, dataset, indices, execution=execution)
+            output = rounds.next(state, cohort)
             state = output.state
             self.contexts.append(state.global_model_weights.trainable[CONTEXT])
             self.metrics.append(output.metrics)
@@ -99,12 +89,14 @@ class Run:
 
 @pytest.fixture(name="runs", scope="module")
 def _runs(model, dataset, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stores")
     with pytest.MonkeyPatch.context() as patch:
         # One long utterance a chunk, or two shorter ones.
         patch.setattr(pooled_batches, "CHUNK", 2)
         patch.setattr(model, "chunk_places", 2 * TIME - 2)
-        return {name: Run(folder, model, dataset, name) for name in EXECUTIONS}
+        return {
+            name: Run(tmp_path_factory.mktemp(name), model, dataset, execution)
+            for name, execution in EXECUTIONS.items()
+        }
 
 
 def test_executions_are_equal(runs):
@@ -114,7 +106,6 @@ def test_executions_are_equal(runs):
         np.testing.assert_allclose(run.contexts, expected.contexts, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(run.personal, expected.personal, rtol=1e-4, atol=1e-4)
         for metrics, others in zip(run.metrics, expected.metrics):
-            others = others.get("client_work", {"train": others})["train"]
             assert metrics["num_examples"] == others["num_examples"]
             for metric in ("loss", "perplexity"):
                 np.testing.assert_allclose(metrics[metric], others[metric], rtol=1e-3)

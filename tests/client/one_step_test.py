@@ -15,8 +15,8 @@ from fedpersonal.client.values import Kept
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process import round_sums
+from fedpersonal.process.packing import as_examples, pack_clients
 from fedpersonal.process.round_sums import train_and_sum
-from fedpersonal.process.shards import as_examples, pack_clients
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 FAST_SGD = tff.learning.optimizers.build_sgdm(0.8)
@@ -69,7 +69,7 @@ def train(model, algorithm, *, packing, batch_size=6, bad_client=None, users_of=
         },
         labels=np.concatenate(labels),
     )
-    member = pack_clients(model, dataset, range(4), clients=5, batch_size=batch_size)
+    member = pack_clients(model, dataset, range(4), clients_per_shard=5, batch_size=batch_size)
     start = {k: tf.constant(v) for k, v in model.initial_global_values(seed=1).items()}
     kept = None
     if algorithm.keeps:

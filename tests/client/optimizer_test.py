@@ -10,8 +10,9 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Algorithm, GradientPhase
 from fedpersonal.algorithms.fedperc import fedperc
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.shards import client_datasets, pack_cohort
-from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import make_cohort
 
 SERVER = tff.learning.optimizers.build_sgdm(1.0)
 SGD_RATE, ADAM_RATE = 0.1, 0.1
@@ -105,16 +106,15 @@ def algorithm_of(name, mu):
 
 def train(model, dataset, algorithm, execution, clients):
     """Returns the weights after a round of some clients."""
-    if execution == "per_client":
-        process = build_per_client_process(model, algorithm, server_optimizer=SERVER)
-        cohort = client_datasets(model, dataset, clients, batch_size=BATCH_SIZE)
-    else:
-        options = {"clients": len(clients), "batch_size": BATCH_SIZE}
-        process = build_packed_process(
-            model, algorithm, server_optimizer=SERVER, packing=execution, **options
-        )
-        cohort = pack_cohort(model, dataset, clients, **options)
-    state = process.next(process.initialize(), cohort).state
+    options = {"clients_per_shard": len(clients), "packing": execution}
+    execution = (
+        Execution.per_client(batch_size=BATCH_SIZE)
+        if execution == "per_client"
+        else Execution.packed(batch_size=BATCH_SIZE, **options)
+    )
+    process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
+    cohort = make_cohort(model, dataset, clients, execution=execution)
+    state = process.next(process.initialize(), cohort.examples).state
     return dict(state.global_model_weights.trainable)
 
 

@@ -18,7 +18,7 @@ from fedpersonal.evaluation.evaluate import build_evaluation, split_support_quer
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy
-from fedpersonal.process.shards import as_examples, pack_clients
+from fedpersonal.process.packing import as_examples, pack_clients
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 ADAM = tff.learning.optimizers.build_adam(0.05)
@@ -156,7 +156,7 @@ def train(model, algorithm, indices, *, clients, pooled):
         model,
         SENTENCES,
         indices,
-        clients=clients,
+        clients_per_shard=clients,
         batch_size=BATCH_SIZE,
         touched_data=algorithm.touched_data,
     )

@@ -14,8 +14,9 @@ from fedpersonal.client.stacked import run_phase
 from fedpersonal.client.values import starting_values
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.shards import as_examples, pack_clients
-from fedpersonal.process.training import build_packed_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.packing import as_examples, pack_clients
+from fedpersonal.process.process import build_process
 
 BATCH_SIZE = 3
 NUM_ITEMS = 6
@@ -47,18 +48,18 @@ def weights_of(model):
 
 def values_after(model, phases, dataset, weights):
     """Runs phases on all clients and a fifth one that is padding; returns values and rows."""
-    member = pack_clients(model, dataset, range(4), clients=5, batch_size=BATCH_SIZE)
+    packed = pack_clients(model, dataset, range(4), clients_per_shard=5, batch_size=BATCH_SIZE)
 
     @tf.function(autograph=False)
     def run():
-        examples = tf.nest.map_structure(tf.constant, as_examples(model, member))
+        examples = tf.nest.map_structure(tf.constant, as_examples(model, packed))
         start = {name: tf.constant(value) for name, value in weights.items()}
         values = starting_values(model, start, examples, tf.constant([0, 0]))
         for phase in phases:
             values = run_phase(model, phase, values, examples)
         return values.own
 
-    return {name: value.numpy() for name, value in run().items()}, member["rows"]
+    return {name: value.numpy() for name, value in run().items()}, packed["rows"]
 
 
 def solved(dataset, client, data, embeddings, biases, *, l2, bias_l2):
@@ -187,12 +188,11 @@ def test_a_model_without_local_variables_is_refused():
 
 def test_training_refuses_at_once():
     with pytest.raises(ValueError, match="ridge reconstruction needs a model that is linear"):
-        build_packed_process(
+        build_process(
             dense_model(activation="tanh"),
             fed_recon(client_optimizer=SGD, reconstruction="ridge"),
+            execution=Execution.packed(batch_size=3, clients_per_shard=2),
             server_optimizer=SGD,
-            clients=2,
-            batch_size=3,
         )
 
 

@@ -17,12 +17,8 @@ from fedpersonal.client.values import Examples, phase_mask, starting_values
 from fedpersonal.model.metrics import MAE
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.shards import (
-    as_examples,
-    client_datasets,
-    examples_from_dataset,
-    pack_clients,
-)
+from fedpersonal.process.datasets import client_datasets, examples_from_dataset
+from fedpersonal.process.packing import as_examples, pack_clients
 
 BATCH_SIZE = 3
 NUM_ITEMS = 7
@@ -99,7 +95,7 @@ def pack(model, dataset, indices, *, clients=None, touched_data="all", batch_siz
         model,
         dataset,
         indices,
-        clients=clients or len(indices),
+        clients_per_shard=clients or len(indices),
         batch_size=batch_size,
         touched_data=touched_data,
     )

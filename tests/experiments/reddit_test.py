@@ -142,5 +142,5 @@ def test_an_own_table_of_comments_goes_on_after_ctrl_c(folder, start_program, ru
     assert rounds_of(folder / "out") == list(range(1, rounds + 1))
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert (summary["dataset"], summary["algorithm"]) == ("comments", "furl")
-    config = json.loads((folder / "out" / "config.json").read_text())["flags"]
+    config = json.loads((folder / "out" / "config.json").read_text())["options"]
     assert config["text_file"] == "comments.csv" and config["hidden_units"] == [5]

@@ -104,5 +104,5 @@ def test_an_own_table_of_texts(folder, run_program):
     assert last.startswith("1 rounds in ") and last.endswith(str(folder / "out"))
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert (summary["dataset"], summary["algorithm"]) == ("texts", "fed_recon")
-    config = json.loads((folder / "out" / "config.json").read_text())["flags"]
+    config = json.loads((folder / "out" / "config.json").read_text())["options"]
     assert config["text_file"] == "texts.csv" and config["lstm_units"] == 4

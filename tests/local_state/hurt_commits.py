@@ -1,4 +1,4 @@
-"""Hurts commits of a private store at each of SQLite's own file operations in turn.
+"""Hurts commits of a local state store at each of SQLite's own file operations in turn.
 
 Usage: hurt_commits.py FOLDER. Prints a JSON object of reports: `killed`, the process is killed
 there; `full`, a write finds the disk full; `stays_full`, so do all later ones, also those that undo

@@ -16,9 +16,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "simulation"))
 import kill_sweep
 import toy_process
 
-from fedpersonal.local_state import store as private_store
-from fedpersonal.local_state.rounds import PrivateProcess, StoreCheckpoints
+from fedpersonal.local_state.rounds import Rounds
+from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.simulation import loop, run_folder
+from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 
 _connect = sqlite3.connect
 
@@ -32,7 +33,7 @@ def _connect_and_watch(*arguments, **options):
 sqlite3.connect = _connect_and_watch
 
 
-class _Store(private_store.LocalStateStore):
+class _Store(LocalStateStore):
     def commit(self, *arguments):
         super().commit(*arguments)
         kill_sweep.step()
@@ -56,7 +57,7 @@ def _run(folder):
     run = run_folder.RunFolder.open(folder, {"seed": 1})
     store = _Store.open(folder / "local_state.sqlite", toy_process.VARIABLES)
     result = loop.run_rounds(
-        process=PrivateProcess(_Process(), store),
+        process=Rounds(_Process(), store),
         cohort_fn=toy_process.cohort,
         run_folder=run,
         total_rounds=6,

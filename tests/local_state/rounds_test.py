@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.local_state.rounds import PrivateProcess, PrivateState, StoreCheckpoints, read_kept
+from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore, SavedRun
-from fedpersonal.process.local_values import private_of
 from fedpersonal.simulation import loop, run_folder
+from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -38,10 +38,10 @@ class Stopping(toy.Process):
     def __init__(self, *, before=None, after=None, error=KeyboardInterrupt):
         self._before, self._after, self._error = before, after, error
 
-    def next(self, state, members):
+    def next(self, state, shards):
         if state.rounds + 1 == self._before:
             raise self._error
-        output = super().next(state, members)
+        output = super().next(state, shards)
         if output.state.rounds == self._after:
             raise self._error
         return output
@@ -62,7 +62,7 @@ def _opened(path):
 
 def _run_with(store, path, **options):
     defaults = {
-        "process": PrivateProcess(toy.Process(), store),
+        "process": Rounds(toy.Process(), store),
         "cohort_fn": toy.cohort,
         "run_folder": run_folder.RunFolder.open(path, {}),
         "total_rounds": 10,
@@ -79,7 +79,7 @@ def _run(path, process=None, **options):
     """Returns the result and everybody's rows on disk."""
     path.mkdir(exist_ok=True)
     with _opened(path) as store:
-        with_store = PrivateProcess(process or toy.Process(), store)
+        with_store = Rounds(process or toy.Process(), store)
         result = _run_with(store, path, process=with_store, **options)
     return result, _rows_on_disk(path)
 
@@ -109,8 +109,8 @@ def _computed(rounds):
     for round_number in range(1, rounds + 1):
         cohort = toy.cohort(round_number)
         total = np.zeros(3, np.float32)
-        for places, examples in zip(cohort.places, cohort.members):
-            for place, example in zip(places, examples):
+        for shard in cohort.shards:
+            for place, example in zip(shard.places, shard.examples):
                 if place < 0:
                     continue
                 vector, visits = kept.get(cohort.client_ids[place], (np.float32(0.5), 0))
@@ -139,16 +139,6 @@ def test_what_a_client_keeps_reaches_it_again(undisturbed):
         assert values["visits"][number] == kept[client][1]
     # Some came back one round later, others after several.
     assert set(values["visits"][:-1]) >= {3, 4}
-
-
-def test_a_client_is_given_its_own_row():
-    values = {"vector": np.arange(9, dtype=np.float32).reshape(3, 3)}
-    private = private_of(np.array([2, -1, 0]), known=np.array([True, True, False]), values=values)
-    assert private["places"].dtype == np.int32
-    assert private["places"].tolist() == [2, -1, 0]
-    # The last of the cohort has kept nothing, and an empty place is nobody.
-    assert private["known"].tolist() == [False, False, True]
-    assert private["values"]["vector"][2].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -192,7 +182,9 @@ def test_stop_in_the_making_of_a_cohort(tmp_path, undisturbed, stop_in):
     _assert_same_run(path, run, *undisturbed)
 
 
-@pytest.mark.parametrize("stop_at", ["BEGIN", "INSERT INTO private", "DELETE", "COMMIT", "done"])
+@pytest.mark.parametrize(
+    "stop_at", ["BEGIN", "INSERT INTO local_state", "DELETE", "COMMIT", "done"]
+)
 def test_stop_in_a_commit(tmp_path, undisturbed, stop_at, monkeypatch):
     path = tmp_path / "stopped"
     path.mkdir()
@@ -260,7 +252,7 @@ def test_finished_run_may_be_prolonged(tmp_path, undisturbed):
 def test_a_state_holds_what_is_not_committed_and_no_more(tmp_path):
     held = []
 
-    class Watched(PrivateProcess):
+    class Watched(Rounds):
         def next(self, state, cohort):
             before = dict(state.changes)
             output = super().next(state, cohort)
@@ -280,7 +272,7 @@ def test_a_state_holds_what_is_not_committed_and_no_more(tmp_path):
 
 def test_a_round_leaves_the_store_alone(tmp_path):
     with _opened(tmp_path) as store:
-        process = PrivateProcess(toy.Process(), store)
+        process = Rounds(toy.Process(), store)
         first = process.initialize()
         outputs = [process.next(first, toy.cohort(1)) for _ in range(2)]
         assert outputs[0].state.changes == outputs[1].state.changes
@@ -296,7 +288,7 @@ def test_a_round_leaves_the_store_alone(tmp_path):
         assert all(committed[name].tobytes() == column.tobytes() for name, column in values.items())
         restored = StoreCheckpoints(store).restore(like=first)
         assert (restored.round_number, restored.state["seconds"]) == (1, 1.5)
-        assert isinstance(restored.state["state"], PrivateState)
+        assert isinstance(restored.state["state"], KeptState)
         assert restored.state["state"].changes == {}
 
 
@@ -343,6 +335,6 @@ def test_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path):
 def test_a_damaged_state_is_one_line(tmp_path):
     with contextlib.closing(LocalStateStore.open(tmp_path / "store", toy.VARIABLES)) as store:
         store.commit({}, SavedRun(3, b"PK of something else"))
-        like = PrivateProcess(toy.Process(), store).initialize()
+        like = Rounds(toy.Process(), store).initialize()
         with pytest.raises(UserError, match="the state of round 3 is damaged"):
             StoreCheckpoints(store).restore(like=like)

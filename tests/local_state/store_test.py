@@ -206,7 +206,7 @@ def test_an_error_within_a_commit_changes_nothing(path, store, changes, error, m
 
 
 def test_a_state_that_cannot_be_written_takes_the_rows_with_it(store):
-    with pytest.raises(UserError, match="private store .*local_state.sqlite: "):
+    with pytest.raises(UserError, match="local state store .*local_state.sqlite: "):
         store.commit({"a": row(9)}, SavedRun(2, object()))
     assert_intact(store)
 
@@ -215,7 +215,9 @@ def test_a_full_disk_is_one_line_and_loses_nothing(path, store):
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
     many = {"a": row(9), "b": row(9), **{f"client{i}": row(9) for i in range(1000)}}
-    with pytest.raises(UserError, match=f"^private store {path}: the disk is full, .*make room"):
+    with pytest.raises(
+        UserError, match=f"^local state store {path}: the disk is full, .*make room"
+    ):
         store.commit(many, SavedRun(2, b"two"))
     assert store.num_clients == 2
     store._connection.execute("PRAGMA max_page_count = 1000000")
@@ -267,7 +269,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 store.commit({{"b": {row(2)!r}}}, SavedRun(1, b"one"))
 """)
     lines = finished.stdout.splitlines()
-    assert lines[0].startswith(f"private store {path}: the disk does not work or a limit"), lines
+    assert lines[0].startswith(f"local state store {path}: the disk does not work or a limit"), (
+        lines
+    )
     assert lines[1:] == ["SavedRun(round_number=1, state=b'one') 2 1"]
     assert finished.returncode == 0, finished.stderr
     with opened(path) as again:
@@ -291,7 +295,9 @@ sys.stdin.read()
     ) as other:
         try:
             assert other.stdout.readline() == "open\n"
-            with pytest.raises(UserError, match=f"^private store {path}: another process has it"):
+            with pytest.raises(
+                UserError, match=f"^local state store {path}: another process has it"
+            ):
                 LocalStateStore.open(path, USER)
         finally:
             other.send_signal(signal.SIGKILL)
@@ -316,7 +322,7 @@ def test_a_store_of_another_model_is_refused(path, store, others):
     store.close()
     with pytest.raises(
         UserError,
-        match=r"local_state.sqlite holds the private variables of another model: "
+        match=r"local_state.sqlite holds the local variables of another model: "
         r"user/embeddings \[1, 4\] float32; this model's are ",
     ) as error:
         LocalStateStore.open(path, others)
@@ -351,7 +357,7 @@ def foreign(*columns):
 )
 def test_what_is_no_store_is_refused_and_left_alone(path, content):
     path.write_bytes(content)
-    with pytest.raises(UserError, match="private store.*give another folder") as error:
+    with pytest.raises(UserError, match="local state store.*give another folder") as error:
         LocalStateStore.open(path, USER)
     assert "\n" not in str(error.value) and os.fspath(path) in str(error.value)
     assert path.read_bytes() == content
@@ -364,7 +370,7 @@ def test_a_damaged_store_is_one_line(path, store):
     whole = path.read_bytes()
     for length in (len(whole) // 2, 5000, 4096, 100):
         path.write_bytes(whole[:length])
-        with pytest.raises(UserError, match="no private store, or a damaged one"):
+        with pytest.raises(UserError, match="no local state store, or a damaged one"):
             with opened(path) as damaged:
                 damaged.read([f"client{i}" for i in range(1000)])
                 damaged.saved()
@@ -375,7 +381,9 @@ def test_a_damaged_store_is_one_line(path, store):
 
 @pytest.mark.parametrize("place", ["missing/local_state.sqlite", ""])
 def test_a_place_that_cannot_be_opened_is_one_line(tmp_path, place):
-    with pytest.raises(UserError, match="private store .*its folder must exist and be writable"):
+    with pytest.raises(
+        UserError, match="local state store .*its folder must exist and be writable"
+    ):
         LocalStateStore.open(tmp_path / place, USER)
     assert os.listdir(tmp_path) == []
 
@@ -406,17 +414,21 @@ print(refused(LocalStateStore.open, {path!r}, USER))
             pytest.skip("root may write anywhere")
         missing, *others = finished.stdout.splitlines()
         assert missing == (
-            f"private store {folder}/new.sqlite: it cannot be opened; its folder must exist and be "
-            "writable."
+            f"local state store {folder}/new.sqlite: it cannot be opened; its folder must exist "
+            "and be writable."
         ), finished.stderr
         assert others == [
-            f"private store {folder}/{name}.sqlite: it cannot be written to; see to the permissions"
-            " of the file and its folder."
+            f"local state store {folder}/{name}.sqlite: it cannot be written to; see to the "
+            "permissions of the file and its folder."
             for name in ("writable", "local_state")
         ]
         assert sorted(os.listdir(folder)) == ["local_state.sqlite", "writable.sqlite"]
         with opened(path) as store:
             assert_intact(store)
+
+
+def test_nobody_else_may_read_it(path, store):
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_opening_does_not_look_at_the_rows(path, store):

@@ -8,8 +8,8 @@ import types
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.local_state.rounds import PrivateCohort
 from fedpersonal.model.partition import VariableSpec
+from fedpersonal.process.shards import Cohort, Shard
 
 VARIABLES = [
     VariableSpec("vector", "vector", (3,), tf.float32, True, None),
@@ -24,32 +24,32 @@ _START = np.float32(0.5)
 class Process:
     """Averages clients' vectors, which move towards the weights and the examples.
 
-    `examples` of a member are float32 (2, 3), a row for each of its two clients.
+    `examples` of a shard are float32 (2, 3), a row for each of its two clients.
     """
 
     def initialize(self):
         return State(np.zeros(3, np.float32), 0)
 
-    def next(self, state, members):
-        private, total, visits = [], np.zeros(3, np.float32), 0
-        for member in members:
-            brought = member["private"]
+    def next(self, state, shards):
+        kept, total, visits = [], np.zeros(3, np.float32), 0
+        for shard in shards:
+            brought = shard["local"]
             known, places = brought["known"], brought["places"]
             vector = np.where(known[:, None], brought["values"]["vector"], _START)
-            vector = vector * np.float32(0.7) + state.weights + member["examples"]
+            vector = vector * np.float32(0.7) + state.weights + shard["examples"]
             count = np.where(known, brought["values"]["visits"], 0) + 1
             is_client = places >= 0
             total += vector[is_client].sum(axis=0)
             visits += int(count[is_client].sum())
             values = collections.OrderedDict(vector=vector, visits=count)
             known = np.ones_like(known)
-            private.append(collections.OrderedDict(places=places, known=known, values=values))
+            kept.append(collections.OrderedDict(places=places, known=known, values=values))
         weights = state.weights * np.float32(0.9) + total * np.float32(0.1)
         return types.SimpleNamespace(
             state=State(weights, state.rounds + 1),
             metrics={"loss": float(np.abs(weights).mean()), "visits": visits},
             # TFF gives no order of what stays at CLIENTS.
-            private=private[::-1],
+            local=kept[::-1],
         )
 
 
@@ -61,9 +61,6 @@ def clients_of(round_number):
 def cohort(round_number):
     clients = clients_of(round_number)
     drawn = np.random.default_rng(round_number).normal(size=(2, 2, 3)).astype(np.float32)
-    return PrivateCohort(
-        [IDS[number] for number in clients],
-        list(drawn),
-        # One member has both places taken, the other has one, and the second client is first.
-        [np.array([1, 0], np.int32), np.array([-1, 2], np.int32)],
-    )
+    # One shard has both places taken, the other has one, and the second client is first.
+    places = np.array([[1, 0], [-1, 2]], np.int32)
+    return Cohort([IDS[number] for number in clients], [*map(Shard, places, drawn)])

@@ -14,8 +14,9 @@ from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import check_boundary
-from fedpersonal.process.shards import client_datasets, pack_cohort
-from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.2)
 SERVER = tff.learning.optimizers.build_sgdm(1.0)
@@ -123,27 +124,22 @@ def test_frozen_layers_neither_cross_nor_move(model, make_dataset):
     algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
     x, y = draw(2, 3, 3, seed=4), draw(2, 3, seed=5)
     dataset = make_dataset([({"x": x.reshape(6, 3)}, y.reshape(6))])
-    packed = build_packed_process(
-        model, algorithm, server_optimizer=SERVER, clients=1, batch_size=3
-    )
-    pooled = build_packed_process(
-        model, algorithm, server_optimizer=SERVER, clients=1, batch_size=3, packing="pooled"
-    )
-    single = build_per_client_process(model, algorithm, server_optimizer=SERVER)
     shared = draw(2, 1, seed=1)
     for _ in range(2):
         shared = reconstruct_and_step(x, y, draw(4, 2, seed=2), shared)
-    for process in (packed, pooled, single):
+    for execution in (
+        Execution.packed(batch_size=3, clients_per_shard=1),
+        Execution.packed(batch_size=3, clients_per_shard=1, packing="pooled"),
+        Execution.per_client(batch_size=3),
+    ):
+        process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
         crossings = check_boundary(model, process.next)
         assert "shared/kernel" in {c.name.split(".")[-1] for c in crossings}
         assert not any("base" in c.name or c.shape == BASE.shape for c in crossings)
         state = process.initialize()
         for _ in range(2):
-            if process is single:
-                cohort = client_datasets(model, dataset, [0], batch_size=3)
-            else:
-                cohort = pack_cohort(model, dataset, [0], clients=1, batch_size=3)
-            state = process.next(state, cohort).state
+            cohort = make_cohort(model, dataset, [0], execution=execution)
+            state = process.next(state, cohort.examples).state
         weights = dict(state.global_model_weights.trainable)
         assert list(weights) == ["shared/kernel"]
         np.testing.assert_allclose(weights["shared/kernel"], shared, rtol=1e-4, atol=1e-5)

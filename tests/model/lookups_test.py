@@ -11,7 +11,8 @@ from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.model.lookups import check_lookups, count_ids, fetch_rows
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.training import build_per_client_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
 
 LAYERS = tf.keras.layers
 
@@ -84,6 +85,9 @@ def test_all_tables_of_an_input_are_lookups(forgotten):
 def test_training_refuses_at_once():
     sgd = tff.learning.optimizers.build_sgdm(0.1)
     with pytest.raises(ValueError, match="lookups.*mask_zero"):
-        build_per_client_process(
-            words(mask_zero=True), fed_avg(client_optimizer=sgd), server_optimizer=sgd
+        build_process(
+            words(mask_zero=True),
+            fed_avg(client_optimizer=sgd),
+            execution=Execution.per_client(batch_size=1),
+            server_optimizer=sgd,
         )

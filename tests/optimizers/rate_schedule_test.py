@@ -12,8 +12,9 @@ import tensorflow_federated as tff
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.rate_schedule import LinearDecay, ScaledOptimizer, ScheduledOptimizer
-from fedpersonal.process.shards import client_datasets, pack_cohort
-from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import make_cohort
 
 OPTIMIZERS = {
     "sgd": tff.learning.optimizers.build_sgdm,
@@ -65,14 +66,11 @@ def test_a_round_has_the_rates_of_its_number(make_dataset, packing):
     y = np.array([1, -1, 2], np.float32)
     dataset = make_dataset([({"x": x}, y)])
     algorithm = fed_avg(client_optimizer=ScheduledOptimizer(OPTIMIZERS["sgd"](0.1), LinearDecay(2)))
-    if packing is None:
-        process = build_per_client_process(model, algorithm, server_optimizer=SERVER)
-        cohort = client_datasets(model, dataset, [0], batch_size=3)
-    else:
-        process = build_packed_process(
-            model, algorithm, server_optimizer=SERVER, clients=1, batch_size=3, packing=packing
-        )
-        cohort = pack_cohort(model, dataset, [0], clients=1, batch_size=3)
+    execution = Execution.per_client(batch_size=3)
+    if packing:
+        execution = Execution.packed(batch_size=3, clients_per_shard=1, packing=packing)
+    process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
+    cohort = make_cohort(model, dataset, [0], execution=execution).examples
     state = process.initialize()
     expected = model.initial_global_values()["out/kernel"]
     for rate in (0.1, 0.05):

@@ -23,7 +23,8 @@ from fedpersonal.process.boundary import (
     list_crossings,
     total_bytes,
 )
-from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)
 ALGORITHM = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
@@ -48,14 +49,14 @@ def _model():
     )
 
 
-def packed(model, algorithm):
-    return build_packed_process(
-        model, algorithm, server_optimizer=SGD, clients=2, batch_size=4
-    ).next
+EXECUTIONS = (
+    Execution.packed(batch_size=4, clients_per_shard=2),
+    Execution.per_client(batch_size=4),
+)
 
 
-def per_client(model, algorithm):
-    return build_per_client_process(model, algorithm, server_optimizer=SGD).next
+def build(model, algorithm, execution):
+    return build_process(model, algorithm, execution=execution, server_optimizer=SGD).next
 
 
 def named(crossings, direction):
@@ -65,9 +66,9 @@ def named(crossings, direction):
     return dict(found)
 
 
-@pytest.mark.parametrize("build", [packed, per_client])
-def test_training_sends_global_variables_alone(model, build):
-    crossings = check_boundary(model, build(model, ALGORITHM))
+@pytest.mark.parametrize("execution", EXECUTIONS, ids=["packed", "per_client"])
+def test_training_sends_global_variables_alone(model, execution):
+    crossings = check_boundary(model, build(model, ALGORITHM, execution))
     sent, returned = named(crossings, "broadcast"), named(crossings, "aggregate")
     assert {name: sent.pop(name) for name in TABLE_SHAPES} == TABLE_SHAPES
     assert list(sent.values()) == [()]  # The round's number, for seeds.
@@ -76,7 +77,7 @@ def test_training_sends_global_variables_alone(model, build):
     assert {name: returned.pop(name) for name in TABLE_SHAPES} == TABLE_SHAPES
     # Of each metric the sums of values and of weights.
     metrics = {name: () if name.startswith("num_") else (2,) for name in METRICS}
-    if build is packed:
+    if execution.is_packed:
         metrics["weight"] = ()
         numbers = sum(2 if shape else 1 for shape in metrics.values())
         assert total_bytes(crossings, "aggregate") == TABLE_BYTES + 4 * numbers
@@ -111,10 +112,11 @@ def test_the_table_is_json(model):
     } in rows
 
 
-@pytest.mark.parametrize("build", [packed, per_client])
-def test_a_process_that_treats_local_variables_as_global_is_caught(model, build):
+@pytest.mark.parametrize("execution", EXECUTIONS, ids=["packed", "per_client"])
+def test_a_process_that_treats_local_variables_as_global_is_caught(model, execution):
     """The fault: a process is built of the same Keras model, its user layers forgotten."""
-    faulty = build(PartitionedModel(BUILD_MODEL, lookups=LOOKUPS), fed_avg(client_optimizer=SGD))
+    forgetful = PartitionedModel(BUILD_MODEL, lookups=LOOKUPS)
+    faulty = build(forgetful, fed_avg(client_optimizer=SGD), execution)
     with pytest.raises(LocalVariableError, match=r"local variable 'user_\w+/vector' is sent"):
         check_boundary(model, faulty)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import math
 
 import numpy as np
 import pytest
@@ -14,8 +13,10 @@ from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.shards import client_datasets, pack_cohort
-from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.process.datasets import client_datasets
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 MOMENTUM = tff.learning.optimizers.build_sgdm(0.1, momentum=0.8)
@@ -36,36 +37,20 @@ def close(actual, desired):
     np.testing.assert_allclose(actual, desired, rtol=1e-4, atol=1e-4)
 
 
-def run_packed(model, algorithm, dataset, *, server_optimizer, clients=2, cohorts=COHORTS):
-    process = build_packed_process(
-        model, algorithm, server_optimizer=server_optimizer, clients=clients, batch_size=BATCH_SIZE
-    )
-
-    def cohort(indices):
-        return pack_cohort(
-            model,
-            dataset,
-            indices,
-            clients=clients,
-            batch_size=BATCH_SIZE,
-            touched_data=algorithm.touched_data,
-        )
-
-    return run(process, map(cohort, cohorts))
+PACKED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2)
+PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
 
 
-def run_per_client(model, algorithm, dataset, *, cohorts=COHORTS, **options):
-    process = build_per_client_process(model, algorithm, **options)
-    cohorts = (client_datasets(model, dataset, c, batch_size=BATCH_SIZE) for c in cohorts)
-    weights, metrics = run(process, cohorts)
-    return weights, [m["client_work"]["train"] for m in metrics]
-
-
-def run(process, cohorts):
+def run(execution, model, algorithm, dataset, *, server_optimizer=SERVER_SGD):
     """Returns the final weights and each round's metrics."""
+    process = build_process(
+        model, algorithm, execution=execution, server_optimizer=server_optimizer
+    )
     state, metrics = process.initialize(), []
-    for cohort in cohorts:
-        output = process.next(state, cohort)
+    for indices in COHORTS:
+        touched = algorithm.touched_data
+        cohort = make_cohort(model, dataset, indices, execution=execution, touched_data=touched)
+        output = process.next(state, cohort.examples)
         state = output.state
         metrics.append(output.metrics)
     return dict(state.global_model_weights.trainable), metrics
@@ -96,7 +81,7 @@ class Case:
         self._metric_fn = metric_fn
         self._loss_of_metric = loss_of_metric
 
-    def run_tff(self, *, client, reconstruction, server, split_options, cohorts=COHORTS):
+    def run_tff(self, *, client, reconstruction, server, split_options):
         """Returns the final weights by our names, and each round's loss."""
         model = self.model
         local = {v.layer for v in model.local_variables}
@@ -132,7 +117,7 @@ class Case:
             tff.learning.models.ModelWeights([start[name] for name in names], []),
         )
         losses = []
-        for indices in cohorts:
+        for indices in COHORTS:
             cohort = client_datasets(model, self.dataset, indices, batch_size=BATCH_SIZE)
             output = process.next(state, cohort)
             state = output.state
@@ -242,6 +227,10 @@ def processed_examples(count, setting):
     return sum((sizes * setting["post_recon_epochs"])[: setting["post_recon_steps_max"]])
 
 
+def examples_a_round(setting):
+    return [sum(processed_examples(COUNTS[i], setting) for i in cohort) for cohort in COHORTS]
+
+
 @pytest.mark.parametrize(
     ("case", "setting", "client", "reconstruction", "server"),
     [
@@ -262,10 +251,11 @@ def test_fed_recon_is_tffs(request, case, setting, client, reconstruction, serve
         local_epochs=setting["post_recon_epochs"],
         max_local_steps=setting["post_recon_steps_max"],
     )
-    packed = run_packed(case.model, algorithm, case.dataset, server_optimizer=server)
-    per_client = run_per_client(case.model, algorithm, case.dataset, server_optimizer=server)
-    examples = [sum(processed_examples(COUNTS[i], setting) for i in cohort) for cohort in COHORTS]
-    assert_same(packed, per_client, examples_a_round=examples)
+    packed, per_client = (
+        run(execution, case.model, algorithm, case.dataset, server_optimizer=server)
+        for execution in (PACKED, PER_CLIENT)
+    )
+    assert_same(packed, per_client, examples_a_round=examples_a_round(setting))
 
     weights, losses = case.run_tff(
         client=client, reconstruction=reconstruction, server=server, split_options=setting
@@ -289,13 +279,8 @@ def test_joint_training_is_the_same_packed(factorization, optimizer):
         lookups={"item_embedding": "item"},
     )
     dataset = factorization.dataset
-    packed = run_packed(model, algorithm, dataset, server_optimizer=SERVER_SGD)
-    per_client = run_per_client(model, algorithm, dataset, server_optimizer=SERVER_SGD)
-    examples = [
-        sum(processed_examples(COUNTS[i], SETTINGS["disjoint"]) for i in cohort)
-        for cohort in COHORTS
-    ]
-    assert_same(packed, per_client, examples_a_round=examples)
+    packed, per_client = (run(how, model, algorithm, dataset) for how in (PACKED, PER_CLIENT))
+    assert_same(packed, per_client, examples_a_round=examples_a_round(SETTINGS["disjoint"]))
 
 
 @pytest.mark.parametrize("optimizer", [SGD, MOMENTUM], ids=["sgd", "momentum"])
@@ -308,8 +293,8 @@ def test_fed_avg_with_owned_users_is_the_same_packed(ratings, optimizer):
         owned_tables=["user_embedding"],
     )
     algorithm = fed_avg(client_optimizer=optimizer, epochs=2, max_steps=7)
-    packed = run_packed(model, algorithm, ratings, server_optimizer=SERVER_SGD, clients=3)
-    per_client = run_per_client(model, algorithm, ratings, server_optimizer=SERVER_SGD)
+    threes = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=3)
+    packed, per_client = (run(how, model, algorithm, ratings) for how in (threes, PER_CLIENT))
     examples = [sum(_first_steps(COUNTS[i], 7) for i in cohort) for cohort in COHORTS]
     assert_same(packed, per_client, examples_a_round=examples)
 
@@ -331,164 +316,19 @@ class Branching(tf.keras.Model):
         return self.last(hidden)
 
 
-def test_a_subclassed_model_that_branches_is_the_same_packed(linear):
-    _, dataset = linear
+def test_a_subclassed_model_that_branches_is_the_same_packed(classifier):
+    dataset = classifier.dataset
     model = PartitionedModel(
         Branching, local_layers=["last"], input_spec={"x": tf.TensorSpec([None, 2])}
     )
     algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
-    packed = run_packed(model, algorithm, dataset, server_optimizer=SERVER_SGD)
-    per_client = run_per_client(model, algorithm, dataset, server_optimizer=SERVER_SGD)
-    examples = [
-        sum(processed_examples(COUNTS[i], SETTINGS["disjoint"]) for i in cohort)
-        for cohort in COHORTS
-    ]
-    assert_same(packed, per_client, examples_a_round=examples)
+    packed, per_client = (run(how, model, algorithm, dataset) for how in (PACKED, PER_CLIENT))
+    assert_same(packed, per_client, examples_a_round=examples_a_round(SETTINGS["disjoint"]))
 
 
 def _first_steps(count, steps):
     sizes = [min(BATCH_SIZE, count - start) for start in range(0, count, BATCH_SIZE)]
     return sum((2 * sizes)[:steps])
-
-
-def test_a_users_own_row_moves_as_if_alone(ratings):
-    """An owned row moves by the whole of its owner's update, an item's by its weighted share."""
-    model = PartitionedModel(
-        matrix_factorization(num_items=NUM_ITEMS, num_users=len(COUNTS), embedding_dim=2),
-        lookups={"item_embedding": "item", "user_embedding": "user"},
-        owned_tables=["user_embedding"],
-    )
-    algorithm = fed_avg(client_optimizer=SGD)
-    server = tff.learning.optimizers.build_sgdm(1.0)
-    start = model.initial_global_values()
-    users, items = "user_embedding/embeddings", "item_embedding/embeddings"
-    alone = []
-    for i in (0, 3):
-        weights, _ = run_packed(
-            model, algorithm, ratings, server_optimizer=server, clients=1, cohorts=[[i]]
-        )
-        alone.append(weights)
-    together, _ = run_packed(model, algorithm, ratings, server_optimizer=server, cohorts=[[0, 3]])
-    close(together[users][0], alone[0][users][0])
-    close(together[users][3], alone[1][users][3])
-    assert np.abs(together[users] - start[users])[[0, 3]].min(axis=1).max() > 1e-3
-    close(together[users][[1, 2, 4]], start[users][[1, 2, 4]])
-    share = COUNTS[0] / (COUNTS[0] + COUNTS[3])
-    close(together[items], share * alone[0][items] + (1 - share) * alone[1][items])
-
-
-def linear_updates(dataset, start, *, rate):
-    """Each client's (kernel, bias) minus the start, after an epoch of SGD, in NumPy."""
-    updates = []
-    for i in range(dataset.num_clients):
-        features, labels = dataset.client(i)
-        kernel, bias = (start[f"linear/{name}"].astype(np.float64) for name in ("kernel", "bias"))
-        for first in range(0, len(labels), BATCH_SIZE):
-            x, y = (column[first : first + BATCH_SIZE] for column in (features["x"], labels))
-            errors = x @ kernel[:, 0] + bias[0] - y
-            kernel = kernel - rate * 2 * (x.T @ errors / len(y))[:, np.newaxis]
-            bias = bias - rate * 2 * errors.mean()
-        updates.append((kernel - start["linear/kernel"], bias - start["linear/bias"]))
-    return updates
-
-
-@pytest.fixture(name="linear", scope="module")
-def _linear(make_dataset):
-    """A global linear model and its data."""
-
-    def build_model():
-        x = tf.keras.Input([2], name="x")
-        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="linear")(x))
-
-    random = np.random.default_rng(2)
-    dataset = make_dataset(
-        [
-            (
-                {"x": random.normal(size=(n, 2)).astype(np.float32)},
-                random.normal(size=n).astype(np.float32),
-            )
-            for n in COUNTS
-        ]
-    )
-    return PartitionedModel(build_model), dataset
-
-
-CLIPPING_NORM = 0.2
-
-
-def total(updates):
-    return [sum(parts) for parts in zip(*updates)]
-
-
-def mean_of_clipped(updates):
-    norms = [math.sqrt(sum((part**2).sum() for part in update)) for update in updates]
-    assert min(norms) < CLIPPING_NORM < max(norms)
-    factors = [min(1.0, CLIPPING_NORM / norm) / len(updates) for norm in norms]
-    return total([[f * part for part in update] for f, update in zip(factors, updates)])
-
-
-@pytest.mark.parametrize(
-    ("aggregator", "aggregate"),
-    [
-        (tff.aggregators.SumFactory(), total),
-        (
-            tff.aggregators.clipping_factory(
-                CLIPPING_NORM, tff.aggregators.UnweightedMeanFactory()
-            ),
-            mean_of_clipped,
-        ),
-    ],
-    ids=["sum", "clipping"],
-)
-def test_aggregators_of_tff_are_taken(linear, aggregator, aggregate):
-    model, dataset = linear
-    algorithm = fed_avg(
-        client_optimizer=tff.learning.optimizers.build_sgdm(0.1), weighting="uniform"
-    )
-    weights, _ = run_per_client(
-        model,
-        algorithm,
-        dataset,
-        server_optimizer=tff.learning.optimizers.build_sgdm(0.5),
-        aggregator=aggregator,
-        cohorts=[range(5)],
-    )
-    start = model.initial_global_values()
-    kernel, bias = aggregate(linear_updates(dataset, start, rate=0.1))
-    close(weights["linear/kernel"], start["linear/kernel"] + 0.5 * kernel)
-    close(weights["linear/bias"], start["linear/bias"] + 0.5 * bias)
-
-
-@pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
-def test_mean_is_weighted_as_asked(linear, weighting):
-    model, dataset = linear
-    algorithm = fed_avg(
-        client_optimizer=tff.learning.optimizers.build_sgdm(0.1), weighting=weighting
-    )
-    weights, metrics = run_packed(
-        model,
-        algorithm,
-        dataset,
-        server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
-        clients=3,
-        cohorts=[range(5)],
-    )
-    start = model.initial_global_values()
-    shares = COUNTS if weighting == "num_examples" else np.ones(5)
-    kernels, _ = zip(*linear_updates(dataset, start, rate=0.1))
-    close(weights["linear/kernel"], start["linear/kernel"] + np.average(kernels, 0, shares))
-    assert metrics[0]["num_examples"] == sum(COUNTS)
-
-
-def test_unweighted_aggregator_needs_uniform_weights(linear):
-    model, _ = linear
-    with pytest.raises(ValueError, match="SumFactory ignores weights.*weighting='uniform'"):
-        build_per_client_process(
-            model,
-            fed_avg(client_optimizer=SGD),
-            server_optimizer=SERVER_SGD,
-            aggregator=tff.aggregators.SumFactory(),
-        )
 
 
 @pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
@@ -498,14 +338,10 @@ def test_lookups_change_nothing(factorization, optimizer):
         factorization._build_model, local_layers=["user_embedding", "user_bias"]
     )
     results = [
-        run_packed(model, algorithm, factorization.dataset, server_optimizer=SERVER_SGD)
+        run(PACKED, model, algorithm, factorization.dataset)
         for model in (plain, factorization.model)
     ]
-    examples = [
-        sum(processed_examples(COUNTS[i], SETTINGS["disjoint"]) for i in cohort)
-        for cohort in COHORTS
-    ]
-    assert_same(*results, examples_a_round=examples)
+    assert_same(*results, examples_a_round=examples_a_round(SETTINGS["disjoint"]))
 
 
 def test_a_model_of_several_looked_up_words_is_the_same_packed(make_dataset):
@@ -524,12 +360,8 @@ def test_a_model_of_several_looked_up_words_is_the_same_packed(make_dataset):
         for lookups in ({"table": "words"}, {})
     ]
     algorithm = fed_recon(client_optimizer=MOMENTUM, reconstruction_optimizer=SGD)
-    packed = run_packed(models[0], algorithm, dataset, server_optimizer=SERVER_SGD)
-    per_client = run_per_client(models[1], algorithm, dataset, server_optimizer=SERVER_SGD)
-    examples = [
-        sum(processed_examples(COUNTS[i], SETTINGS["disjoint"]) for i in cohort)
-        for cohort in COHORTS
-    ]
-    assert_same(packed, per_client, examples_a_round=examples)
+    packed = run(PACKED, models[0], algorithm, dataset)
+    per_client = run(PER_CLIENT, models[1], algorithm, dataset)
+    assert_same(packed, per_client, examples_a_round=examples_a_round(SETTINGS["disjoint"]))
     start = models[0].initial_global_values()["table/embeddings"]
     assert np.abs(packed[0]["table/embeddings"] - start).max() > 1e-4

@@ -14,8 +14,9 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.shards import pack_cohort
-from fedpersonal.process.training import build_packed_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import make_cohort
 
 BATCH_SIZE = 4
 UPDATE_RATE = 0.05
@@ -95,17 +96,17 @@ def test_an_update_is_the_first_order_gradient(model, dataset, cohort, weighting
         max_local_steps=1,
         weighting=weighting,
     )
-    process = build_packed_process(
+    execution = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2)
+    process = build_process(
         model,
         algorithm,
+        execution=execution,
         server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
-        clients=2,
-        batch_size=BATCH_SIZE,
     )
     state = process.initialize()
     start = dict(state.global_model_weights.trainable)
-    members = pack_cohort(model, dataset, cohort, clients=2, batch_size=BATCH_SIZE)
-    end = process.next(state, members).state.global_model_weights.trainable
+    cohort_now = make_cohort(model, dataset, cohort, execution=execution)
+    end = process.next(state, cohort_now.examples).state.global_model_weights.trainable
     step = [(start[name] - end[name]) / UPDATE_RATE for name in ("shared/kernel", "shared/bias")]
 
     def mean_gradient(first_order):

@@ -15,8 +15,10 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy
-from fedpersonal.process.shards import client_datasets, pack_cohort
-from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.process.datasets import client_datasets
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 MOMENTUM = tff.learning.optimizers.build_sgdm(0.2, momentum=0.8)
@@ -92,40 +94,19 @@ def make_model(*, local=True, lookups=LOOKUPS, trims=True, oov_initializer="unif
     )
 
 
-def run(execution, model, algorithm, *, dataset=SENTENCES, clients=3, cohorts=COHORTS):
+def run(how, model, algorithm, *, dataset=SENTENCES, clients=3, cohorts=COHORTS):
     """Returns the final weights and each round's metrics."""
-    if execution == "per_client":
-        process = build_per_client_process(model, algorithm, server_optimizer=SERVER)
-
-        def make_cohort(indices):
-            return client_datasets(model, dataset, indices, batch_size=BATCH_SIZE)
-
-    else:
-        process = build_packed_process(
-            model,
-            algorithm,
-            server_optimizer=SERVER,
-            clients=clients,
-            batch_size=BATCH_SIZE,
-            packing=execution,
-        )
-
-        def make_cohort(indices):
-            return pack_cohort(
-                model,
-                dataset,
-                indices,
-                clients=clients,
-                batch_size=BATCH_SIZE,
-                touched_data=algorithm.touched_data,
-            )
-
+    execution = Execution.per_client(batch_size=BATCH_SIZE)
+    if how != "per_client":
+        execution = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=clients, packing=how)
+    process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
     state, metrics = process.initialize(), []
     for indices in cohorts:
-        output = process.next(state, make_cohort(indices))
+        touched = algorithm.touched_data
+        cohort = make_cohort(model, dataset, indices, execution=execution, touched_data=touched)
+        output = process.next(state, cohort.examples)
         state = output.state
-        is_flat = execution != "per_client"
-        metrics.append(output.metrics if is_flat else output.metrics["client_work"]["train"])
+        metrics.append(output.metrics)
     return dict(state.global_model_weights.trainable), metrics
 
 

@@ -168,3 +168,8 @@ saved.save(2, np.zeros(100_000))
 def test_names_the_place_of_what_it_cannot_keep(state, message):
     with pytest.raises(TypeError, match=message):
         state_codec.encode(state)
+
+
+def test_others_cannot_read_it(tmp_path):
+    checkpoints.Checkpoints(tmp_path).save(1, _state())
+    assert (tmp_path / "round_000001.npz").stat().st_mode & 0o777 == 0o600

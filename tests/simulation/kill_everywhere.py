@@ -13,6 +13,9 @@ import kill_sweep
 import numpy as np
 
 from fedpersonal.simulation import loop, run_folder
+from fedpersonal.simulation.callbacks.best_model import BestModel
+from fedpersonal.simulation.callbacks.callback import Callback
+from fedpersonal.simulation.callbacks.early_stopping import EarlyStopping
 
 
 class Process:
@@ -35,23 +38,52 @@ def _evaluate(state, round_number):
     return {f"rmse_{round_number // 4}": state["weights"].std()}
 
 
-def _run(folder):
+class _Mean(Callback):
+    """A user's: the mean of all losses. It is killed before and after it has seen a round."""
+
+    remembers = ("total", "rounds")
+
+    def __init__(self):
+        self.total, self.rounds = 0.0, 0
+
+    def on_round_end(self, run):
+        kill_sweep.step()
+        self.total, self.rounds = self.total + run.metrics["train/loss"], self.rounds + 1
+        kill_sweep.step()
+
+
+def _callbacks():
+    # The run ends after round 7; it was best after round 5, which has no checkpoint of its own.
+    stopping = EarlyStopping("train/loss", patience=2)
+    best = BestModel("train/loss", keep=lambda state: state["weights"])
+    return [stopping, best, _Mean()]
+
+
+def _run(folder, callbacks=None):
     return loop.run_rounds(
         process=Process(),
         cohort_fn=_cohort,
         run_folder=run_folder.RunFolder.open(folder, {"seed": 1}),
-        total_rounds=8,
+        total_rounds=30,
         evaluate_fn=_evaluate,
         rounds_per_eval=4,
         rounds_per_checkpoint=3,
         progress=False,
+        callbacks=callbacks or _callbacks(),
     )
 
 
 def _finish(folder):
-    result = _run(folder)
+    stopping, best, mean = callbacks = _callbacks()
+    result = _run(folder, callbacks)
     state = result.state
-    own = state["weights"].tobytes(), state["rounds"]
+    own = [
+        (state["weights"].tobytes(), state["rounds"], result.stop_reason),
+        (stopping.best, stopping.best_round),
+        (best.best, best.best_round, best.kept.tobytes()),
+        (mean.total, mean.rounds),
+    ]
+    assert (state["rounds"], best.best_round) == (7, 5)
     return result.resumed_from, (own, kill_sweep.outcome_of(folder))
 
 

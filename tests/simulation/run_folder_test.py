@@ -9,20 +9,24 @@ import sys
 import numpy as np
 import pytest
 
+import fedpersonal
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import run_config, run_folder
 
-FLAGS = {"seed": 4, "rate": 0.5, "total_rounds": 10, "layers": [1, 2], "name": None}
+OPTIONS = {"seed": 4, "rate": 0.5, "total_rounds": 10, "layers": [1, 2], "name": None}
+
+
+_read = run_folder.RunFolder.read
 
 
 def _config(folder):
     return json.loads((folder.path / "config.json").read_text())
 
 
-def test_writes_flags_seed_and_versions(tmp_path):
-    folder = run_folder.RunFolder.open(tmp_path / "deep" / "run", FLAGS)
+def test_writes_options_seed_and_versions(tmp_path):
+    folder = run_folder.RunFolder.open(tmp_path / "deep" / "run", OPTIONS)
     config = _config(folder)
-    assert config["flags"] == FLAGS
+    assert config["options"] == OPTIONS
     assert config["seed"] == 4
     assert config["versions"]["numpy"] == np.__version__
     assert set(config["versions"]) == {
@@ -30,16 +34,16 @@ def test_writes_flags_seed_and_versions(tmp_path):
     }  # fmt: skip
 
 
-def test_opens_again_with_flags_that_may_differ(tmp_path):
-    run_folder.RunFolder.open(tmp_path, FLAGS)
-    folder = run_folder.RunFolder.open(tmp_path, {**FLAGS, "total_rounds": 20, "layers": (1, 2)})
-    assert _config(folder)["flags"]["total_rounds"] == 20
+def test_opens_again_with_options_that_may_differ(tmp_path):
+    run_folder.RunFolder.open(tmp_path, OPTIONS)
+    folder = run_folder.RunFolder.open(tmp_path, {**OPTIONS, "total_rounds": 20, "layers": (1, 2)})
+    assert _config(folder)["options"]["total_rounds"] == 20
     assert "later_versions" not in _config(folder)
 
 
-def test_refuses_other_flags_and_names_them(tmp_path):
-    run_folder.RunFolder.open(tmp_path, FLAGS)
-    other = {**FLAGS, "rate": 0.25, "name": "x", "new": 1}
+def test_refuses_other_options_and_names_them(tmp_path):
+    run_folder.RunFolder.open(tmp_path, OPTIONS)
+    other = {**OPTIONS, "rate": 0.25, "name": "x", "new": 1}
     with pytest.raises(UserError) as caught:
         run_folder.RunFolder.open(tmp_path, other)
     message = str(caught.value)
@@ -47,41 +51,95 @@ def test_refuses_other_flags_and_names_them(tmp_path):
     assert 'name was null and is now "x"' in message
     assert "new was absent and is now 1" in message
     assert "seed" not in message and "\n" not in message
-    assert json.loads((tmp_path / "config.json").read_text())["flags"] == FLAGS
+    assert json.loads((tmp_path / "config.json").read_text())["options"] == OPTIONS
 
 
-def test_notes_other_versions(tmp_path, monkeypatch):
-    started_with = _config(run_folder.RunFolder.open(tmp_path, FLAGS))["versions"]
+def test_notes_other_sessions(tmp_path, monkeypatch):
+    about = {"runtime": "local", "num_shards": 4}
+    first = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=about))
+    assert (first["runtime"], first["num_shards"]) == ("local", 4)
+    other = {"runtime": "ray", "num_shards": 2}
+    for given in (about, other, other, about):
+        config = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=given))
+    later = [{"versions": first["versions"], **other}]
+    assert config == {**first, "later_sessions": later}
     monkeypatch.setattr(run_config, "_versions", lambda: {"numpy": "9"})
     for _ in range(2):
-        config = _config(run_folder.RunFolder.open(tmp_path, FLAGS))
-        assert config["versions"] == started_with
-        assert config["later_versions"] == [{"numpy": "9"}]
+        config = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=about))
+        assert config["versions"] == first["versions"]
+        assert config["later_sessions"] == [*later, {"versions": {"numpy": "9"}, **about}]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"flags": {}}'])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("ab12", "cd34", 'the data was "ab12" and is now "cd34"'),
+        (
+            {"train": "1", "test": "2", "names": "3"},
+            {"train": "1", "test": "4", "words": "3"},
+            'test was "2" and is now "4"; names was "3" and is now absent; words was absent and',
+        ),
+    ],
+)
+def test_refuses_other_data_and_names_them(tmp_path, old, new, message):
+    run_folder.RunFolder.open(tmp_path, OPTIONS, about={"data": old})
+    with pytest.raises(UserError) as caught:
+        run_folder.RunFolder.open(tmp_path, OPTIONS, about={"data": new})
+    assert f"holds a run with other data: {message}" in str(caught.value)
+    # Who does not say which data they are is believed, and the folder remembers.
+    folder = run_folder.RunFolder.open(tmp_path, OPTIONS)
+    assert _config(folder)["data"] == old
+
+
+def test_data_may_be_told_later(tmp_path):
+    folder = run_folder.RunFolder.open(tmp_path, OPTIONS, about={"data": None})
+    assert "data" not in _config(folder)
+    run_folder.RunFolder.open(tmp_path, OPTIONS, about={"data": "ab12"})
+    with pytest.raises(UserError, match="other data"):
+        run_folder.RunFolder.open(tmp_path, OPTIONS, about={"data": "cd34"})
+
+
+def test_refuses_what_it_does_not_know_about(tmp_path):
+    with pytest.raises(ValueError, match=r"not \['shards'\]"):
+        run_folder.RunFolder.open(tmp_path, OPTIONS, about={"shards": 4})
+
+
+def test_refuses_a_run_of_version_0_1(tmp_path):
+    config = {"flags": OPTIONS, "seed": 4, "versions": {"fedpersonal": "0.1.0"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for use in (lambda: run_folder.RunFolder.open(tmp_path, OPTIONS), lambda: _read(tmp_path)):
+        with pytest.raises(UserError) as caught:
+            use()
+        assert str(caught.value) == (
+            f"{tmp_path} holds a run of fedpersonal 0.1.0, which version "
+            f"{fedpersonal.__version__} cannot open; give another folder."
+        )
+    assert json.loads((tmp_path / "config.json").read_text()) == config
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"options": {}}', '{"flags": {}}'])
 def test_refuses_a_config_that_is_not_one(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match="config.json is not the config.json of a run"):
-        run_folder.RunFolder.open(tmp_path, FLAGS)
+        run_folder.RunFolder.open(tmp_path, OPTIONS)
 
 
 def test_refuses_metrics_of_somebody_else(tmp_path):
     (tmp_path / "metrics.csv").write_text("a,b\n")
     with pytest.raises(UserError, match="metrics.csv"):
-        run_folder.RunFolder.open(tmp_path, FLAGS)
+        run_folder.RunFolder.open(tmp_path, OPTIONS)
 
 
 def test_refuses_a_path_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="Cannot write to the run folder .*file"):
-        run_folder.RunFolder.open(tmp_path / "file", FLAGS)
+        run_folder.RunFolder.open(tmp_path / "file", OPTIONS)
 
 
 def test_refuses_a_folder_in_use_until_its_process_ends(tmp_path):
     program = (
         "import sys; from fedpersonal.simulation import run_folder\n"
-        f"run_folder.RunFolder.open({str(tmp_path)!r}, {FLAGS!r})\n"
+        f"run_folder.RunFolder.open({str(tmp_path)!r}, {OPTIONS!r})\n"
         "print('open', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -92,10 +150,10 @@ def test_refuses_a_folder_in_use_until_its_process_ends(tmp_path):
     ) as other:
         assert other.stdout.readline() == b"open\n"
         with pytest.raises(UserError, match="Another process is running in"):
-            run_folder.RunFolder.open(tmp_path, FLAGS)
+            run_folder.RunFolder.open(tmp_path, OPTIONS)
         other.kill()
         other.wait()
-    run_folder.RunFolder.open(tmp_path, FLAGS)
+    run_folder.RunFolder.open(tmp_path, OPTIONS)
 
 
 @dataclasses.dataclass
@@ -105,7 +163,7 @@ class _Tensor:
 
 
 def test_writes_results_as_json_and_csv(tmp_path):
-    folder = run_folder.RunFolder.open(tmp_path, FLAGS)
+    folder = run_folder.RunFolder.open(tmp_path, OPTIONS)
     folder.write_summary({"rounds": np.int64(3), "test": {"rmse": np.float32(0.5)}, "bad": np.nan})
     folder.write_boundary([_Tensor("item", (2, 3))])
     folder.write_per_client([{"client": "a,b", "rmse": np.float32(0.1)}, {"client": 2, "rmse": 1}])
@@ -121,7 +179,7 @@ def test_writes_results_as_json_and_csv(tmp_path):
 
 
 def test_a_failed_write_leaves_the_former_file(tmp_path):
-    folder = run_folder.RunFolder.open(tmp_path, FLAGS)
+    folder = run_folder.RunFolder.open(tmp_path, OPTIONS)
     folder.write_summary({"rounds": 1})
     with pytest.raises(TypeError):
         folder.write_summary({"rounds": object()})

@@ -23,7 +23,7 @@ from fedpersonal.client.values import ClientValues
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.shards import as_examples, pack_clients
+from fedpersonal.process.packing import as_examples, pack_clients
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.utterances.data import UtteranceData
 from fedpersonal.tasks.utterances.experiment import UtteranceOptions
@@ -122,15 +122,15 @@ def _passes(
     features = {input_name: batch.features[input_name] for input_name in model.input_spec}
     if "user" in features:  # Each user has a table of one row.
         features["user"] = np.zeros_like(features["user"])
-    member = pack_clients(
+    packed = pack_clients(
         model,
         dataclasses.replace(batch, features=features),
         [0],
-        clients=1,
+        clients_per_shard=1,
         batch_size=UTTERANCES,
         touched_data=algorithm.touched_data,
     )
-    member = tf.nest.map_structure(tf.constant, member)
+    packed = tf.nest.map_structure(tf.constant, packed)
     draw = tf.function(
         lambda: model.initial_values(model.variables, tf.constant([seed, 0])), autograph=False
     )
@@ -139,22 +139,22 @@ def _passes(
     own = {variable: values.pop(variable)[tf.newaxis] for variable in local}
 
     @tf.function(autograph=False)
-    def train(shared, own, member):
+    def train(shared, own, packed):
         moved, *_ = run_pooled_phase(
             model,
             algorithm.phases[-1],
             ClientValues(shared, own),
-            as_examples(model, member),
+            as_examples(model, packed),
             with_metrics=False,
         )
         # Reading every number would be timed, too.
         return {key: tf.reshape(value, [-1])[0] for key, value in moved.own.items()}
 
     @tf.function(autograph=False)
-    def test(shared, own, member):
-        return predict_examples(model, ClientValues(shared, own), as_examples(model, member))[0]
+    def test(shared, own, packed):
+        return predict_examples(model, ClientValues(shared, own), as_examples(model, packed))[0]
 
     return {
-        "train": lambda: train(values, own, member),
-        "test": lambda: test(values, own, member),
+        "train": lambda: train(values, own, packed),
+        "test": lambda: test(values, own, packed),
     }

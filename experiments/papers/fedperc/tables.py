@@ -22,7 +22,7 @@ from experiments.papers.fedperc.runs import (
 from experiments.papers.fedperc.sample_curves import plot_by_samples
 from experiments.papers.presets import Preset
 from experiments.papers.summarized_runs import SummarizedRun
-from experiments.papers.sweep import write_csv, write_json, write_text
+from fedpersonal.atomic_files import write_csv, write_json, write_text
 from fedpersonal.tasks.utterances.methods import METHODS
 
 

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from experiments.papers.fedrecon.next_word_runs import complete
 from experiments.papers.fedrecon.table2 import ROWS, VOCAB_SIZES, Plan, heading, make_plan
 from experiments.papers.presets import Preset
-from experiments.papers.sweep import as_github_table, write_csv, write_json, write_text
+from experiments.papers.sweep import as_github_table
+from fedpersonal.atomic_files import write_csv, write_json, write_text
 from fedpersonal.simulation.pictures import tidy_axes, write_picture
 from fedpersonal.tasks.next_word.choice import TextChoice
 

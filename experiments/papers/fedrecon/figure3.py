@@ -26,14 +26,8 @@ from experiments.papers.fedrecon.table2 import (
 )
 from experiments.papers.presets import Preset
 from experiments.papers.summarized_runs import SummarizedRun
-from experiments.papers.sweep import (
-    as_github_table,
-    mean_and_deviation,
-    with_deviation,
-    write_csv,
-    write_json,
-    write_text,
-)
+from experiments.papers.sweep import as_github_table, mean_and_deviation, with_deviation
+from fedpersonal.atomic_files import write_csv, write_json, write_text
 from fedpersonal.data.ratings import Ratings
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title

@@ -16,7 +16,8 @@ from typing import Any
 import pandas as pd
 
 from experiments.papers.communication import Communication, measure_communication
-from experiments.papers.sweep import check_config, run_missing, write_json
+from experiments.papers.sweep import check_config, run_missing
+from fedpersonal.atomic_files import write_json
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.next_word.choice import TextChoice

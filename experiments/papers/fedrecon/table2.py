@@ -14,13 +14,8 @@ from experiments.papers.fedrecon.next_word_runs import (
     complete,
 )
 from experiments.papers.presets import Preset
-from experiments.papers.sweep import (
-    as_github_table,
-    mean_and_deviation,
-    with_deviation,
-    write_json,
-    write_text,
-)
+from experiments.papers.sweep import as_github_table, mean_and_deviation, with_deviation
+from fedpersonal.atomic_files import write_json, write_text
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.next_word.choice import TextChoice
 from fedpersonal.tasks.next_word.methods import METHODS

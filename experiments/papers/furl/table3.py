@@ -21,14 +21,8 @@ from experiments.papers.furl.embedding_map import Panel, plot_embeddings
 from experiments.papers.furl.runs import complete, user_embeddings, validation_curve
 from experiments.papers.presets import Preset
 from experiments.papers.summarized_runs import SummarizedRun
-from experiments.papers.sweep import (
-    as_github_table,
-    mean_and_deviation,
-    with_deviation,
-    write_csv,
-    write_json,
-    write_text,
-)
+from experiments.papers.sweep import as_github_table, mean_and_deviation, with_deviation
+from fedpersonal.atomic_files import write_csv, write_json, write_text
 from fedpersonal.data.documents import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import COLORS

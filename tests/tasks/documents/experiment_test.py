@@ -192,9 +192,9 @@ def test_every_method_runs_and_writes_it_down(finished_run, name):
     means = [float(row["loss_after"] or 0.0) for row in finished.clients]
     assert test["loss"] == pytest.approx(np.average(means, weights=counts), rel=1e-5)
 
-    private = set(OWN.get(name, []))
+    local = set(OWN.get(name, []))
     everything = {"characters/embeddings", "logits/kernel", "encoder/forward_kernel"}
-    assert not private & finished.crossing and everything - private <= finished.crossing
+    assert not local & finished.crossing and everything - local <= finished.crossing
 
 
 def test_withheld_users_lack_what_is_local_alone(finished_run):
@@ -221,7 +221,7 @@ def participants(data, options):
 
 def stored_rows(path):
     with sqlite3.connect(path / STORE) as connection:
-        return dict(connection.execute("SELECT client, value FROM private"))
+        return dict(connection.execute("SELECT client, value FROM local_state"))
 
 
 def test_the_store_holds_those_who_took_part(finished_run):

@@ -262,6 +262,6 @@ def test_an_own_table_of_ratings(ratings, tmp_path):
     assert test.startswith("test, 5 users, ") and "rmse " in test
     assert last.startswith("2 rounds in ") and last.endswith(str(tmp_path / "good"))
     assert "Warning" not in errors and "Traceback" not in errors
-    config = json.loads((tmp_path / "good" / "config.json").read_text())["flags"]
+    config = json.loads((tmp_path / "good" / "config.json").read_text())["options"]
     assert config["ratings_file"] == "good.csv" and config["embedding_dim"] == 3
     assert Finished(tmp_path / "good").summary["rounds"] == 2

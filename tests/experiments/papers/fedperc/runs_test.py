@@ -113,7 +113,7 @@ def test_a_trained_run_has_all_that_tables_read(source, runs):
     # Training has moved it.
     own = summary["by_samples"]["0"]
     assert own["loss"] < untrained.summary()["by_samples"]["0"]["loss"]
-    flags = json.loads((trained.path / "config.json").read_text())["flags"]
+    flags = json.loads((trained.path / "config.json").read_text())["options"]
     assert (flags["split"], flags["base_model"], flags["text_length"]) == ("known", "tiny", LENGTH)
     assert flags["num_users"] == 5
 

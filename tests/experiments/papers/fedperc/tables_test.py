@@ -188,7 +188,7 @@ def test_an_interrupted_sweep_goes_on(sweep):
         "Split-Learning, known users, seed 0",
     ]
     config = folder / "tv_shows" / "meta_learning_withheld" / "seed_2" / "config.json"
-    flags = json.loads(config.read_text())["flags"]
+    flags = json.loads(config.read_text())["options"]
     assert (flags["algorithm"], flags["split"], flags["seed"]) == ("meta_learning", "withheld", 2)
     assert (flags["client_learning_rate"], flags["total_rounds"]) == (0.7, 10)
     assert (flags["dataset"], flags["base_model"]) == ("tv_shows", "tiny")

@@ -243,7 +243,7 @@ def test_stateless_twins_have_folders_of_their_own(runs, tmp_path):
     assert len(folders) == 11 == len(runs.done)
     for row in rows:
         config = json.loads((folders[row.folder] / "config.json").read_text())
-        asked = config["flags"]
+        asked = config["options"]
         assert (asked["algorithm"], asked["local_state"]) == (row.algorithm, row.local_state)
         assert asked["client_learning_rate"] == (0.7 if row.algorithm == "fed_avg" else 0.3)
         assert (asked["seed"], asked["text_length"], asked["total_rounds"]) == (1, 12, 10)

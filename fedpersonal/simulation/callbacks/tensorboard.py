@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard, written without TensorFlow.
+"""The metrics of a run for TensorBoard, written without TensorFlow.
 
 A row of 10 scalars costs a fraction of what as many calls of `tf.summary.scalar` do, and a run
 that goes on from a checkpoint can say so: TensorBoard then forgets the rounds that are run again.
@@ -7,41 +7,36 @@ that goes on from a checkpoint can say so: TensorBoard then forgets the rounds t
 from __future__ import annotations
 
 import os
-import pathlib
 import socket
 import time
-from collections.abc import Mapping
 
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer import record_writer
 
+from fedpersonal.simulation.callbacks.callback import Callback, Run
 
-class EventFile:
-    """A TensorBoard event file to which scalars are appended."""
 
-    def __init__(self, folder: str | os.PathLike, *, after_step: int = 0):
-        """Begins a file.
+class TensorBoard(Callback):
+    """Writes a file of events in the run folder."""
 
-        Args:
-            folder: Where to make it.
-            after_step: Scalars of later steps in former files of this folder no longer count.
-        """
+    def on_start(self, run: Run) -> None:
+        """Begins a file; later rounds in the files of former sessions no longer count."""
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        self._file = open(pathlib.Path(folder) / name, "wb")
+        self._file = open(run.folder.path / name, "wb")
         self._records = record_writer.RecordWriter(self._file)
         self._add(event_pb2.Event(file_version="brain.Event:2"))
         begin = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._add(event_pb2.Event(step=after_step + 1, session_log=begin))
+        self._add(event_pb2.Event(step=run.round_number + 1, session_log=begin))
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Writes the scalars of a step."""
+    def on_round_end(self, run: Run) -> None:
+        """Writes the scalars of a round."""
         values = [
             summary_pb2.Summary.Value(tag=tag, simple_value=float(value))
-            for tag, value in scalars.items()
+            for tag, value in {"seconds": run.seconds, **run.metrics}.items()
         ]
-        self._add(event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values)))
+        self._add(event_pb2.Event(step=run.round_number, summary=summary_pb2.Summary(value=values)))
 
-    def close(self) -> None:
+    def on_end(self, run: Run, error: BaseException | None) -> None:
         """Closes the file."""
         self._file.close()
 

@@ -10,16 +10,13 @@ import tensorflow_federated as tff
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_rep import fed_rep
 from fedpersonal.algorithms.furl import furl
-from fedpersonal.local_state.rounds import PrivateCohort, PrivateProcess, read_kept
+from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import LocalVariableError, check_boundary
-from fedpersonal.process.kept_training import (
-    build_private_packed_process,
-    build_private_per_client_process,
-)
-from fedpersonal.process.shards import client_datasets, deal_clients, pack_clients, pack_cohort
-from fedpersonal.process.training import build_packed_process, build_per_client_process
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 FAST_SGD = tff.learning.optimizers.build_sgdm(0.8)
@@ -32,6 +29,9 @@ IDS = [f"client{i}" for i in range(len(COUNTS))]
 # Partial participation, and clients that come back after others have moved the model.
 COHORTS = ([0, 1, 2], [3, 0], [4, 2, 0, 1])
 USERS = "user_embedding/embeddings"
+STACKED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2)
+POOLED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2, packing="pooled")
+PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
 
 
 def close(actual, desired):
@@ -83,51 +83,30 @@ def _tables(make_dataset):
     return with_users(lambda _: 0), with_users(lambda i: i)
 
 
-def packed_cohort(model, dataset, indices, *, clients=2):
-    dealt = deal_clients(dataset.counts[indices], clients=clients)
-    indices = np.array(indices)
-    return PrivateCohort(
-        dataset.client_ids[indices],
-        [
-            pack_clients(model, dataset, indices[p], clients=clients, batch_size=BATCH_SIZE)
-            for p in dealt
-        ],
-        [np.pad(p, (0, clients - len(p)), constant_values=-1) for p in dealt],
-    )
-
-
-def single_cohort(model, dataset, indices):
-    return PrivateCohort(
-        dataset.client_ids[np.array(indices)],
-        client_datasets(model, dataset, indices, batch_size=BATCH_SIZE),
-        [np.array([place], np.int32) for place in range(len(indices))],
-    )
-
-
-def run(path, model, dataset, process, make_cohort, *, cohorts=COHORTS, after_round=None):
+def run(path, model, dataset, algorithm, execution=STACKED, *, after_round=None):
     """Returns the final weights, each round's metrics, and what all clients have kept."""
-    with_store = PrivateProcess(process, LocalStateStore.open(path, model.local_variables))
-    store = with_store._store
-    state, metrics = with_store.initialize(), []
-    for indices in cohorts:
+    process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
+    store = LocalStateStore.open(path, model.local_variables) if algorithm.keeps else None
+    rounds = Rounds(process, store)
+    state, metrics = rounds.initialize(), []
+    for indices in COHORTS:
         before = state
-        output = with_store.next(state, make_cohort(model, dataset, indices))
+        output = rounds.next(state, make_cohort(model, dataset, indices, execution=execution))
         state = output.state
         metrics.append(output.metrics)
         if after_round is not None:
             state = after_round(store, before, state, indices)
-    kept = read_kept(store, state, IDS)
-    store.close()
+    kept = None
+    if store is not None:
+        kept = read_kept(store, state, IDS)
+        store.close()
     return dict(state.global_model_weights.trainable), metrics, kept
 
 
 @pytest.fixture(name="furl_run", scope="module")
 def _furl_run(tables, tmp_path_factory):
-    model, algorithm = own_model(), furl(client_optimizer=SGD, epochs=2)
-    process = build_private_packed_process(
-        model, algorithm, server_optimizer=SERVER, clients=2, batch_size=BATCH_SIZE
-    )
-    return run(tmp_path_factory.mktemp("furl") / "s", model, tables[0], process, packed_cohort)
+    path = tmp_path_factory.mktemp("furl") / "s"
+    return run(path, own_model(), tables[0], furl(client_optimizer=SGD, epochs=2))
 
 
 @pytest.mark.parametrize(
@@ -140,20 +119,9 @@ def _furl_run(tables, tmp_path_factory):
 )
 def test_stacked_pooled_and_per_client_execution_are_equal(tables, tmp_path, algorithm):
     model = own_model()
-    options = {"server_optimizer": SERVER}
-    packed = {**options, "clients": 2, "batch_size": BATCH_SIZE}
     runs = [
-        run(tmp_path / str(number), model, tables[0], process, make_cohort)
-        for number, (process, make_cohort) in enumerate(
-            [
-                (build_private_per_client_process(model, algorithm, **options), single_cohort),
-                (build_private_packed_process(model, algorithm, **packed), packed_cohort),
-                (
-                    build_private_packed_process(model, algorithm, packing="pooled", **packed),
-                    packed_cohort,
-                ),
-            ]
-        )
+        run(tmp_path / str(number), model, tables[0], algorithm, execution)
+        for number, execution in enumerate((PER_CLIENT, STACKED, POOLED))
     ]
     weights, metrics, (known, kept) = runs[0]
     assert known.all()
@@ -173,19 +141,14 @@ def test_stacked_pooled_and_per_client_execution_are_equal(tables, tmp_path, alg
 def aggregated_run(dataset, *, owned):
     """The same training with all users' embeddings in one table on the server."""
     model = make_model(len(COUNTS), owned_tables=["user_embedding"] if owned else [])
-    process = build_packed_process(
-        model,
-        fed_avg(client_optimizer=SGD, epochs=2),
-        server_optimizer=SERVER,
-        clients=2,
-        batch_size=BATCH_SIZE,
-    )
+    algorithm = fed_avg(client_optimizer=SGD, epochs=2)
+    process = build_process(model, algorithm, execution=STACKED, server_optimizer=SERVER)
     state = process.initialize()
     weights = state.global_model_weights.trainable
     weights.update(own_model().initial_global_values())
     for indices in COHORTS:
-        cohort = pack_cohort(model, dataset, indices, clients=2, batch_size=BATCH_SIZE)
-        state = process.next(state, cohort).state
+        cohort = make_cohort(model, dataset, indices, execution=STACKED)
+        state = process.next(state, cohort.examples).state
     return dict(state.global_model_weights.trainable)
 
 
@@ -198,20 +161,13 @@ def assert_same_model(furl_run, aggregated):
 
 
 def test_keeping_embeddings_changes_nothing(tables, furl_run):
-    """Equation 7, z_i = 1: federated and private variables are those of a table on the server."""
+    """Equation 7, z_i = 1: global and local variables are those of a table on the server."""
     assert_same_model(furl_run, aggregated_run(tables[1], owned=True))
 
 
 def test_the_scaling_factor_is_all_that_aggregation_adds(tables, tmp_path):
     """Equation 6: a table averaged with all else moves by z_i times what its user has learned."""
     model = own_model()
-    process = build_private_packed_process(
-        model,
-        furl(client_optimizer=SGD, epochs=2),
-        server_optimizer=SERVER,
-        clients=2,
-        batch_size=BATCH_SIZE,
-    )
 
     def scale(store, before, after, indices):
         ids = [IDS[i] for i in indices]
@@ -225,7 +181,8 @@ def test_the_scaling_factor_is_all_that_aggregation_adds(tables, tmp_path):
         after.changes.update(zip(ids, rows))
         return after
 
-    scaled = run(tmp_path / "s", model, tables[0], process, packed_cohort, after_round=scale)
+    algorithm = furl(client_optimizer=SGD, epochs=2)
+    scaled = run(tmp_path / "s", model, tables[0], algorithm, after_round=scale)
     assert_same_model(scaled, aggregated_run(tables[1], owned=False))
     # And it matters.
     unscaled = aggregated_run(tables[1], owned=True)
@@ -236,8 +193,8 @@ def test_the_scaling_factor_is_all_that_aggregation_adds(tables, tmp_path):
 def test_a_norm_over_all_users_embeddings_is_refused(options):
     model = make_model(len(COUNTS), penalty="l2", **options)
     with pytest.raises(ValueError, match="split-personalization constraint"):
-        build_packed_process(
-            model, fed_avg(client_optimizer=SGD), server_optimizer=SERVER, clients=2, batch_size=3
+        build_process(
+            model, fed_avg(client_optimizer=SGD), execution=STACKED, server_optimizer=SERVER
         )
 
 
@@ -245,15 +202,8 @@ def test_stateless_twins_forget(tables, furl_run):
     model = own_model()
     twin = furl(client_optimizer=SGD, epochs=2).stateless_twin()
     assert (twin.name, twin.phases[0].variables) == ("furl_stateless", "all")
-    process = build_packed_process(
-        model, twin, server_optimizer=SERVER, clients=2, batch_size=BATCH_SIZE
-    )
-    state, losses = process.initialize(), []
-    for indices in COHORTS:
-        cohort = pack_cohort(model, tables[0], indices, clients=2, batch_size=BATCH_SIZE)
-        output = process.next(state, cohort)
-        state = output.state
-        losses.append(output.metrics["loss"])
+    _, metrics, _ = run(None, model, tables[0], twin)
+    losses = [own["loss"] for own in metrics]
     kept_losses = [metrics["loss"] for metrics in furl_run[1]]
     close(losses[0], kept_losses[0])
     assert abs(losses[1] - kept_losses[1]) > 1e-4
@@ -265,48 +215,28 @@ def test_an_update_that_is_dropped_leaves_what_was_kept(make_dataset, tmp_path):
     users = np.zeros(3, np.int32)
     good, bad = np.ones(3, np.float32), np.full(3, np.nan, np.float32)
     dataset = make_dataset([({"x": x, "user": users}, y) for y in (good, bad)])
-    process = build_private_packed_process(
-        model, algorithm, server_optimizer=SERVER, clients=2, batch_size=3
-    )
-    with_store = PrivateProcess(
-        process, LocalStateStore.open(tmp_path / "s", model.local_variables)
-    )
-    output = with_store.next(with_store.initialize(), packed_cohort(model, dataset, [0, 1]))
+    process = build_process(model, algorithm, execution=STACKED, server_optimizer=SERVER)
+    store = LocalStateStore.open(tmp_path / "s", model.local_variables)
+    rounds = Rounds(process, store)
+    cohort = make_cohort(model, dataset, [0, 1], execution=STACKED)
+    output = rounds.next(rounds.initialize(), cohort)
     assert output.metrics["num_dropped_updates"] == 1
-    _, kept = read_kept(with_store._store, output.state, IDS[:2])
+    _, kept = read_kept(store, output.state, IDS[:2])
     assert np.abs(kept[USERS][0] - 0.3).min() > 0
     close(kept[USERS][1], 0.3)
 
 
-def test_nothing_private_crosses_and_what_is_planted_is_found():
+@pytest.mark.parametrize("execution", [STACKED, PER_CLIENT], ids=["packed", "per_client"])
+def test_nothing_local_crosses_and_what_is_planted_is_found(execution):
     model, algorithm = own_model(), furl(client_optimizer=SGD)
-    for process in (
-        build_private_packed_process(
-            model, algorithm, server_optimizer=SERVER, clients=2, batch_size=3
-        ),
-        build_private_per_client_process(model, algorithm, server_optimizer=SERVER),
-    ):
-        names = {crossing.name.split(".")[-1] for crossing in check_boundary(model, process.next)}
-        assert USERS not in names
-        assert {"hidden/kernel", "out/bias"} <= names
-        member_type = process.next.type_signature.parameter[1]
+    process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
+    names = {crossing.name.split(".")[-1] for crossing in check_boundary(model, process.next)}
+    assert USERS not in names
+    assert {"hidden/kernel", "out/bias"} <= names
 
-        @tff.federated_computation(member_type)
-        def leak(members):
-            return tff.federated_sum(members["private"]["values"])
+    @tff.federated_computation(process.next.type_signature.parameter[1])
+    def leak(shards):
+        return tff.federated_sum(shards["local"]["values"])
 
-        with pytest.raises(LocalVariableError, match=f"{USERS}.*aggregate"):
-            check_boundary(model, leak)
-
-
-def test_builders_name_each_other():
-    model, kept = own_model(), furl(client_optimizer=SGD)
-    for build, name in (
-        (build_packed_process, "build_private_packed_process"),
-        (build_per_client_process, "build_private_per_client_process"),
-    ):
-        options = {"clients": 2, "batch_size": 3} if build is build_packed_process else {}
-        with pytest.raises(ValueError, match=f"furl keeps local variables.*{name}"):
-            build(model, kept, server_optimizer=SERVER, **options)
-    with pytest.raises(ValueError, match="furl_stateless keeps no local variables"):
-        build_private_per_client_process(model, kept.stateless_twin(), server_optimizer=SERVER)
+    with pytest.raises(LocalVariableError, match=f"{USERS}.*aggregate"):
+        check_boundary(model, leak)

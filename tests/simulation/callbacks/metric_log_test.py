@@ -4,10 +4,11 @@ import csv
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing import event_accumulator
 
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import metric_log
+from fedpersonal.simulation.callbacks.callback import Run
+from fedpersonal.simulation.callbacks.metric_log import MetricLog
+from fedpersonal.simulation.run_folder import RunFolder
 
 
 def _rows(path):
@@ -15,19 +16,36 @@ def _rows(path):
         return list(csv.DictReader(file))
 
 
-def _scalars(folder, tag):
-    events = event_accumulator.EventAccumulator(str(folder))
-    events.Reload()
-    return [(event.step, event.value) for event in events.Scalars(tag)]
-
-
 @pytest.fixture(name="path")
 def _path(tmp_path):
+    RunFolder.open(tmp_path, {})
     return tmp_path / "metrics.csv"
 
 
+class _Log:
+    """A log and the run that it belongs to."""
+
+    def __init__(self, path, *, after_round=0):
+        folder = RunFolder.open(path.parent, {})
+        self._run = Run(folder, 10, True, state=None, round_number=after_round)
+        self._log = MetricLog()
+        self._log.on_start(self._run)
+
+    def append(self, round_number, seconds, metrics):
+        self._run.round_number, self._run.seconds = round_number, seconds
+        self._run.metrics = metrics
+        self._log.on_round_end(self._run)
+
+    def close(self):
+        self._log.on_end(self._run, None)
+
+    @property
+    def median_seconds(self):
+        return self._log.median_seconds
+
+
 def test_writes_a_row_a_round_at_once(path):
-    log = metric_log.MetricLog(path)
+    log = _Log(path)
     log.append(1, 0.25, {"train/loss": np.float32(0.1), "train/num": 3})
     log.append(2, 0.5, {"train/loss": 1e-12, "train/num": np.int64(4)})
     assert path.read_text() == ("round,seconds,train/loss,train/num\n1,0.25,0.1,3\n2,0.5,1e-12,4\n")
@@ -35,7 +53,7 @@ def test_writes_a_row_a_round_at_once(path):
 
 def test_reads_back_what_it_wrote(path):
     values = np.random.default_rng(0).normal(size=50)
-    log = metric_log.MetricLog(path)
+    log = _Log(path)
     for round_number, value in enumerate(values, 1):
         log.append(round_number, 0.1, {"double": float(value), "single": np.float32(value)})
     rows = _rows(path)
@@ -44,7 +62,7 @@ def test_reads_back_what_it_wrote(path):
 
 
 def test_columns_may_appear_and_be_left_empty(path):
-    log = metric_log.MetricLog(path)
+    log = _Log(path)
     log.append(1, 0.5, {"a": 1})
     log.append(2, 0.5, {"a": 2, "b,c": 3.5})
     log.append(3, 0.5, {"a": 4})
@@ -53,13 +71,13 @@ def test_columns_may_appear_and_be_left_empty(path):
 
 
 def test_going_on_removes_later_rows_and_half_written_ones(path):
-    log = metric_log.MetricLog(path)
+    log = _Log(path)
     for round_number in range(1, 6):
         log.append(round_number, round_number, {"a": round_number})
     log.close()
     with open(path, "a") as file:
         file.write("6,1.")
-    log = metric_log.MetricLog(path, after_round=3)
+    log = _Log(path, after_round=3)
     assert path.read_text() == "round,seconds,a\n1,1,1\n2,2,2\n3,3,3\n"
     log.append(4, 10.0, {"a": 9})
     assert path.read_text().splitlines()[-1] == "4,10.0,9"
@@ -67,10 +85,10 @@ def test_going_on_removes_later_rows_and_half_written_ones(path):
 
 
 def test_a_new_run_begins_with_no_rows(path):
-    log = metric_log.MetricLog(path)
+    log = _Log(path)
     log.append(1, 1.0, {"a": 1})
     log.close()
-    log = metric_log.MetricLog(path)
+    log = _Log(path)
     assert _rows(path) == []
     assert log.median_seconds == 0.0
 
@@ -79,23 +97,11 @@ def test_a_new_run_begins_with_no_rows(path):
 def test_refuses_to_go_on_over_missing_rows(path, content):
     path.write_text(content)
     with pytest.raises(UserError, match="must have the rounds 1 to 3"):
-        metric_log.MetricLog(path, after_round=3)
+        _Log(path, after_round=3)
 
 
 def test_refuses_a_file_that_is_not_its_own(path):
     path.write_text("user,item\n1,2\n")
     with pytest.raises(UserError, match="metrics.csv is not"):
-        metric_log.MetricLog(path)
+        _Log(path)
     assert path.read_text() == "user,item\n1,2\n"
-
-
-def test_tensorboard_shows_each_round_once(path):
-    log = metric_log.MetricLog(path)
-    for round_number in range(1, 6):
-        log.append(round_number, 0.5, {"train/loss": round_number})
-    log.close()
-    log = metric_log.MetricLog(path, after_round=3)
-    log.append(4, 0.5, {"train/loss": 40, "eval/rmse": np.float32(0.25)})
-    assert _scalars(path.parent, "train/loss") == [(1, 1), (2, 2), (3, 3), (4, 40)]
-    assert _scalars(path.parent, "eval/rmse") == [(4, 0.25)]
-    assert _scalars(path.parent, "seconds")[-1] == (4, 0.5)

@@ -1,81 +1,62 @@
-"""The metrics of a run, a row a round: `metrics.csv`, and the same for TensorBoard."""
+"""The metrics of a run, a row a round: `metrics.csv`."""
 
 from __future__ import annotations
 
 import csv
-import os
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import tensorboard_events
+from fedpersonal.simulation.callbacks.callback import Callback, Run
 
 _FIRST_COLUMNS = ["round", "seconds"]
 
 
-class MetricLog:
-    """Appends rows to `metrics.csv` and scalars to TensorBoard events beside it.
+class MetricLog(Callback):
+    """Appends rows to `metrics.csv`.
 
     A metric may appear in a later round for the first time: the file is then written anew with one
     more column. Otherwise a row costs one write.
     """
 
-    def __init__(self, path: str | os.PathLike, *, after_round: int = 0):
-        """Opens the log to go on after a round; rows of later rounds are removed.
-
-        Args:
-            path: The CSV file. It is made if needed.
-            after_round: The round of the checkpoint from which the run goes on, or 0.
+    def on_start(self, run: Run) -> None:
+        """Opens the file, made if needed, to go on after a round; later rows are removed.
 
         Raises:
-            UserError: Rows of rounds up to `after_round` are missing.
+            UserError: Rows of rounds before are missing.
         """
-        self._path = pathlib.Path(path)
+        self._path = run.folder.metrics_csv
         columns, rows = _read(self._path)
         self._columns = columns or list(_FIRST_COLUMNS)
-        rows = [row for row in rows if int(row[0]) <= after_round]
-        if [int(row[0]) for row in rows] != list(range(1, after_round + 1)):
+        rows = [row for row in rows if int(row[0]) <= run.round_number]
+        if [int(row[0]) for row in rows] != list(range(1, run.round_number + 1)):
             raise UserError(
-                f"{self._path} must have the rounds 1 to {after_round}, each once, for the run to "
-                "go on; restore the file or start a new folder."
+                f"{self._path} must have the rounds 1 to {run.round_number}, each once, for the "
+                "run to go on; restore the file or start a new folder."
             )
         self._seconds = [float(row[1]) for row in rows]
         self._rewrite(rows)
-        self._events = tensorboard_events.EventFile(self._path.parent, after_step=after_round)
 
-    def append(self, round_number: int, seconds: float, metrics: Mapping[str, Any]) -> None:
-        """Writes the row of a round.
-
-        Args:
-            round_number: The round.
-            seconds: How long its training took.
-            metrics: Numbers by name.
-        """
-        new_columns = [name for name in metrics if name not in self._columns]
+    def on_round_end(self, run: Run) -> None:
+        """Writes the row of a round."""
+        new_columns = [name for name in run.metrics if name not in self._columns]
         if new_columns:
             _, rows = _read(self._path)
             self._columns += new_columns
             self._rewrite(rows)
-        seconds = round(seconds, 6)
-        cells = {"round": str(round_number), "seconds": str(seconds)}
-        cells.update((name, _show(value)) for name, value in metrics.items())
+        seconds = round(run.seconds, 6)
+        cells = {"round": str(run.round_number), "seconds": str(seconds)}
+        cells.update((name, _show(value)) for name, value in run.metrics.items())
         self._writer.writerow([cells.get(name, "") for name in self._columns])
         self._file.flush()
         self._seconds.append(seconds)
-        self._events.write(round_number, {"seconds": seconds, **metrics})
 
-    def sync(self) -> None:
-        """Returns when all rows are on disk."""
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Closes the files."""
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        """Closes the file."""
         self._file.close()
-        self._events.close()
 
     @property
     def median_seconds(self) -> float:

@@ -1,0 +1,188 @@
+"""Training as a TFF process: broadcast, client work, aggregation, server update.
+
+One builder makes it for local variables that are rebuilt in each round (Singhal et al., "Federated
+Reconstruction", 2021) and for those that clients keep (Bui et al., "Federated User Representation
+Learning", 2019, section 3.5), packed and per client. Local variables appear in no type that is
+broadcast or aggregated: a client that keeps them brings them to CLIENTS and takes them from there.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, NamedTuple, Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.algorithm import Algorithm, RidgePhase
+from fedpersonal.client.ridge import check_linear
+from fedpersonal.client.stacked import train_clients
+from fedpersonal.errors import UserError
+from fedpersonal.model.lookups import check_lookups
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.probing import check_rows_are_independent
+from fedpersonal.process.aggregation import Aggregator, weighted_aggregation
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.local_values import as_kept, kept_now
+from fedpersonal.process.round_sums import client_updates, sum_client_metrics, train_and_sum
+from fedpersonal.process.server import State, aggregating_server, summing_server
+from fedpersonal.process.shards import examples_of, shard_type
+from fedpersonal.process.tracing import keras_computation
+
+
+class KeptOutput(NamedTuple):
+    """What a round of a `KeptProcess` returns.
+
+    Attributes:
+        state: The server's next state.
+        metrics: The cohort's training metrics.
+        local: At CLIENTS, for each shard, a value of `local_values.local_type`: what its clients
+            keep now. Shards may come back in another order.
+    """
+
+    state: Any
+    metrics: Any
+    local: Any
+
+
+class KeptProcess(tff.templates.IterativeProcess):
+    """A process whose clients bring and keep local variables: `Cohort.with_local_state`."""
+
+
+Process = Union[KeptProcess, tff.learning.templates.LearningProcess]
+
+
+def build_process(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    *,
+    execution: Execution,
+    server_optimizer: tff.learning.optimizers.Optimizer,
+    aggregator: Aggregator | None = None,
+    seed: int = 0,
+) -> Process:
+    """Builds the process that trains a model by an algorithm.
+
+    With per-client execution it replaces `tff.learning.algorithms.build_fed_recon`: `next(state,
+    datasets)` takes a list with, for each client, a `tf.data.Dataset` or a list of batches
+    `OrderedDict(x=features, y=labels)`.
+
+    Args:
+        model: The partitioned model.
+        algorithm: What a client does.
+        execution: How cohorts are executed.
+        server_optimizer: What takes the mean of the clients' updates for a gradient.
+        aggregator: A factory of `tff.aggregators`, weighted or not, for per-client execution; None
+            for the weighted mean.
+        seed: Seed of the global variables' initial values and of local ones in each round.
+
+    Returns:
+        A `LearningProcess`, whose `next(state, cohort.examples)` returns the new state and the
+        cohort's training metrics by name. Where clients keep their local variables, a
+        `KeptProcess`, whose `next(state, cohort.with_local_state(...))` returns a `KeptOutput`;
+        `local_state.rounds.Rounds` runs either.
+
+    Raises:
+        ValueError: If the model and the algorithm do not fit each other, or the aggregator does
+            not fit the execution or the algorithm.
+    """
+    check_fit(model, algorithm)
+    if execution.packing == "pooled":
+        check_rows_are_independent(model)
+    if not execution.is_packed:
+        factory = weighted_aggregation(model, algorithm, aggregator)
+        server = aggregating_server(model, server_optimizer, factory, seed=seed)
+    elif aggregator is None:
+        server = summing_server(model, server_optimizer, seed=seed)
+    else:
+        raise UserError(
+            f"packed execution has no aggregator but the weighted mean, not "
+            f"{type(aggregator).__name__}; give execution=Execution.per_client(batch_size="
+            f"{execution.batch_size})."
+        )
+    weights_type = server.state_type.global_model_weights
+    work = _shard_work(model, algorithm, execution, weights_type, seed)
+    shards_type = tff.FederatedType(work.type_signature.parameter[2], tff.CLIENTS)
+
+    @tff.federated_computation(server.initialize.type_signature.result, shards_type)
+    def next_fn(state, shards):
+        sent = (
+            tff.federated_broadcast(state.global_model_weights),
+            tff.federated_broadcast(state.client_work),
+            shards,
+        )
+        results = tff.federated_map(work, sent)
+        if not algorithm.keeps:
+            return tff.learning.templates.LearningProcessOutput(*server.finish(state, results))
+        return KeptOutput(*server.finish(state, results["sent"]), results["local"])
+
+    if algorithm.keeps:
+        return KeptProcess(server.initialize, next_fn)
+
+    @tff.tensorflow.computation(server.state_type)
+    def get_weights(state):
+        return state.global_model_weights
+
+    @tff.tensorflow.computation(server.state_type, weights_type)
+    def set_weights(state, weights):
+        return State(
+            weights, state.distributor, state.client_work, state.aggregator, state.finalizer
+        )
+
+    return tff.learning.templates.LearningProcess(
+        server.initialize, next_fn, get_weights, set_weights
+    )
+
+
+def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
+    """Raises a ValueError unless the algorithm moves variables that the model has."""
+    if algorithm.local_variables == "none" and model.local_variables:
+        raise ValueError(
+            f"{algorithm.name} has no local variables; the model's local layers own "
+            f"{[v.name for v in model.local_variables]}. Give it a model without local layers."
+        )
+    if algorithm.local_variables != "none" and not model.local_variables:
+        raise ValueError(f"{algorithm.name} needs local variables; the model has none.")
+    if any(isinstance(phase, RidgePhase) for phase in algorithm.phases):
+        check_linear(model)
+    check_lookups(model)
+
+
+def _shard_work(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    execution: Execution,
+    weights_type: tff.StructType,
+    seed: int,
+) -> tff.Computation:
+    """Returns a computation of (weights, round number, shard) that gives what the shard sends.
+
+    Where local variables are kept it gives `OrderedDict(sent, local)`.
+    """
+
+    @keras_computation(weights_type, np.int32, shard_type(model, algorithm, execution))
+    def work(weights, round_number, shard):
+        kept = as_kept(shard["local"]) if algorithm.keeps else None
+        examples = examples_of(model, execution, shard["examples"] if algorithm.keeps else shard)
+        start, round_seed = dict(weights.trainable), tf.stack([seed, round_number])
+        settled = algorithm.at_round(round_number)
+        if execution.is_packed:
+            packing = execution.packing
+            sent, local_values = train_and_sum(
+                model, settled, start, examples, round_seed, packing=packing, kept=kept
+            )
+        else:
+            output = train_clients(model, settled, start, examples, round_seed, kept)
+            local_values = output.local_values
+            sent = collections.OrderedDict(
+                update=client_updates(model, start, examples.rows, output),
+                weight=output.weights[0],
+                metrics=sum_client_metrics(output),
+            )
+        if not algorithm.keeps:
+            return sent
+        local = kept_now(model, shard["local"], local_values)
+        return collections.OrderedDict(sent=sent, local=local)
+
+    return work

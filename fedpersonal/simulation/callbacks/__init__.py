@@ -1,0 +1,1 @@
+"""What happens between the rounds of a run, one idea a file."""

@@ -1,0 +1,82 @@
+"""Whose examples a round takes: some clients', or everybody's as if they were one client's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.example_sampling import draw_examples
+
+# Round number to clients, and which of them take part.
+ClientsOfRound = Callable[[int], tuple[ClientDataset, np.ndarray]]
+
+
+class ReadWhenDrawn(Protocol):
+    """Clients that are read when they are drawn, as they are too many to be held in memory."""
+
+    num_clients: int
+
+    def subset(self, indices: np.ndarray) -> ClientDataset:
+        """Returns some of the clients, in this order."""
+
+
+def drawn_clients(
+    train: ClientDataset | ReadWhenDrawn,
+    sample: Callable[[int], np.ndarray],
+    *,
+    examples_per_round: int | None = None,
+    seed: int = 0,
+) -> ClientsOfRound:
+    """Returns what finds the clients of a round.
+
+    Args:
+        train: The training clients.
+        sample: Round number to the indices of the clients that take part.
+        examples_per_round: How many examples a client draws at random for a round, or None for all.
+        seed: Seed of these draws.
+    """
+
+    def clients_of(round_number: int) -> tuple[ClientDataset, np.ndarray]:
+        indices = sample(round_number)
+        everybody = np.arange(len(indices))
+        if examples_per_round is not None:
+            drawn = draw_examples(
+                train, indices, count=examples_per_round, seed=[seed, round_number]
+            )
+            return drawn, everybody
+        if isinstance(train, ClientDataset):
+            return train, indices
+        return train.subset(indices), everybody
+
+    return clients_of
+
+
+def pooled_clients(
+    train: ClientDataset, *, rounds_per_epoch: int = 1, seed: int = 0
+) -> ClientsOfRound:
+    """Returns what makes one client of everybody's examples, shuffled in each epoch.
+
+    Args:
+        train: The training clients.
+        rounds_per_epoch: Rounds that together see each example once.
+        seed: Seed of the shuffles.
+    """
+    size = math.ceil(train.num_examples / rounds_per_epoch)
+
+    def clients_of(round_number: int) -> tuple[ClientDataset, np.ndarray]:
+        epoch, part = divmod(round_number - 1, rounds_per_epoch)
+        order = np.random.default_rng([seed, 1 + epoch]).permutation(train.num_examples)
+        chosen = order[part * size : (part + 1) * size]
+        pooled = ClientDataset(
+            client_ids=np.array(["everyone"], object),
+            offsets=np.array([0, len(chosen)]),
+            features={k: v[chosen] for k, v in train.features.items()},
+            labels=train.labels[chosen],
+        )
+        return pooled, np.arange(1)
+
+    return clients_of

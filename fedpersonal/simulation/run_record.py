@@ -1,0 +1,100 @@
+"""What the folder of a run says of it, to be read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pathlib
+from typing import Any
+
+import pandas as pd
+
+from fedpersonal.errors import UserError
+from fedpersonal.simulation import run_config
+
+
+class RunRecord:
+    """The files of a run, which may still go on; open it with `RunFolder.read`.
+
+    Each property reads its file anew, and raises a UserError if it is missing or damaged.
+
+    Attributes:
+        path: The folder.
+        config_json: The file with what was asked.
+        metrics_csv: The file with a row for each round.
+        checkpoints: The folder of the checkpoints.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        """Use `RunFolder.read`, or `RunFolder.open` to write, too."""
+        self.path = path
+        self.config_json = path / "config.json"
+        self.metrics_csv = path / "metrics.csv"
+        self.checkpoints = path / "checkpoints"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What was asked: `options`, `seed`, `versions` and, where known, `data` and others."""
+        return run_config.read_config(self.config_json)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What came of the run."""
+        return self._read_json("summary.json", "its run has not ended")
+
+    @property
+    def boundary(self) -> list[dict[str, Any]]:
+        """What crossed between clients and server, a tensor each."""
+        return self._read_json("boundary.json", "its run has not begun to train")
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row a round, the number of which is the column `round`; NaN where nothing was."""
+        path = self._existing("metrics.csv", "its run has not begun to train")
+        text = path.read_text(encoding="utf-8")
+        # The last row may be half written, or about to be.
+        table = _read_table(path, text[: text.rfind("\n") + 1])
+        if list(table.get("round", [])) != list(range(1, len(table) + 1)):
+            raise UserError(f"{path} is damaged: its rounds are not 1 to {len(table)}.")
+        return table
+
+    @property
+    def per_client(self) -> pd.DataFrame:
+        """A row a test client, the name of which is the column `client`, a text."""
+        path = self._existing("per_client.csv", "its run has not ended")
+        return _read_table(path, path.read_text(encoding="utf-8"))
+
+    def _existing(self, name: str, otherwise: str) -> pathlib.Path:
+        path = self.path / name
+        if not path.is_file():
+            raise UserError(f"{self.path} has no {name}: {otherwise}.")
+        return path
+
+    def _read_json(self, name: str, otherwise: str) -> Any:
+        path = self._existing(name, otherwise)
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}.") from error
+
+
+def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
+    # Pandas takes rows of other lengths as they are.
+    columns, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(columns):
+            raise UserError(
+                f"{path} is damaged: row {number} has {len(row)} cells, the first line "
+                f"{len(columns)}."
+            )
+    try:
+        return pd.read_csv(
+            io.StringIO(text, newline=""),
+            converters={"client": str},
+            float_precision="round_trip",
+            keep_default_na=False,
+            na_values=["", "nan"],
+        )
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}.") from error

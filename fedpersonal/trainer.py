@@ -1,0 +1,228 @@
+"""Training of a model by an algorithm, for a program of one's own and for all tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow_federated as tff
+
+from fedpersonal import runtime
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.local_state.rounds import Rounds, read_kept
+from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.process.boundary import as_table, check_boundary
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import Cohort, make_cohort
+from fedpersonal.simulation.callbacks.callback import Callback
+from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, drawn_clients
+from fedpersonal.simulation.loop import run_rounds
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
+from fedpersonal.trained import LOCAL_STATE, TrainedModel
+
+if TYPE_CHECKING:
+    from fedpersonal.process.aggregation import Aggregator
+
+Validate = Callable[[TrainedModel], Mapping[str, float]]
+
+
+class Trainer:
+    """Trains a partitioned model by an algorithm on clients' examples.
+
+    Attributes:
+        model: The partitioned model.
+        algorithm: What a client does in a round.
+        process: The TFF process.
+        crossings: What it broadcasts and aggregates.
+    """
+
+    def __init__(
+        self,
+        model: PartitionedModel,
+        algorithm: Algorithm,
+        train: ClientDataset | ReadWhenDrawn,
+        *,
+        server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+        clients_per_round: int = 10,
+        batch_size: int = 16,
+        local_steps: int | None = None,
+        dropout_rate: float = 0.0,
+        execution: str = "packed",
+        packing: str = "stacked",
+        aggregator: Aggregator | None = None,
+        clients_of_round: ClientsOfRound | None = None,
+        seed: int = 0,
+    ):
+        """Builds the TFF process, and makes sure that nothing local crosses its boundary.
+
+        Args:
+            model: The partitioned model.
+            algorithm: What a client does in a round.
+            train: The clients that train, with the model's inputs among their features.
+            server_optimizer: What takes the mean of the clients' updates for a gradient; None for
+                SGD of rate 1, which adds the mean.
+            clients_per_round: Clients drawn for a round; of fewer clients, all.
+            batch_size: Examples of a client's batch.
+            local_steps: Batches that a client draws at random for a round; None for all it has.
+            dropout_rate: Share of the clients drawn that then drop out.
+            execution: `packed`, many clients in a shard, which is fast; or `per_client`.
+            packing: `stacked` or `pooled`, see `Execution`.
+            aggregator: A factory of `tff.aggregators`, for per-client execution; None for the
+                weighted mean.
+            clients_of_round: Whose examples a round takes, in place of a random draw.
+            seed: Seed of initial values, of the clients drawn and of their examples.
+
+        Raises:
+            UserError: If an option is out of range, or data, model and algorithm do not fit.
+            LocalVariableError: If a local variable would leave its client.
+        """
+        runtime.start()
+        self.model, self.algorithm = model, algorithm
+        self._batch_size, self._seed = batch_size, seed
+        if clients_of_round is None:
+            clients_per_round = min(clients_per_round, train.num_clients)
+            sampler = ClientSampler(
+                num_clients=train.num_clients,
+                clients_per_round=clients_per_round,
+                seed=seed,
+                dropout_rate=dropout_rate,
+            )
+            clients_of_round = drawn_clients(
+                train,
+                sampler.sample,
+                examples_per_round=local_steps * batch_size if local_steps else None,
+                seed=seed,
+            )
+        self._clients_of_round = clients_of_round
+        self._execution = Execution.for_cohorts(
+            clients_per_round, kind=execution, batch_size=batch_size, packing=packing
+        )
+        if server_optimizer is None:
+            server_optimizer = tff.learning.optimizers.build_sgdm(1.0)
+        self.process = build_process(
+            model,
+            algorithm,
+            execution=self._execution,
+            server_optimizer=server_optimizer,
+            aggregator=aggregator,
+            seed=seed,
+        )
+        self.crossings = check_boundary(model, self.process.next)
+
+    def cohort(self, round_number: int) -> Cohort:
+        """Returns the clients of a round, in shards."""
+        data, indices = self._clients_of_round(round_number)
+        return make_cohort(
+            self.model,
+            data,
+            indices,
+            execution=self._execution,
+            touched_data=self.algorithm.touched_data,
+        )
+
+    def fit(
+        self,
+        *,
+        rounds: int,
+        folder: str | os.PathLike | RunFolder | None = None,
+        validate: Validate | None = None,
+        rounds_per_eval: int = 50,
+        rounds_per_checkpoint: int = 50,
+        callbacks: Sequence[Callback] = (),
+        progress: bool = True,
+    ) -> TrainedModel:
+        """Runs the rounds that are missing.
+
+        Args:
+            rounds: Rounds in all.
+            folder: The run's folder, which receives `metrics.csv`, TensorBoard events, checkpoints
+                and what clients keep; a run that is there goes on. None for one that is removed
+                with the program.
+            validate: Maps a model between rounds to metrics, such as those of `evaluate`.
+            rounds_per_eval: Rounds from one validation to the next.
+            rounds_per_checkpoint: Rounds from one checkpoint to the next.
+            callbacks: What else takes part, such as `EarlyStopping`.
+            progress: Whether to report progress on stderr.
+
+        Returns:
+            The trained model.
+
+        Raises:
+            UserError: If training diverges, or the folder holds another run or cannot be written.
+        """
+        resources = contextlib.ExitStack()
+        if folder is None:
+            folder = resources.enter_context(tempfile.TemporaryDirectory())
+        if not isinstance(folder, RunFolder):
+            folder = RunFolder.open(folder, self._describe())
+            folder.write_boundary(as_table(self.crossings))
+        store = None
+        if self.algorithm.keeps:
+            path = folder.path / LOCAL_STATE
+            store = LocalStateStore.open(path, self.model.local_variables)
+            resources.callback(store.close)
+
+        def trained(state: Any, **known: Any) -> TrainedModel:
+            def kept_by(clients: np.ndarray) -> Any:
+                return read_kept(store, state, list(clients))
+
+            return TrainedModel(
+                self.model,
+                self.algorithm,
+                state.global_model_weights.trainable,
+                kept_by if store else None,
+                batch_size=self._batch_size,
+                seed=self._seed,
+                **known,
+            )
+
+        try:
+            loop = run_rounds(
+                process=Rounds(self.process, store),
+                cohort_fn=self.cohort,
+                run_folder=folder,
+                total_rounds=rounds,
+                evaluate_fn=validate and (lambda state, _: validate(trained(state))),
+                rounds_per_eval=rounds_per_eval,
+                rounds_per_checkpoint=rounds_per_checkpoint,
+                progress=progress,
+                saved_in=StoreCheckpoints(store) if store else None,
+                callbacks=callbacks,
+            )
+        except BaseException:
+            resources.close()
+            raise
+        return trained(loop.state, loop=loop, resources=resources)
+
+    def untrained(self) -> TrainedModel:
+        """Returns the model with its initial weights, of which no client has kept anything."""
+        state = self.process.initialize()
+        return TrainedModel(
+            self.model,
+            self.algorithm,
+            state.global_model_weights.trainable,
+            None,
+            batch_size=self._batch_size,
+            seed=self._seed,
+        )
+
+    def _describe(self) -> dict[str, Any]:
+        execution = self._execution
+        return {
+            "algorithm": self.algorithm.name,
+            "local_layers": [v.name for v in self.model.local_variables],
+            "batch_size": self._batch_size,
+            "execution": execution.kind,
+            "packing": execution.packing,
+            "seed": self._seed,
+        }
+

@@ -1,0 +1,49 @@
+"""How cohorts are divided, and executions that do not exist."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from fedpersonal.process.execution import Execution, default_num_shards
+
+
+@pytest.mark.parametrize(
+    ("clients", "clients_per_shard"), [(1, 1), (3, 1), (4, 1), (5, 2), (100, 25), (101, 26)]
+)
+def test_a_cohort_has_a_shard_a_processor_that_the_process_may_use(
+    monkeypatch, clients, clients_per_shard
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 3, 7}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    execution = Execution.for_cohorts(clients, batch_size=5, packing="pooled")
+    assert execution == Execution("packed", 5, clients_per_shard, "pooled")
+    # Where there is no affinity, a processor is one of the machine's.
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert default_num_shards() == 64
+
+
+def test_per_client_execution_is_not_packed():
+    execution = Execution.for_cohorts(7, kind="per_client", batch_size=5, packing="pooled")
+    assert execution == Execution.per_client(batch_size=5) == Execution("per_client", 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kind": "single"}, r"kind must be one of \['packed', 'per_client'\], not 'single'"),
+        ({"packing": "dense"}, r"packing must be one of \['stacked', 'pooled'\], not 'dense'"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"clients_per_shard": 0}, "clients_per_shard must be at least 1, not 0"),
+        ({"kind": "per_client"}, "per_client execution has clients_per_shard=1 .* not 2 and 'sta"),
+    ],
+)
+def test_mistakes(options, said):
+    with pytest.raises(ValueError, match=f"Execution: .*{said}"):
+        Execution(**{"kind": "packed", "batch_size": 3, "clients_per_shard": 2, **options})
+
+
+def test_a_cohort_of_nobody_is_refused():
+    with pytest.raises(ValueError, match="a cohort must have at least 1 client, not 0"):
+        Execution.for_cohorts(0, batch_size=3)

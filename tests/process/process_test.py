@@ -1,0 +1,107 @@
+"""The process as TFF and its users see it."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.algorithms.fed_recon import fed_recon
+from fedpersonal.algorithms.furl import furl
+from fedpersonal.errors import UserError
+from fedpersonal.local_state.rounds import Rounds
+from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import KeptProcess, build_process
+from fedpersonal.process.shards import make_cohort
+
+SGD = tff.learning.optimizers.build_sgdm(0.2)
+EXECUTIONS = {
+    "packed": Execution.packed(batch_size=2, clients_per_shard=2),
+    "per_client": Execution.per_client(batch_size=2),
+}
+
+
+@pytest.fixture(name="model", scope="module")
+def _model():
+    def build():
+        x = tf.keras.Input([2], name="x")
+        hidden = tf.keras.layers.Dense(3, activation="tanh", name="shared")(x)
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
+
+    return PartitionedModel(build, local_layers=["own"])
+
+
+@pytest.fixture(name="dataset", scope="module")
+def _dataset(make_dataset):
+    random = np.random.default_rng(1)
+    return make_dataset(
+        [({"x": random.normal(size=(n, 2))}, random.normal(size=n)) for n in (5, 4, 7)]
+    )
+
+
+@pytest.fixture(name="rebuilding", params=EXECUTIONS)
+def _rebuilding(request, model):
+    algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
+    execution = EXECUTIONS[request.param]
+    return build_process(model, algorithm, execution=execution, server_optimizer=SGD), execution
+
+
+def test_rebuilt_variables_make_a_learning_process(model, dataset, rebuilding):
+    process, execution = rebuilding
+    assert isinstance(process, tff.learning.templates.LearningProcess)
+    cohort = make_cohort(model, dataset, [0, 1, 2], execution=execution)
+    output = process.next(process.initialize(), cohort.examples)
+    assert sorted(output.metrics) == [
+        "loss",
+        "num_dropped_updates",
+        "num_examples",
+    ]
+    assert output.state.client_work == 1
+    weights = process.get_model_weights(output.state)
+    moved = collections.OrderedDict((k, v + 1) for k, v in weights.trainable.items())
+    state = process.set_model_weights(
+        output.state, tff.learning.models.ModelWeights(moved, weights.non_trainable)
+    )
+    assert state.client_work == 1
+    for name, value in process.get_model_weights(state).trainable.items():
+        np.testing.assert_array_equal(value, weights.trainable[name] + 1)
+
+
+def test_datasets_of_ones_own_take_the_place_of_a_cohort(model, dataset):
+    algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
+    execution = EXECUTIONS["per_client"]
+    process = build_process(model, algorithm, execution=execution, server_optimizer=SGD)
+
+    def batches(client):
+        features, labels = dataset.client(client)
+        columns = collections.OrderedDict(
+            x={"x": tf.cast(features["x"], tf.float32)}, y=tf.cast(labels, tf.float32)
+        )
+        return tf.data.Dataset.from_tensor_slices(columns).batch(2)
+
+    state = process.initialize()
+    cohort = make_cohort(model, dataset, [2, 0], execution=execution).examples
+    own, made = (process.next(state, given) for given in ([batches(2), batches(0)], cohort))
+    assert own.metrics == made.metrics
+    for name, value in own.state.global_model_weights.trainable.items():
+        np.testing.assert_array_equal(value, made.state.global_model_weights.trainable[name])
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS.values(), ids=EXECUTIONS)
+def test_kept_variables_need_a_store_and_others_have_none(tmp_path, model, execution):
+    keeping, forgetting = (
+        build_process(model, algorithm, execution=execution, server_optimizer=SGD)
+        for algorithm in (furl(client_optimizer=SGD), furl(client_optimizer=SGD).stateless_twin())
+    )
+    assert isinstance(keeping, KeptProcess) and not isinstance(forgetting, KeptProcess)
+    store = LocalStateStore.open(tmp_path / "store", model.local_variables)
+    with pytest.raises(UserError, match="keep local variables and need a LocalStateStore"):
+        Rounds(keeping)
+    with pytest.raises(UserError, match="keep no local variables; give no LocalStateStore"):
+        Rounds(forgetting, store)
+    store.close()
