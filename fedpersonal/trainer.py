@@ -225,4 +225,3 @@ class Trainer:
             "packing": execution.packing,
             "seed": self._seed,
         }
-

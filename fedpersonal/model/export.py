@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.model.inspection import arrange_inputs
 from fedpersonal.model.partition import PartitionedModel
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,35 +16,12 @@ from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.options import Options
 from fedpersonal.process.boundary import as_table
-from fedpersonal.simulation.loop import LoopResult
+from fedpersonal.simulation.clients import pooled_clients
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.simulation.sampling import ClientSampler
-from fedpersonal.tasks import training_run
-from fedpersonal.tasks.federated_training import (
-    Training,
-    build_centralized_training,
-    build_training,
-)
 from fedpersonal.tasks.report import report_run
 from fedpersonal.tasks.task import Data, EvaluationSet, Source, Task
-
-Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Trained:
-    """What rounds have led to.
-
-    Attributes:
-        weights: Global variable's name to value.
-        kept_by: Maps clients' names to who of them has kept local variables, bool (n,), and local
-            variable's name to (n, ...); None where clients keep nothing.
-        loop: The rounds' times; None between rounds.
-    """
-
-    weights: Mapping[str, np.ndarray]
-    kept_by: Callable[[np.ndarray], Kept] | None
-    loop: LoopResult | None = None
+from fedpersonal.trained import TrainedModel
+from fedpersonal.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +36,7 @@ class Experiment:
         layers: The model's layers by the part that they play.
         model: The model that trains.
         algorithm: What a client does in a round.
-        training: The training process and its cohorts.
+        trainer: What runs the rounds.
         evaluated_model: The model that evaluation applies.
     """
 
@@ -70,7 +47,7 @@ class Experiment:
     layers: Layers
     model: PartitionedModel
     algorithm: Algorithm
-    training: Training
+    trainer: Trainer
     evaluated_model: PartitionedModel
 
     @property
@@ -100,7 +77,7 @@ class Experiment:
         brings_kept: bool | None = None,
         with_before: bool = True,
         with_predictions: bool = False,
-    ) -> Callable[[Trained], ClientResults]:
+    ) -> Callable[[TrainedModel], ClientResults]:
         """Packs clients and returns what evaluates a trained model on them.
 
         Args:
@@ -131,7 +108,7 @@ class Experiment:
             seed=self.options.seed,
         )
 
-        def of(trained: Trained) -> ClientResults:
+        def of(trained: TrainedModel) -> ClientResults:
             kept = (trained.kept_by(query.client_ids),) if brings else ()
             return evaluate(trained.weights, *kept)
 
@@ -164,48 +141,35 @@ def assemble(task: Task, data: Data, options: Options) -> Experiment:
     }
     layers = Layers(**parts, everything=names)
     algorithm = method.build(options, layers)
-    server_optimizer = build_server_optimizer(
-        options.server_optimizer,
-        learning_rate=options.server_learning_rate,
-        epsilon=options.server_epsilon,
-        initial_accumulator=options.server_initial_accumulator,
-        decay_rounds=options.decay_rounds,
-    )
     train = task.training_clients(model, data.train, options)
-    shared = {"server_optimizer": server_optimizer, "packing": options.packing}
+    work: dict[str, Any] = {
+        "clients_per_round": options.clients_per_round,
+        "batch_size": options.client_batch_size,
+        "local_steps": options.local_steps or None,
+        "dropout_rate": options.dropout_rate,
+        "execution": options.execution,
+    }
     if not method.is_federated:
         batch_size, rounds = task.pool(options, train.num_clients)
-        training = build_centralized_training(
-            model,
-            algorithm,
-            train,
-            batch_size=batch_size,
-            rounds_per_epoch=rounds,
-            seed=options.seed,
-            **shared,
-        )
-    else:
-        clients_per_round = min(options.clients_per_round, train.num_clients)
-        sampler = ClientSampler(
-            num_clients=train.num_clients,
-            clients_per_round=clients_per_round,
-            seed=options.seed,
-            dropout_rate=options.dropout_rate,
-        )
-        training = build_training(
-            model,
-            algorithm,
-            train,
-            sample=sampler.sample,
-            clients_per_round=clients_per_round,
-            batch_size=options.client_batch_size,
-            execution=options.execution,
-            examples_per_round=options.local_steps * options.client_batch_size or None,
-            seed=options.seed,
-            **shared,
-        )
+        everybody = pooled_clients(train, rounds_per_epoch=rounds, seed=options.seed)
+        work = {"clients_per_round": 1, "batch_size": batch_size, "clients_of_round": everybody}
+    trainer = Trainer(
+        model,
+        algorithm,
+        train,
+        server_optimizer=build_server_optimizer(
+            options.server_optimizer,
+            learning_rate=options.server_learning_rate,
+            epsilon=options.server_epsilon,
+            initial_accumulator=options.server_initial_accumulator,
+            decay_rounds=options.decay_rounds,
+        ),
+        packing=options.packing,
+        seed=options.seed,
+        **work,
+    )
     evaluated = task.evaluated_model(data, options, model)
-    return Experiment(task, options, data, method, layers, model, algorithm, training, evaluated)
+    return Experiment(task, options, data, method, layers, model, algorithm, trainer, evaluated)
 
 
 def run_experiment(
@@ -228,28 +192,30 @@ def run_experiment(
     crossings, further = task.boundary(experiment)
     run_folder.write_boundary([*as_table(crossings), *further])
     validate = task.validate(experiment)
-    with training_run.open_run(experiment.training, run_folder) as run:
-        loop = run.rounds(
-            options, lambda state: validate(_trained(run, state)).overall(), progress=progress
+    trained = experiment.trainer.untrained()
+    if experiment.method.trains:
+        trained = experiment.trainer.fit(
+            rounds=options.total_rounds,
+            folder=run_folder,
+            validate=lambda trained: validate(trained).overall(),
+            rounds_per_eval=options.rounds_per_eval,
+            rounds_per_checkpoint=options.rounds_per_checkpoint,
+            progress=progress,
         )
-        trained = dataclasses.replace(_trained(run, loop.state), loop=loop)
+    with trained:
         report = task.test(experiment, trained)
         task.keep(experiment, trained, run_folder)
     return report_run(
         run_folder,
-        loop,
+        trained.loop,
         report,
         crossings,
         description={
             "dataset": experiment.data.name,
             "algorithm": options.algorithm,
-            "rounds": options.total_rounds,
+            "rounds": options.total_rounds if experiment.method.trains else 0,
             "seed": options.seed,
             **task.describe(experiment),
             **report.description,
         },
     )
-
-
-def _trained(run: training_run.Run, state: Any) -> Trained:
-    return Trained(run.weights(state), run.kept_by(state))

@@ -20,7 +20,7 @@ from fedpersonal.tasks.task import TestReport
 
 def report_run(
     run_folder: RunFolder,
-    loop_result: LoopResult,
+    loop_result: LoopResult | None,
     report: TestReport,
     crossings: Sequence[Crossing],
     *,
@@ -30,7 +30,7 @@ def report_run(
 
     Args:
         run_folder: The run's folder.
-        loop_result: Of training.
+        loop_result: Of training; None where there was none.
         report: Of the test clients.
         crossings: What the training process broadcasts and aggregates.
         description: First entries of the summary; `dataset` and `algorithm` are among them.
@@ -57,13 +57,15 @@ def report_run(
     summary = {
         **description,
         "test": test_summary(results, overall),
-        "train_wall_seconds": loop_result.train_wall_seconds,
-        "median_round_seconds": loop_result.median_round_seconds,
+        "train_wall_seconds": loop_result.train_wall_seconds if loop_result else 0.0,
+        "median_round_seconds": loop_result.median_round_seconds if loop_result else 0.0,
         "broadcast_bytes_per_client": total_bytes(crossings, "broadcast"),
         "aggregated_bytes_per_client": total_bytes(crossings, "aggregate"),
         "peak_rss_mb": runtime.peak_rss_mb(),
     }
     run_folder.write_summary(summary)
+    if loop_result is None:
+        return summary
     plot_learning_curve(
         run_folder.metrics_csv,
         run_folder.path / "learning_curve.png",

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluate import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
+    from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.experiment import Experiment, Trained
+    from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.trained import TrainedModel
 
 
 class Source(Protocol):
@@ -53,15 +55,6 @@ class EvaluationSet:
     support: ClientDataset
     query: ClientDataset
     seen: bool = False
-
-
-class ReadWhenDrawn(Protocol):
-    """Clients that are read when they are drawn."""
-
-    num_clients: int
-
-    def subset(self, indices: np.ndarray) -> ClientDataset:
-        """Returns some of the clients, in this order."""
 
 
 class Data(Protocol):
@@ -213,24 +206,24 @@ class Task:
         clients = min(options.clients_per_round, num_clients)
         return options.client_batch_size, max(1, round(num_clients / clients))
 
-    def validate(self, experiment: Experiment) -> Callable[[Trained], ClientResults]:
+    def validate(self, experiment: Experiment) -> Callable[[TrainedModel], ClientResults]:
         """Returns what evaluates a model between rounds."""
         return experiment.evaluation(experiment.data.validation, with_before=False)
 
-    def test(self, experiment: Experiment, trained: Trained) -> TestReport:
+    def test(self, experiment: Experiment, trained: TrainedModel) -> TestReport:
         """Evaluates a trained model on the test clients, once."""
         return TestReport(experiment.evaluation(experiment.data.test)(trained))
 
     def boundary(self, experiment: Experiment) -> tuple[list[Crossing], list[dict[str, Any]]]:
         """Returns what crosses between server and clients in rounds, and further entries."""
-        return experiment.training.crossings, []
+        return experiment.trainer.crossings, []
 
     def describe(self, experiment: Experiment) -> dict[str, Any]:
         """Returns further entries of the summary that are known before the test."""
         del experiment
         return {}
 
-    def keep(self, experiment: Experiment, trained: Trained, run_folder: RunFolder) -> None:
+    def keep(self, experiment: Experiment, trained: TrainedModel, run_folder: RunFolder) -> None:
         """Writes what is looked at later, beside the usual files."""
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,8 @@ from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluate import ClientResults
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.tasks.experiment import Experiment, Trained
+    from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.trained import TrainedModel
 
 _USER = "user_embedding"
 
@@ -116,7 +117,7 @@ class DocumentTask(Task):
             dataset = dataclasses.replace(dataset, features={**dataset.features, "user": users})
         return dataset
 
-    def test(self, experiment: Experiment, trained: Trained) -> TestReport:
+    def test(self, experiment: Experiment, trained: TrainedModel) -> TestReport:
         """Predicts other texts of the users who took part, and texts of users who did not."""
         data = experiment.data
         evaluate = experiment.evaluation(data.test, with_predictions=data.is_binary)
@@ -128,7 +129,7 @@ class DocumentTask(Task):
         }
         return TestReport(results, metrics, description=description)
 
-    def _test_unseen(self, experiment: Experiment, trained: Trained) -> dict[str, Any] | None:
+    def _test_unseen(self, experiment: Experiment, trained: TrainedModel) -> dict[str, Any] | None:
         """Returns results on the second half of unseen users' texts; the first half rebuilds."""
         from fedpersonal.tasks.report import test_summary
 

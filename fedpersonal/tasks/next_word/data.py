@@ -14,7 +14,8 @@ from fedpersonal.data.text_corpus import TextCorpus
 from fedpersonal.data.vocabulary import Vocabulary, build_vocabulary
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import split_support_query
-from fedpersonal.tasks.task import EvaluationSet, ReadWhenDrawn
+from fedpersonal.simulation.clients import ReadWhenDrawn
+from fedpersonal.tasks.task import EvaluationSet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,7 +16,8 @@ from fedpersonal.tasks.task import Task, TestReport
 
 if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.tasks.experiment import Experiment, Trained
+    from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.trained import TrainedModel
 
 
 class RatingOptions(TableOptions):
@@ -147,7 +148,7 @@ class RatingTask(Task):
         """A round of a server is a pass over all ratings."""
         return options.pool_batch_size, 1
 
-    def test(self, experiment: Experiment, trained: Trained) -> TestReport:
+    def test(self, experiment: Experiment, trained: TrainedModel) -> TestReport:
         """Predicts the test users' ratings, and ranks a held-out item of each among others."""
         from fedpersonal.model.metrics import rank_of_first, ranking_metrics
 

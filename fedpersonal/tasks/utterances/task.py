@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from fedpersonal.language_models.base_model import BaseModel
     from fedpersonal.local_state.noisy_mean import NoisyMean
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.tasks.experiment import Experiment, Trained
+    from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.trained import TrainedModel
 
 # After fine-tuning on so many utterances of each client; None for all that it has.
 SAMPLES = (1, 5, 15, None)
@@ -173,13 +174,13 @@ class UtteranceTask(Task):
             support = add_history_of(support, support, length=length)
         return self.for_model(model, support), self.for_model(model, query)
 
-    def validate(self, experiment: Experiment) -> Callable[[Trained], ClientResults]:
+    def validate(self, experiment: Experiment) -> Callable[[TrainedModel], ClientResults]:
         """Returns what evaluates a model between rounds; seen clients are not fine-tuned for it."""
         part = experiment.data.validation
         phases = () if part.seen else experiment.method.finetuning(*experiment.settings)
         return experiment.evaluation(part, phases, with_before=False)
 
-    def test(self, experiment: Experiment, trained: Trained) -> TestReport:
+    def test(self, experiment: Experiment, trained: TrainedModel) -> TestReport:
         """Tests after fine-tuning on more and more; a client's query set is always the same."""
         from fedpersonal.tasks.report import test_summary
 
@@ -233,7 +234,7 @@ class UtteranceTask(Task):
             "shape": [num_bytes // 4],
             "num_bytes": num_bytes,
         }
-        return [*experiment.training.crossings, *(mean.crossings if mean else [])], [frozen]
+        return [*experiment.trainer.crossings, *(mean.crossings if mean else [])], [frozen]
 
     def describe(self, experiment: Experiment) -> dict[str, Any]:
         """Says whom the summary is of, and what a client holds."""
