@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import functools
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -120,13 +122,13 @@ class Finished:
 
     @functools.cached_property
     def trained(self):
-        """The last weights, and who of the training clients has kept what, or None."""
+        """What its rounds have led to."""
         return train(self.experiment, self.path)
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """What rounds have led to."""
+    """What rounds have led to: the last weights, and who of the training clients has kept what."""
 
     loop: object
     weights: dict
@@ -145,33 +147,39 @@ def open_folder(path):
     return RunFolder.open(path, {})
 
 
-def train(experiment, path, **options):
-    """Runs the rounds that are missing, without evaluation; returns the weights."""
-    from fedpersonal.tasks import training_run
+def train(experiment, path, *, rounds=None):
+    """Runs the rounds that are missing, without evaluation."""
+    options = experiment.options
+    with experiment.trainer.fit(
+        rounds=rounds or options.total_rounds,
+        folder=open_folder(path),
+        rounds_per_checkpoint=options.rounds_per_checkpoint,
+        progress=False,
+    ) as trained:
+        weights = {name: np.array(value) for name, value in trained.weights.items()}
+        kept = trained.kept_by(experiment.data.train.client_ids) if trained.kept_by else ()
+        return Weights(trained.loop, weights, *kept)
 
-    options = experiment.options.replace(**options) if options else experiment.options
-    with training_run.open_run(experiment.training, open_folder(path)) as run:
-        loop = run.rounds(options, lambda state: {}, progress=False)
-        weights = {name: np.array(v) for name, v in run.weights(loop.state).items()}
-        kept_by = run.kept_by(loop.state)
-        kept = kept_by(experiment.data.train.client_ids) if kept_by else ()
-    return Weights(loop, weights, *kept)
 
+@contextlib.contextmanager
+def ctrl_c(experiment, round_number):
+    """Stops rounds of an experiment as Ctrl-C in one of them would."""
+    cohort = experiment.trainer.cohort
 
-def with_ctrl_c(experiment, round_number):
-    """Returns an experiment that Ctrl-C stops in a round."""
-
-    def cohort_fn(number):
+    def interrupted(number):
         if number == round_number:
             raise KeyboardInterrupt
-        return experiment.training.cohort_fn(number)
+        return cohort(number)
 
-    training = dataclasses.replace(experiment.training, cohort_fn=cohort_fn)
-    return dataclasses.replace(experiment, training=training)
+    with mock.patch.object(experiment.trainer, "cohort", interrupted):
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 class Tiny:
     """Makes tiny experiments and runs them; what was made with the same options is shared."""
+
+    train, ctrl_c = staticmethod(train), staticmethod(ctrl_c)
 
     def __init__(self, folder, make_folder, request):
         self.folder, self.make_folder, self._request = folder, make_folder, request
@@ -231,4 +239,9 @@ class Tiny:
 
 @pytest.fixture(name="tiny", scope="session")
 def _tiny(tmp_path_factory, request):
-    return Tiny(tmp_path_factory.mktemp("tiny"), lambda: tmp_path_factory.mktemp("run"), request)
+    from fedpersonal.tasks.utterances import task
+
+    # Of the counts of samples as many as show which phases a test runs.
+    with mock.patch.object(task, "SAMPLES", (1, None)):
+        make_folder = functools.partial(tmp_path_factory.mktemp, "run")
+        yield Tiny(tmp_path_factory.mktemp("tiny"), make_folder, request)
