@@ -44,6 +44,8 @@ def main() -> None:
     import time
 
     import numpy as np
+    from fedpersonal.tasks.training_run import open_run
+    from fedpersonal.tasks.utterances.experiment import UtteranceOptions, build_experiment
     from transformers.models.gpt2.configuration_gpt2 import GPT2Config
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
 
@@ -51,9 +53,7 @@ def main() -> None:
     from fedpersonal.language_models.base_model import BaseModel
     from fedpersonal.process.boundary import total_bytes
     from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.training_run import open_run
     from fedpersonal.tasks.utterances.data import UtteranceData
-    from fedpersonal.tasks.utterances.experiment import UtteranceOptions, build_experiment
 
     random = np.random.default_rng(FLAGS.seed)
     config = GPT2Config(

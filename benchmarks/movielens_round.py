@@ -33,6 +33,7 @@ def main() -> None:
     import numpy as np
     import tensorflow as tf
     import tensorflow_federated as tff
+    from fedpersonal.tasks.federated_training import build_training
     from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
 
     from benchmarks.rating_data import load
@@ -42,7 +43,6 @@ def main() -> None:
     from fedpersonal.optimizers.named import build_server_optimizer
     from fedpersonal.process.datasets import client_datasets
     from fedpersonal.simulation.sampling import ClientSampler
-    from fedpersonal.tasks.federated_training import build_training
 
     train, num_items, name = load(FLAGS.data_dir, FLAGS.seed)
     options = RatingOptions(clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed)

@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from fedpersonal.data.next_word import next_word_examples
+from fedpersonal.data.text_files import read_text
+from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
+from fedpersonal.tasks.federated_training import build_training
 from fedpersonal.tasks.next_word.experiment import NextWordOptions
 from fedpersonal.tasks.next_word.methods import (
     LOCAL_LAYER,
@@ -21,16 +25,17 @@ from fedpersonal.tasks.next_word.methods import (
 )
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.next_word import next_word_examples
 from fedpersonal.data.parts import is_in_part
-from fedpersonal.data.text_files import read_text
-from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
+from fedpersonal.data.splits import split_support_query
+from fedpersonal.data.texts.corpus_files import read_text
+from fedpersonal.data.texts.next_word import next_word_examples
+from fedpersonal.data.texts.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
 from fedpersonal.evaluation.evaluate import build_evaluation, split_support_query
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.process.datasets import client_datasets
-from fedpersonal.tasks.federated_training import build_training
+from fedpersonal.process.shards import client_datasets
 
 _SPLIT = "skip"  # The one that TFF's own split function makes.
 

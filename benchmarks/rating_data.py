@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from fedpersonal.tasks.federated_training import Training, build_training
 from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.movielens import load_movielens_1m
-from fedpersonal.data.ratings import to_client_dataset
-from fedpersonal.data.synthetic import generate_ratings
+from fedpersonal.data.generated.ratings import generate_ratings
+from fedpersonal.data.ratings.movielens import load_movielens_1m
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.simulation.sampling import ClientSampler
-from fedpersonal.tasks.federated_training import Training, build_training
 
 
 def load(data_dir: str | None, seed: int) -> tuple[ClientDataset, int, str]:
@@ -26,7 +25,7 @@ def load(data_dir: str | None, seed: int) -> tuple[ClientDataset, int, str]:
         ratings = load_movielens_1m(data_dir)
     else:
         ratings = generate(num_items=3706, seed=seed)
-    return to_client_dataset(ratings).head(300), len(ratings.item_ids), ratings.name
+    return ratings.to_client_dataset().head(300), len(ratings.item_ids), ratings.name
 
 
 def generate(*, num_items: int, seed: int):

@@ -29,11 +29,10 @@ def main() -> None:
     import time
 
     from benchmarks.rating_data import generate, paper_training
-    from fedpersonal.data.ratings import to_client_dataset
     from fedpersonal.local_state.rounds import Rounds
 
     def seconds_a_round(clients: int, items: int) -> float:
-        train = to_client_dataset(generate(num_items=items, seed=FLAGS.seed))
+        train = generate(num_items=items, seed=FLAGS.seed).to_client_dataset()
         training = paper_training(train, num_items=items, clients_per_round=clients)
         rounds = Rounds(training.process)
         state = rounds.initialize()

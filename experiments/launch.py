@@ -72,7 +72,7 @@ def task_main(task: Task) -> Callable[[], None]:
         declared = task.options.declarations().items()
         folder = RunFolder.open(
             path,
-            {"task": task.name, **options.values()},
+            {"task": type(task).__module__, **options.values()},
             ignore=[name for name, declaration in declared if declaration.rule.may_differ],
         )
         summary = run_experiment(experiment, folder)

@@ -110,23 +110,26 @@ def _read_texts() -> list[str]:
     """Reads the tables and says what is in them."""
     import numpy as np
 
-    from fedpersonal.data.text_columns import is_blank, read_text_table, usable_rows
+    from fedpersonal.data.tables.files import Column
+    from fedpersonal.data.tables.reading import read_table
 
     texts: list[str] = []
     left_out, found = list(FLAGS.leave_out_users), set()
     for path in FLAGS.text_file:
-        columns = [FLAGS.text_column, *([FLAGS.user_column] if left_out else [])]
-        table = read_text_table(path, columns, time_column=None)
-        column = table.columns[FLAGS.text_column]
-        unusable = {f"rows with an empty {FLAGS.text_column!r}": is_blank(column)}
+        columns = [Column(FLAGS.text_column)]
+        if left_out:
+            columns.append(Column(FLAGS.user_column, may_be_empty=True))
+        table = read_table(path, columns, bad_rows="count")
+        column, report = table.columns[FLAGS.text_column], dict(table.report)
         if left_out:
             users = table.columns[FLAGS.user_column]
-            unusable["rows of users left out"] = np.asarray(users.isin(left_out))
             found.update(users.categories)
-        usable, report = usable_rows(table, unusable)
-        texts += list(column[usable])
+            others = np.asarray(~users.isin(left_out))
+            report["rows of users left out"] = int((~others).sum())
+            column = column[others]
+        texts += list(column)
         reasons = "".join(f"; {count:,} {what}" for what, count in report.items() if count)
-        print(f"{os.path.basename(path)}: {int(usable.sum()):,} texts{reasons}", flush=True)
+        print(f"{os.path.basename(path)}: {len(column):,} texts{reasons}", flush=True)
     absent = [user for user in left_out if user not in found]
     if absent:
         raise UserError(f"--leave_out_users: no text is of {absent[0]!r}.")

@@ -162,10 +162,11 @@ def _fedperc_tables(output_dir: str) -> str:
     ]
     for choice in choices:
         print(choice.summary(), flush=True)
+    from fedpersonal.tasks.utterances.base_model_choice import find_base_model
+
     from experiments.papers.fedperc import tables as fedperc_tables
     from experiments.papers.fedperc.presets import PRESETS
     from experiments.papers.fedperc.runs import UtteranceSource
-    from fedpersonal.tasks.utterances.base_model_choice import find_base_model
 
     bases = [
         find_base_model(FLAGS.base_model, choice, cache_dir=FLAGS.base_model_dir)
@@ -208,7 +209,7 @@ def _vocab_sizes() -> list[int]:
 
 
 def _load_movielens(folder):
-    from fedpersonal.data import movielens
+    from fedpersonal.data.ratings import movielens
 
     return movielens.load_movielens_1m(folder) if folder else movielens.load_movielens_100k()
 

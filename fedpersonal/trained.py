@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.splits import split_support_query
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation, split_support_query
+from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
 from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.simulation.loop import LoopResult

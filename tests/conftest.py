@@ -180,7 +180,7 @@ def tiny_base(tmp_path_factory):
     import tensorflow as tf
     from transformers import GPT2Config, TFGPT2LMHeadModel
 
-    from fedpersonal.data.generated_dialogues import generate_dialogues
+    from fedpersonal.data.generated.dialogues import generate_dialogues
     from fedpersonal.language_models.base_model import load_base_model, save_base_model
     from fedpersonal.language_models.tokenizer_training import train_tokenizer
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,7 +31,6 @@ def pad_batches(
     client_indices: Sequence[int] | np.ndarray,
     *,
     batch_size: int,
-    num_batches: int | None = None,
 ) -> PaddedBatches:
     """Cuts each client's examples, in order, into batches and pads all clients alike.
 
@@ -40,31 +38,19 @@ def pad_batches(
         dataset: Where the clients are.
         client_indices: (clients,) integers in [0, dataset.num_clients), repeats allowed.
         batch_size: Examples in a batch; a client's last batch may hold fewer.
-        num_batches: Batches for every client, or None for the most that one of these clients
-            needs (at least 1, so that the arrays are never empty of batches).
 
     Returns:
-        The padded batches, clients in the order of `client_indices`.
+        The padded batches, clients in the order of `client_indices`: as many for each as one of
+        them needs, and at least 1.
 
     Raises:
-        UserError: If an index names no client, an option is below 1, or a client's examples
-            do not fit into `num_batches`.
+        UserError: If an index names no client, or `batch_size` is below 1.
     """
     batch_size = check_count("batch_size", batch_size, minimum=1)
     clients = dataset.check_client_indices(client_indices)
     starts = dataset.offsets[clients]
     counts = dataset.offsets[clients + 1] - starts
-    needed = max(1, -(-int(counts.max(initial=0)) // batch_size))
-    if num_batches is None:
-        num_batches = needed
-    elif check_count("num_batches", num_batches, minimum=1) < needed:
-        largest = counts.argmax()
-        raise UserError(
-            f"num_batches={num_batches} of {batch_size} are too few for client"
-            f" {dataset.client_ids[clients[largest]]!r} with {counts[largest]} examples:"
-            f" it needs {needed}"
-        )
-
+    num_batches = max(1, -(-int(counts.max(initial=0)) // batch_size))
     positions = np.arange(num_batches * batch_size)
     real = positions < counts[:, None]
     rows = (starts[:, None] + positions)[real]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator
 
 from fedpersonal.errors import UserError
 
@@ -32,6 +30,12 @@ def check_count(name: str, value: int, *, minimum: int = 0) -> int:
     return number
 
 
+def check_counts(minimum: int, **counts: int) -> None:
+    """Checks several options, by name, as `check_count` does."""
+    for name, value in counts.items():
+        check_count(name, value, minimum=minimum)
+
+
 def check_fractions(fractions: tuple[float, float, float]) -> tuple[float, float, float]:
     """Returns the train, validation and test `fractions` as floats, once known to sum to 1.
 
@@ -51,38 +55,10 @@ def check_fractions(fractions: tuple[float, float, float]) -> tuple[float, float
     return train, validation, test
 
 
-def set_columns(instance: Any, dtypes: Mapping[str, Any]) -> None:
-    """Makes fields of a frozen dataclass arrays of one dimension.
-
-    Args:
-        instance: The dataclass' instance.
-        dtypes: Field to its dtype.
-
-    Raises:
-        UserError: If a field has another number of dimensions.
-    """
-    for field, dtype in dtypes.items():
-        array = np.asarray(getattr(instance, field), dtype)
-        if array.ndim != 1:
-            raise UserError(f"{field} must have one dimension, got the shape {array.shape}")
-        object.__setattr__(instance, field, array)
-
-
-def check_named(instance: Any, numbers: str, names: str) -> None:
-    """Raises `UserError` unless names are distinct and numbers are places among them.
-
-    Args:
-        instance: What has both as arrays.
-        numbers: The attribute of the numbers.
-        names: The attribute of the names.
-    """
-    all_names, places = getattr(instance, names).tolist(), getattr(instance, numbers)
-    if len(set(all_names)) < len(all_names):
-        twice = next(name for i, name in enumerate(all_names) if name in all_names[:i])
-        raise UserError(f"{names} must be distinct, but {twice!r} is there twice")
-    wrong = (places < 0) | (places >= len(all_names))
-    if wrong.any():
-        raise UserError(
-            f"{numbers} must be in [0, {len(all_names)}), as there are so many {names}, got"
-            f" {places[wrong][0]}"
-        )
+@contextlib.contextmanager
+def errors_of(what: str) -> Iterator[None]:
+    """Puts `what`, such as a file's name, before the message of each `UserError`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from None

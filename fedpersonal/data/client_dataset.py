@@ -6,9 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from fedpersonal.data.checks import check_count
+from fedpersonal.data.fingerprint import fingerprint
 from fedpersonal.errors import UserError
+
+_TEXTS = ("string", "bytes", "empty")
 
 
 # Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
@@ -19,12 +23,13 @@ class ClientDataset:
     Attributes:
         client_ids: (num_clients,) distinct names, str objects.
         offsets: (num_clients + 1,) int64; client `i` owns rows `offsets[i]:offsets[i + 1]`.
-        features: Columns by name, each (num_examples, ...) of any dtype.
-        labels: (num_examples, ...) of any dtype.
+        features: Columns by name, each (num_examples, ...) of numbers or of str.
+        labels: (num_examples, ...), alike.
 
     Raises:
         UserError: If the lengths disagree, the offsets do not ascend from 0 to the number of
-            examples, or two clients have the same name.
+            examples, two clients have the same name, a name is no str, or a column is no array
+            of numbers or of str.
     """
 
     client_ids: np.ndarray
@@ -34,21 +39,23 @@ class ClientDataset:
 
     def __post_init__(self):
         """Makes arrays of the fields and checks them against each other."""
-        set_field = object.__setattr__  # The dataclass is frozen for everyone else.
-        set_field(self, "client_ids", np.asarray(self.client_ids))
-        set_field(self, "offsets", np.asarray(self.offsets))
-        set_field(self, "labels", np.asarray(self.labels))
-        set_field(self, "features", {k: np.asarray(v) for k, v in self.features.items()})
-        self._check_offsets()
-        self._check_columns()
-        if len(set(self.client_ids.tolist())) < self.num_clients:
-            names, counts = np.unique(self.client_ids.astype(str), return_counts=True)
-            raise UserError(
-                f"client_ids must be distinct, but {names[counts.argmax()]!r} is there"
-                f" {counts.max()} times"
-            )
+        if not isinstance(self.features, Mapping):
+            kind = type(self.features).__name__
+            raise UserError(f"features must be a mapping of names to columns, got a {kind}")
+        features = {k: _as_column(f"features[{k!r}]", v) for k, v in self.features.items()}
+        object.__setattr__(self, "features", features)  # Frozen for everyone else.
+        for field in ("client_ids", "offsets", "labels"):
+            object.__setattr__(self, field, _as_column(field, getattr(self, field)))
+        self._check_clients()
+        columns = {f"features[{name!r}]": column for name, column in features.items()}
+        for name, column in {**columns, "labels": self.labels}.items():
+            rows = column.shape[0] if column.ndim else "no"
+            if rows != self.num_examples:
+                raise UserError(
+                    f"{name} has {rows} rows, but the offsets end at {self.num_examples}"
+                )
 
-    def _check_offsets(self):
+    def _check_clients(self):
         ids, offsets = self.client_ids, self.offsets
         if ids.ndim != 1 or offsets.shape != (ids.size + 1,):
             raise UserError(
@@ -60,16 +67,14 @@ class ClientDataset:
         object.__setattr__(self, "offsets", offsets.astype(np.int64, copy=False))
         if self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
             raise UserError("offsets must start at 0 and never descend")
-
-    def _check_columns(self):
-        columns = {"labels": self.labels}
-        columns.update({f"features[{name!r}]": v for name, v in self.features.items()})
-        for name, column in columns.items():
-            rows = column.shape[0] if column.ndim else "no"
-            if rows != self.num_examples:
-                raise UserError(
-                    f"{name} has {rows} rows, but the offsets end at {self.num_examples}"
-                )
+        if ids.size and ids.dtype.kind not in "OU":
+            raise UserError(f"client_ids must be str, got {ids[0]!r} of dtype {ids.dtype}")
+        if len(set(ids.tolist())) < ids.size:
+            names, counts = np.unique(ids.astype(str), return_counts=True)
+            raise UserError(
+                f"client_ids must be distinct, but {names[counts.argmax()]!r} is there"
+                f" {counts.max()} times"
+            )
 
     @property
     def num_clients(self) -> int:
@@ -96,31 +101,14 @@ class ClientDataset:
         """The place of each example among its client's, from 0: (num_examples,) int64."""
         return np.arange(self.num_examples) - np.repeat(self.offsets[:-1], self.counts)
 
-    def rows(self, client_index: int) -> slice:
-        """The slice of rows that a client owns.
-
-        Args:
-            client_index: In [0, num_clients).
+    def client(self, client_index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Returns a client's features, each (n, ...), and labels, (n, ...): views, not copies.
 
         Raises:
-            UserError: If there is no such client.
+            UserError: If `client_index` is not in [0, num_clients).
         """
         (index,) = self.check_client_indices([client_index])
-        return slice(int(self.offsets[index]), int(self.offsets[index + 1]))
-
-    def client(self, client_index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """One client's examples.
-
-        Args:
-            client_index: In [0, num_clients).
-
-        Returns:
-            The features, each (n, ...), and the labels, (n, ...): views, not copies.
-
-        Raises:
-            UserError: If there is no such client.
-        """
-        rows = self.rows(client_index)
+        rows = slice(self.offsets[index], self.offsets[index + 1])
         return {name: v[rows] for name, v in self.features.items()}, self.labels[rows]
 
     def check_client_indices(self, client_indices: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -150,27 +138,17 @@ class ClientDataset:
         return indices.astype(np.int64, copy=False)
 
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
-        """The same examples of some clients only.
+        """Returns the same examples of some clients only, in this order.
 
         Args:
             client_indices: (n,) distinct integers in [0, num_clients).
-
-        Returns:
-            A dataset of these clients, in this order.
 
         Raises:
             UserError: If one names no client or comes twice.
         """
         indices = self.check_client_indices(client_indices)
-        counts = self.counts[indices]
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] - offsets[:-1], counts)
-        return ClientDataset(
-            client_ids=self.client_ids[indices],
-            offsets=offsets,
-            features={name: v[rows] for name, v in self.features.items()},
-            labels=self.labels[rows],
-        )
+        rows, offsets = group_rows(self.offsets, indices)
+        return self.take(rows, self.client_ids[indices], offsets)
 
     def filter_examples(self, mask: np.ndarray) -> ClientDataset:
         """Keeps some examples of each client, and every client even if it keeps none.
@@ -188,19 +166,51 @@ class ClientDataset:
                 f" got {mask.dtype} of shape {mask.shape}"
             )
         kept_before = np.concatenate([[0], np.cumsum(mask)])
-        return ClientDataset(
-            client_ids=self.client_ids,
-            offsets=kept_before[self.offsets],
-            features={name: v[mask] for name, v in self.features.items()},
-            labels=self.labels[mask],
-        )
+        return self.take(mask, self.client_ids, kept_before[self.offsets])
+
+    def take(self, rows: np.ndarray, client_ids: np.ndarray, offsets: np.ndarray) -> ClientDataset:
+        """Returns some rows, by indices or a mask, as those of these clients at these offsets."""
+        features = {name: column[rows] for name, column in self.features.items()}
+        return ClientDataset(client_ids, offsets, features, self.labels[rows])
 
     def head(self, max_examples: int) -> ClientDataset:
         """Keeps each client's first `max_examples` examples (>= 0), or all if it has fewer."""
         check_count("max_examples", max_examples)
         return self.filter_examples(self.example_positions < max_examples)
 
-    def drop_clients_with_fewer_than(self, min_examples: int) -> ClientDataset:
-        """Keeps the clients that have at least `min_examples` examples (>= 0), in order."""
-        check_count("min_examples", min_examples)
-        return self.subset(np.flatnonzero(self.counts >= min_examples))
+    def fingerprint(self) -> str:
+        """A short hash of the content, the same for equal content: 16 hexadecimal digits."""
+        columns = {f"feature {name}": column for name, column in self.features.items()}
+        named = {"labels": self.labels, "client_ids": self.client_ids, "offsets": self.offsets}
+        return fingerprint({**columns, **named})
+
+
+def group_rows(offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lists the rows of some groups, where group `i` owns rows `offsets[i]:offsets[i + 1]`.
+
+    Args:
+        offsets: (num_groups + 1,) int64, ascending.
+        groups: (n,) integers in [0, num_groups), repeats allowed.
+
+    Returns:
+        The rows, (m,) int64, group after group, and the groups' offsets among them,
+        (n + 1,) int64.
+    """
+    counts = np.diff(offsets)[groups]
+    taken = np.append(0, np.cumsum(counts)).astype(np.int64)
+    return np.arange(taken[-1]) + np.repeat(offsets[groups] - taken[:-1], counts), taken
+
+
+def _as_column(name: str, values: object) -> np.ndarray:
+    """Returns an array of numbers or of str; anything else is a UserError that names it."""
+    try:
+        column = np.asarray(values)
+    except ValueError:  # Of lists of unequal lengths.
+        raise UserError(f"{name} must have rows of one shape; pad shorter ones") from None
+    if column.dtype == object and pd.api.types.infer_dtype(column, skipna=False) not in _TEXTS:
+        example = next(value for value in column.flat if not isinstance(value, str))
+        raise UserError(
+            f"{name} must be an array of numbers or of str, got objects such as"
+            f" {str(example)[:40]!r} of type {type(example).__name__}"
+        )
+    return column

@@ -22,7 +22,7 @@ def clients_from_table(
 
     Args:
         table: A row an example.
-        client_column: The column of the clients' names.
+        client_column: The column of the clients' names, texts or numbers, which become text.
         features: Name of each input of the model to a column, which gives an array of shape
             (num_examples,), or to several, which give (num_examples, columns).
         label_column: The column of labels.
@@ -31,7 +31,8 @@ def clients_from_table(
         The clients, ordered by name.
 
     Raises:
-        UserError: If a column is missing, or a client's name is.
+        UserError: If a column is missing or there twice, is both that of clients and of labels, or
+            holds neither numbers nor texts, or if a client's name is missing.
     """
     wanted = {client_column, label_column}
     for columns in features.values():
@@ -39,12 +40,17 @@ def clients_from_table(
     missing = sorted(wanted - set(table.columns))
     if missing:
         raise UserError(f"the table has no column {missing[0]!r}; it has {list(table.columns)}")
+    twice = table.columns[table.columns.duplicated()]
+    if not twice.empty:
+        raise UserError(f"the table has two columns called {twice[0]!r}")
+    if client_column == label_column:
+        raise UserError(f"client_column and label_column are both {client_column!r}")
     if table[client_column].isna().any():
         raise UserError(f"row {int(table[client_column].isna().argmax()) + 1} names no client")
     table = table.sort_values(client_column, kind="stable")
     client_ids, counts = np.unique(table[client_column], return_counts=True)
     return ClientDataset(
-        client_ids=client_ids.astype(str).astype(object),
+        client_ids=np.array([str(client_id) for client_id in client_ids], object),
         offsets=np.append(0, np.cumsum(counts)),
         features={
             name: table[columns if isinstance(columns, str) else list(columns)].to_numpy()

@@ -40,9 +40,5 @@ def draw_examples(
         drawn = rng.choice(size, min(count, size), replace=False)
         chosen.append(dataset.offsets[index] + drawn)
     rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
-    return ClientDataset(
-        client_ids=dataset.client_ids[indices],
-        offsets=np.concatenate([[0], np.cumsum([len(c) for c in chosen])]).astype(np.int64),
-        features={name: column[rows] for name, column in dataset.features.items()},
-        labels=dataset.labels[rows],
-    )
+    offsets = np.cumsum([0, *map(len, chosen)])
+    return dataset.take(rows, dataset.client_ids[indices], offsets)

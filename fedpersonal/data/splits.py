@@ -1,4 +1,4 @@
-"""Splits into train, validation and test: whole clients, or each client's own examples."""
+"""Splits of clients and of each client's examples: train, validation, test; support and query."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count, check_fractions
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.parts import SPLITS, is_in_part
+from fedpersonal.errors import UserError, check_choice
 
 _FRACTIONS = (0.8, 0.1, 0.1)
 
@@ -22,9 +24,6 @@ def split_clients(
 
     Returns:
         Three arrays of client indices, int64, in shuffled order: disjoint, and together all.
-
-    Raises:
-        UserError: If an option is out of range.
     """
     num_clients = check_count("num_clients", num_clients)
     train, validation, _ = check_fractions(fractions)
@@ -55,9 +54,6 @@ def split_examples(
 
     Returns:
         Train, validation and test. Within each part a client's examples keep their order.
-
-    Raises:
-        UserError: If an option is out of range.
     """
     _, validation, test = check_fractions(fractions)
     rng = np.random.Generator(np.random.PCG64(check_count("seed", seed)))
@@ -81,6 +77,88 @@ def split_examples(
         dataset.filter_examples((from_end >= test_end) & (from_end < validation_end)),
         dataset.filter_examples(from_end < test_end),
     )
+
+
+def split_support_query(
+    dataset: ClientDataset, *, batch_size: int, split: str = "skip"
+) -> tuple[ClientDataset, ClientDataset]:
+    """Splits every client by batches, as training does.
+
+    Args:
+        dataset: The clients.
+        batch_size: Examples a batch, >= 1.
+        split: `skip`: even batches support, odd ones query. `aggregated`: the first half and the
+            second. An odd one out is in the support set.
+
+    Returns:
+        The support and the query sets of the same clients.
+    """
+    check_choice("split_support_query", "split", split, ("skip", "aggregated"))
+    is_query = _is_query(dataset, batch_size, split)
+    return dataset.filter_examples(~is_query), dataset.filter_examples(is_query)
+
+
+def count_query_examples(
+    dataset: ClientDataset, *, batch_size: int, split: str = "skip"
+) -> np.ndarray:
+    """Counts the examples in each client's query set; clients with a single batch have none.
+
+    Args:
+        dataset: The clients.
+        batch_size: Examples a batch, >= 1.
+        split: `skip` or `aggregated`, as of `split_support_query`, or `shared`, where all of a
+            client's examples are in both sets.
+
+    Returns:
+        (num_clients,) int64.
+    """
+    check_choice("count_query_examples", "split", split, tuple(SPLITS))
+    is_query = _is_query(dataset, batch_size, split)
+    return np.bincount(dataset.example_clients[is_query], minlength=dataset.num_clients)
+
+
+def check_query_sets(
+    name: str, dataset: ClientDataset, *, batch_size: int, split: str = "skip"
+) -> None:
+    """Raises a `UserError` if no client has a query set, so that nothing could be trained or told.
+
+    Args:
+        name: What the clients are, for the message.
+        dataset: The clients.
+        batch_size: Examples a batch, >= 1.
+        split: As of `count_query_examples`.
+    """
+    if not count_query_examples(dataset, batch_size=batch_size, split=split).any():
+        most = int(dataset.counts.max(initial=0))
+        raise UserError(
+            f"no client of {name} has a second batch, which query sets are made of: the most"
+            f" examples that one has are {most}, and a batch holds {batch_size}"
+        )
+
+
+def check_num_clients(name: str, num_clients: int, *, minimum: int, advice: str = "") -> None:
+    """Raises a `UserError` if there are fewer than `minimum` clients to split.
+
+    Args:
+        name: What the clients are, for the message.
+        num_clients: How many there are.
+        minimum: How many a split needs.
+        advice: What to do about it, as a sentence.
+    """
+    if num_clients < minimum:
+        raise UserError(
+            f"{name} has {num_clients} users; at least {minimum} are needed to hold some out."
+            f" {advice}".rstrip()
+        )
+
+
+def _is_query(dataset: ClientDataset, batch_size: int, split: str) -> np.ndarray:
+    """Returns which examples are in a query set, (num_examples,) bool."""
+    check_count("batch_size", batch_size, minimum=1)
+    _, query = SPLITS[split]
+    num_batches = -(-dataset.counts // batch_size)
+    batches = dataset.example_positions // batch_size
+    return is_in_part(query, batches, num_batches[dataset.example_clients])
 
 
 def _round(shares: np.ndarray) -> np.ndarray:

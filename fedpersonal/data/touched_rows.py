@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
 from fedpersonal.errors import UserError
 
 _MAX_ID = np.iinfo(np.int32).max
 
 
-def touched_rows(
-    ids: np.ndarray, mask: np.ndarray, *, num_rows: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def touched_rows(ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Finds the distinct ids of each client, and where each of its examples finds its own.
 
-    With these a client looks its examples up in a table of `num_rows` rows instead of the whole:
+    With these a client looks its examples up in a table of the rows it touches, not the whole:
     `table[rows[c]][positions[c]]` equals `table[ids[c]]` wherever the mask is not 0.
 
     Args:
         ids: (clients, num_batches, batch_size) integers in [0, 2**31 - 1]; what stands where
             the mask is 0 is ignored.
         mask: The same shape, 1 or True for an example, 0 or False for padding.
-        num_rows: The number of rows kept for every client, or None for the most that one of
-            these clients touches (at least 1).
 
     Returns:
         rows: (clients, num_rows) int32, a client's distinct ids ascending, then 0 as padding.
@@ -31,8 +26,7 @@ def touched_rows(
             0 where the mask is 0.
 
     Raises:
-        UserError: If the shapes differ, an id is out of range, or a client touches more than
-            `num_rows` rows.
+        UserError: If the shapes differ, or an id is out of range.
     """
     ids, real = np.asarray(ids), np.asarray(mask).astype(bool)
     if ids.ndim != 3 or ids.dtype.kind not in "iu" or ids.shape != real.shape:
@@ -58,14 +52,7 @@ def touched_rows(
     first[:, 1:] &= sorted_ids[:, 1:] != sorted_ids[:, :-1]
     touched = first.sum(axis=1)
 
-    needed = max(1, int(touched.max(initial=0)))
-    if num_rows is None:
-        num_rows = needed
-    elif check_count("num_rows", num_rows, minimum=1) < needed:
-        raise UserError(
-            f"num_rows={num_rows} is too small: the client at index {touched.argmax()}"
-            f" touches {needed} rows"
-        )
+    num_rows = max(1, int(touched.max(initial=0)))
     rows = np.zeros((num_clients, num_rows), np.int32)
     rows[np.arange(num_rows) < touched[:, None]] = sorted_ids[first]
     rank = np.where(sorted_real, np.cumsum(first, axis=1) - 1, 0)

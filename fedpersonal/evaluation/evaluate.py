@@ -25,7 +25,6 @@ from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import run_phase
 from fedpersonal.client.values import starting_values
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.parts import SPLITS, is_in_part
 from fedpersonal.errors import check_choice
 from fedpersonal.model.metrics import Metric, finalize
 from fedpersonal.model.partition import PartitionedModel
@@ -99,29 +98,6 @@ class ClientResults:
             return {"percentiles": spread, "share_hurt": None}
         hurt = columns["loss_after"][known] > columns["loss_before"][known]
         return {"percentiles": spread, "share_hurt": float(hurt.mean())}
-
-
-def split_support_query(
-    dataset: ClientDataset, *, batch_size: int, split: str = "skip"
-) -> tuple[ClientDataset, ClientDataset]:
-    """Splits every client by batches, as training does.
-
-    Args:
-        dataset: The clients.
-        batch_size: Examples a batch.
-        split: `skip`: even batches support, odd ones query. `aggregated`: the first half and the
-            second. An odd one out is in the support set.
-
-    Returns:
-        The support and the query sets of the same clients.
-    """
-    check_choice("split_support_query", "split", split, ("skip", "aggregated"))
-    _, query = SPLITS[split]
-    num_batches = -(-dataset.counts // batch_size)
-    is_query = is_in_part(
-        query, dataset.example_positions // batch_size, num_batches[dataset.example_clients]
-    )
-    return dataset.filter_examples(~is_query), dataset.filter_examples(is_query)
 
 
 def pack_evaluation(

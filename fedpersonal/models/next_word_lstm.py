@@ -50,7 +50,7 @@ def next_word_lstm(
     """Returns a builder of an LSTM language model as a Keras model.
 
     Its inputs are int32 (batch, time): `token`, and where each token stands in the two embeddings,
-    `known_token` and `oov_token`, as `fedpersonal.data.next_word` makes them. Layers:
+    `known_token` and `oov_token`, as `fedpersonal.data.texts.next_word` makes them. Layers:
     `known_embedding`, `oov_embedding` (the local one of federated reconstruction), `lstm`,
     `projection` and `logits`.
 

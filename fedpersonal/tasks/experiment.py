@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.algorithms import fed_recon
 from fedpersonal.algorithms.method import Layers, Method
 from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
+from fedpersonal.loaded_run import save_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.options import Options
@@ -132,15 +134,8 @@ def build_experiment(task: Task, source: Source, options: Options) -> Experiment
 
 def assemble(task: Task, data: Data, options: Options) -> Experiment:
     """Builds the models and the training process of data that are split, for settled options."""
-    method = task.method(options)
-    model = task.build_model(data, options, method.local_layers(options, task.layers))
-    names = tuple(dict.fromkeys(v.layer for v in model.variables))
-    parts = {
-        part: tuple(name for name in getattr(task.layers, part) if name in names)
-        for part in ("embedding", "head", "body")
-    }
-    layers = Layers(**parts, everything=names)
-    algorithm = method.build(options, layers)
+    method, sizes = task.method(options), SimpleNamespace(**task.sizes(data))
+    model, algorithm, layers = task.build(sizes, options)
     train = task.training_clients(model, data.train, options)
     work: dict[str, Any] = {
         "clients_per_round": options.clients_per_round,
@@ -170,7 +165,7 @@ def assemble(task: Task, data: Data, options: Options) -> Experiment:
     )
     if not method.trains:
         trainer.crossings = []  # Its process gives initial weights alone, and runs no round.
-    evaluated = task.evaluated_model(data, options, model)
+    evaluated = task.evaluated_model(sizes, options, model)
     return Experiment(task, options, data, method, layers, model, algorithm, trainer, evaluated)
 
 
@@ -207,7 +202,7 @@ def run_experiment(
         )
     with trained:
         report = task.test(experiment, trained)
-        task.keep(experiment, trained, run_folder)
+        save_model(run_folder, trained, task.sizes(experiment.data))
     return report_run(
         run_folder,
         trained.loop,

@@ -11,9 +11,11 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import fedpersonal.tasks
+from fedpersonal.algorithm import Algorithm
 from fedpersonal.algorithms.fed_recon import FedReconOptions
 from fedpersonal.algorithms.method import Layers, Method, methods
 from fedpersonal.errors import UserError
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
     from fedpersonal.simulation.clients import ReadWhenDrawn
-    from fedpersonal.simulation.run_folder import RunFolder
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
 
@@ -121,7 +122,7 @@ class Task:
         """The class of all its options: its own, those of training and those of its methods."""
         names = tuple(self.methods)
 
-        class Algorithm(Options):
+        class Choice(Options):
             """The algorithm."""
 
             algorithm: str = option(names[0], "What to train with.", choices=names)
@@ -129,7 +130,7 @@ class Task:
         def check(options: Options) -> None:
             self.check(options)
 
-        classes = [self.own_options, Algorithm, TrainingOptions, ServerOptions, FedReconOptions]
+        classes = [self.own_options, Choice, TrainingOptions, ServerOptions, FedReconOptions]
         classes += [method.options for method in self.methods.values()]
         joined = join(f"{type(self).__name__}Options", *dict.fromkeys(classes))
 
@@ -167,11 +168,29 @@ class Task:
         """Splits the data for an experiment."""
         raise NotImplementedError
 
+    def sizes(self, data: Data) -> dict[str, Any]:
+        """Returns what of the data a model is built of, such as the number of items, for JSON."""
+        raise NotImplementedError
+
     def build_model(
-        self, data: Data, options: Options, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: Options, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the model that trains, with the local layers that its method wants."""
         raise NotImplementedError
+
+    def build(
+        self, sizes: SimpleNamespace, options: Options
+    ) -> tuple[PartitionedModel, Algorithm, Layers]:
+        """Returns the model that trains, what a client does with it, and its layers by part."""
+        method = self.method(options)
+        model = self.build_model(sizes, options, method.local_layers(options, self.layers))
+        names = tuple(dict.fromkeys(v.layer for v in model.variables))
+        parts = {
+            part: tuple(name for name in getattr(self.layers, part) if name in names)
+            for part in ("embedding", "head", "body")
+        }
+        layers = Layers(**parts, everything=names)
+        return model, method.build(options, layers), layers
 
     def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
         """Returns a data set with the inputs that a model has."""
@@ -192,10 +211,10 @@ class Task:
         return self.for_model(model, part.support), self.for_model(model, part.query)
 
     def evaluated_model(
-        self, data: Data, options: Options, model: PartitionedModel
+        self, sizes: SimpleNamespace, options: Options, model: PartitionedModel
     ) -> PartitionedModel:
         """Returns the model that evaluation applies: that which trains."""
-        del data, options
+        del sizes, options
         return model
 
     def pool(self, options: Options, num_clients: int) -> tuple[int, int]:
@@ -222,9 +241,6 @@ class Task:
         """Returns further entries of the summary that are known before the test."""
         del experiment
         return {}
-
-    def keep(self, experiment: Experiment, trained: TrainedModel, run_folder: RunFolder) -> None:
-        """Writes what is looked at later, beside the usual files."""
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""

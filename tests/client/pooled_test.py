@@ -14,7 +14,8 @@ from fedpersonal.client import pooled_batches
 from fedpersonal.client.pooled import train_in_turn
 from fedpersonal.client.stacked import train_clients
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.evaluation.evaluate import build_evaluation, split_support_query
+from fedpersonal.data.splits import split_support_query
+from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy

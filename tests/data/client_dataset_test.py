@@ -36,7 +36,6 @@ def test_counts_and_places():
     assert dataset.counts.tolist() == [2, 0, 3, 1]
     assert dataset.example_clients.tolist() == [0, 0, 2, 2, 2, 3]
     assert dataset.example_positions.tolist() == [0, 1, 0, 1, 2, 0]
-    assert dataset.rows(2) == slice(2, 5)
     assert _labels(dataset) == {"a": [0, 1], "b": [], "c": [2, 3, 4], "d": [5]}
 
 
@@ -55,11 +54,9 @@ def test_filter_examples_keeps_clients_without_examples():
     assert _labels(kept) == {"a": [], "b": [], "c": [2, 4], "d": [5]}
 
 
-def test_head_and_drop():
+def test_head():
     dataset = _make()
     assert _labels(dataset.head(2)) == {"a": [0, 1], "b": [], "c": [2, 3], "d": [5]}
-    assert _labels(dataset.drop_clients_with_fewer_than(2)) == {"a": [0, 1], "c": [2, 3, 4]}
-    assert _labels(dataset.drop_clients_with_fewer_than(0)) == _labels(dataset)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +66,12 @@ def test_head_and_drop():
         (dict(offsets=np.array([0.0, 2, 2, 5, 6])), "float64"),
         (dict(offsets=np.array([0, 3, 2, 5, 6])), "never descend"),
         (dict(offsets=np.array([1, 2, 2, 5, 6])), "start at 0"),
+        (dict(offsets=None), r"offsets must be an array .* 'None' of type NoneType"),
+        (dict(labels=[[1], [2, 3]]), "labels must have rows of one shape; pad shorter ones"),
+        (dict(labels=np.array([1, "a"] * 3, object)), "labels must be .* such as '1' of type int"),
+        (dict(features=[1, 2]), "features must be a mapping of names to columns, got a list"),
+        (dict(features={"x": [None] * 6}), r"features\['x'\] must .* 'None' of type NoneType"),
+        (dict(client_ids=np.arange(4)), "client_ids must be str, got 0 of dtype int64"),
         (dict(labels=np.arange(5)), "labels has 5 rows, but the offsets end at 6"),
         (dict(features={"x": np.float32(1)}), r"features\['x'\] has no rows"),
         (dict(client_ids=np.array(["a", "b", "c", "b"], object)), "'b' is there 2 times"),
@@ -77,6 +80,20 @@ def test_head_and_drop():
 def test_wrong_columns_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         _make(**changes)
+
+
+def test_the_fingerprint_is_that_of_the_content():
+    known = _make().fingerprint()
+    assert known == _make().fingerprint() == _make(features=dict(_make().features)).fingerprint()
+    others = [
+        _make(labels=np.arange(6)[::-1]),
+        _make(labels=np.arange(6.0)),
+        _make(offsets=np.array([0, 2, 3, 5, 6])),
+        _make(client_ids=np.array(list("abce"), object)),
+        _make(features={}),
+        _make().subset([1, 0, 2, 3]),
+    ]
+    assert len({known, *(other.fingerprint() for other in others)}) == 7
 
 
 @pytest.mark.parametrize(
@@ -89,7 +106,6 @@ def test_wrong_columns_are_refused(changes, message):
         (lambda d: d.filter_examples(np.ones(5, bool)), r"bool of shape \(6,\)"),
         (lambda d: d.filter_examples(np.ones(6)), "got float64"),
         (lambda d: d.head(-1), "max_examples must be a whole number >= 0, got -1"),
-        (lambda d: d.drop_clients_with_fewer_than(True), "min_examples .* got True"),
     ],
 )
 def test_wrong_arguments_are_refused(call, message):

@@ -33,6 +33,20 @@ def test_a_missing_column_is_named(changes):
         from_table(**changes)
 
 
+def test_names_of_clients_become_text_in_the_order_of_numbers():
+    dataset = from_table(TABLE.assign(who=[10, 9, 10, 9, 11]))
+    assert dataset.client_ids.tolist() == ["9", "10", "11"]
+
+
+def test_a_column_for_two_purposes_is_named():
+    with pytest.raises(UserError, match="client_column and label_column are both 'who'"):
+        from_table(label_column="who")
+    with pytest.raises(UserError, match="the table has two columns called 'x'"):
+        from_table(TABLE.rename(columns={"z": "x"}), features={"one": "x"})
+    with pytest.raises(UserError, match=r"features\['one'\] must be an array of numbers or of str"):
+        from_table(TABLE.assign(x=[1, "a", 2, 3, 4]))
+
+
 def test_a_row_without_client_is_named():
     with pytest.raises(UserError, match="row 3 names no client"):
         from_table(TABLE.assign(who=["b", "a", None, "a", "c"]))

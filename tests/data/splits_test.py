@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.splits import split_clients, split_examples
+from fedpersonal.data.splits import (
+    check_num_clients,
+    check_query_sets,
+    count_query_examples,
+    split_clients,
+    split_examples,
+    split_support_query,
+)
 from fedpersonal.errors import UserError
 
 
@@ -91,3 +98,32 @@ def test_wrong_options_are_refused(options, message):
         split_clients(10, **options)
     with pytest.raises(UserError, match=message):
         split_examples(_make([3]), **options, ordered=False)
+
+
+@pytest.mark.parametrize("split", ["skip", "aggregated"])
+def test_query_examples_are_those_of_the_query_sets(split):
+    dataset = _make([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    support, query = split_support_query(dataset, batch_size=2, split=split)
+    counts = count_query_examples(dataset, batch_size=2, split=split)
+    assert counts.tolist() == query.counts.tolist()
+    assert (support.counts + query.counts).tolist() == dataset.counts.tolist()
+    assert (
+        counts.tolist()
+        == {
+            "skip": [0, 0, 0, 1, 2, 2, 2, 3, 4, 4],
+            "aggregated": [0, 0, 0, 1, 2, 1, 2, 3, 4, 3],
+        }[split]
+    )
+    shared = count_query_examples(dataset, batch_size=2, split="shared")
+    assert shared.tolist() == dataset.counts.tolist()
+
+
+def test_what_cannot_be_split_is_told():
+    dataset = _make([5, 3])
+    check_query_sets("birds", dataset, batch_size=4)
+    check_query_sets("birds", dataset, batch_size=5, split="shared")
+    with pytest.raises(UserError, match="no client of birds has a second batch, .* one has are 5"):
+        check_query_sets("birds", dataset, batch_size=5)
+    check_num_clients("birds", 10, minimum=10)
+    with pytest.raises(UserError, match="^birds has 9 users; at least 10 are .* out. Wait!$"):
+        check_num_clients("birds", 9, minimum=10, advice="Wait!")

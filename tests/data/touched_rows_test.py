@@ -30,11 +30,11 @@ def test_equals_unique(seed, num_ids):
     assert rows.dtype == positions.dtype == np.int32
 
 
-def test_num_rows_pads():
+def test_clients_with_fewer_rows_are_padded():
     ids = np.array([[[8, 3], [8, 0]], [[5, 5], [5, 9]]], np.int32)
     mask = np.array([[[1, 1], [1, 0]], [[1, 1], [1, 0]]], bool)
-    rows, positions = touched_rows(ids, mask, num_rows=3)
-    assert rows.tolist() == [[3, 8, 0], [5, 0, 0]]
+    rows, positions = touched_rows(ids, mask)
+    assert rows.tolist() == [[3, 8], [5, 0]]
     assert positions.tolist() == [[[1, 0], [1, 0]], [[0, 0], [0, 0]]]
 
 
@@ -46,16 +46,14 @@ def test_nothing_touched_still_gives_one_row(shape):
 
 
 @pytest.mark.parametrize(
-    ("ids", "mask", "num_rows", "message"),
+    ("ids", "mask", "message"),
     [
-        ([[[1, 2]], [[1, 1]]], np.ones((2, 1, 2)), 1, "client at index 0 touches 2 rows"),
-        ([[[1, 2]]], np.ones((1, 1, 2)), 0, "num_rows must be a whole number >= 1, got 0"),
-        ([[[1, -2]]], np.ones((1, 1, 2)), None, "got -2"),
-        ([[[1, 2**31]]], np.ones((1, 1, 2)), None, "got 2147483648"),
-        ([[[1.0, 2.0]]], np.ones((1, 1, 2)), None, "float64"),
-        ([[[1, 2]]], np.ones((1, 2)), None, r"mask of shape \(1, 2\)"),
+        ([[[1, -2]]], np.ones((1, 1, 2)), "got -2"),
+        ([[[1, 2**31]]], np.ones((1, 1, 2)), "got 2147483648"),
+        ([[[1.0, 2.0]]], np.ones((1, 1, 2)), "float64"),
+        ([[[1, 2]]], np.ones((1, 2)), r"mask of shape \(1, 2\)"),
     ],
 )
-def test_wrong_arguments_are_refused(ids, mask, num_rows, message):
+def test_wrong_arguments_are_refused(ids, mask, message):
     with pytest.raises(UserError, match=message):
-        touched_rows(np.array(ids), mask, num_rows=num_rows)
+        touched_rows(np.array(ids), mask)

@@ -10,12 +10,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import GradientPhase, RidgePhase
-from fedpersonal.evaluation.evaluate import (
-    ClientResults,
-    evaluate_clients,
-    pack_evaluation,
-    split_support_query,
-)
+from fedpersonal.data.splits import split_support_query
+from fedpersonal.evaluation.evaluate import ClientResults, evaluate_clients, pack_evaluation
 from fedpersonal.model.metrics import (
     HALF_STAR_ACCURACY,
     MAE,

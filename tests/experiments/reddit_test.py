@@ -25,7 +25,6 @@ _TABLE = "--text_file=comments.csv"
 _TABLE3 = ["--target=table3", "--seeds=1", "--output_dir=out"]
 _MADE = {
     "column": [_TABLE, "--label_column=subreddit"],
-    "labels": [_TABLE, "--num_labels=4"],
     "one label": [_TABLE, "--num_labels=1"],
     "no file": ["--text_file=absent.csv"],
     "two sources": [_TABLE, "--dataset=generated"],
@@ -45,12 +44,11 @@ _MADE = {
 }
 _SAID = {
     "column": ["comments.csv", "'subreddit'", "user, text, context"],
-    "labels": ["comments.csv: num_labels=4 is more than the 3 distinct labels that there are"],
     "one label": ["num_labels must be a whole number >= 2, got 1"],
     "no file": ["absent.csv"],
     "two sources": ["--text_file and --dataset=generated exclude each other."],
     "empty folder": ["empty has no reddit_comments.jsonl.gz", "--text_file"],
-    "few users": ["few has 9 users with enough texts; at least 10 are needed"],
+    "few users": ["few has 9 users; at least 10 are needed"],
     "few comments": ["no user has min_comments=11 texts of these labels; the most", "is 10"],
     "limits": ["max_comments must be a whole number >= 5, got 4"],
     "not binary": ["labels must be 0 or 1, got such as 'cats', 'dogs', 'owls'"],

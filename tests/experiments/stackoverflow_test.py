@@ -40,7 +40,7 @@ _SAID = {
     "no buckets": ["num_oov_buckets=0 leaves no id", "at least 1 is needed"],
     "no file": ["absent.csv"],
     "two sources": ["--text_file and --dataset=generated exclude each other."],
-    "empty folder": ["empty has neither stackoverflow.sqlite nor stack_exchange.jsonl.gz"],
+    "empty folder": ["empty has no stackoverflow.sqlite or stack_exchange.jsonl.gz"],
     "no folder": ["nowhere"],
     "few users": ["few has 9 users", "at least 10", "Lower --min_sentences?"],
     "few sentences": ["no user has min_sentences=7 sentences; the most that one has is 6"],
@@ -98,7 +98,7 @@ def test_an_own_table_of_texts(folder, run_program):
     assert status == 0, errors
     assert "Traceback" not in errors and "Warning" not in errors
     first, test, last = output.splitlines()
-    assert first == "texts: 120 sentences of 20 users; 2 lines left out: not UTF-8"
+    assert first == "texts: 120 sentences of 20 users, 720 words; 2 lines left out: not UTF-8"
     assert test.startswith("test, 2 users, ")
     assert " before and " in test and test.endswith(" after personalisation")
     assert last.startswith("1 rounds in ") and last.endswith(str(folder / "out"))

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import api as fp
+import fedpersonal as fp
 
 
 def build_model():

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from fedpersonal.tasks.utterances.experiment import WEIGHTS
 
 from experiments.papers.fedperc.embedding_specificity import Kept, measure_specificity
 from experiments.papers.fedperc.runs import RunOptions, UtteranceSource
 from experiments.papers.summarized_runs import SummarizedRun
-from fedpersonal.data.documents import most_frequent_labels
+from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.utterances.data import finetuning_sets
-from fedpersonal.tasks.utterances.experiment import WEIGHTS
 
 FOLDER = "embeddings"
 

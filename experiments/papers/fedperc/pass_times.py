@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from fedpersonal.tasks.utterances.experiment import UtteranceOptions
 
 from experiments.papers.fedperc.runs import UtteranceSource
 from experiments.papers.summarized_runs import SummarizedRun
@@ -26,7 +27,6 @@ from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.packing import as_examples, pack_clients
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.utterances.data import UtteranceData
-from fedpersonal.tasks.utterances.experiment import UtteranceOptions
 from fedpersonal.tasks.utterances.history import add_history_of
 from fedpersonal.tasks.utterances.methods import METHODS, build_algorithm, build_model, freeze
 

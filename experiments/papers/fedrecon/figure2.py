@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 import pandas as pd
+from fedpersonal.tasks.next_word.choice import TextChoice
 from matplotlib.figure import Figure
 
 from experiments.papers.fedrecon.next_word_runs import complete
@@ -15,7 +16,6 @@ from experiments.papers.presets import Preset
 from experiments.papers.sweep import as_github_table
 from fedpersonal.atomic_files import write_csv, write_json, write_text
 from fedpersonal.simulation.pictures import tidy_axes, write_picture
-from fedpersonal.tasks.next_word.choice import TextChoice
 
 _ALGORITHMS = (("fed_yogi", 1), ("fed_recon", 500), ("oov_finetuning", 500))
 CURVES = tuple(row for row in ROWS if (row.algorithm, row.num_oov_buckets) in _ALGORITHMS)

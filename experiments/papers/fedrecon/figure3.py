@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from fedpersonal.tasks.next_word.choice import TextChoice
+from fedpersonal.tasks.ratings.experiment import RatingOptions
 from matplotlib.figure import Figure
 
 from experiments.papers.fedrecon import next_word_runs, rating_runs
@@ -31,8 +33,6 @@ from fedpersonal.atomic_files import write_csv, write_json, write_text
 from fedpersonal.data.ratings import Ratings
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title
-from fedpersonal.tasks.next_word.choice import TextChoice
-from fedpersonal.tasks.ratings.experiment import RatingOptions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,12 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-
-from experiments.papers.communication import Communication, measure_communication
-from experiments.papers.sweep import check_config, run_missing
-from fedpersonal.atomic_files import write_json
-from fedpersonal.errors import UserError
-from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.next_word.choice import TextChoice
 from fedpersonal.tasks.next_word.experiment import (
     NextWordExperiment,
@@ -29,6 +23,12 @@ from fedpersonal.tasks.next_word.experiment import (
 )
 from fedpersonal.tasks.next_word.methods import LOCAL_LAYER, build_personalization
 from fedpersonal.tasks.run_report import test_summary
+
+from experiments.papers.communication import Communication, measure_communication
+from experiments.papers.sweep import check_config, run_missing
+from fedpersonal.atomic_files import write_json
+from fedpersonal.errors import UserError
+from fedpersonal.simulation.run_folder import RunFolder
 
 METRIC = "accuracy_without_oov_or_eos"
 METRIC_AMONG_KNOWN = "accuracy_among_known"

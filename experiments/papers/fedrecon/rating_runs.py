@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedpersonal.tasks.ratings.experiment import build_experiment, run_experiment
+
 from experiments.papers import summarized_runs
 from experiments.papers.summarized_runs import SummarizedRun
-from fedpersonal.data.movielens import load_movielens_1m, load_movielens_100k
-from fedpersonal.data.ratings import Ratings
+from fedpersonal.data.ratings.movielens import load_movielens_1m, load_movielens_100k
+from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.ratings.experiment import build_experiment, run_experiment
 
 
 @dataclasses.dataclass(frozen=True)

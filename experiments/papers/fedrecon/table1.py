@@ -8,11 +8,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from fedpersonal.tasks.ratings.experiment import RatingOptions, build_experiment, run_experiment
+
 from experiments.papers.sweep import as_github_table, mean_and_deviation, with_deviation
 from fedpersonal.atomic_files import write_json, write_text
 from fedpersonal.data.ratings import Ratings
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.ratings.experiment import RatingOptions, build_experiment, run_experiment
 
 # The paper gives no hyperparameters for its baselines; these were chosen on validation ratings of
 # seen users (docs/movielens.md).

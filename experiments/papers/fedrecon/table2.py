@@ -7,6 +7,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedpersonal.tasks.next_word.choice import TextChoice
+from fedpersonal.tasks.next_word.methods import METHODS
+
 from experiments.papers.fedrecon.next_word_runs import (
     METRIC,
     METRIC_AMONG_KNOWN,
@@ -17,8 +20,6 @@ from experiments.papers.presets import Preset
 from experiments.papers.sweep import as_github_table, mean_and_deviation, with_deviation
 from fedpersonal.atomic_files import write_json, write_text
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.next_word.choice import TextChoice
-from fedpersonal.tasks.next_word.methods import METHODS
 
 VOCAB_SIZES = (1_000, 5_000, 10_000)
 # Share of the words that are in the vocabulary, section 5.2.

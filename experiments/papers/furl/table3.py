@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from fedpersonal.data.documents import most_frequent_labels
+from fedpersonal.tasks.documents.choice import DocumentChoice
+from fedpersonal.tasks.documents.methods import METHODS
 
 from experiments.papers.compared_curves import plot_curves
 from experiments.papers.furl.embedding_agreement import (
@@ -23,12 +26,9 @@ from experiments.papers.presets import Preset
 from experiments.papers.summarized_runs import SummarizedRun
 from experiments.papers.sweep import as_github_table, mean_and_deviation, with_deviation
 from fedpersonal.atomic_files import write_csv, write_json, write_text
-from fedpersonal.data.documents import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import COLORS
-from fedpersonal.tasks.documents.choice import DocumentChoice
 from fedpersonal.tasks.documents.data import DocumentData
-from fedpersonal.tasks.documents.methods import METHODS
 
 _NEIGHBOURS = 10
 # Accuracy on Reddit and AUC on Sticker, in per cent.

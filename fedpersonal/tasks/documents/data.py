@@ -6,13 +6,17 @@ import dataclasses
 
 import numpy as np
 
-from fedpersonal.data.characters import CharacterVocabulary, build_characters
 from fedpersonal.data.checks import check_count
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.documents import Documents, most_frequent_labels
-from fedpersonal.data.splits import split_clients, split_examples
+from fedpersonal.data.splits import (
+    check_num_clients,
+    split_clients,
+    split_examples,
+    split_support_query,
+)
+from fedpersonal.data.texts.characters import CharacterVocabulary, build_characters
+from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import split_support_query
 from fedpersonal.tasks.task import EvaluationSet
 
 
@@ -51,7 +55,7 @@ class DocumentData:
 
 
 def split_documents(
-    documents: Documents,
+    documents: LabelledTexts,
     *,
     text_length: int = 80,
     num_characters: int = 128,
@@ -73,13 +77,7 @@ def split_documents(
             labels.
     """
     check_count("text_length", text_length, minimum=1)
-    if not 0.0 <= unseen_users <= 0.9:
-        raise UserError(f"unseen_users must be in [0, 0.9], got {unseen_users!r}")
-    if documents.num_clients < 10:
-        raise UserError(
-            f"{documents.name} has {documents.num_clients} users with enough texts; at least 10"
-            " are needed"
-        )
+    check_num_clients(documents.name, documents.num_clients, minimum=10)
     seen, _, unseen = split_clients(
         documents.num_clients, fractions=(1.0 - unseen_users, 0.0, unseen_users), seed=seed
     )

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import functools
-import pathlib
 
-from fedpersonal.data.document_files import read_documents
-from fedpersonal.data.documents import Documents
-from fedpersonal.data.generated_documents import generate_clicks, generate_subreddits
-from fedpersonal.errors import UserError
+from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
+from fedpersonal.data.sources import FILE, Sources, find_source
+from fedpersonal.data.texts.documents import read_documents
+from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.options import option
 from fedpersonal.tasks.options import TextOptions
 
-REDDIT_FILES = ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv")
+SOURCES = Sources(
+    holding="labels",
+    datasets=("generated", "generated_clicks", "reddit_tfds"),
+    default="generated",
+    files={FILE: ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv")},
+    folders=("reddit_tfds",),
+    advice="ask TensorFlow Datasets by --dataset=reddit_tfds",
+)
 
 
 class LabelledTextOptions(TextOptions):
@@ -23,7 +29,7 @@ class LabelledTextOptions(TextOptions):
         "Texts. auto: --text_file if that is given, else reddit_comments.jsonl.gz in --data_dir, "
         "else generated comments. reddit_tfds: TensorFlow Datasets' reddit, downloaded where "
         "--data_dir does not have it yet.",
-        choices=("auto", "generated", "generated_clicks", "reddit_tfds"),
+        choices=SOURCES.choices,
     )
     label_column: str = option("context", "The table's column of labels, such as subreddits.")
     num_labels: int = option(
@@ -33,7 +39,7 @@ class LabelledTextOptions(TextOptions):
     max_texts: int = option(0, "Users with more are left out; 0: none.", at_least=0)
 
 
-def read_labelled_texts(options: LabelledTextOptions) -> Documents:
+def read_labelled_texts(options: LabelledTextOptions) -> LabelledTexts:
     """Reads the texts that options name.
 
     Raises:
@@ -44,16 +50,18 @@ def read_labelled_texts(options: LabelledTextOptions) -> Documents:
 
 
 @functools.lru_cache(maxsize=1)
-def _read(options: LabelledTextOptions) -> Documents:
-    dataset, path = _find(options.dataset, options.text_file, options.data_dir)
-    kept = {"min_comments": options.min_texts, "max_comments": options.max_texts or None}
+def _read(options: LabelledTextOptions) -> LabelledTexts:
+    dataset, path = find_source(
+        SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
+    )
+    kept = {"min_texts": options.min_texts, "max_texts": options.max_texts or None}
     if dataset == "generated":
         # One set of texts for all seeds; what differs is its split.
         return generate_subreddits(seed=0)
     if dataset == "generated_clicks":
         return generate_clicks(seed=0)
     if dataset == "reddit_tfds":
-        from fedpersonal.data.reddit_tfds import load_reddit
+        from fedpersonal.data.texts.reddit import load_reddit
 
         return load_reddit(path, num_labels=options.num_labels, **kept, download=True)
     return read_documents(
@@ -64,23 +72,4 @@ def _read(options: LabelledTextOptions) -> Documents:
         time_column=options.time_column,
         num_labels=options.num_labels or None,
         **kept,
-    )
-
-
-def _find(dataset: str, text_file: str | None, data_dir: str | None) -> tuple[str, str | None]:
-    if text_file:
-        if dataset != "auto":
-            raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
-        return "file", text_file
-    if dataset != "auto":
-        return dataset, data_dir
-    if not data_dir:
-        return "generated", None
-    for name in REDDIT_FILES:
-        path = pathlib.Path(data_dir) / name
-        if path.exists():
-            return "file", str(path)
-    raise UserError(
-        f"{data_dir} has no {REDDIT_FILES[0]}; name an own table by --text_file, or ask TensorFlow "
-        "Datasets by --dataset=reddit_tfds."
     )

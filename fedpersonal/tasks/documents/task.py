@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.documents import Documents
+from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.options import option
 from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy, split_documents
 from fedpersonal.tasks.documents.source import LabelledTextOptions, read_labelled_texts
@@ -61,11 +62,11 @@ class DocumentTask(Task):
     layers = Layers(embedding=(_USER,), head=("logits",), body=("characters", "encoder"))
     examples = "texts"
 
-    def read(self, options: DocumentOptions) -> Documents:
+    def read(self, options: DocumentOptions) -> LabelledTexts:
         """Reads the texts that options name."""
         return read_labelled_texts(options)
 
-    def split(self, source: Documents, options: DocumentOptions) -> DocumentData:
+    def split(self, source: LabelledTexts, options: DocumentOptions) -> DocumentData:
         """Splits the texts."""
         return split_documents(
             source,
@@ -74,8 +75,17 @@ class DocumentTask(Task):
             seed=options.seed,
         )
 
+    def sizes(self, data: DocumentData) -> dict[str, Any]:
+        """Returns the numbers of users, labels and characters."""
+        return {
+            "num_users": data.num_users,
+            "num_labels": len(data.label_names),
+            "num_characters": data.characters.size,
+            "is_binary": data.is_binary,
+        }
+
     def build_model(
-        self, data: DocumentData, options: DocumentOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: DocumentOptions, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the classifier; only methods that want one give it a user embedding."""
         import tensorflow as tf
@@ -88,13 +98,13 @@ class DocumentTask(Task):
         has_table = method.has_table
         has_users = has_table or _USER in local_layers or method.finetunes == "embedding"
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        if data.is_binary:
+        if sizes.is_binary:
             loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
         return PartitionedModel(
             document_classifier(
-                num_characters=data.characters.size,
-                num_outputs=1 if data.is_binary else len(data.label_names),
-                num_users=(data.num_users if has_table else 1) if has_users else None,
+                num_characters=sizes.num_characters,
+                num_outputs=1 if sizes.is_binary else sizes.num_labels,
+                num_users=(sizes.num_users if has_table else 1) if has_users else None,
                 user_dim=options.user_dim,
                 character_dim=options.character_dim,
                 lstm_units=options.lstm_units,
@@ -102,10 +112,10 @@ class DocumentTask(Task):
             ),
             local_layers=local_layers,
             loss=loss,
-            metrics=[binary_accuracy() if data.is_binary else class_accuracy()],
+            metrics=[binary_accuracy() if sizes.is_binary else class_accuracy()],
             lookups={_USER: "user"} if has_users else {},
             owned_tables=[_USER] if has_table else [],
-            label_spec=tf.TensorSpec([None], tf.float32 if data.is_binary else tf.int32),
+            label_spec=tf.TensorSpec([None], tf.float32 if sizes.is_binary else tf.int32),
             sequence_length=count_characters,
         )
 

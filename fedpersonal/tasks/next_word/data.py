@@ -7,13 +7,11 @@ import dataclasses
 import numpy as np
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.next_word import next_word_examples
-from fedpersonal.data.splits import split_clients
-from fedpersonal.data.stack_overflow import StackOverflow
-from fedpersonal.data.text_corpus import TextCorpus
-from fedpersonal.data.vocabulary import Vocabulary, build_vocabulary
-from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import split_support_query
+from fedpersonal.data.splits import check_num_clients, split_clients, split_support_query
+from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.data.texts.next_word import next_word_examples
+from fedpersonal.data.texts.stack_overflow import StackOverflow
+from fedpersonal.data.texts.vocabulary import Vocabulary, build_vocabulary
 from fedpersonal.simulation.clients import ReadWhenDrawn
 from fedpersonal.tasks.task import EvaluationSet
 
@@ -66,11 +64,8 @@ def split_text(
     Raises:
         UserError: If there are too few clients, or fewer words than `vocab_size`.
     """
-    if corpus.num_clients < 10:
-        raise UserError(
-            f"{corpus.name} has {corpus.num_clients} users with enough sentences; at least 10 are "
-            "needed to hold out a tenth of them. Lower --min_sentences?"
-        )
+    advice = "Lower --min_sentences?"
+    check_num_clients(corpus.name, corpus.num_clients, minimum=10, advice=advice)
     train, validation, test = split_clients(corpus.num_clients, seed=seed)
     vocabulary = build_vocabulary(
         corpus, train, vocab_size=vocab_size, num_oov_buckets=num_oov_buckets

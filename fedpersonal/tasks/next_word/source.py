@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Iterable
 
 import numpy as np
 
-from fedpersonal.data.generated_text import generate_corpus
+from fedpersonal.data.generated.corpus import generate_corpus
+from fedpersonal.data.sources import FILE, Sources, find_source
 from fedpersonal.data.splits import split_clients
-from fedpersonal.data.stack_overflow import DATABASE
-from fedpersonal.data.text_corpus import TextCorpus
-from fedpersonal.data.text_files import read_text
-from fedpersonal.errors import UserError
+from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.data.texts.corpus_files import read_text
+from fedpersonal.data.texts.stack_overflow import DATABASE
 from fedpersonal.options import Options, option
 from fedpersonal.tasks.next_word import data
 from fedpersonal.tasks.options import TextOptions
 
 STACK_OVERFLOW = "stack_overflow"
-STACK_EXCHANGE = ("stack_exchange.jsonl.gz", "stack_exchange.jsonl", "stack_exchange.csv")
+SOURCES = Sources(
+    holding="sentences",
+    datasets=("generated", STACK_OVERFLOW),
+    default="generated",
+    files={
+        STACK_OVERFLOW: (DATABASE,),
+        FILE: ("stack_exchange.jsonl.gz", "stack_exchange.jsonl", "stack_exchange.csv"),
+    },
+    folders=(STACK_OVERFLOW,),
+    advice="download TFF's data to it by --dataset=stack_overflow",
+)
 _PAPER_SENTENCES, _OTHER_SENTENCES = 1024, 128
 
 
@@ -32,7 +41,7 @@ class SentenceOptions(TextOptions):
         "Sentences. auto: --text_file if that is given, else what is in --data_dir (TFF's Stack "
         "Overflow, or stack_exchange.jsonl.gz), else a generated corpus. stack_overflow: TFF's "
         "own, downloaded (many gigabytes) where --data_dir does not have it yet.",
-        choices=("auto", "generated", STACK_OVERFLOW),
+        choices=SOURCES.choices,
     )
     cache_dir: str = option("results/text_cache", "Keeps tokenised texts.", may_differ=True)
     min_sentences: int = option(2, "Users with fewer are left out.", at_least=2)
@@ -50,8 +59,8 @@ class Sentences:
     """Sentences that options name; they are read when they are first needed.
 
     Attributes:
-        kind: `generated`, `text` or `stack_overflow`.
-        path: The table of a `text`; the folder of TFF's data of `stack_overflow`.
+        kind: `generated`, `file` or `stack_overflow`.
+        path: The table of a `file`; the folder of TFF's data of `stack_overflow`.
         options: Which sentences are kept, `SentenceOptions`.
         max_sentences: A user's first ones that are kept.
     """
@@ -92,11 +101,7 @@ class Sentences:
         """Returns a line that says what there is, and what was left out of a table."""
         if self.is_the_papers:
             return f"{STACK_OVERFLOW}: TFF's own federated data"
-        left_out = "".join(f"; {count:,} {what}" for what, count in self.corpus.report.items())
-        return (
-            f"{self.name}: {self.corpus.num_sentences:,} sentences of "
-            f"{self.corpus.num_clients:,} users{left_out}"
-        )
+        return self.corpus.summary()
 
     def describe(self) -> dict[str, object]:
         """Returns what tells these sentences from others, and how many there are, if known."""
@@ -132,7 +137,7 @@ class Sentences:
             "max_validation_clients": options.max_validation_clients or None,
         }
         if self.is_the_papers:
-            from fedpersonal.data.stack_overflow import load_stack_overflow
+            from fedpersonal.data.texts.stack_overflow import load_stack_overflow
 
             parts = load_stack_overflow(
                 **words, max_sentences=self.max_sentences, cache_dir=self.path
@@ -157,27 +162,8 @@ def find_sentences(options: SentenceOptions) -> Sentences:
     Raises:
         UserError: If the folder of data has neither of both, or two sources are named.
     """
-    kind, path = _find(options.dataset, options.text_file, options.data_dir)
+    kind, path = find_source(
+        SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
+    )
     usual = _PAPER_SENTENCES if kind == STACK_OVERFLOW else _OTHER_SENTENCES
     return Sentences(kind, path, options, options.max_sentences or usual)
-
-
-def _find(dataset: str, text_file: str | None, data_dir: str | None) -> tuple[str, str | None]:
-    if text_file:
-        if dataset != "auto":
-            raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
-        return "text", text_file
-    if dataset != "auto":
-        return dataset, data_dir
-    if not data_dir:
-        return "generated", None
-    folder = pathlib.Path(data_dir)
-    if (folder / DATABASE).exists():
-        return STACK_OVERFLOW, data_dir
-    for name in STACK_EXCHANGE:
-        if (folder / name).exists():
-            return "text", str(folder / name)
-    raise UserError(
-        f"{data_dir} has neither {DATABASE} nor {STACK_EXCHANGE[0]}; name an own table by "
-        "--text_file, or download TFF's data to it by --dataset=stack_overflow."
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fedpersonal.algorithms.method import Layers, Method
@@ -71,13 +72,18 @@ class NextWordTask(Task):
         """Splits the sentences with the vocabulary and buckets that the options ask for."""
         return source.split(options)
 
+    def sizes(self, data: NextWordData) -> dict[str, int]:
+        """Returns the sizes of the vocabulary."""
+        words = data.vocabulary
+        return {"num_known": words.num_known, "num_oov_buckets": words.num_oov_buckets}
+
     def build_model(
-        self, data: NextWordData, options: NextWordOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: NextWordOptions, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the next word model."""
         import tensorflow as tf
 
-        from fedpersonal.data.vocabulary import EOS
+        from fedpersonal.data.texts.vocabulary import EOS
         from fedpersonal.model.partition import PartitionedModel
         from fedpersonal.models.next_word_lstm import next_word_lstm
         from fedpersonal.models.token_prediction import (
@@ -86,12 +92,11 @@ class NextWordTask(Task):
             token_accuracy,
         )
 
-        words = data.vocabulary
-        known = {"num_known": words.num_known}
+        known = {"num_known": sizes.num_known}
         return PartitionedModel(
             next_word_lstm(
                 **known,
-                num_oov_buckets=words.num_oov_buckets,
+                num_oov_buckets=sizes.num_oov_buckets,
                 embedding_dim=options.embedding_dim,
                 lstm_units=options.lstm_units,
                 projection_dim=options.projection_dim,

@@ -7,11 +7,15 @@ import dataclasses
 import numpy as np
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.ranking import hold_out_candidates
-from fedpersonal.data.ratings import Ratings, to_client_dataset
-from fedpersonal.data.splits import split_clients, split_examples
-from fedpersonal.errors import UserError, check_choice
-from fedpersonal.evaluation.evaluate import split_support_query
+from fedpersonal.data.ratings.ranking import hold_out_candidates
+from fedpersonal.data.ratings.ratings import Ratings
+from fedpersonal.data.splits import (
+    check_num_clients,
+    split_clients,
+    split_examples,
+    split_support_query,
+)
+from fedpersonal.errors import check_choice
 from fedpersonal.tasks.task import EvaluationSet
 
 
@@ -72,15 +76,11 @@ def split_ratings(
         UserError: If there are too few users.
     """
     check_choice("split_ratings", "evaluate_on", evaluate_on, ("seen", "unseen"))
-    dataset = to_client_dataset(ratings)
+    dataset = ratings.to_client_dataset()
     ordered = ratings.times is not None
     num_items = len(ratings.item_ids)
     if evaluate_on == "unseen":
-        if dataset.num_clients < 10:
-            raise UserError(
-                f"{ratings.name} has {dataset.num_clients} users; at least 10 are needed to hold "
-                "out a tenth of them."
-            )
+        check_num_clients(ratings.name, dataset.num_clients, minimum=10)
         if max_ratings_per_user is not None:
             dataset = dataset.head(max_ratings_per_user)
         train, *held_out = split_clients(dataset.num_clients, seed=seed)

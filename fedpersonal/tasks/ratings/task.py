@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from fedpersonal.algorithms.method import Layers
-from fedpersonal.data import movielens
-from fedpersonal.data.ratings import Ratings, read_ratings
-from fedpersonal.errors import UserError
+from fedpersonal.data.ratings import movielens
+from fedpersonal.data.ratings.ratings import Ratings, read_ratings
+from fedpersonal.data.sources import FILE, find_source
 from fedpersonal.options import option
 from fedpersonal.tasks.options import TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, split_ratings
@@ -27,7 +28,7 @@ class RatingOptions(TableOptions):
         "auto",
         "auto: MovieLens-1M from --data_dir if that is given, else MovieLens-100K, which is "
         "installed.",
-        choices=("auto", "movielens_100k", "movielens_1m", "movielens_1m_tfds"),
+        choices=movielens.SOURCES.choices,
     )
     ratings_file: str | None = option(None, "An own table of ratings, in place of --dataset.")
     item_column: str = option("item", "Its column of items.")
@@ -72,26 +73,26 @@ class RatingTask(Task):
 
     def read(self, options: RatingOptions) -> Ratings:
         """Reads the ratings that options name."""
-        if options.ratings_file:
+        source, path = find_source(
+            movielens.SOURCES,
+            dataset=options.dataset,
+            file=options.ratings_file,
+            data_dir=options.data_dir,
+        )
+        if source == FILE:
             return read_ratings(
-                options.ratings_file,
+                path,
                 user_column=options.user_column,
                 item_column=options.item_column,
                 rating_column=options.rating_column,
                 time_column=options.time_column,
                 min_ratings=options.min_ratings,
             )
-        dataset, folder = options.dataset, options.data_dir
-        if dataset == "auto":
-            dataset = "movielens_1m" if folder else "movielens_100k"
-        if dataset == "movielens_1m" and not folder:
-            raise UserError("--dataset=movielens_1m needs --data_dir, the folder of its ratings.")
-        if dataset == "movielens_100k":
-            return movielens.load_movielens_100k()
-        is_file = dataset == "movielens_1m"
-        return (movielens.load_movielens_1m if is_file else movielens.load_movielens_1m_tfds)(
-            folder
-        )
+        return {
+            "movielens_100k": lambda _: movielens.load_movielens_100k(),
+            "movielens_1m": movielens.load_movielens_1m,
+            "movielens_1m_tfds": movielens.load_movielens_1m_tfds,
+        }[source](path)
 
     def split(self, source: Ratings, options: RatingOptions) -> RatingData:
         """Splits the ratings."""
@@ -103,8 +104,12 @@ class RatingTask(Task):
             max_ratings_per_user=options.max_ratings_per_user or None,
         )
 
+    def sizes(self, data: RatingData) -> dict[str, int]:
+        """Returns the numbers of users and items."""
+        return {"num_users": data.num_users, "num_items": data.num_items}
+
     def build_model(
-        self, data: RatingData, options: RatingOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: RatingOptions, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns one user's model where layers are local, else one with a table of all users."""
         import tensorflow as tf
@@ -120,8 +125,8 @@ class RatingTask(Task):
         tables = {name: f for name, f in tables.items() if name.endswith(kinds)}
         return PartitionedModel(
             matrix_factorization(
-                num_items=data.num_items,
-                num_users=None if local_layers else data.num_users,
+                num_items=sizes.num_items,
+                num_users=None if local_layers else sizes.num_users,
                 embedding_dim=options.embedding_dim,
                 use_biases=options.use_biases,
                 mean_rating=options.rating_offset,
@@ -137,12 +142,12 @@ class RatingTask(Task):
         )
 
     def evaluated_model(
-        self, data: RatingData, options: RatingOptions, model: PartitionedModel
+        self, sizes: SimpleNamespace, options: RatingOptions, model: PartitionedModel
     ) -> PartitionedModel:
         """Returns one user's model for users of whom a table has no row."""
         if model.local_variables or options.evaluate_on == "seen":
             return model
-        return self.build_model(data, options, self.layers.embedding)
+        return self.build_model(sizes, options, self.layers.embedding)
 
     def pool(self, options: RatingOptions, num_clients: int) -> tuple[int, int]:
         """A round of a server is a pass over all ratings."""

@@ -9,10 +9,11 @@ import pathlib
 import sys
 from typing import Any
 
-from fedpersonal.data.text_columns import is_blank, read_text_table
+from fedpersonal.data.tables.files import Column
+from fedpersonal.data.tables.reading import read_table
 from fedpersonal.language_models.base_model import BaseModel, load_base_model, save_base_model
 from fedpersonal.language_models.pretraining import ModelSizes, pretrain
-from fedpersonal.tasks.utterances.source import FILES, Dialogues
+from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
 
 NOTES = "pretraining.json"
 
@@ -88,8 +89,7 @@ def _pretrain(
     texts = dialogues.other_texts().tolist()
     more = _more_texts(dialogues)
     if more is not None:
-        column = read_text_table(more, ["text"], time_column=None).columns["text"]
-        texts += list(column[~is_blank(column)])
+        texts += list(read_table(more, [Column("text")], bad_rows="count").columns["text"])
     model, tokenizer, report = pretrain(
         texts,
         sizes=how.sizes,
@@ -108,4 +108,5 @@ def _more_texts(dialogues: Dialogues) -> str | None:
     if dialogues.kind != "tv_shows":
         return None
     folder = pathlib.Path(dialogues.path).parent
-    return next((str(folder / n) for n in FILES["reddit"] if (folder / n).exists()), None)
+    found = (folder / name for name in SOURCES.files["reddit"])
+    return next((str(path) for path in found if path.exists()), None)

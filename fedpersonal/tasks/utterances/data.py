@@ -10,9 +10,9 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.documents import most_frequent_labels
-from fedpersonal.data.splits import split_examples
-from fedpersonal.data.utterances import Utterances
+from fedpersonal.data.splits import check_num_clients, split_examples
+from fedpersonal.data.texts.labelled import most_frequent_labels
+from fedpersonal.data.texts.utterances import Utterances
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.task import EvaluationSet
 
@@ -111,11 +111,11 @@ def split_seen(
     parts = split_examples(dataset, fractions=SEEN_FRACTIONS, seed=seed, ordered=False)
     if not parts[-1].num_examples:
         raise UserError(f"no user of {utterances.name} has 3 utterances, so none can be held out")
-    seen = np.bincount(parts[0].features["context"], minlength=utterances.num_contexts)
+    seen = np.bincount(parts[0].features["context"], minlength=utterances.num_labels)
     if not seen.all():
         raise UserError(
             f"all utterances for training are of other contexts than"
-            f" {utterances.context_names[seen.argmin()]!r}; keep only contexts with more utterances"
+            f" {utterances.label_names[seen.argmin()]!r}; keep only contexts with more utterances"
         )
     parts = [_add_users(part, part.example_clients) for part in parts]
     return _as_data(utterances, padding, parts, seen=True, seed=seed)
@@ -172,7 +172,7 @@ def _as_data(
 
     return UtteranceData(
         utterances.name,
-        utterances.context_names,
+        utterances.label_names,
         padding,
         train,
         samples(validation, VALIDATION_SAMPLES),
@@ -252,7 +252,7 @@ def _encode(
     is_token = np.arange(length) < lengths[:, None]
     return dataclasses.replace(
         dataset,
-        features={"text": ids, "context": utterances.contexts},
+        features={"text": ids, "context": utterances.labels},
         labels=np.where(is_token, ids, np.int32(NO_LABEL)),
     )
 
@@ -264,9 +264,8 @@ def _add_users(part: ClientDataset, users: np.ndarray) -> ClientDataset:
 def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the users of the three parts, as indices."""
     rng = np.random.default_rng(check_count("seed", seed))
-    dataset, num_contexts = utterances.to_client_dataset(), utterances.num_contexts
-    if dataset.num_clients < 3:
-        raise UserError(f"{utterances.name} has {dataset.num_clients} users; at least 3 are needed")
+    dataset, num_contexts = utterances.to_client_dataset(), utterances.num_labels
+    check_num_clients(utterances.name, dataset.num_clients, minimum=3)
     main_contexts = most_frequent_labels(dataset)
     _, validation, test = UNSEEN_FRACTIONS
     num_validation, num_test = (
@@ -292,7 +291,7 @@ def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarr
         if not candidates.size or needed.sum() == num_train:
             raise UserError(
                 f"the {num_train} users for training of {utterances.name} cannot have all of its"
-                f" {num_contexts} contexts: none has {utterances.context_names[missing]!r}; keep"
+                f" {num_contexts} contexts: none has {utterances.label_names[missing]!r}; keep"
                 " only contexts with more utterances, or more users"
             )
         needed[candidates[ranks[candidates].argmin()]] = True

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 
 import numpy as np
 
-from fedpersonal.data.generated_dialogues import GeneratedDialogues, generate_dialogues
-from fedpersonal.data.utterances import (
+from fedpersonal.data.generated.dialogues import GeneratedDialogues, generate_dialogues
+from fedpersonal.data.sources import Sources, find_source
+from fedpersonal.data.texts.utterances import (
     TV_SHOWS,
     TV_SHOWS_OTHER_NAMES,
     Utterances,
     read_other_texts,
     read_utterances,
 )
-from fedpersonal.errors import UserError
 from fedpersonal.options import Options, option
 from fedpersonal.tasks.options import TextOptions
 
-FILES = {
-    "tv_shows": ("tv_shows.jsonl.gz", "tv_shows.jsonl", "tv_shows.csv"),
-    "reddit": ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv"),
-}
+SOURCES = Sources(
+    holding="utterances in contexts",
+    datasets=("generated", "tv_shows", "reddit"),
+    default="generated",
+    files={
+        "tv_shows": ("tv_shows.jsonl.gz", "tv_shows.jsonl", "tv_shows.csv"),
+        "reddit": ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv"),
+    },
+    only_by_name=("reddit",),
+)
 _MIN_TOKENS = 3
 
 # Appendix C: users with fewer utterances, and contexts with fewer, are left out.
@@ -42,7 +47,7 @@ class DialogueOptions(TextOptions):
         "auto",
         "Utterances. auto: --text_file if that is given, else tv_shows.jsonl.gz in --data_dir, "
         "else generated dialogues.",
-        choices=("auto", "generated", "tv_shows", "reddit"),
+        choices=SOURCES.choices,
     )
     context_column: str = option("context", "The table's column of contexts.")
     users_per_context: int = option(
@@ -99,23 +104,12 @@ class Dialogues:
 
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
-        utterances = self.utterances
-        left_out = "".join(f"; {count:,} {what}" for what, count in utterances.report.items())
-        return (
-            f"{utterances.name}: {utterances.num_utterances:,} utterances of"
-            f" {utterances.num_clients:,} users, {utterances.num_contexts} contexts{left_out}"
-        )
+        return self.utterances.summary()
 
     def describe(self) -> dict[str, object]:
         """Returns what tells these utterances from others, and how many there are."""
-        utterances = self.utterances
-        return {
-            "dataset": utterances.name,
-            "num_users": utterances.num_clients,
-            "num_utterances": utterances.num_utterances,
-            "num_contexts": utterances.num_contexts,
-            **({} if self.kind == "generated" else self._filter()),
-        }
+        kept = {} if self.kind == "generated" else self._filter()
+        return {**self.utterances.describe(), **kept}
 
     def _columns(self) -> dict[str, object]:
         options = self.options
@@ -146,24 +140,10 @@ def find_dialogues(options: DialogueOptions) -> Dialogues:
     Raises:
         UserError: If the folder has no such table, no folder is named, or two sources are.
     """
-    dataset, folder = options.dataset, options.data_dir
-    if options.text_file:
-        if dataset != "auto":
-            raise UserError(f"--text_file and --dataset={dataset} exclude each other.")
-        return Dialogues("file", options.text_file, options)
-    if dataset == "generated" or (dataset == "auto" and not folder):
-        return Dialogues("generated", None, options)
-    kind = "tv_shows" if dataset == "auto" else dataset
-    if not folder:
-        raise UserError(f"--dataset={dataset} needs --data_dir, a folder with {FILES[kind][0]}.")
-    for name in FILES[kind]:
-        path = pathlib.Path(folder) / name
-        if path.exists():
-            return Dialogues(kind, str(path), options)
-    raise UserError(
-        f"{folder} has no {FILES[kind][0]}; name an own table by --text_file, or use"
-        " --dataset=generated."
+    kind, path = find_source(
+        SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
     )
+    return Dialogues(kind, path, options)
 
 
 @functools.lru_cache(maxsize=1)

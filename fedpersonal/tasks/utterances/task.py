@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,19 +127,24 @@ class UtteranceTask(Task):
             )
         return dataclasses.replace(data, base=base)
 
+    def sizes(self, data: UtteranceData) -> dict[str, Any]:
+        """Returns the base model and the contexts."""
+        return {"base_model": data.base.source, "contexts": data.context_names.tolist()}
+
     def build_model(
-        self, data: UtteranceData, options: UtteranceOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: UtteranceOptions, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the method's model around the frozen base."""
+        from fedpersonal.language_models.base_model import load_base_model
         from fedpersonal.tasks.utterances.model import build_language_model, freeze
 
-        method = self.method(options)
+        method, base = self.method(options), load_base_model(sizes.base_model)
         return build_language_model(
             getattr(method, "model", "prefix"),
-            data.base,
-            freeze(data.base, pathlib.Path(options.base_model_dir) / "frozen"),
+            base,
+            freeze(base, pathlib.Path(options.base_model_dir) / "frozen"),
             local_layers=local_layers,
-            num_contexts=data.num_contexts,
+            num_contexts=len(sizes.contexts),
             history_length=options.history_length,
             is_fresh=getattr(method, "is_fresh", False),
         )

@@ -10,10 +10,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from fedpersonal.data.characters import build_characters
-from fedpersonal.data.document_files import read_documents
-from fedpersonal.data.documents import Documents
-from fedpersonal.data.generated_documents import generate_clicks, generate_subreddits
+from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
+from fedpersonal.data.texts.characters import build_characters
+from fedpersonal.data.texts.documents import read_documents
+from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.documents.data import guessing_accuracy, split_documents
 
@@ -75,7 +75,7 @@ def test_characters_are_of_the_training_texts():
     """Each text has a character of its own, so that it shows who has been counted."""
     num_clients, counts = 20, 10
     texts = [chr(0x4E00 + i) for i in range(num_clients * counts)]
-    documents = Documents(
+    documents = LabelledTexts(
         name="made up",
         client_ids=[f"c{i}" for i in range(num_clients)],
         offsets=counts * np.arange(num_clients + 1),
@@ -123,8 +123,8 @@ def test_guesses_against_counting(documents):
 
 
 def test_too_little_is_refused(documents):
-    with pytest.raises(UserError, match="generated_subreddits has 9 users .* at least 10"):
-        split_documents(documents.subset(range(9)), seed=0)
+    with pytest.raises(UserError, match="generated_subreddits has 9 users; at least 10"):
+        split_documents(generate_subreddits(num_users=9, seed=0), seed=0)
     most = split_documents(documents.subset(range(10)), seed=0, withheld_users=0.9)
     assert (most.num_users, most.withheld.num_clients) == (1, 9)
     short = generate_subreddits(num_users=20, texts_per_user=(4, 4), seed=0)

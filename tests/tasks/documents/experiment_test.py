@@ -11,17 +11,6 @@ import sqlite3
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn.metrics import roc_auc_score
-
-from fedpersonal.data.generated_documents import generate_clicks, generate_subreddits
-from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import split_support_query
-from fedpersonal.local_state.store import LocalStateStore
-from fedpersonal.models.document_classifier import document_classifier
-from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.simulation.sampling import ClientSampler
-from fedpersonal.tasks import training_run
-from fedpersonal.tasks.documents.data import split_documents
 from fedpersonal.tasks.documents.experiment import (
     EMBEDDINGS,
     DocumentOptions,
@@ -30,6 +19,17 @@ from fedpersonal.tasks.documents.experiment import (
 )
 from fedpersonal.tasks.documents.methods import METHODS, build_algorithm, build_model
 from fedpersonal.tasks.training_run import STORE
+from sklearn.metrics import roc_auc_score
+
+from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
+from fedpersonal.data.splits import split_support_query
+from fedpersonal.errors import UserError
+from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.models.document_classifier import document_classifier
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.tasks import training_run
+from fedpersonal.tasks.documents.data import split_documents
 
 SIZES = {"user_dim": 3, "character_dim": 3, "lstm_units": 4, "hidden_units": (5,)}
 SMALL = {

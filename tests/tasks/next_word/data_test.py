@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fedpersonal.data.generated_text import generate_corpus
-from fedpersonal.data.stack_overflow import StackOverflow, StackOverflowClients
-from fedpersonal.data.vocabulary import Vocabulary
+from fedpersonal.data.generated.corpus import generate_corpus
+from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
+from fedpersonal.data.texts.vocabulary import Vocabulary
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.next_word.data import sample_stack_overflow, split_text
 
@@ -138,7 +138,7 @@ def test_fewer_validation_clients(corpus):
 
 
 def test_too_little_is_refused(corpus):
-    with pytest.raises(UserError, match="generated has 9 users .* at least 10"):
+    with pytest.raises(UserError, match="generated has 9 users; at least 10"):
         split_text(corpus.subset(range(9)), **OPTIONS)
     assert split_text(corpus.subset(range(10)), **OPTIONS).test.query.num_clients == 1
     with pytest.raises(UserError, match="vocab_size=5000 is more than the"):

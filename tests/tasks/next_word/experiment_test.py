@@ -10,12 +10,6 @@ import os
 import numpy as np
 import pytest
 import tensorflow_federated as tff
-
-from fedpersonal.data.generated_text import generate_corpus
-from fedpersonal.data.stack_overflow import StackOverflow, StackOverflowClients
-from fedpersonal.data.vocabulary import Vocabulary
-from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.next_word.data import sample_stack_overflow, split_text
 from fedpersonal.tasks.next_word.experiment import (
     NextWordOptions,
     build_experiment,
@@ -23,6 +17,12 @@ from fedpersonal.tasks.next_word.experiment import (
     train,
 )
 from fedpersonal.tasks.next_word.methods import METHODS, build_algorithm, build_personalization
+
+from fedpersonal.data.generated.corpus import generate_corpus
+from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
+from fedpersonal.data.texts.vocabulary import Vocabulary
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.tasks.next_word.data import sample_stack_overflow, split_text
 
 SMALL = {
     "vocab_size": 30,

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedpersonal.data.synthetic import generate_ratings
+from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.ratings.data import split_ratings
 
@@ -95,8 +95,8 @@ def test_seen_users_train_on_the_past_and_are_tested_on_the_future(ratings):
         when = times(ratings, later)
         for client, client_id in enumerate(later.client_ids):
             place = np.flatnonzero(data.train.client_ids == client_id)[0]
-            trained = times(ratings, data.train)[data.train.rows(place)]
-            assert trained.max() < when[later.rows(client)].min()
+            trained = times(ratings, data.train)[slice(*data.train.offsets[place : place + 2])]
+            assert trained.max() < when[slice(*later.offsets[client : client + 2])].min()
     last = dict(zip(data.test.query.features["user"], times(ratings, data.test.query)))
     validated = data.validation.query
     for user, when in zip(validated.features["user"], times(ratings, validated)):

@@ -10,11 +10,11 @@ import sys
 
 import numpy as np
 import pytest
+from fedpersonal.tasks.ratings.experiment import RatingOptions, build_experiment, run_experiment
 
-from fedpersonal.data.synthetic import generate_ratings
+from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.ratings.data import split_ratings
-from fedpersonal.tasks.ratings.experiment import RatingOptions, build_experiment, run_experiment
 
 SMALL = {
     "total_rounds": 8,

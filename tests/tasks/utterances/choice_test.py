@@ -9,9 +9,10 @@ import pickle
 
 import numpy as np
 import pytest
+from fedpersonal.tasks.utterances.choice import SOURCES, UtteranceChoice
 
+from fedpersonal.data.sources import find_source
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.utterances.choice import UtteranceChoice, find_utterances
 
 _DATA_DIR = pathlib.Path(
     os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[3] / "../shared/data"
@@ -111,30 +112,15 @@ def test_the_papers_filter_of_reddit(tmp_path):
 
 
 def test_sources(tmp_path):
-    def find(dataset="auto", text_file=None, data_dir=None):
-        return find_utterances(dataset=dataset, text_file=text_file, data_dir=data_dir)
-
-    folder = str(tmp_path)
-    assert find() == find("generated") == find("generated", data_dir=folder) == ("generated", None)
-    assert find(text_file="t.csv", data_dir=folder) == ("file", "t.csv")
+    """The finder has its own test: these are the shows and comments that it is told of."""
     for dataset, missing in (("auto", "tv_shows"), ("tv_shows", "tv_shows"), ("reddit", "reddit")):
         with pytest.raises(UserError, match=f"has no {missing}.*jsonl.gz; name an own table"):
-            find(dataset, data_dir=folder)
-    with pytest.raises(UserError, match="--dataset=reddit needs --data_dir, a folder with reddit"):
-        find("reddit")
-    with pytest.raises(UserError, match="--text_file and --dataset=tv_shows exclude each other"):
-        find("tv_shows", text_file="t.csv")
-    with pytest.raises(UserError, match="--dataset=movielens has no utterances in contexts"):
-        find("movielens")
-    for name in ("tv_shows.jsonl", "reddit_comments.csv"):
-        (tmp_path / name).touch()
-    assert find(data_dir=folder) == ("tv_shows", str(tmp_path / "tv_shows.jsonl"))
-    assert find("reddit", data_dir=folder) == ("reddit", str(tmp_path / "reddit_comments.csv"))
+            find_source(SOURCES, dataset=dataset, file=None, data_dir=str(tmp_path))
 
 
 @_needs_shows
 def test_tv_shows():
-    source, path = find_utterances(dataset="auto", text_file=None, data_dir=str(_DATA_DIR))
+    source, path = find_source(SOURCES, dataset="auto", file=None, data_dir=str(_DATA_DIR))
     choice = UtteranceChoice(source, path)
     described = choice.describe()
     assert described["num_utterances"] == pytest.approx(92_162, rel=0.02)

@@ -7,8 +7,8 @@ import collections
 import numpy as np
 import pytest
 
-from fedpersonal.data.generated_dialogues import generate_dialogues
-from fedpersonal.data.utterances import Utterances
+from fedpersonal.data.generated.dialogues import generate_dialogues
+from fedpersonal.data.texts.utterances import Utterances
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances.data import finetuning_sets, split_known, split_withheld
 
@@ -33,8 +33,8 @@ def _make(users):
         client_ids=[f"u{i}" for i in range(len(users))],
         offsets=np.cumsum([0] + [len(own) for own in users]),
         texts=[str(i) for i in range(len(contexts))],
-        contexts=contexts,
-        context_names=[f"c{i}" for i in range(max(contexts) + 1)],
+        labels=contexts,
+        label_names=[f"c{i}" for i in range(max(contexts) + 1)],
     )
 
 
@@ -48,8 +48,8 @@ def test_ids_and_labels():
         client_ids=["a", "b"],
         offsets=[0, 20, 40],
         texts=["aa b", "", "a b c d e f", "aa b c", "a b c d"] * 8,
-        contexts=[1, 0, 1, 0, 1] * 8,
-        context_names=["x", "y"],
+        labels=[1, 0, 1, 0, 1] * 8,
+        label_names=["x", "y"],
     )
     data = split_known(utterances, _encode, length=4, padding=0, end=1, seed=1)
     expected = {
@@ -99,7 +99,7 @@ def test_known_users_have_three_parts_of_their_utterances(utterances):
     one, same, other = (split_known(utterances, _encode, **_TOKENS, seed=s) for s in (0, 0, 1))
     assert one.test.labels.tolist() == same.test.labels.tolist() != other.test.labels.tolist()
     for part in (one.train, one.validation, one.test):
-        own = utterances.contexts[utterances.offsets[:-1]]
+        own = utterances.labels[utterances.offsets[:-1]]
         assert part.features["context"].tolist() == own[part.example_clients].tolist()
 
 

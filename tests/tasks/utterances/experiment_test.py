@@ -10,14 +10,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from transformers import TFGPT2LMHeadModel
-
-from fedpersonal.data.generated_dialogues import generate_dialogues
-from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks import training_run
 from fedpersonal.tasks.training_run import STORE
-from fedpersonal.tasks.utterances import experiment as utterance_experiment
-from fedpersonal.tasks.utterances.data import finetuning_sets, split_known, split_withheld
 from fedpersonal.tasks.utterances.experiment import (
     WEIGHTS,
     UtteranceOptions,
@@ -25,6 +18,13 @@ from fedpersonal.tasks.utterances.experiment import (
     encode_with,
     run_experiment,
 )
+from transformers import TFGPT2LMHeadModel
+
+from fedpersonal.data.generated.dialogues import generate_dialogues
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.tasks import training_run
+from fedpersonal.tasks.utterances import experiment as utterance_experiment
+from fedpersonal.tasks.utterances.data import finetuning_sets, split_known, split_withheld
 from fedpersonal.tasks.utterances.methods import METHODS
 
 SMALL = {

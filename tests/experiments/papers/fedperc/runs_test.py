@@ -8,6 +8,8 @@ import pickle
 
 import numpy as np
 import pytest
+from fedpersonal.tasks.utterances.choice import UtteranceChoice
+from fedpersonal.tasks.utterances.experiment import UtteranceOptions
 
 from experiments.papers.fedperc.embedding_runs import (
     compare_embeddings,
@@ -25,12 +27,10 @@ from experiments.papers.fedperc.runs import (
     train,
 )
 from experiments.papers.summarized_runs import SummarizedRun
-from fedpersonal.data.generated_dialogues import generate_dialogues
+from fedpersonal.data.generated.dialogues import generate_dialogues
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances import experiment as utterance_experiment
-from fedpersonal.tasks.utterances.choice import UtteranceChoice
 from fedpersonal.tasks.utterances.data import finetuning_sets
-from fedpersonal.tasks.utterances.experiment import UtteranceOptions
 from fedpersonal.tasks.utterances.methods import METHODS
 
 OPTIONS = UtteranceOptions(
@@ -60,11 +60,11 @@ def _source(tmp_path_factory, tiny_base):
             {
                 "user": named.client_ids[user],
                 "text": text,
-                "context": named.context_names[context],
+                "context": named.label_names[context],
             }
         )
         for user, (start, end) in enumerate(zip(named.offsets, named.offsets[1:]))
-        for text, context in zip(named.texts[start:end], named.contexts[start:end])
+        for text, context in zip(named.texts[start:end], named.labels[start:end])
     ]
     (folder / "utterances.jsonl").write_text("\n".join(lines))
     choice = UtteranceChoice("file", str(folder / "utterances.jsonl"))

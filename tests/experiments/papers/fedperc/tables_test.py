@@ -9,6 +9,8 @@ import types
 
 import numpy as np
 import pytest
+from fedpersonal.tasks.utterances.choice import UtteranceChoice
+from fedpersonal.tasks.utterances.experiment import UtteranceOptions
 
 from experiments.papers.fedperc import published_figures
 from experiments.papers.fedperc import tables as fedperc_tables
@@ -18,8 +20,6 @@ from experiments.papers.fedperc.sample_curves import plot_by_samples
 from experiments.papers.presets import Preset
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.utterances.choice import UtteranceChoice
-from fedpersonal.tasks.utterances.experiment import UtteranceOptions
 from fedpersonal.tasks.utterances.methods import METHODS
 
 # Data, a split and a seed that do not go together.

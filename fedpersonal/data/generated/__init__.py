@@ -1,0 +1,1 @@
+"""Made-up data with the traits of real ones, for tests, benchmarks and first steps."""

@@ -1,0 +1,203 @@
+"""A small corpus of made-up sentences in which what a word means depends on who writes it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpersonal.data.checks import check_count, check_counts
+from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.errors import UserError
+
+# Nouns, verbs and endings by topic; no word is in two places.
+TOPICS = {
+    "kitchen": (
+        "soup bread pot spoon oven sauce apple cheese",
+        "cooks bakes stirs tastes peels slices",
+        "deliciously hotly crisply sweetly saltily freshly",
+    ),
+    "music": (
+        "song piano drum choir violin tune band chord",
+        "sings plays hums composes tunes conducts",
+        "loudly softly rhythmically offkey melodically twice",
+    ),
+    "sport": (
+        "ball goal team racket referee coach match medal",
+        "kicks throws catches defends scores races",
+        "fairly quickly bravely breathlessly strongly narrowly",
+    ),
+    "sea": (
+        "boat harbour wave anchor sail fish reef captain",
+        "sails rows dives floats sinks steers",
+        "offshore deeply stormily ashore windward calmly",
+    ),
+    "garden": (
+        "rose tree seed hedge lawn bee spade tulip",
+        "plants waters digs prunes grows blooms",
+        "outdoors slowly greenly sunnily early wildly",
+    ),
+    "money": (
+        "bank coin loan stock budget price invoice market",
+        "pays saves lends invests counts earns",
+        "cheaply monthly profitably yearly dearly frugally",
+    ),
+    "computers": (
+        "server program keyboard screen network bug file chip",
+        "compiles crashes loads prints downloads encrypts",
+        "digitally remotely automatically online silently recursively",
+    ),
+    "travel": (
+        "train ticket hotel map border suitcase bridge road",
+        "drives flies departs arrives packs wanders",
+        "abroad northward overnight late westward nearby",
+    ),
+}
+FUNCTION_WORDS = ("the", "a", ".", "today", "now", "then", "so", "maybe")
+_OPENERS = ("today", "now", "then", "so", "maybe")
+
+# A topic's first verb, and its first ending, has this share; the others share the rest evenly.
+FAVOURITE_SHARE = 0.6
+
+_SYLLABLES = [c + v for c in ("b", "dr", "f", "gl", "k", "m", "pl", "r", "v", "z") for v in "aiou"]
+
+
+def base_words() -> list[str]:
+    """The words that all clients share, with one meaning: 8 function words and 160 of topics."""
+    return [
+        *FUNCTION_WORDS,
+        *(w for parts in TOPICS.values() for part in parts for w in part.split()),
+    ]
+
+
+def generate_corpus(
+    *,
+    num_clients: int = 200,
+    seed: int,
+    min_sentences: int = 40,
+    max_sentences: int = 80,
+    words_per_client: int = 24,
+    num_personal_words: int = 1000,
+    personal_share: float = 0.7,
+) -> TextCorpus:
+    """Draws sentences that a model predicts best once it knows what a client's own words mean.
+
+    There are eight topics. Each client has words of its own, drawn from a large pool of made-up
+    ones that all clients share, and for each of them a topic, drawn evenly and independently of
+    what the word means to other clients. It uses its first words more than its last. With
+    P and Q two of them, a personal sentence, with an opener in half of the cases, is
+
+        [opener] P verb(P) the Q ending(Q) .
+
+    with a verb of P's topic and an ending of Q's; all others are plain, of a single topic:
+
+        [opener] the noun verb a noun ending .
+
+    Only verb(P) and ending(Q) depend on whose sentence it is: about 18% of all predictions,
+    with `EOS` among them. There, a model that knows the client's topics has an accuracy of at
+    most 0.6. One that does not has 0.6 / 8 with clients that it was not trained on, to whom the
+    word may mean anything, and a cross-entropy higher by log(8) = 2.08. So the best possible
+    gain over all predictions is 0.09 in accuracy and 0.37 in cross-entropy. One earlier sentence
+    with a word is enough to know its topic.
+
+    Args:
+        num_clients: How many clients there are, >= 1.
+        seed: A whole number >= 0; the same options give the same corpus.
+        min_sentences: The least sentences of a client, >= 2.
+        max_sentences: The most, >= `min_sentences`.
+        words_per_client: How many words of its own a client has, >= 2.
+        num_personal_words: The size of the pool that they are drawn from, at least
+            `words_per_client`. A smaller one has words as frequent as those of the topics.
+        personal_share: The share of personal sentences, in [0, 1].
+
+    Returns:
+        The corpus, named "generated". Its lexicon is `base_words()`, then the pool.
+    """
+    check_count("num_clients", num_clients, minimum=1)
+    check_counts(2, min_sentences=min_sentences, words_per_client=words_per_client)
+    check_count("max_sentences", max_sentences, minimum=min_sentences)
+    check_count("num_personal_words", num_personal_words, minimum=words_per_client)
+    most = len(_SYLLABLES) ** 3
+    if num_personal_words > most:
+        raise UserError(f"num_personal_words must be at most {most}, got {num_personal_words}")
+    if not 0.0 <= personal_share <= 1.0:
+        raise UserError(f"personal_share must be in [0, 1], got {personal_share!r}")
+    rng = np.random.default_rng(check_count("seed", seed))
+
+    counts = rng.integers(min_sentences, max_sentences + 1, num_clients)
+    clients = np.repeat(np.arange(num_clients), counts)
+    own_words = np.argsort(rng.random((num_clients, num_personal_words)), axis=1)
+    own_words = own_words[:, :words_per_client]
+    own_topics = rng.integers(0, len(TOPICS), own_words.shape)
+    sentences = _draw_sentences(rng, clients, own_words, own_topics, personal_share)
+
+    lexicon = [*base_words(), *_made_up_words(rng, num_personal_words)]
+    written = sentences >= 0
+    return TextCorpus(
+        name="generated",
+        client_ids=np.array([f"writer{i}" for i in range(num_clients)], object),
+        client_offsets=np.append(0, np.cumsum(counts)),
+        sentence_offsets=np.append(0, np.cumsum(written.sum(axis=1))),
+        words=sentences[written],
+        lexicon=np.array(lexicon, object),
+    )
+
+
+def _draw_sentences(
+    rng: np.random.Generator,
+    clients: np.ndarray,
+    own_words: np.ndarray,
+    own_topics: np.ndarray,
+    personal_share: float,
+) -> np.ndarray:
+    """Returns a sentence of each of the `clients` a row, (n, 8), -1 where there is no word."""
+    number = {word: i for i, word in enumerate(base_words())}
+    # The words of each topic, (topics, words) for nouns, verbs and endings.
+    nouns, verbs, endings = (
+        np.array([[number[word] for word in part.split()] for part in parts])
+        for parts in zip(*TOPICS.values())
+    )
+    n = clients.size
+
+    def draw(words: np.ndarray, topic: np.ndarray, first_share: float | None = None) -> np.ndarray:
+        others = words.shape[1] - 1
+        first_share = 1 / (others + 1) if first_share is None else first_share
+        shares = [first_share, *[(1 - first_share) / others] * others]
+        return words[topic, rng.choice(others + 1, n, p=shares)]
+
+    usage = 1.0 / (6.0 + np.arange(own_words.shape[1]))
+    # The two largest of such keys are a draw of two without replacement, weighted by usage.
+    keys = np.log(rng.random((n, usage.size))) / usage
+    first, second = np.argsort(-keys, axis=1)[:, :2].T
+    pool = len(number)
+    openers = np.array([number[word] for word in _OPENERS])
+    opener = np.where(rng.random(n) < 0.5, openers[rng.integers(0, openers.size, n)], -1)
+    the, end = np.full(n, number["the"]), np.full(n, number["."])
+    personal = [
+        opener,
+        pool + own_words[clients, first],
+        draw(verbs, own_topics[clients, first], FAVOURITE_SHARE),
+        the,
+        pool + own_words[clients, second],
+        draw(endings, own_topics[clients, second], FAVOURITE_SHARE),
+        end,
+        np.full(n, -1),
+    ]
+    topic = rng.integers(0, len(TOPICS), n)
+    plain = [
+        opener,
+        the,
+        draw(nouns, topic),
+        draw(verbs, topic, FAVOURITE_SHARE),
+        np.full(n, number["a"]),
+        draw(nouns, topic),
+        draw(endings, topic, FAVOURITE_SHARE),
+        end,
+    ]
+    is_personal = rng.random((n, 1)) < personal_share
+    return np.where(is_personal, np.stack(personal, axis=1), np.stack(plain, axis=1))
+
+
+def _made_up_words(rng: np.random.Generator, count: int) -> list[str]:
+    """Returns distinct words of three syllables, none of them a word of the topics."""
+    codes = rng.choice(len(_SYLLABLES) ** 3, count, replace=False)
+    syllables = np.array(_SYLLABLES, object)
+    return list(syllables[np.array(np.unravel_index(codes, [len(_SYLLABLES)] * 3))].sum(axis=0))

@@ -1,0 +1,1 @@
+"""Ratings that users gave to items."""

@@ -1,0 +1,107 @@
+"""The MovieLens ratings, from where they are commonly found."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import numpy as np
+
+from fedpersonal.data.ratings.ratings import Ratings, number_ratings, read_ratings
+from fedpersonal.data.sources import Sources
+from fedpersonal.data.tables.downloads import open_tfds
+from fedpersonal.data.tables.files import TableFile
+from fedpersonal.errors import UserError
+
+_ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.inter")
+# The published file first, since it has the times.
+MOVIELENS_1M_FILES = tuple(
+    folder + file for folder in ("", "ml-1m/") for file in ("ratings.dat", "ratings.csv.gz")
+)
+SOURCES = Sources(
+    holding="ratings",
+    datasets=("movielens_100k", "movielens_1m", "movielens_1m_tfds"),
+    default="movielens_100k",
+    # Whatever the folder has, `load_movielens_1m` knows where to look in it.
+    files={"movielens_1m": (MOVIELENS_1M_FILES[0], "")},
+    folders=("movielens_1m_tfds",),
+    file_flag="ratings_file",
+)
+_ML_1M_URL = "https://files.grouplens.org/datasets/movielens/ml-1m.zip"
+_GIVE_DATA_DIR = "give the folder of ratings.dat or ratings.csv.gz as --data_dir"
+
+
+def load_movielens_100k() -> Ratings:
+    """Loads MovieLens-100K, with times, from the installed `recbole` package.
+
+    Only the package's data file is read; the package itself is not imported.
+
+    Raises:
+        UserError: If the package or its file is missing.
+    """
+    spec = importlib.util.find_spec("recbole")
+    if spec is None or spec.origin is None:
+        raise UserError(
+            f"MovieLens-100K comes with the package recbole ({_ML_100K_FILE} in it),"
+            " which is not installed: pip install recbole"
+        )
+    return read_ratings(
+        TableFile(os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE), separator="\t"),
+        user_column="user_id:token",
+        item_column="item_id:token",
+        rating_column="rating:float",
+        time_column="timestamp:float",
+        name="movielens-100k",
+    )
+
+
+def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
+    """Loads MovieLens-1M from a folder or file.
+
+    Args:
+        data_dir: A folder with `ratings.dat`, as published, or `ratings.csv.gz` (columns
+            UserID, MovieID, Rating; no times), itself or in its subfolder `ml-1m`; or the path
+            of such a file.
+
+    Raises:
+        UserError: If there is no such file, or it cannot be read.
+    """
+    data_dir = os.fspath(data_dir)
+    candidates = [os.path.join(data_dir, file) for file in MOVIELENS_1M_FILES]
+    path = next(filter(os.path.isfile, [data_dir, *candidates]), None)
+    if path is None:
+        raise UserError(f"MovieLens-1M is not in {data_dir}: there is no {', '.join(candidates)}")
+    file, time_column = path, None
+    if path.endswith(".dat"):
+        # To a parser of one-character separators, "::" is an empty column between two.
+        names = ("UserID", "-", "MovieID", "--", "Rating", "---", "Timestamp")
+        file, time_column = TableFile(path, ":", names, encoding="latin-1"), "Timestamp"
+    return read_ratings(
+        file,
+        user_column="UserID",
+        item_column="MovieID",
+        rating_column="Rating",
+        time_column=time_column,
+        name="movielens-1m",
+    )
+
+
+def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings:
+    """Loads MovieLens-1M, with times, through TensorFlow Datasets, downloading it if need be.
+
+    Args:
+        data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
+
+    Raises:
+        UserError: As of `open_tfds`.
+    """
+    read = open_tfds(
+        "movielens/1m-ratings",
+        title="MovieLens-1M",
+        url=_ML_1M_URL,
+        advice=_GIVE_DATA_DIR,
+        data_dir=data_dir,
+    )
+    columns = ("user_id", "movie_id", "user_rating", "timestamp")
+    users, items, *numbers = map(np.concatenate, zip(*read(columns)))
+    return number_ratings(users.astype(str), items.astype(str), *numbers, name="movielens-1m")

@@ -1,0 +1,76 @@
+"""One held-out item per client among items it never rated, for hit rate and NDCG."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from fedpersonal.data.checks import check_count
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
+
+
+def hold_out_candidates(
+    dataset: ClientDataset,
+    *,
+    num_items: int,
+    num_negatives: int = 99,
+    seed: int,
+    ordered: bool,
+) -> tuple[ClientDataset, np.ndarray]:
+    """Holds out one example of each client and samples items that the client did not rate.
+
+    What a client gets depends on the seed, its name and its own examples alone, whatever other
+    clients are in the dataset.
+
+    Args:
+        dataset: The examples, each client's in time order if `ordered`, with the feature "item",
+            (num_examples,) integers in [0, num_items).
+        num_items: How many items there are.
+        num_negatives: How many unrated items each client gets, distinct.
+        seed: A whole number >= 0.
+        ordered: True to hold out each client's last example, False for a random one.
+
+    Returns:
+        remaining: The dataset without the held-out examples; every client stays.
+        candidates: (num_clients, 1 + num_negatives) int32 items, the held-out one first.
+
+    Raises:
+        UserError: If an option or an item is out of range, or a client has no example to hold
+            out or fewer unrated items than `num_negatives`.
+    """
+    num_items = check_count("num_items", num_items, minimum=1)
+    num_negatives = check_count("num_negatives", num_negatives)
+    seed = check_count("seed", seed)
+    items = dataset.features["item"]
+    wrong = (items < 0) | (items >= num_items)
+    if wrong.any():
+        raise UserError(f"items must be in [0, num_items={num_items}), got {items[wrong][0]}")
+    if (dataset.counts == 0).any():
+        raise UserError(
+            f"client {dataset.client_ids[dataset.counts.argmin()]!r} has no example to hold out"
+        )
+
+    candidates = np.empty((dataset.num_clients, 1 + num_negatives), np.int32)
+    held_out = np.empty(dataset.num_clients, np.int64)
+    unrated = np.ones(num_items, bool)
+    for i, client_id in enumerate(dataset.client_ids):
+        start, end = dataset.offsets[i : i + 2]
+        rng = np.random.default_rng([seed, zlib.crc32(str(client_id).encode())])
+        held_out[i] = end - 1 if ordered else rng.integers(start, end)
+        rated = items[start:end]
+        unrated[rated] = False
+        choices = np.flatnonzero(unrated)
+        unrated[rated] = True  # Cheaper than a new array for every client.
+        if choices.size < num_negatives:
+            raise UserError(
+                f"client {client_id!r} has {choices.size} unrated items of {num_items},"
+                f" too few for num_negatives={num_negatives}"
+            )
+        candidates[i, 0] = items[held_out[i]]
+        candidates[i, 1:] = rng.choice(choices, num_negatives, replace=False)
+
+    keep = np.ones(dataset.num_examples, bool)
+    keep[held_out] = False
+    return dataset.filter_examples(keep), candidates

@@ -1,0 +1,210 @@
+"""Ratings that users gave to items, numbered and sorted, from any table of them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.checks import check_count, errors_of
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.loaded import LoadedData
+from fedpersonal.data.tables.files import Column, TableFile
+from fedpersonal.data.tables.reading import read_table, time_columns
+from fedpersonal.errors import UserError
+
+
+# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ratings(LoadedData):
+    """Ratings, sorted by user, and a user's by time (or as they came, if there are no times).
+
+    Attributes:
+        name: What the ratings are, such as "movielens-100k".
+        users: (n,) int32 in [0, num_users), ascending.
+        items: (n,) int32 in [0, num_items).
+        ratings: (n,) float32, finite.
+        times: (n,) int64 seconds, or None.
+        user_ids: (num_users,) the users' original names, str objects.
+        item_ids: (num_items,) the items' original names, str objects.
+        report: What was left out: users with too few ratings, and ratings of an item that the
+            same user rated again later.
+    """
+
+    name: str
+    users: np.ndarray
+    items: np.ndarray
+    ratings: np.ndarray
+    times: np.ndarray | None
+    user_ids: np.ndarray
+    item_ids: np.ndarray
+    report: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_users(self) -> int:
+        """How many users there are."""
+        return self.user_ids.size
+
+    @property
+    def num_items(self) -> int:
+        """How many items there are."""
+        return self.item_ids.size
+
+    @property
+    def num_ratings(self) -> int:
+        """How many ratings there are."""
+        return self.ratings.size
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many ratings, users and items there are."""
+        return {name: getattr(self, name) for name in ("num_ratings", "num_users", "num_items")}
+
+    def to_client_dataset(self) -> ClientDataset:
+        """Makes each user a client, in the order of the users and of each user's ratings.
+
+        Returns:
+            A dataset with the features "user" and "item", (n,) int32, and the ratings as labels,
+            (n,) float32. Times are left behind.
+        """
+        counts = np.bincount(self.users, minlength=self.num_users)
+        return ClientDataset(
+            client_ids=self.user_ids,
+            offsets=np.concatenate([[0], np.cumsum(counts)]),
+            features={"user": self.users, "item": self.items},
+            labels=self.ratings,
+        )
+
+
+def read_ratings(
+    path: str | os.PathLike | TableFile,
+    *,
+    user_column: str = "user",
+    item_column: str = "item",
+    rating_column: str = "rating",
+    time_column: str | None = "time",
+    min_ratings: int = 1,
+    name: str | None = None,
+) -> Ratings:
+    """Reads the ratings of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
+
+    Args:
+        path: A table, as `read_table` reads it.
+        user_column: The column of the users' names.
+        item_column: The column of the items' names.
+        rating_column: The column of the ratings, finite numbers.
+        time_column: The column of the times, as of `time_columns`.
+        min_ratings: Users with fewer ratings, repeated ones not counted, are left out.
+        name: What to call the ratings; None for the file's name without its extensions.
+
+    Returns:
+        The ratings, as `number_ratings` makes them.
+
+    Raises:
+        UserError: As of `read_table`, which refuses bad rows, or if no user has enough ratings.
+    """
+    check_count("min_ratings", min_ratings, minimum=1)
+    table = read_table(
+        path,
+        [
+            Column(user_column),
+            Column(item_column),
+            Column(rating_column, "real"),
+            *time_columns(time_column),
+        ],
+        bad_rows="refuse",
+    )
+    users, items, ratings, *times = table.columns.values()
+    if times:
+        # Beyond 2**53 a float64 no longer tells two seconds apart, nor need it here.
+        table.refuse(time_column, np.abs(times[0]) > 2**53, "is too large for seconds")
+        times = [np.floor(times[0]).astype(np.int64)]
+    with errors_of(table.file.path):
+        return number_ratings(
+            users,
+            items,
+            ratings,
+            *times,
+            name=table.name if name is None else name,
+            min_ratings=min_ratings,
+        )
+
+
+def number_ratings(
+    users: pd.Categorical | np.ndarray,
+    items: pd.Categorical | np.ndarray,
+    ratings: np.ndarray,
+    times: np.ndarray | None = None,
+    *,
+    name: str,
+    min_ratings: int = 1,
+) -> Ratings:
+    """Numbers the users and items, sorts the ratings, and leaves out what is too little.
+
+    Users and items are numbered in the order of their names: as numbers if all of them are
+    whole numbers, else as text. A user's later rating of an item replaces the earlier one,
+    where later means by time, and as given among equal times. Items that only users left out
+    have rated are left out too.
+
+    Args:
+        users: (n,) names, categories or an array of str.
+        items: (n,) names, alike.
+        ratings: (n,) finite numbers.
+        times: (n,) int64 seconds, or None.
+        name: What to call the ratings.
+        min_ratings: Users with fewer ratings are left out.
+
+    Raises:
+        UserError: If no user has `min_ratings` ratings.
+    """
+    check_count("min_ratings", min_ratings, minimum=1)
+    users, user_ids = _numbered(pd.Categorical(users))
+    items, item_ids = _numbered(pd.Categorical(items))
+    order = np.argsort(users, kind="stable") if times is None else np.lexsort((times, users))
+    total = order.size
+
+    # A pair's last place in the order is its first in the order reversed.
+    pairs = users[order].astype(np.int64) * item_ids.size + items[order]
+    _, from_end = np.unique(pairs[::-1], return_index=True)
+    order = order[np.sort(total - 1 - from_end)]
+    report = collections.Counter()
+    report["ratings of an item rated again later"] = total - order.size
+
+    counts = np.bincount(users[order], minlength=user_ids.size)
+    enough = counts >= min_ratings
+    if not enough.any():
+        raise UserError(
+            f"no user has min_ratings={min_ratings} ratings; the most that one has is"
+            f" {counts.max(initial=0)}"
+        )
+    report[f"users with fewer than {min_ratings} ratings"] = int((~enough).sum())
+    order = order[enough[users[order]]]
+    rated = np.bincount(items[order], minlength=item_ids.size) > 0
+    return Ratings(
+        name=name,
+        users=(np.cumsum(enough) - 1)[users[order]].astype(np.int32),
+        items=(np.cumsum(rated) - 1)[items[order]].astype(np.int32),
+        ratings=np.asarray(ratings, np.float32)[order],
+        times=None if times is None else np.asarray(times, np.int64)[order],
+        user_ids=user_ids[enough],
+        item_ids=item_ids[rated],
+        report={what: count for what, count in report.items() if count},
+    )
+
+
+def _numbered(names: pd.Categorical) -> tuple[np.ndarray, np.ndarray]:
+    """Returns each name's number, (n,), and the names in order, (num_names,) str objects."""
+    categories = [str(category) for category in names.categories]
+    # Eighteen digits fit into an int64, and into the time that parsing may take.
+    if all(category.isdecimal() and len(category) <= 18 for category in categories):
+        keys = [(int(category), category) for category in categories]
+    else:
+        keys = categories
+    order = sorted(range(len(categories)), key=keys.__getitem__)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    return number[names.codes], np.array(categories, object)[order]

@@ -1,0 +1,1 @@
+"""Tables of text files, and of other places, read column by column."""

@@ -1,0 +1,218 @@
+"""Columns of tables, of the types that are wanted; bad rows are refused or counted."""
+
+from __future__ import annotations
+
+import array
+import collections
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.tables.files import BadRow, Column, TableFile, check_columns, is_unicode
+from fedpersonal.errors import UserError, check_choice
+
+_WRONG = {
+    "text": ("rows with an empty {!r}", "is empty"),
+    "whole": ("rows with an unreadable {!r}", "is not a whole number"),
+    "real": ("rows with an unreadable {!r}", "is not a finite number"),
+    "time": ("rows with an unreadable {!r}", "is neither a number nor an ISO 8601 date"),
+}
+_WRONG["order"] = _WRONG["time"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """Some columns of a file's usable rows.
+
+    Attributes:
+        file: The file.
+        wanted: The columns that were wanted of it.
+        columns: The columns that are there by name, (num_rows,) each: a `pandas.Categorical` of
+            str for text, its categories in alphabetical order, else an array: int64 for `whole`,
+            float32 for `real`, float64 seconds for `time`, float64 for `order`.
+        report: What was left out: why, and how many times.
+        rows: (num_rows,) int64: which of the file's well-formed rows these are, from 0.
+    """
+
+    file: TableFile
+    wanted: Sequence[Column]
+    columns: Mapping[str, pd.Categorical | np.ndarray]
+    report: Mapping[str, int]
+    rows: np.ndarray
+
+    @property
+    def name(self) -> str:
+        """The file's name without its folder and extensions."""
+        return os.path.basename(self.file.path).split(".")[0]
+
+    def order(self, column: str | None) -> np.ndarray:
+        """A column of times, or zeros where there is none: (num_rows,) float64."""
+        return self.columns[column] if column in self.columns else np.zeros(self.rows.size)
+
+    def refuse(self, column: str, wrong: np.ndarray, why: str) -> None:
+        """Raises a `UserError` that names the first of the `wrong` (num_rows,) bool, if any."""
+        if wrong.any():
+            line, texts = self.find(int(wrong.argmax()))
+            text = texts[[wanted.name for wanted in self.wanted].index(column)]
+            raise UserError(f"{self.file.path}, line {line}: {column!r} {why}: {text[:60]!r}")
+
+    def find(self, row: int) -> tuple[int, Sequence[str]]:
+        """Reads the file again up to a row, and returns its line, from 1, and its texts."""
+        rows = self.file.rows(self.wanted, set())
+        good = (found for found in rows if not isinstance(found[1], BadRow))
+        return next(itertools.islice(good, int(self.rows[row]), None))
+
+
+def time_columns(name: str | None, kind: str = "time") -> list[Column]:
+    """The column of times, numbers of seconds or dates as in ISO 8601, or none if `name` is None.
+
+    "time", which is the default of all readers, may be missing from a file; any other may not.
+    """
+    return [] if name is None else [Column(name, kind, required=name != "time")]
+
+
+def read_table(
+    path: str | os.PathLike | TableFile, columns: Sequence[Column], *, bad_rows: str
+) -> Table:
+    """Reads columns of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
+
+    A .csv or .tsv file starts with a line of column names; each line of a .jsonl file is an
+    object. Blank lines mean nothing. Text is UTF-8.
+
+    A row is bad if it is malformed, has more values than there are columns, lacks a required
+    column, or if one of its wanted values is not UTF-8, is an empty text, or is not of its kind.
+
+    Args:
+        path: The file; its extension tells the format, and `.gz` after it the compression.
+        columns: The columns to read.
+        bad_rows: `refuse` for an error that names file and line, `count` to leave them out.
+
+    Returns:
+        The columns that are there, in the order of `columns`.
+
+    Raises:
+        UserError: If two columns have one name, the file as a whole cannot be read, lacks a
+            required column or has one twice, a row is bad and refused, or no row is good.
+    """
+    check_choice("read_table", "bad_rows", bad_rows, ("refuse", "count"))
+    refused = bad_rows == "refuse"
+    names = [column.name for column in columns]
+    if len(set(names)) < len(names):
+        raise UserError(f"the columns to read must be different ones, got {', '.join(names)}")
+    file = path if isinstance(path, TableFile) else TableFile.of(path)
+    texts, report = _read_texts(file, columns, refused)
+    num_rows = len(texts[names[0]])
+    table = Table(file, columns, texts, report, np.arange(num_rows))
+    not_unicode = np.zeros(num_rows, bool)
+    for column in texts.values():
+        not_unicode |= ~np.fromiter(map(is_unicode, column.categories), bool)[column.codes]
+    if refused and not_unicode.any():
+        line, _ = table.find(int(not_unicode.argmax()))
+        raise UserError(f"{file.path}, line {line}: not UTF-8")
+
+    values, unusable = {}, {"lines left out: not UTF-8": not_unicode}
+    for column in columns:
+        if column.name in texts:
+            values[column.name], wrong = _of_kind(column, texts[column.name])
+            reason, why = _WRONG[column.kind]
+            if refused:
+                table.refuse(column.name, wrong, why)
+            unusable[reason.format(column.name)] = wrong
+    usable = count_unusable(unusable, report)
+    if not usable.any():
+        line, _ = table.find(0)
+        reasons = ", ".join(f"{count} {what}" for what, count in report.items() if count)
+        raise UserError(f"{file.path}: no row can be used, the first is line {line}: {reasons}")
+    values = {name: column[usable] for name, column in values.items()}
+    return dataclasses.replace(table, columns=values, rows=np.flatnonzero(usable))
+
+
+def count_unusable(
+    unusable: Mapping[str, np.ndarray], report: collections.Counter[str]
+) -> np.ndarray:
+    """Returns which rows nothing is wrong with, (n,) bool, and adds the others to the report.
+
+    Args:
+        unusable: What can be wrong, and where it is: (n,) bool.
+        report: What is added to, a row by the first thing that is wrong with it.
+    """
+    usable = np.ones(len(next(iter(unusable.values()))), bool)
+    for what, wrong in unusable.items():
+        report[what] += int((wrong & usable).sum())
+        usable &= ~wrong
+    return usable
+
+
+def _read_texts(
+    file: TableFile, columns: Sequence[Column], refused: bool
+) -> tuple[dict[str, pd.Categorical], collections.Counter[str]]:
+    """Returns the columns that there are as text, and how many lines were left out, by reason."""
+    numbers = [collections.defaultdict() for _ in columns]
+    for number in numbers:
+        number.default_factory = number.__len__  # A new text is numbered when it is looked up.
+    codes = [array.array("i") for _ in columns]
+    adders = [(code.append, number.__getitem__) for code, number in zip(codes, numbers)]
+    present: set[str] = set()
+    bad: list[tuple[int, BadRow]] = []
+    for line, row in file.rows(columns, present):
+        if isinstance(row, BadRow):
+            bad.append((line, row))
+            if refused:
+                break
+            continue
+        for (append, number_of), text in zip(adders, row):
+            append(number_of(text))
+    if bad and (refused or not codes[0]):
+        for line, row in bad:
+            if row.names is not None:
+                check_columns(f"{file.path}, line {line}", row.names, columns)
+        line, row = bad[0]
+        what = row.detail if refused else f"{row.reason}; nor is any other line good"
+        raise UserError(f"{file.path}, line {line}: {what}")
+    if not codes[0]:
+        has_header = file.separator is not None
+        what = "there is nothing below the header" if has_header else "the file is empty"
+        raise UserError(f"{file.path}: {what}")
+    report = collections.Counter()
+    for _, row in bad:
+        report[f"lines left out: {row.reason}"] += row.num_lines
+    found = zip(columns, codes, numbers)
+    return {
+        c.name: _categorical(code, list(n)) for c, code, n in found if c.name in present
+    }, report
+
+
+def _categorical(codes: array.array, texts: Sequence[str]) -> pd.Categorical:
+    """Returns texts by number as categories in alphabetical order."""
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return pd.Categorical.from_codes(rank[np.array(codes)], np.array(texts, object)[order])
+
+
+def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np.ndarray, ...]:
+    """Returns a column's values, and where they are not what they should be: (n,) bool."""
+    blank = np.array([not text.strip() for text in texts.categories], bool)
+    if column.kind == "text":
+        return texts, (blank & (not column.may_be_empty))[texts.codes]
+    numbers = pd.to_numeric(texts.categories, errors="coerce").to_numpy(np.float64)
+    if column.kind == "whole":
+        wrong = ~((np.floor(numbers) == numbers) & (abs(numbers) < 2**53))
+        return np.where(wrong, 0, numbers).astype(np.int64)[texts.codes], wrong[texts.codes]
+    if column.kind == "real":
+        with np.errstate(over="ignore"):
+            numbers = numbers.astype(np.float32)
+        return numbers[texts.codes], ~np.isfinite(numbers)[texts.codes]
+    numbers[~np.isfinite(numbers)] = np.nan
+    dates = pd.to_datetime(texts.categories, format="ISO8601", errors="coerce", utc=True)
+    dates = np.where(dates.isna(), np.nan, dates.asi8 / 1e9)
+    times = max(
+        (numbers[texts.codes], dates[texts.codes]), key=lambda values: np.isfinite(values).sum()
+    )
+    if column.kind == "order" and np.isnan(times).all():
+        times = np.where(blank[texts.codes], np.nan, texts.codes)  # Categories are alphabetical.
+    return times, np.isnan(times)

@@ -1,0 +1,1 @@
+"""What users wrote or said: labelled texts, and sentences of words."""

@@ -1,0 +1,86 @@
+"""Texts as sequences of numbered characters."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpersonal.data.checks import check_count
+from fedpersonal.errors import UserError
+
+PADDING = 0
+UNKNOWN = 1
+NUM_SPECIAL = 2
+
+_NUM_CODE_POINTS = sys.maxunicode + 1
+_BLOCK = 1 << 14
+
+
+@dataclasses.dataclass(frozen=True)
+class CharacterVocabulary:
+    """The known characters; their ids follow `PADDING` 0 and `UNKNOWN` 1.
+
+    Attributes:
+        characters: Distinct lower-case characters, the most frequent first.
+
+    Raises:
+        UserError: If two characters are the same.
+    """
+
+    characters: str
+
+    def __post_init__(self):
+        """Checks the field."""
+        if len(set(self.characters)) < len(self.characters):
+            twice = next(c for i, c in enumerate(self.characters) if c in self.characters[:i])
+            raise UserError(f"characters must be distinct, but {twice!r} is there twice")
+
+    @property
+    def size(self) -> int:
+        """How many ids there are: the rows of an embedding."""
+        return len(self.characters) + NUM_SPECIAL
+
+    def encode(self, texts: Sequence[str] | np.ndarray, *, length: int) -> np.ndarray:
+        """The ids of the first `length` >= 1 characters of texts, in lower case.
+
+        Returns:
+            (len(texts), length) int32 in [0, size), padded at the end by `PADDING`. An empty text
+            is one unknown character: a recurrent layer that skips padding needs something to read.
+        """
+        check_count("length", length, minimum=1)
+        ids = np.full(_NUM_CODE_POINTS, UNKNOWN, np.int32)
+        ids[_code_points([self.characters])] = np.arange(NUM_SPECIAL, self.size)
+        kept = [text.lower()[:length] for text in texts]
+        lengths = np.fromiter(map(len, kept), np.int64, len(kept))
+        encoded = np.full((len(kept), length), PADDING, np.int32)
+        encoded[np.arange(length) < lengths[:, None]] = ids[_code_points(kept)]
+        encoded[lengths == 0, 0] = UNKNOWN
+        return encoded
+
+
+def build_characters(
+    texts: Sequence[str] | np.ndarray, *, num_characters: int = 128
+) -> CharacterVocabulary:
+    """Makes a vocabulary of the most frequent characters of the training texts.
+
+    Args:
+        texts: (n,) str, which are counted in lower case.
+        num_characters: How many characters to take at most, >= 1; of equally frequent ones those
+            of the lowest code points. Fewer texts may have fewer.
+    """
+    check_count("num_characters", num_characters, minimum=1)
+    counts = np.zeros(_NUM_CODE_POINTS, np.int64)
+    for start in range(0, len(texts), _BLOCK):  # All texts at once may not fit into memory.
+        lower = [text.lower() for text in texts[start : start + _BLOCK]]
+        counts += np.bincount(_code_points(lower), minlength=_NUM_CODE_POINTS)
+    order = np.argsort(-counts, kind="stable")[:num_characters]
+    return CharacterVocabulary("".join(map(chr, order[counts[order] > 0])))
+
+
+def _code_points(texts: Sequence[str]) -> np.ndarray:
+    """Returns the code points of texts, one text after the other: (n,) uint32."""
+    # A lone surrogate is no character, but no reason to fail either.
+    return np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), "<u4")

@@ -1,0 +1,80 @@
+"""Corpora on disk, so that a file's text is cut into words once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fedpersonal.atomic_files import atomic_write
+from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.errors import UserError
+
+# To be raised when the same text and settings give another corpus, or the arrays change.
+_FORMAT_VERSION = 2
+_TEXTS = ("client_ids", "lexicon")
+_NUMBERS = ("client_offsets", "sentence_offsets", "words")
+
+
+def read_cached(
+    cache_dir: str | os.PathLike,
+    source: str,
+    settings: Mapping[str, object],
+    read: Callable[[], TextCorpus],
+) -> TextCorpus:
+    """Takes a corpus out of a folder's file, or reads it and writes that file.
+
+    Args:
+        cache_dir: The folder, which is made if need be.
+        source: The file that the corpus is read from; its content counts, not its name.
+        settings: All options of the reading, of what JSON can write.
+        read: Reads the corpus.
+
+    Raises:
+        UserError: If the source cannot be read, or the folder cannot be written.
+    """
+    key = hashlib.sha256()
+    try:
+        with open(source, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                key.update(block)
+    except FileNotFoundError:
+        raise UserError(f"{source}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{source}: cannot be read: {error.strerror}") from None
+    key.update(json.dumps([_FORMAT_VERSION, dict(settings)], sort_keys=True).encode())
+    path = pathlib.Path(cache_dir) / f"corpus_{key.hexdigest()[:32]}.npz"
+    corpus = _load(path)
+    if corpus is None:
+        corpus = read()
+        _save(path, corpus)
+    return corpus
+
+
+def _save(path: pathlib.Path, corpus: TextCorpus):
+    texts = {field: getattr(corpus, field).tolist() for field in _TEXTS}
+    about = json.dumps({"name": corpus.name, "report": dict(corpus.report), **texts})
+    arrays = {field: getattr(corpus, field) for field in _NUMBERS}
+    # Of its own in each process: two that read the same file may write at the same time.
+    own = path.with_name(f"{path.stem}.{os.getpid()}.npz")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(own, "wb") as file:
+            np.savez(file, about=np.frombuffer(about.encode(), np.uint8), **arrays)
+        os.replace(own, path)
+    except OSError as error:
+        raise UserError(f"{path.parent}: cannot be written: {error.strerror or error}") from None
+
+
+def _load(path: pathlib.Path) -> TextCorpus | None:
+    """Returns what `_save` wrote, or None if the file is missing or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            about = json.loads(file["about"].tobytes())
+            return TextCorpus(**about, **{field: file[field] for field in _NUMBERS})
+    except Exception:  # Damage shows as errors of a dozen kinds, from zipfile's to NumPy's.
+        return None

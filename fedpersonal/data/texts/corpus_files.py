@@ -1,0 +1,129 @@
+"""A corpus out of a table of texts: a row what a user wrote at a time."""
+
+from __future__ import annotations
+
+import array
+import collections
+import os
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.checks import check_count
+from fedpersonal.data.client_dataset import ClientDataset, group_rows
+from fedpersonal.data.tables.files import Column
+from fedpersonal.data.tables.reading import read_table, time_columns
+from fedpersonal.data.texts import splitting
+from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.data.texts.corpus_cache import read_cached
+from fedpersonal.errors import UserError
+
+
+def read_text(
+    path: str | os.PathLike,
+    *,
+    user_column: str = "user",
+    text_column: str = "text",
+    time_column: str | None = "time",
+    min_sentences: int = 2,
+    max_sentences: int = 1024,
+    cache_dir: str | os.PathLike | None = None,
+) -> TextCorpus:
+    """Reads the texts of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
+
+    `splitting.split_words` says what sentences and words are. Lines that cannot be read,
+    rows without user, text or time, and users with too little are left out, and counted in the
+    corpus's report.
+
+    Args:
+        path: A table, as `read_table` reads it.
+        user_column: The column of the users' names.
+        text_column: The column of the texts.
+        time_column: The column of the times that order a user's texts, as of `time_columns`. The
+            order of the rows decides among equal ones.
+        min_sentences: Users with fewer sentences are left out, >= 1. A client with a single one
+            cannot be split into a support and a query set.
+        max_sentences: A user's later sentences are left out, >= `min_sentences`.
+        cache_dir: Where to keep the corpus, so that it is read from there the next time unless
+            the file's content or an option differs; None to keep nothing.
+
+    Returns:
+        The corpus, its clients ordered by name, its lexicon alphabetically.
+
+    Raises:
+        UserError: As of `read_table`, which counts bad rows, or if no user has enough sentences,
+            or `cache_dir` cannot be written.
+    """
+    check_count("min_sentences", min_sentences, minimum=1)
+    check_count("max_sentences", max_sentences, minimum=min_sentences)
+    path = os.fspath(path)
+    columns = (user_column, text_column, time_column)
+    limits = (int(min_sentences), int(max_sentences))
+    if cache_dir is None:
+        return _read(path, columns, limits)
+    settings = {
+        "columns": columns,
+        "limits": limits,
+        "name": os.path.basename(path),
+        "patterns": [splitting.SENTENCE_BREAK, splitting.WORD],
+    }
+    return read_cached(cache_dir, path, settings, lambda: _read(path, columns, limits))
+
+
+def _read(path: str, columns: tuple[str, str, str | None], limits: tuple[int, int]) -> TextCorpus:
+    user_column, text_column, time_column = columns
+    wanted = [Column(user_column), Column(text_column), *time_columns(time_column)]
+    table = read_table(path, wanted, bad_rows="count")
+    texts, report = table.columns[text_column], dict(table.report)
+    users = np.asarray(table.columns[user_column], object)
+    client_ids, owners = np.unique(users, return_inverse=True)
+    rows = np.lexsort((table.order(time_column), owners))
+    row_counts, word_counts, words, lexicon = _split(texts, rows)
+    counts = np.bincount(owners[rows], row_counts, minlength=client_ids.size).astype(np.int64)
+    sentence_offsets = np.append(0, np.cumsum(word_counts, dtype=np.int64))
+    offsets = np.append(0, np.cumsum(counts))
+    sentences = ClientDataset(client_ids, offsets, features={}, labels=np.arange(offsets[-1]))
+
+    min_sentences, max_sentences = limits
+    enough = counts >= min_sentences
+    if not enough.any():
+        raise UserError(
+            f"{path}: no user has min_sentences={min_sentences} sentences; the most that one has"
+            f" is {counts.max(initial=0)}"
+        )
+    kept = sentences.subset(np.flatnonzero(enough)).head(max_sentences)
+    report[f"users with fewer than {min_sentences} sentences"] = int((~enough).sum())
+    report["sentences of these users"] = int(counts[~enough].sum())
+    later = int(counts[enough].sum()) - kept.num_examples
+    report[f"sentences after a user's first {max_sentences}"] = later
+
+    rows, sentence_offsets = group_rows(sentence_offsets, kept.labels)
+    used, words = np.unique(words[rows], return_inverse=True)
+    order = np.argsort(lexicon[used], kind="stable")  # Without words that nobody kept has used.
+    return TextCorpus(
+        name=table.name,
+        client_ids=kept.client_ids,
+        client_offsets=kept.offsets,
+        sentence_offsets=sentence_offsets,
+        words=np.argsort(order)[words],
+        lexicon=lexicon[used][order],
+        report={what: count for what, count in report.items() if count},
+    )
+
+
+def _split(
+    texts: pd.Categorical, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns sentences of each row, words of each sentence, the words and their lexicon."""
+    number = collections.defaultdict()
+    number.default_factory = number.__len__  # A new word is numbered when it is looked up.
+    words, word_counts = array.array("i"), array.array("q")
+    row_counts = np.zeros(rows.size, np.int64)
+    for place, row in enumerate(rows):
+        sentences = splitting.split_words(texts[row])
+        row_counts[place] = len(sentences)
+        for sentence in sentences:
+            words.extend(map(number.__getitem__, sentence))
+            word_counts.append(len(sentence))
+    lexicon = np.array(list(number), object)
+    return row_counts, np.array(word_counts), np.array(words, np.int32), lexicon

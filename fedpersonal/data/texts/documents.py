@@ -1,0 +1,148 @@
+"""Labelled texts out of a table: the frequent labels, and the users with enough texts of these."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.checks import check_count, errors_of
+from fedpersonal.data.texts.labelled import (
+    BINARY_LABELS,
+    LabelledRows,
+    LabelledTexts,
+    read_labelled_rows,
+)
+from fedpersonal.errors import UserError
+
+_BINARY = {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentFilter:
+    """First the labels that are frequent, then the users who have enough texts of these.
+
+    Attributes:
+        num_labels: How many labels to keep at most, >= 2: the most frequent, of equally frequent
+            ones the alphabetically first. None for labels that are 0 or 1, also written 0.0 and
+            1.0, or false and true in any case.
+        min_texts: Users with fewer texts of these labels are left out, >= 1.
+        max_texts: Users with more are left out, too, >= `min_texts`; None for no such limit.
+    """
+
+    num_labels: int | None
+    min_texts: int
+    max_texts: int | None = None
+
+    def __post_init__(self):
+        """Checks the fields."""
+        if self.num_labels is not None:
+            check_count("num_labels", self.num_labels, minimum=2)
+        check_count("min_texts", self.min_texts, minimum=1)
+        if self.max_texts is not None:
+            check_count("max_texts", self.max_texts, minimum=self.min_texts)
+
+    def documents(self, rows: LabelledRows) -> LabelledTexts:
+        """Numbers users and labels, and leaves out what is too little or too much.
+
+        Returns:
+            The documents, users by name, labels by falling frequency among all rows (or "0" and
+            "1"), and the report with what this leaves out.
+
+        Raises:
+            UserError: If there is only one label, none that is 0 or 1, or no user who has as many
+                texts as wanted.
+        """
+        users = rows.users.remove_unused_categories()
+        labels = rows.labels.remove_unused_categories()
+        if self.num_labels is None:
+            label_names, numbers = BINARY_LABELS, _binary_numbers(labels)
+            others = "rows with a label other than 0 and 1"
+        else:
+            label_names, numbers = _most_frequent(labels, self.num_labels)
+            others = f"rows of other labels than the {len(label_names)} most frequent"
+        row_labels = numbers[labels.codes]
+        labelled = row_labels >= 0
+
+        counts = np.bincount(users.codes[labelled], minlength=len(users.categories))
+        few = counts < self.min_texts
+        many = np.zeros_like(few) if self.max_texts is None else counts > self.max_texts
+        if (few | many).all():
+            limit = "" if self.max_texts is None else f" to max_texts={self.max_texts}"
+            raise UserError(
+                f"no user has min_texts={self.min_texts}{limit} texts of these labels; the "
+                f"most that one has is {counts.max(initial=0)}"
+            )
+        rows.report.update(
+            {
+                others: int((~labelled).sum()),
+                f"users with fewer than {self.min_texts} texts": int(few.sum()),
+                "texts of these users": int(counts[few].sum()),
+                f"users with more than {self.max_texts} texts": int(many.sum()),
+                "texts of those users": int(counts[many].sum()),
+            }
+        )
+        kept = np.flatnonzero(labelled & ~(few | many)[users.codes])
+        return rows.grouped(LabelledTexts, kept, row_labels[kept], label_names)
+
+
+def read_documents(
+    path: str | os.PathLike,
+    *,
+    user_column: str = "user",
+    text_column: str = "text",
+    label_column: str = "context",
+    time_column: str | None = "time",
+    num_labels: int | None = 100,
+    min_texts: int = 15,
+    max_texts: int | None = None,
+) -> LabelledTexts:
+    """Reads the labelled texts of a .csv, .tsv or .jsonl file (or .json), gzipped or not.
+
+    Lines that cannot be read, rows without user, text, label or time, rows of other labels, and
+    then users with too few or too many texts are left out, and counted in the report.
+
+    Args:
+        path: A table, as `read_table` reads it.
+        user_column: The column of the users' names.
+        text_column: The column of the texts.
+        label_column: The column of the labels, text or numbers.
+        time_column: The column of the times that order a user's texts, as of `time_columns`. The
+            order of the rows decides among equal ones.
+        num_labels: As of `DocumentFilter`, and so are the other options.
+        min_texts: Users with fewer texts are left out.
+        max_texts: Users with more are left out.
+
+    Returns:
+        The documents, users by name, labels by falling frequency (or "0" and "1").
+
+    Raises:
+        UserError: As of `read_table`, which counts bad rows, and of `DocumentFilter`.
+    """
+    wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
+    rows = read_labelled_rows(path, (user_column, text_column, label_column), time_column)
+    with errors_of(os.fspath(path)):
+        return wanted.documents(rows)
+
+
+def _binary_numbers(labels: pd.Categorical) -> np.ndarray:
+    """Returns the number of each category, (num_categories,) int32, -1 if it is to go."""
+    numbers = [_BINARY.get(label.strip().lower(), -1) for label in labels.categories]
+    if max(numbers, default=-1) < 0:
+        examples = ", ".join(repr(label[:20]) for label in labels.categories[:3])
+        raise UserError(f"without num_labels the labels must be 0 or 1, got such as {examples}")
+    return np.array(numbers, np.int32)
+
+
+def _most_frequent(labels: pd.Categorical, num_labels: int) -> tuple[Sequence[str], np.ndarray]:
+    """Returns the names kept and numbers as `_binary_numbers` does."""
+    if len(labels.categories) < 2:
+        raise UserError(f"all rows have the label {labels.categories[0]!r}; at least 2 are needed")
+    counts = np.bincount(labels.codes, minlength=len(labels.categories))
+    chosen = np.argsort(-counts, kind="stable")[:num_labels]  # Categories are alphabetical.
+    numbers = np.full(counts.size, -1, np.int32)
+    numbers[chosen] = np.arange(chosen.size)
+    return np.array(labels.categories, object)[chosen], numbers

@@ -1,0 +1,204 @@
+"""Texts of many users, each with a label: a class, a click, or the context it was said in."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.loaded import LoadedData
+from fedpersonal.data.tables.files import Column
+from fedpersonal.data.tables.reading import read_table, time_columns
+from fedpersonal.errors import UserError
+
+BINARY_LABELS = ("0", "1")
+
+
+# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledTexts(LoadedData):
+    """Labelled texts of many clients, a client's contiguous and in time order.
+
+    Attributes:
+        name: What the texts are, such as "reddit_comments".
+        client_ids: (num_clients,) distinct names, str objects.
+        offsets: (num_clients + 1,) int64; client `i` owns texts `offsets[i]:offsets[i + 1]`.
+        texts: (num_texts,) str objects.
+        labels: (num_texts,) int32 in [0, num_labels).
+        label_names: (num_labels,) distinct names, str objects; some may not occur.
+        report: How many things of which kind were left out when the texts were chosen.
+
+    Raises:
+        UserError: If the lengths disagree, the offsets do not ascend from 0, two clients or two
+            labels have the same name, or a label has none.
+    """
+
+    nouns: ClassVar[tuple[str, str]] = ("texts", "labels")
+
+    name: str
+    client_ids: np.ndarray
+    offsets: np.ndarray
+    texts: np.ndarray
+    labels: np.ndarray
+    label_names: np.ndarray
+    report: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        """Makes arrays of the fields and checks them against each other."""
+        dtypes = {"client_ids": object, "offsets": np.int64, "texts": object, "labels": np.int32}
+        for field, dtype in {**dtypes, "label_names": object}.items():
+            array = np.asarray(getattr(self, field), dtype)
+            if array.ndim != 1:
+                raise UserError(f"{field} must have one dimension, got the shape {array.shape}")
+            object.__setattr__(self, field, array)
+        self.to_client_dataset()
+        names = self.label_names.tolist()
+        if len(set(names)) < len(names):
+            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            raise UserError(f"label_names must be distinct, but {twice!r} is there twice")
+        wrong = (self.labels < 0) | (self.labels >= len(names))
+        if wrong.any():
+            raise UserError(
+                f"labels must be in [0, {len(names)}), as there are so many label_names, got"
+                f" {self.labels[wrong][0]}"
+            )
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return self.client_ids.size
+
+    @property
+    def num_texts(self) -> int:
+        """How many texts all clients have together."""
+        return self.texts.size
+
+    @property
+    def num_labels(self) -> int:
+        """How many labels there are."""
+        return self.label_names.size
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the labels are 0 and 1 by name, as of a click, and not those of classes."""
+        return tuple(self.label_names) == BINARY_LABELS
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many texts, users and labels there are."""
+        texts, labels = (f"num_{noun}" for noun in self.nouns)
+        return {texts: self.num_texts, "num_users": self.num_clients, labels: self.num_labels}
+
+    def to_client_dataset(self) -> ClientDataset:
+        """The texts as examples with the feature "text", (num_texts,) str objects."""
+        return ClientDataset(
+            client_ids=self.client_ids,
+            offsets=self.offsets,
+            features={"text": self.texts},
+            labels=self.labels,
+        )
+
+
+class _ByRows(Protocol):
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Rows on the way to labelled texts.
+
+    Attributes:
+        name: What to call the texts.
+        users: (n,) names.
+        texts: What gives (m,) str when it is indexed by rows, (m,) int64 in [0, n).
+        labels: (n,) names.
+        times: (n,) numbers that order a user's rows; among equal ones they keep their order.
+        report: What was left out, which grows.
+    """
+
+    name: str
+    users: pd.Categorical
+    texts: pd.Categorical | _ByRows
+    labels: pd.Categorical
+    times: np.ndarray
+    report: collections.Counter[str]
+
+    def only(self, kept: np.ndarray, others: str) -> LabelledRows:
+        """Returns the rows of a mask, (n,) bool, and counts the `others` in the report."""
+        self.report[others] += int((~kept).sum())
+        columns = {field: getattr(self, field)[kept] for field in ("users", "texts", "labels")}
+        return dataclasses.replace(self, **columns, times=self.times[kept])
+
+    def grouped(
+        self,
+        kind: type[LabelledTexts],
+        rows: np.ndarray,
+        labels: np.ndarray,
+        label_names: Sequence[str],
+        *,
+        texts: np.ndarray | None = None,
+    ) -> LabelledTexts:
+        """Groups rows by user, and orders a user's by time.
+
+        Args:
+            kind: What to make of them.
+            rows: (m,) int64, which rows.
+            labels: (m,) their places among the `label_names`.
+            label_names: (num_labels,) names.
+            texts: (m,) other texts than theirs, or None.
+        """
+        users = self.users[rows].remove_unused_categories()
+        order = np.lexsort((self.times[rows], users.codes))
+        return kind(
+            name=self.name,
+            client_ids=np.array(users.categories, object),
+            offsets=np.append(0, np.cumsum(np.bincount(users.codes))),
+            texts=self.texts[rows[order]] if texts is None else texts[order],
+            labels=labels[order],
+            label_names=label_names,
+            report={what: count for what, count in self.report.items() if count},
+        )
+
+
+def read_labelled_rows(
+    path: str | os.PathLike,
+    columns: tuple[str, str, str],
+    time_column: str | None,
+    *,
+    times: str = "time",
+) -> LabelledRows:
+    """Reads the good rows of a table and counts the bad ones.
+
+    Args:
+        path: The table, as `read_table` reads it.
+        columns: The columns of the users, the texts and the labels.
+        time_column: That of the times, as of `time_columns`.
+        times: Their kind, `time` or `order`.
+    """
+    wanted = [*map(Column, columns), *time_columns(time_column, times)]
+    table = read_table(path, wanted, bad_rows="count")
+    values = (table.columns[column] for column in columns)
+    report = collections.Counter(table.report)
+    return LabelledRows(table.name, *values, table.order(time_column), report)
+
+
+def most_frequent_labels(dataset: ClientDataset) -> np.ndarray:
+    """The label that each client has most often.
+
+    Args:
+        dataset: Examples whose labels are whole numbers >= 0, (num_examples,) of any dtype.
+
+    Returns:
+        (num_clients,) int64: the lowest of equally frequent labels, 0 of a client without any.
+    """
+    labels = dataset.labels.astype(np.int64)
+    num_labels = labels.max(initial=0) + 1
+    cells = dataset.example_clients * num_labels + labels
+    counts = np.bincount(cells, minlength=dataset.num_clients * num_labels)
+    return counts.reshape(dataset.num_clients, num_labels).argmax(axis=1)

@@ -1,0 +1,209 @@
+"""The federated Stack Overflow data set of TensorFlow Federated, a few clients at a time.
+
+Its sentences are lower-cased words already, separated by spaces. The held-out clients, which
+serve as validation clients, wrote no sentence of the other two parts; the test clients are
+training clients (and new ones) at a later time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpersonal.data.checks import check_count
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.fingerprint import fingerprint
+from fedpersonal.data.loaded import LoadedData
+from fedpersonal.data.tables.downloads import check_reachable, one_line
+from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.data.texts.next_word import next_word_examples
+from fedpersonal.data.texts.vocabulary import Vocabulary
+from fedpersonal.errors import UserError
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
+
+DATABASE = "stackoverflow.sqlite"
+_BATCH_SIZE = 4096  # Of sentences on their way here, which are quicker in bulk.
+_URL = f"https://storage.googleapis.com/tff-datasets-public/{DATABASE}.lzma"
+
+
+class StackOverflowClients:
+    """Clients of one part of the data, read when they are asked for."""
+
+    def __init__(
+        self,
+        client_data: tff.simulation.datasets.ClientData,
+        vocabulary: Vocabulary,
+        *,
+        name: str,
+        sequence_length: int = 20,
+        max_sentences: int = 1024,
+    ):
+        """Lists the clients, without reading them.
+
+        Args:
+            client_data: Clients whose examples have "tokens" and "creation_date".
+            vocabulary: The words' ids.
+            name: What to call the part.
+            sequence_length: As of `next_word_examples`.
+            max_sentences: Each client's later sentences are left out, >= 1.
+        """
+        self.name = name
+        self.vocabulary = vocabulary
+        self._client_data = client_data
+        self._sequence_length = check_count("sequence_length", sequence_length, minimum=1)
+        self._max_sentences = check_count("max_sentences", max_sentences, minimum=1)
+        # Without examples, which are not known yet: it checks indices and chooses clients.
+        ids = np.array(client_data.client_ids, object)
+        self._clients = ClientDataset(ids, np.zeros(ids.size + 1, np.int64), {}, np.zeros(0))
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return self._clients.num_clients
+
+    @property
+    def client_ids(self) -> np.ndarray:
+        """The clients' names, (num_clients,) str objects."""
+        return self._clients.client_ids
+
+    def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
+        """Reads some clients' examples, as of `next_word_examples`; options as of `corpus`."""
+        corpus = self.corpus(client_indices)
+        return next_word_examples(corpus, self.vocabulary, sequence_length=self._sequence_length)
+
+    def corpus(self, client_indices: Sequence[int] | np.ndarray) -> TextCorpus:
+        """Reads some clients' sentences, a client's by date.
+
+        Args:
+            client_indices: (n,) distinct integers in [0, num_clients), in the order wanted.
+
+        Raises:
+            UserError: If an index names no client or comes twice.
+        """
+        client_ids = self._clients.subset(client_indices).client_ids
+        sentences, counts, left_out = [], [], 0
+        for client_id in client_ids:
+            examples = self._client_data.serializable_dataset_fn(client_id).batch(_BATCH_SIZE)
+            batches = list(examples.as_numpy_iterator())
+            dates = [date for batch in batches for date in batch["creation_date"]]
+            texts = [text for batch in batches for text in batch["tokens"]]
+            # "2008-08-10 08:28:52.1 UTC": dates are in the order of their text.
+            kept = sorted(range(len(dates)), key=dates.__getitem__)[: self._max_sentences]
+            left_out += len(dates) - len(kept)
+            counts.append(len(kept))
+            sentences += [texts[i].decode("utf-8", "replace").split() for i in kept]
+        words = [word for sentence in sentences for word in sentence]
+        lexicon, numbers = np.unique(np.array(words, object), return_inverse=True)
+        what = f"sentences after a user's first {self._max_sentences}"
+        return TextCorpus(
+            name=self.name,
+            client_ids=client_ids,
+            client_offsets=np.cumsum([0, *counts]),
+            sentence_offsets=np.cumsum([0, *map(len, sentences)]),
+            words=numbers,
+            lexicon=lexicon,
+            report={what: left_out} if left_out else {},
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StackOverflow(LoadedData):
+    """The three parts of the data.
+
+    Attributes:
+        train: The training clients.
+        validation: The held-out clients.
+        test: The test clients.
+        vocabulary: The words' ids, the same in all parts.
+        name: What the data are.
+        report: Nothing; a corpus of clients says what it leaves out of them.
+    """
+
+    train: StackOverflowClients
+    validation: StackOverflowClients
+    test: StackOverflowClients
+    vocabulary: Vocabulary
+    name: str = "stack_overflow"
+    report: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many words are known, and users are there to train on."""
+        sizes = {"num_known_words": self.vocabulary.words.size}
+        return {**sizes, "num_users": self.train.num_clients}
+
+    def fingerprint(self) -> str:
+        """A short hash of the clients' names and the vocabulary: 16 hexadecimal digits."""
+        parts = {part.name: part.client_ids for part in (self.train, self.validation, self.test)}
+        return fingerprint({**parts, "words": self.vocabulary.words})
+
+
+def load_stack_overflow(
+    *,
+    vocab_size: int,
+    num_oov_buckets: int,
+    sequence_length: int = 20,
+    max_sentences: int = 1024,
+    cache_dir: str | os.PathLike | None = None,
+) -> StackOverflow:
+    """Opens the federated Stack Overflow data, downloading it first if it is not there.
+
+    The download is of many gigabytes, and takes its place only when it is complete.
+
+    Args:
+        vocab_size: How many words to know, those of the most training users, >= 1.
+        num_oov_buckets: How many buckets the other words share, >= 1.
+        sequence_length: As of `next_word_examples`.
+        max_sentences: Each client's later sentences are left out, >= 1.
+        cache_dir: Where the data is or is to be; None for `.tff` in the home folder.
+
+    Returns:
+        The parts, whose clients are read when they are asked for.
+
+    Raises:
+        UserError: If an option is out of range, or the data cannot be downloaded or opened.
+    """
+    check_count("vocab_size", vocab_size, minimum=1)
+    Vocabulary(np.empty(0, object), num_oov_buckets)  # Before a download: the buckets' check.
+    options = {"sequence_length": sequence_length, "max_sentences": max_sentences}
+    for name, value in options.items():
+        check_count(name, value, minimum=1)
+    folder = pathlib.Path.home() / ".tff" if cache_dir is None else pathlib.Path(cache_dir)
+    import tensorflow_federated as tff
+
+    stackoverflow = tff.simulation.datasets.stackoverflow
+    if not (folder / DATABASE).exists():
+        check_reachable(_URL, _advice(folder))
+    with one_line("Stack Overflow cannot be loaded", _advice(folder)):
+        if not (folder / DATABASE).exists():
+            _download(stackoverflow.load_data, folder)
+        counts = stackoverflow.load_word_counts(cache_dir=str(folder), vocab_size=vocab_size)
+        parts = stackoverflow.load_data(cache_dir=str(folder))
+    if len(counts) < vocab_size:
+        raise UserError(f"vocab_size={vocab_size} is more than the {len(counts)} words there are")
+    vocabulary = Vocabulary(np.array(list(counts), object), num_oov_buckets)
+    opened = {
+        name: StackOverflowClients(part, vocabulary, name=f"stack_overflow_{name}", **options)
+        for part, name in zip(parts, ("train", "validation", "test"))
+    }
+    return StackOverflow(**opened, vocabulary=vocabulary)
+
+
+def _download(load_data: Callable[..., Any], folder: pathlib.Path):
+    """Downloads to a folder aside: TFF would take the rest of a broken download for the whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as aside:
+        load_data(cache_dir=aside)
+        os.replace(pathlib.Path(aside) / DATABASE, folder / DATABASE)
+
+
+def _advice(folder: pathlib.Path) -> str:
+    return f"unpack {_URL} to {folder / DATABASE}, or give the folder where it is as cache_dir"

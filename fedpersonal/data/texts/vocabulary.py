@@ -1,0 +1,118 @@
+"""Words as numbers: padding, sentence ends, known words, and buckets for all others."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpersonal.data.checks import check_count
+from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.errors import UserError
+
+PAD = 0
+BOS = 1
+EOS = 2
+NUM_SPECIAL = 3
+
+
+# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The known words, and how many buckets all others are hashed into.
+
+    With V words and B buckets, the ids are `PAD` 0, `BOS` 1 and `EOS` 2 (before and after a
+    sentence), the words 3 to V + 2, and the out-of-vocabulary buckets V + 3 to V + 2 + B.
+
+    Attributes:
+        words: (V,) distinct words, str objects, the most frequent first.
+        num_oov_buckets: B >= 1.
+
+    Raises:
+        UserError: If two words are the same, or there is no bucket.
+    """
+
+    words: np.ndarray
+    num_oov_buckets: int
+
+    def __post_init__(self):
+        """Makes an array of the words and checks the fields."""
+        object.__setattr__(self, "words", np.asarray(self.words, object))
+        if len(set(self.words)) < self.words.size:
+            twice = next(w for i, w in enumerate(self.words) if w in self.words[:i])
+            raise UserError(f"the words of a vocabulary must be distinct, but {twice!r} is twice")
+        if self.num_oov_buckets == 0:
+            raise UserError("num_oov_buckets=0 leaves no id for other words: at least 1 is needed")
+        check_count("num_oov_buckets", self.num_oov_buckets, minimum=1)
+
+    @property
+    def num_known(self) -> int:
+        """How many ids are not buckets, V + 3: the rows of a global embedding."""
+        return self.words.size + NUM_SPECIAL
+
+    @property
+    def size(self) -> int:
+        """How many ids there are, V + 3 + B: the width of a softmax over them."""
+        return self.num_known + self.num_oov_buckets
+
+    def ids(self, lexicon: Sequence[str] | np.ndarray) -> np.ndarray:
+        """The ids of (n,) words: (n,) int32, each in [3, size).
+
+        A word out of the vocabulary has the bucket of the CRC-32 of its UTF-8 bytes, which is
+        the same in every process.
+        """
+        known = {word: i for i, word in enumerate(self.words, start=NUM_SPECIAL)}
+        first, buckets = self.num_known, self.num_oov_buckets
+        ids = [
+            known[word] if word in known else first + zlib.crc32(word.encode()) % buckets
+            for word in lexicon
+        ]
+        return np.array(ids, np.int32)
+
+    def coverage(self, corpus: TextCorpus, client_indices: Sequence[int] | np.ndarray) -> float:
+        """The share of the words that some clients wrote that are in the vocabulary, in [0, 1].
+
+        Args:
+            corpus: The corpus.
+            client_indices: (n,) distinct integers in [0, num_clients).
+
+        Returns:
+            The share; not a number if these clients wrote no word.
+        """
+        corpus = corpus.subset(client_indices)
+        known = self.ids(corpus.lexicon) < self.num_known
+        return float(known[corpus.words].mean()) if corpus.words.size else float("nan")
+
+
+def build_vocabulary(
+    corpus: TextCorpus,
+    client_indices: Sequence[int] | np.ndarray,
+    *,
+    vocab_size: int,
+    num_oov_buckets: int,
+) -> Vocabulary:
+    """Makes a vocabulary of the most frequent words of the training clients.
+
+    Args:
+        corpus: The corpus.
+        client_indices: (n,) distinct integers in [0, num_clients), the training clients: no
+            other's words are looked at.
+        vocab_size: How many words to take, >= 1; of equally frequent ones the alphabetically
+            first.
+        num_oov_buckets: How many buckets the other words share, >= 1.
+
+    Raises:
+        UserError: If an option is out of range, or the clients have fewer distinct words.
+    """
+    check_count("vocab_size", vocab_size, minimum=1)
+    counts = np.bincount(corpus.subset(client_indices).words, minlength=corpus.lexicon.size)
+    there = np.flatnonzero(counts)
+    if vocab_size > there.size:
+        raise UserError(
+            f"vocab_size={vocab_size} is more than the {there.size} distinct words that the"
+            f" {len(client_indices)} training clients have"
+        )
+    words = corpus.lexicon[sorted(there, key=lambda i: (-counts[i], corpus.lexicon[i]))]
+    return Vocabulary(words[:vocab_size], num_oov_buckets)
