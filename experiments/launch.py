@@ -69,7 +69,12 @@ def task_main(task: Task) -> Callable[[], None]:
 
         experiment = build_experiment(task, source, options)
         path = given.output_dir or f"results/{given.experiment_name or task.name}"
-        folder = RunFolder.open(path, {"task": type(task).__module__, **options.values()})
+        declared = task.options.declarations().items()
+        folder = RunFolder.open(
+            path,
+            {"task": type(task).__module__, **options.values()},
+            ignore=[name for name, declaration in declared if declaration.rule.may_differ],
+        )
         summary = run_experiment(experiment, folder)
         for line in task.report(summary):
             print(line)

@@ -7,7 +7,6 @@ check, its absl flag, its entry in `config.json`, the class' docstring and the r
 from __future__ import annotations
 
 import dataclasses
-import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Union
@@ -30,8 +29,7 @@ class Rule:
         choices: The only values, or none for any.
         at_least: Lower bound of a number, or of each number of a list.
         above: The same, exclusive.
-        at_most: Upper bound.
-        below: The same, exclusive.
+        at_most: Upper bound; None for a billion, which is the lower bound too where none is given.
         may_differ: Whether a run may go on with another value.
     """
 
@@ -40,29 +38,23 @@ class Rule:
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
-    below: float | None = None
     may_differ: bool = False
 
     def range(self, kind: type) -> str:
         """Returns the range of numbers of a kind in words; of others there is none."""
         if kind not in (int, float):
             return ""
-        most = _MOST if self.at_most is None and self.below is None else self.at_most
-        bounds = [("at least", self.at_least), ("above", self.above)]
-        bounds += [("at most", most), ("below", self.below)]
+        most = _MOST if self.at_most is None else self.at_most
+        bounds = [("at least", self.at_least), ("above", self.above), ("at most", most)]
         return " and ".join(f"{words} {bound:,}" for words, bound in bounds if bound is not None)
 
     def allows(self, value: bool | int | float | str) -> bool:
         """Tells whether a value is among the choices and in the range."""
         if isinstance(value, (bool, str)):
             return not self.choices or value in self.choices
-        return (
-            math.isfinite(value)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-            and abs(value) <= (_MOST if self.at_most is None else self.at_most)
-        )
+        least = -_MOST if self.at_least is None else self.at_least
+        most = _MOST if self.at_most is None else self.at_most
+        return least <= value <= most and (self.above is None or value > self.above)
 
 
 def option(default: Value, help: str, **rule: object) -> Value:
@@ -71,7 +63,7 @@ def option(default: Value, help: str, **rule: object) -> Value:
     Args:
         default: The default.
         help: What it means, in a short sentence.
-        **rule: Other attributes of `Rule`. Whole numbers are at most a billion unless told.
+        **rule: Other attributes of `Rule`.
     """
     return dataclasses.field(default=default, metadata={"rule": Rule(help, **rule)})
 
@@ -111,9 +103,9 @@ class Declaration:
         return tuple(self._check_one(one, value) for one in value)
 
     def _check_one(self, value: Value, shown: Value) -> Value:
-        if self.kind in (int, float) and isinstance(value, numbers.Real):
-            is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-            if is_whole or (self.kind is float and not isinstance(value, bool)):
+        if isinstance(value, numbers.Real) and not isinstance(value, bool):
+            is_whole = isinstance(value, numbers.Integral)
+            if (self.kind is float or (self.kind is int and is_whole)) and self.rule.allows(value):
                 value = self.kind(value)
         if type(value) is not self.kind or not self.rule.allows(value):
             raise self._mistake(shown)

@@ -163,6 +163,8 @@ def assemble(task: Task, data: Data, options: Options) -> Experiment:
         seed=options.seed,
         **work,
     )
+    if not method.trains:
+        trainer.crossings = []  # Its process gives initial weights alone, and runs no round.
     evaluated = task.evaluated_model(sizes, options, model)
     return Experiment(task, options, data, method, layers, model, algorithm, trainer, evaluated)
 
@@ -186,9 +188,10 @@ def run_experiment(
     task, options = experiment.task, experiment.options
     crossings, further = task.boundary(experiment)
     run_folder.write_boundary([*as_table(crossings), *further])
-    validate = task.validate(experiment)
-    trained = experiment.trainer.untrained()
-    if experiment.method.trains:
+    if not experiment.method.trains:
+        trained = experiment.trainer.untrained()
+    else:
+        validate = task.validate(experiment)
         trained = experiment.trainer.fit(
             rounds=options.total_rounds,
             folder=run_folder,

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import fedpersonal.tasks
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.algorithms.fed_recon import FedReconOptions
 from fedpersonal.algorithms.method import Layers, Method, methods
@@ -247,3 +250,11 @@ class Task:
             f"test, {test['num_clients']:,} users, {test['num_examples']:,} {self.examples}: "
             f"{values}"
         ]
+
+
+@functools.cache
+def all_tasks() -> Mapping[str, Task]:
+    """Returns every task by name, those of the folders beside this file."""
+    folders = [m.name for m in pkgutil.iter_modules(fedpersonal.tasks.__path__) if m.ispkg]
+    tasks = [importlib.import_module(f"fedpersonal.tasks.{name}.task").TASK for name in folders]
+    return {task.name: task for task in tasks}

@@ -93,6 +93,7 @@ class UtteranceTask(Task):
     layers = Layers(embedding=(EMBEDDING,), head=(EMBEDDING,))
     evaluated_together = 0
     examples = "utterances"
+    metrics = ("perplexity",)
 
     def read(self, options: UtteranceOptions) -> Dialogues:
         """Finds the utterances that options name."""
