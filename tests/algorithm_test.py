@@ -35,7 +35,7 @@ def test_fed_recon_rebuilds_and_then_updates():
     ).phases
     assert rebuild == GradientPhase("local", "support", SGD, epochs=2, max_steps=7)
     assert update == GradientPhase("global", "query", SGD, epochs=3, max_steps=5)
-    rebuild, update = recon(split="shared", joint_training=True).phases
+    rebuild, update = recon(support_query_split="shared", joint_training=True).phases
     assert (rebuild.data, update.data, update.variables) == ("all", "all", "all")
     rebuild, _ = recon(reconstruction="ridge", ridge_l2=3.0, ridge_bias_l2=0.5).phases
     assert rebuild == RidgePhase(data="support", l2=3.0, bias_l2=0.5)
@@ -96,7 +96,7 @@ def test_algorithms_are_told_without_tensorflow(run_program, tmp_path):
 
 def test_rows_are_needed_where_global_variables_move():
     assert recon().touched_data == "query"
-    assert recon(split="shared").touched_data == "all"
+    assert recon(support_query_split="shared").touched_data == "all"
     assert fed_avg(client_optimizer=SGD).touched_data == "all"
     twice = Algorithm(
         "twice",
@@ -113,7 +113,7 @@ def test_rows_are_needed_where_global_variables_move():
             lambda: recon(reconstruction="newton"),
             r"reconstruction must be one of \['gradient', 'ridge'\], not 'newton'",
         ),
-        (lambda: recon(split="thirds"), r"split must be one of \['skip', 'aggregated', 'shared'\]"),
+        (lambda: recon(support_query_split="thirds"), r"support_query_split must be one of \['skip', 'aggregated', 'shared'\]"),
         (
             lambda: recon(reconstruction_optimizer=None),
             "gradient reconstruction needs a reconstruction_optimizer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from fedpersonal.process.training import build_per_client_process
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.client.checks import check_phases
@@ -12,7 +13,6 @@ from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import Evaluation
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.training import build_per_client_process
 
 SGD, ADAM = tff.learning.optimizers.build_sgdm(0.1), tff.learning.optimizers.build_adam(0.1)
 KERAS_SGD = tf.keras.optimizers.SGD(0.1)

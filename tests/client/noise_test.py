@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from fedpersonal.process.training import build_packed_process, build_per_client_process
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.shards import client_datasets, pack_cohort
-from fedpersonal.process.training import build_packed_process, build_per_client_process
 
 LAYERS = tf.keras.layers
 SGD = tf.keras.optimizers.SGD(0.1)
