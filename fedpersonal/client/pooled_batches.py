@@ -43,7 +43,7 @@ class Pool(NamedTuple):
     clients: tf.Tensor
     places: tf.Tensor
     positions: dict[str, tf.Tensor]
-    num_clients: Any
+    num_clients: int | tf.Tensor
 
 
 class RowOutcome(NamedTuple):
@@ -223,7 +223,7 @@ def sum_over_chunks(
     return total
 
 
-def zero_sums(model: PartitionedModel, num_clients: Any) -> dict[str, tf.Tensor]:
+def zero_sums(model: PartitionedModel, num_clients: int | tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns metric sums of nothing."""
     names = ["loss", *(metric.name for metric in model.metrics)]
     return {name: tf.zeros([num_clients, 2]) for name in names}

@@ -144,12 +144,12 @@ def count_client_batches(examples: Examples) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, -1), tf.int32), -1)
 
 
-def tile_clients(value: tf.Tensor, clients: Any) -> tf.Tensor:
+def tile_clients(value: tf.Tensor, clients: int | tf.Tensor) -> tf.Tensor:
     """Repeats a value for every client: (...) to (clients, ...)."""
     return tf.tile(value[tf.newaxis], [clients] + [1] * value.shape.rank)
 
 
-def count_clients(examples: Examples) -> Any:
+def count_clients(examples: Examples) -> int | tf.Tensor:
     """Returns the number of clients in a stack, as a plain number where it is known."""
     return examples.mask.shape[0] or tf.shape(examples.mask)[0]
 

@@ -12,13 +12,15 @@ import tensorflow as tf
 from keras.src.engine import training_v1  # What Keras makes of a model in a graph.
 
 from fedpersonal.errors import UserError
+from fedpersonal.model.keras_metrics import Metrics
+from fedpersonal.model.losses import Loss
 
 
 class CompileOptions(NamedTuple):
     """What `compile` was called with, as the user gave it; the optimizer is of no use here."""
 
-    loss: object
-    metrics: object
+    loss: Loss | None
+    metrics: Metrics | None
     ignored: tuple[str, ...]
 
 
@@ -68,6 +70,25 @@ def _options(given: Mapping[str, object]) -> CompileOptions:
             raise UserError(f"the model is compiled with {len(losses)} losses; it needs one.")
         loss = losses[0] if losses else None
     return CompileOptions(loss, given.get("metrics"), tuple(ignored))
+
+
+def choose_loss_and_metrics(
+    loss: Loss | None, metrics: Metrics | None, compiled: CompileOptions | None
+) -> tuple[Loss, Metrics]:
+    """Returns loss and metrics as they are given, or else compiled, or else `mse` and none.
+
+    Raises:
+        UserError: If the model is compiled with more than can be taken from there.
+    """
+    if compiled is not None:
+        if compiled.ignored and (loss is None or metrics is None):
+            raise UserError(
+                f"the model is compiled with {' and '.join(compiled.ignored)}, which are not used "
+                "here: give loss and metrics to PartitionedModel."
+            )
+        loss = compiled.loss if loss is None else loss
+        metrics = compiled.metrics if metrics is None else metrics
+    return "mse" if loss is None else loss, () if metrics is None else metrics
 
 
 def take_apart(model: tf.keras.Model) -> ReadyModel:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,11 +14,10 @@ import tensorflow as tf
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import CompileOptions, recorded_compile
 from fedpersonal.model.initial_values import seeded_initializer
+from fedpersonal.model.inputs import InputSpec, arrange_inputs, read_inputs
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec
 
-InputSpec = Union[Mapping[str, tf.TensorSpec], tf.TensorSpec]
-ModelInputs = Union[dict[str, tf.Tensor], list[tf.Tensor], tf.Tensor]
 ModelBuilder = Callable[[], tf.keras.Model]
 
 # Operations that draw from a state of TensorFlow's own, which no seed of a round reaches.
@@ -57,16 +58,6 @@ def creation_key(kwargs: Mapping[str, object]) -> tuple:
     return kwargs.get("name"), None if shape is None else tuple(shape), kwargs.get("trainable")
 
 
-def arrange_inputs(
-    features: Mapping[str, tf.Tensor], input_spec: Mapping[str, tf.TensorSpec], takes: str
-) -> ModelInputs:
-    """Returns inputs in the structure with which the model is called."""
-    if takes == "dict":
-        return dict(features)
-    ordered = [features[name] for name in input_spec]
-    return ordered if takes == "list" else ordered[0]
-
-
 def inspect_model(
     build_model: ModelBuilder, input_spec: InputSpec | None, start: list[np.ndarray] | None
 ) -> Inspection:
@@ -97,7 +88,7 @@ def inspect_model(
                 warnings.filterwarnings("ignore", message="The initializer .* is unseeded")
                 model = build_model()
                 _check_model(model)
-                specs, takes = _inputs(model, input_spec)
+                specs, takes = read_inputs(model, input_spec)
                 draws = NoiseDraws(fold(tf.zeros([1], tf.uint64), 0))
                 draws.give_to(model)
                 inputs = {k: tf.compat.v1.placeholder(s.dtype, s.shape) for k, s in specs.items()}
@@ -132,35 +123,6 @@ def _restore_classes(model: tf.keras.Model) -> None:
     """
     for kind in {type(layer) for layer in model._flatten_layers()}:
         kind.__new__(kind)
-
-
-def _inputs(model: tf.keras.Model, given: InputSpec | None) -> tuple[dict[str, tf.TensorSpec], str]:
-    """Returns the inputs' specs by name, and with what structure the model is called."""
-    known = getattr(model, "inputs", None)
-    is_single = isinstance(model, tf.keras.Sequential) or isinstance(given, tf.TensorSpec)
-    if isinstance(given, tf.TensorSpec):
-        given = {"x": given}
-    if given is None and not known:
-        raise UserError(
-            f"{model.name!r} does not tell its inputs: give input_spec, a mapping of input name "
-            "to tf.TensorSpec with the batch dimension first, or one tf.TensorSpec for a model "
-            "that is called with a tensor."
-        )
-    if is_single and len(given or known) > 1:
-        raise UserError(f"{model.name!r} takes one input; input_spec names {list(given)}.")
-    if not known:
-        return dict(given), "tensor" if is_single else "dict"
-    if isinstance(model.input, Mapping):
-        names, tensors = zip(*sorted(model.input.items()))
-    else:
-        names, tensors = model.input_names, model.inputs
-    takes = "dict" if isinstance(model.input, Mapping) else "list" if len(names) > 1 else "tensor"
-    if given is None:
-        return {n: tf.TensorSpec(t.shape, t.dtype) for n, t in zip(names, tensors)}, takes
-    if set(given) != set(names) and len(names) > 1:
-        raise UserError(f"input_spec names {list(given)}; the model's inputs are {list(names)}.")
-    by_name = given if set(given) == set(names) else dict(zip(names, given.values()))
-    return {name: by_name[name] for name in names}, takes
 
 
 def _check_model(model: object) -> None:
@@ -234,7 +196,11 @@ def _list_variables(
             )
         )
         keys.append(creation_key(kwargs))
-    return tuple(variables), tuple(keys)
+    # The more variables a name chooses, the less specific it is.
+    counts = collections.Counter(name for v in variables for name in v.names)
+    return tuple(
+        dataclasses.replace(v, names=tuple(sorted(v.names, key=counts.get))) for v in variables
+    ), tuple(keys)
 
 
 def _layers_around(model: tf.keras.Model) -> dict[object, list[str]]:

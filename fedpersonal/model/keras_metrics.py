@@ -17,6 +17,7 @@ from fedpersonal.model.losses import ExampleFn, as_example_fn
 from fedpersonal.model.metrics import Metric
 
 AnyMetric = Union[Metric, str, tf.keras.metrics.Metric, ExampleFn]
+Metrics = Union[AnyMetric, Sequence[AnyMetric]]
 
 # What Keras makes of a name by the shapes of labels and predictions: binary, sparse, categorical.
 _BY_SHAPE = {
@@ -30,9 +31,7 @@ _BY_SHAPE = {
 _SHORT = {"acc": "accuracy", "ce": "crossentropy"}
 
 
-def as_metrics(
-    metrics: AnyMetric | Sequence[AnyMetric], *, are_weighted: bool
-) -> tuple[Metric, ...]:
+def as_metrics(metrics: Metrics, *, are_weighted: bool) -> tuple[Metric, ...]:
     """Turns metrics in any form into the library's.
 
     Args:

@@ -16,17 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.compiled import CompileOptions, recorded_compile, take_apart
+from fedpersonal.model.compiled import choose_loss_and_metrics, recorded_compile, take_apart
 from fedpersonal.model.frozen import FrozenVariables
-from fedpersonal.model.inspection import (
-    InputSpec,
-    ModelBuilder,
-    ModelInputs,
-    arrange_inputs,
-    creation_key,
-    inspect_model,
-)
-from fedpersonal.model.keras_metrics import AnyMetric, as_metrics
+from fedpersonal.model.inputs import InputSpec, ModelInputs, arrange_inputs
+from fedpersonal.model.inspection import ModelBuilder, creation_key, inspect_model
+from fedpersonal.model.keras_metrics import Metrics, as_metrics
 from fedpersonal.model.losses import Loss, as_example_fn
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec, check_names, split_variables
@@ -61,7 +55,7 @@ class PartitionedModel:
         frozen_layers: Sequence[str] = (),
         frozen: FrozenVariables | None = None,
         loss: Loss | None = None,
-        metrics: AnyMetric | Sequence[AnyMetric] | None = None,
+        metrics: Metrics | None = None,
         lookups: Mapping[str, str] | None = None,
         owned_tables: Sequence[str] = (),
         input_spec: InputSpec | None = None,
@@ -136,7 +130,9 @@ class PartitionedModel:
         self.input_spec, self._takes = found.input_spec, found.takes
         self.draws_noise = found.draws_noise
         self._example_weight = example_weight
-        self._take_loss_and_metrics(loss, metrics, compiled or found.compiled)
+        loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
+        self._example_loss = as_example_fn(loss)
+        self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         local, frozen_names = (
             (names,) if isinstance(names, str) else tuple(names)
             for names in (local_layers, frozen_layers)
@@ -149,23 +145,6 @@ class PartitionedModel:
         self.global_variables = tuple(v for v in self.variables if not v.is_local)
         self.local_variables = tuple(v for v in self.variables if v.is_local)
         self._check_lookups()
-
-    def _take_loss_and_metrics(
-        self,
-        loss: Loss | None,
-        metrics: AnyMetric | Sequence[AnyMetric] | None,
-        compiled: CompileOptions | None,
-    ) -> None:
-        if compiled is not None:
-            if compiled.ignored and (loss is None or metrics is None):
-                raise UserError(
-                    f"the model is compiled with {' and '.join(compiled.ignored)}, which are not "
-                    "used here: give loss and metrics to PartitionedModel."
-                )
-            loss = compiled.loss if loss is None else loss
-            metrics = compiled.metrics if metrics is None else metrics
-        self._example_loss = as_example_fn("mse" if loss is None else loss)
-        self.metrics = as_metrics(metrics or (), are_weighted=self._example_weight is not None)
 
     def _check_frozen(self, untrained: frozenset[str]) -> None:
         moving = [v.name for v in self._created if v.name in untrained and not v.is_frozen]

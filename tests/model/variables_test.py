@@ -71,6 +71,11 @@ def test_the_more_specific_name_counts(tmp_path):
     assert [v.name for v in model.global_variables] == ["out/kernel", "out/bias"]
 
 
+def test_what_chooses_fewer_variables_is_more_specific():
+    model = PartitionedModel(functional)
+    assert model.variables[0].names == ("body/kernel", "encoder/body", "body", "encoder")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
