@@ -63,6 +63,8 @@ def task_main(task: Task) -> Callable[[], None]:
         options = option_flags.parse(task.options)
         source = task.read(options)
         print(source.summary(), flush=True)
+        for line in task.warnings(source, options):
+            print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
         from fedpersonal.simulation.run_folder import RunFolder
         from fedpersonal.tasks.experiment import build_experiment, run_experiment

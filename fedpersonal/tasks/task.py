@@ -167,6 +167,11 @@ class Task:
         """Reads the data; imports no TensorFlow, so that mistakes in them show at once."""
         raise NotImplementedError
 
+    def warnings(self, source: Source, options: Options) -> list[str]:
+        """Returns lines on data that do not suit the options, to be told before the slow part."""
+        del source, options
+        return []
+
     def split(self, source: Source, options: Options) -> Data:
         """Splits the data for an experiment."""
         raise NotImplementedError
