@@ -39,8 +39,9 @@ def main() -> None:
         raise UserError(
             f"{folder} is no run of experiments.tv_shows that has ended ({error!r})"
         ) from None
-    from fedpersonal.language_models.base_model import load_base_model
     from fedpersonal.tasks.utterances.experiment import WEIGHTS
+
+    from fedpersonal.language_models.base_model import load_base_model
     from fedpersonal.tasks.utterances.generation import find_name, generate, read_trained
     from fedpersonal.tasks.utterances.methods import build_model, freeze
 
