@@ -108,7 +108,7 @@ def _unseen(
         seed=seed,
         ordered=ordered,
     )
-    ranking = EvaluationSet(ranking_support, _as_clients(query, candidates))
+    ranking = EvaluationSet(ranking_support, _as_clients(dataset, candidates))
     return RankedSet(support, query, seen=False, ranking=ranking)
 
 
@@ -131,12 +131,12 @@ def _seen(
     return RankedSet(support, query, seen=True, ranking=ranking)
 
 
-def _as_clients(query: ClientDataset, candidates: np.ndarray) -> ClientDataset:
-    """Returns each client's candidates as its examples."""
+def _as_clients(clients: ClientDataset, candidates: np.ndarray) -> ClientDataset:
+    """Returns each client's candidates as its examples; every client has an example."""
     items, width = candidates.reshape(-1), candidates.shape[1]
-    users = query.features["user"][query.offsets[:-1]] if len(items) else items
+    users = clients.features["user"][clients.offsets[:-1]] if len(items) else items
     return ClientDataset(
-        client_ids=query.client_ids,
+        client_ids=clients.client_ids,
         offsets=np.arange(0, len(items) + 1, width),
         features={"item": items, "user": np.repeat(users, width)},
         labels=np.zeros(len(items), np.float32),
