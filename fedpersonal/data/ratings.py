@@ -68,6 +68,10 @@ class Ratings:
             f"for {self.num_items:,} items{dropped}{twice}"
         )
 
+    def describe(self) -> dict[str, object]:
+        """Returns what tells these ratings from others."""
+        return {"dataset": self.name, "num_ratings": self.num_ratings, "num_users": self.num_users}
+
 
 def to_client_dataset(ratings: Ratings) -> ClientDataset:
     """Makes each user a client, in the order of the users and of each user's ratings.

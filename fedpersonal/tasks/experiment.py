@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,11 +15,13 @@ from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.algorithms import fed_recon
 from fedpersonal.algorithms.method import Layers, Method
 from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
+from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.options import Options
 from fedpersonal.process.boundary import as_table
 from fedpersonal.simulation.loop import LoopResult
+from fedpersonal.simulation.model_file import SavedModel, read_model, write_model
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks import training_run
@@ -234,7 +239,7 @@ def run_experiment(
         )
         trained = dataclasses.replace(_trained(run, loop.state), loop=loop)
         report = task.test(experiment, trained)
-        task.keep(experiment, trained, run_folder)
+    write_model(run_folder.path, SavedModel(trained.weights, task.names(experiment)))
     return report_run(
         run_folder,
         loop,
@@ -245,10 +250,31 @@ def run_experiment(
             "algorithm": options.algorithm,
             "rounds": options.total_rounds,
             "seed": options.seed,
+            "num_training_clients": experiment.data.train.num_clients,
             **task.describe(experiment),
             **report.description,
         },
     )
+
+
+def read_trained(experiment: Experiment, folder: str | os.PathLike) -> Trained:
+    """Returns what a run that has ended has trained, for more evaluations of it.
+
+    Args:
+        experiment: The run's experiment.
+        folder: Its folder.
+
+    Raises:
+        UserError: If the folder's files are missing or damaged.
+    """
+    weights, variables = read_model(folder).weights, experiment.training.kept_variables
+    store = pathlib.Path(folder) / training_run.STORE
+
+    def kept_by(client_ids: np.ndarray) -> Kept:
+        with contextlib.closing(LocalStateStore.open(store, variables)) as opened:
+            return opened.unpack(opened.read(client_ids.tolist()))
+
+    return Trained(weights, kept_by if variables else None)
 
 
 def _trained(run: training_run.Run, state: Any) -> Trained:

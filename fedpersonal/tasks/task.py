@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluate import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
-    from fedpersonal.simulation.run_folder import RunFolder
     from fedpersonal.tasks.experiment import Experiment, Trained
 
 
@@ -35,6 +34,9 @@ class Source(Protocol):
 
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
+
+    def describe(self) -> dict[str, object]:
+        """Returns what tells these data from others."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -227,8 +229,10 @@ class Task:
         del experiment
         return {}
 
-    def keep(self, experiment: Experiment, trained: Trained, run_folder: RunFolder) -> None:
-        """Writes what is looked at later, beside the usual files."""
+    def names(self, experiment: Experiment) -> Mapping[str, np.ndarray]:
+        """Returns what the rows of tables stand for, by the input that picks them."""
+        del experiment
+        return {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""

@@ -2,187 +2,305 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.papers.fedperc import results, tables_text
-from experiments.papers.fedperc.embedding_runs import compare_embeddings, embedding_run
-from experiments.papers.fedperc.pass_times import PassOptions, time_passes
-from experiments.papers.fedperc.results import COLUMNS, UNTRAINED
-from experiments.papers.fedperc.runs import (
-    SPLITS,
-    UntrainedOptions,
-    UtteranceSource,
-    complete,
-    evaluate_untrained,
-    run_options,
-    train,
+import numpy as np
+
+from experiments.papers.fedperc import base_model
+from experiments.papers.fedperc.embedding_specificity import SHARES, measure_specificity
+from experiments.papers.fedperc.pass_times import time_passes
+from experiments.papers.result_picture import draw
+from experiments.papers.result_table import Cell, Report, ResultTable, over_seeds
+from experiments.papers.runs import Measure, Run, check_splits, complete
+from experiments.papers.sweep import Row, Sweep
+from fedpersonal.tasks.task import Source
+from fedpersonal.tasks.training_run import STORE
+from fedpersonal.tasks.utterances.task import TASK
+
+TASKS = (TASK,)
+METHODS = {method.name: method for method in TASK.own_methods}
+SAMPLES = ("1", "5", "15", "all")
+REPEATS = 30
+_USERS = {"seen": "Table 1: perplexity of seen users", "unseen": "Table 2: of unseen users"}
+_BASE, _FROZEN = "Base model", "FedPerC (Frozen)"
+# Rates that were best on validation users of the TV shows.
+_RATES = {name: 0.003 for name in METHODS if name.endswith(("_fresh", "_generated"))}
+ROWS = tuple(
+    Row(
+        method.title,
+        "tv_shows_{}" if name == "fedperc" else "tv_shows_{}_rivals",
+        {"algorithm": name, **({"client_learning_rate": _RATES[name]} if name in _RATES else {})},
+    )
+    for name, method in METHODS.items()
 )
-from experiments.papers.fedperc.sample_curves import plot_by_samples
-from experiments.papers.presets import Preset
-from experiments.papers.summarized_runs import SummarizedRun
-from fedpersonal.atomic_files import write_csv, write_json, write_text
-from fedpersonal.tasks.utterances.methods import METHODS
+# By title: what a row is of, and whether it depends on how many samples a user gives.
+_LINES = {
+    METHODS["fedperc"].title: ("fedperc", True),
+    _FROZEN: ("fedperc", False),
+    **{method.title: (name, True) for name, method in METHODS.items() if name != "fedperc"},
+    _BASE: (_BASE, False),
+}
+# Milliseconds of a pass on an NVIDIA A40, train and test.
+_PAPER_PASSES = {
+    "fedperc": (88.18, 40.37),
+    "fedperc_generated": (55.96, 47.02),
+    "split_learning": (222.08, 65.42),
+    "meta_learning": (111.81, 36.77),
+}
+# Runs of a data set, by algorithm or measure, and by `seen` or `unseen`: one a seed.
+Runs = Mapping[tuple[str, str], Sequence[Run]]
 
 
-def run(
-    sources: Sequence[UtteranceSource],
-    preset: Preset,
-    output_dir: str,
-    *,
-    seeds: Sequence[int],
-    scale_rounds: float = 1.0,
-    repeats: int = 30,
-    isolated: bool = True,
-) -> str:
-    """Runs what is missing; writes `fedperc_tables.md`, `.json`, `.csv` and `.png`.
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The runs of a data set.
+
+    Attributes:
+        source: The utterances.
+        runs: Their runs.
+    """
+
+    source: Source
+    runs: Runs
+
+    def table(self, users: str) -> ResultTable:
+        """Returns the perplexities of `seen` or `unseen` users, a line a method."""
+        cells = {}
+        for title, (name, tunes) in _LINES.items():
+            runs = self.runs[name, users]
+            cells[title] = {
+                samples: over_seeds(
+                    runs,
+                    *("by_samples", samples if tunes else "0", "perplexity"),
+                    published=published_perplexity(self.source.kind, users, title, samples),
+                )
+                for samples in SAMPLES
+            }
+        caption = f"{self.source.name}, {users} users"
+        return ResultTable(f"{self.source.kind}_{users}", cells, caption, 2, "brackets")
+
+
+@functools.cache
+def _published() -> dict[tuple[str, ...], float]:
+    path = pathlib.Path(__file__).with_name("published_perplexities.csv")
+    with open(path, encoding="utf-8", newline="") as file:
+        _, *rows = csv.reader(file)
+    return {tuple(row[:4]): float(row[4]) for row in rows}
+
+
+def published_perplexity(dataset: str, users: str, title: str, samples: str) -> float | None:
+    """Returns a perplexity of Table 1 or 2, a mean over 15 seeds; None of what they lack.
 
     Args:
-        sources: The data sets, each with its base model.
-        preset: The hyperparameters.
-        output_dir: Receives the tables, the picture and the runs.
-        seeds: Seeds to run each method and split with.
-        scale_rounds: Factor of the rounds.
-        repeats: How often each pass is timed.
-        isolated: Whether each run has a process of its own.
-
-    Returns:
-        The tables as Markdown.
-
-    Raises:
-        UserError: Before the first run, if data cannot be read or split with each seed; if a run
-            diverges, or its folder holds another one.
+        dataset: The data set, such as `tv_shows`.
+        users: `seen` or `unseen`.
+        title: A method's title; how heads start the paper does not say, so its figures stand for
+            both.
+        samples: One of `SAMPLES`.
     """
-    _check_splits(sources, seeds)
-    folder = pathlib.Path(output_dir)
-    options = preset.options_of("fedperc", scale_rounds=scale_rounds)
-    found, markdown = [], ["# Tables 1, 2 and 3 of FedPerC"]
-    for source in sources:
-        own = _measure(
-            source,
-            preset,
-            folder / source.choice.source,
-            seeds=seeds,
-            scale_rounds=scale_rounds,
-            repeats=repeats,
-            isolated=isolated,
-        )
-        found.append(own)
-        markdown += tables_text.heading(
-            own, preset=preset.name, options=options, num_seeds=len(seeds)
-        )
-        markdown += tables_text.perplexity_tables(own["perplexities"], own["lower_by"])
-        markdown += tables_text.pass_table(own["passes"], own["memory"])
-        markdown += tables_text.embedding_note(own["own_embeddings"])
-    _draw(folder / "fedperc_tables.png", found)
-    write_csv(
-        folder / "fedperc_tables.csv",
-        [
-            {
-                "dataset": own["data"]["dataset"],
-                **{name: row[name] for name in ("split", "method", "samples")},
-                "seed": seed,
-                "perplexity": value,
-            }
-            for own in found
-            for row in own["perplexities"]
-            for seed, value in zip(seeds, row["by_seed"])
-        ],
-    )
-    write_json(
-        folder / "fedperc_tables.json",
-        {"preset": preset.name, "seeds": list(seeds), "datasets": found},
-    )
-    text = "\n\n".join(markdown)
-    write_text(folder / "fedperc_tables.md", text)
-    return text
+    name = "fedperc_frozen" if title == _FROZEN else _LINES[title][0].removesuffix("_fresh")
+    return _published().get((dataset, users, name, samples))
 
 
-def _check_splits(sources: Sequence[UtteranceSource], seeds: Sequence[int]) -> None:
-    """Splits all data once: seconds, where a refusal in the middle of the runs would cost hours."""
-    for source in sources:
-        base = source.load_base()
-        for split in SPLITS:
-            for seed in seeds:
-                source.load_data(base, split=split, seed=seed)
+def run(sweep: Sweep, *, repeats: int = REPEATS) -> Report:
+    """Runs what is missing; returns the tables of all data sets, and draws them.
 
-
-def _measure(
-    source: UtteranceSource,
-    preset: Preset,
-    folder: pathlib.Path,
-    *,
-    seeds: Sequence[int],
-    scale_rounds: float,
-    repeats: int,
-    isolated: bool,
-) -> dict[str, Any]:
-    """Completes the runs of one data set and returns all that is said of it."""
-    trained = {
-        (split, algorithm, seed): SummarizedRun(
-            f"{METHODS[algorithm].title}, {split} users, seed {seed}",
-            folder / f"{algorithm}_{split}" / f"seed_{seed}",
-            run_options(
-                preset.options_of(algorithm, scale_rounds=scale_rounds, seed=seed), split=split
-            ),
-        )
-        for seed in seeds
-        for split in SPLITS
-        for algorithm in METHODS
-    }
-    untrained = {
-        (split, UNTRAINED, seed): SummarizedRun(
-            f"base model alone, {split} users, seed {seed}",
-            folder / f"{UNTRAINED}_{split}" / f"seed_{seed}",
-            UntrainedOptions(split, seed),
-        )
-        for seed in seeds
-        for split in SPLITS
-    }
-    embeddings = [embedding_run(trained["known", "fedperc", seed]) for seed in seeds]
-    history = preset.options.history_length
-    passes = SummarizedRun(
-        "times of passes", folder / "passes", PassOptions(repeats, history, seeds[0])
-    )
-    complete(list(trained.values()), source, train, isolated=isolated)
-    complete(list(untrained.values()), source, evaluate_untrained, isolated=isolated)
-    complete(embeddings, source, compare_embeddings, isolated=isolated)
-    complete([passes], source, time_passes, isolated=isolated)
-
-    runs: Mapping[tuple, SummarizedRun] = {**trained, **untrained}
-    of_split = {
-        split: {name: [runs[split, name, seed] for seed in seeds] for name in (*METHODS, UNTRAINED)}
-        for split in SPLITS
-    }
-    rows = [
-        row
-        for split in SPLITS
-        for row in results.perplexities(source.choice.source, split, of_split[split])
-    ]
-    return {
-        "data": source.choice.describe(),
-        "base": tables_text.about_base(source.load_base()),
-        "perplexities": rows,
-        "lower_by": results.lower_by(rows),
-        "user_percentiles": {split: results.user_percentiles(of_split[split]) for split in SPLITS},
-        "passes": passes.summary(),
-        "memory": results.memory(of_split["known"]),
-        "own_embeddings": results.embedding_shares(embeddings),
-    }
-
-
-def _draw(path: pathlib.Path, found: Sequence[Mapping[str, Any]]) -> None:
-    plot_by_samples(
-        [
-            (
-                f"{own['data']['dataset']}, {split} users",
-                [row for row in own["perplexities"] if row["split"] == split],
-            )
-            for own in found
-            for split in SPLITS
-        ],
-        path,
+    Args:
+        sweep: What is asked.
+        repeats: How often each pass is timed.
+    """
+    names = sweep.datasets or [sweep.given.get("dataset", "auto")]
+    asked = [sweep.replace(given={**sweep.given, "dataset": name}) for name in dict.fromkeys(names)]
+    quick = all(own.is_generated for own in asked)
+    asked = [own.with_preset(quick=quick) for own in asked]
+    found = [_plan(own, repeats) for own in asked]
+    for own in found:
+        split = [run for users in _USERS for run in own.runs["fedperc", users]]
+        check_splits(split, isolated=sweep.isolated)
+    for own in found:
+        every = [run for runs in own.runs.values() for run in runs]
+        complete(every, own.source.describe(), isolated=sweep.isolated)
+    parts: list[str | ResultTable] = ["# Tables 1, 2 and 3 of FedPerC"]
+    for own in found:
+        parts += _parts(asked[0], own)
+    draw(
+        [own.table(users) for own in found for users in _USERS],
+        sweep.output_dir / "fedperc_tables.png",
         title="Perplexity by how much a user has written",
-        titles={column.name: column.title for column in COLUMNS},
+        x_label="utterances that a user gives",
+        y_label="perplexity",
+        off_scale=1.5,
     )
+    facts = {
+        "preset": asked[0].preset,
+        "data": [own.source.describe() for own in found],
+        "user_percentiles": {own.source.kind: _user_percentiles(own.runs) for own in found},
+    }
+    return Report("fedperc_tables", sweep.seeds, parts, facts=facts)
+
+
+def _plan(sweep: Sweep, repeats: int) -> Found:
+    """Settles the runs of one data set."""
+    source = sweep.read(TASK, "tv_shows_{}")
+    runs = {
+        (row.values["algorithm"], users): sweep.runs(
+            TASK,
+            row,
+            f"{source.kind}/{row.values['algorithm']}_{users}",
+            note=f", {users} users",
+            evaluate_on=users,
+        )
+        for users in _USERS
+        for row in ROWS
+    }
+    folder = sweep.output_dir / source.kind
+
+    def measured(title: str, measure: Measure, users: str) -> list[Run]:
+        name = title.lower().replace(" ", "_")
+        return [
+            Run(
+                f"{title}, {users} users, seed {trained.options.seed}",
+                folder / f"{name}_{users}" / trained.path.name,
+                TASK,
+                trained.values,
+                trained,
+                measure,
+            )
+            for trained in runs["fedperc", users]
+        ]
+
+    passes = functools.partial(time_passes, repeats=repeats)
+    further = {
+        **{(_BASE, users): measured(_BASE, base_model.test_base_model, users) for users in _USERS},
+        ("whose", "seen"): measured("Whose embedding", measure_specificity, "seen"),
+        ("passes", "seen"): measured("Times of passes", passes, "seen")[:1],
+    }
+    return Found(source, {**runs, **further})
+
+
+def _parts(sweep: Sweep, found: Found) -> list[str | ResultTable]:
+    """Returns what is said of one data set."""
+    about, runs = found.source.describe(), found.runs
+    options = runs["fedperc", "seen"][0].options
+    base = base_model.describe(runs[_BASE, "seen"][0].summary["base"])
+    parts: list[str | ResultTable] = [
+        f"## {found.source.name}",
+        f"{about['num_utterances']:,} utterances of {about['num_users']:,} users, "
+        f"{about['num_contexts']} contexts. Preset {sweep.preset}: {options.total_rounds:,} rounds "
+        f"of at most {options.clients_per_round:,} users, {options.local_steps} steps of "
+        f"{options.client_batch_size} utterances each; {sweep.seeds_in_words()}. Base model: "
+        f"{base}",
+    ]
+    for users, heading in _USERS.items():
+        table = found.table(users)
+        parts += [
+            f"### {heading}",
+            "By how many of a user's other utterances its copy of the model was fine-tuned on; "
+            "Generated reads them only, Frozen and the base model do nothing with them; in "
+            "brackets the paper's, where it has any. Lower is better.",
+            dataclasses.replace(table, caption=""),
+            _lower_by(table),
+        ]
+    return [*parts, *_pass_table(runs), _embedding_note(runs["whose", "seen"])]
+
+
+def _lower_by(table: ResultTable) -> ResultTable:
+    """Returns by how many per cent ours are lower than each of the others."""
+    ours = [METHODS[name].title for name in ("fedperc", "fedperc_generated")]
+    cells = {}
+    for title in ours:
+        for other in [other for other in _LINES if other not in (*ours, _FROZEN)]:
+            cells[f"{title} than {other}"] = {
+                samples: _lower(table.cells[title][samples], table.cells[other][samples])
+                for samples in SAMPLES
+            }
+    caption = "By how many per cent perplexity is lower:"
+    return ResultTable(f"{table.name}_lower_by", cells, caption, 1, "brackets")
+
+
+def _lower(own: Cell, other: Cell) -> Cell:
+    published = None
+    if own.published and other.published:
+        published = 100 * (1 - own.published / other.published)
+    return Cell((100 * (1 - own.mean / other.mean),), published)
+
+
+def _pass_table(runs: Runs) -> list[str | ResultTable]:
+    """Returns Table 3: times of passes, and what users hold, receive and send.
+
+    However heads start, they are as large: there is one row for both.
+    """
+    times = runs["passes", "seen"][0].summary
+    firsts = {name: runs[name, "seen"][0] for name in times}
+    of_heads = _needed(firsts["split_learning"])
+    cells = {}
+    for name, first in firsts.items():
+        summary = first.summary
+        passes = {
+            f"{what}, ms": Cell((own["median"],), paper, own["sd"])
+            for (what, own), paper in zip(times[name].items(), _PAPER_PASSES[name])
+        }
+        sizes = {
+            "kept": _kept(first),
+            "received": summary["broadcast_bytes_per_client"],
+            "sent": summary["aggregated_bytes_per_client"],
+            "needed": _needed(first),
+            "of heads, %": 100 * _needed(first) / of_heads,
+        }
+        cells[METHODS[name].title] = {**passes, **{n: Cell((v,)) for n, v in sizes.items()}}
+    columns = next(iter(cells.values()))
+    digits = {column: 1 if "ms" in column else 3 if "%" in column else 0 for column in columns}
+    frozen = firsts["fedperc"].summary["frozen_bytes"]
+    return [
+        "### Table 3: time and memory",
+        "Milliseconds of a step of one user, and of a forward pass, both on 15 utterances: median "
+        "± standard deviation, all methods by turns in one process; in brackets the paper's, of an "
+        f"A40. {_FROZEN} is FedPerC without steps before a test, and has no passes of its own. "
+        "Bytes that a user keeps, receives and sends in a round; and what it needs beside the "
+        f"frozen base of {frozen:,} bytes, which it receives once: kept and received, also in per "
+        "cent of Split-Learning's (paper: 0.001 %).",
+        ResultTable("passes", cells, "", digits, "brackets"),
+    ]
+
+
+def _kept(run: Run) -> int:
+    is_kept = (run.path / STORE).exists()
+    return run.summary["local_bytes_per_client"] if is_kept else 0
+
+
+def _needed(run: Run) -> int:
+    return _kept(run) + run.summary["broadcast_bytes_per_client"]
+
+
+def _embedding_note(runs: Sequence[Run]) -> str:
+    """Returns what is known of whose embedding predicts whom."""
+    first = runs[0].summary
+    if not first["num_pairs"]:
+        return "Whose embedding: no user shares a context with another, so none was compared."
+    of_users, of_mean, of_pairs = (over_seeds(runs, share, scale=100).text(0) for share in SHARES)
+    return (
+        f"Whose embedding: the held-out utterances of {of_users} % of {first['num_users']:,} "
+        "seen users are likelier behind their own embedding, without fine-tuning, than behind the "
+        f"median one of others in the same context; of {of_mean} % likelier than by the mean of "
+        f"the others' losses. Of {first['num_pairs']:,} pairs of a user and another, the user's "
+        f"own is better in {of_pairs} %, by chance 50 %."
+    )
+
+
+def _user_percentiles(runs: Runs) -> dict[str, Any]:
+    """Returns percentiles over users of the perplexity after all samples, means over seeds."""
+    found: dict[str, Any] = {}
+    for users in _USERS:
+        for title, (name, tunes) in _LINES.items():
+            of_seeds = [
+                run.summary["by_samples"]["all" if tunes else "0"]["percentiles"]["perplexity"]
+                for run in runs[name, users]
+            ]
+            means = {p: float(np.mean([own[p] for own in of_seeds])) for p in of_seeds[0]}
+            found.setdefault(users, {})[title] = means
+    return found
