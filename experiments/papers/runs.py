@@ -19,7 +19,7 @@ from fedpersonal.tasks.task import Task
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment, Trained
 
-# Given the run, the experiment that has trained, and what it has trained.
+# Returns a summary, given the run, the experiment that has trained, and what it has trained.
 Measure = Callable[["Run", "Experiment", "Trained"], Mapping[str, Any]]
 
 
@@ -33,8 +33,8 @@ class Run:
         task: Its task.
         values: The options that differ from the task's defaults.
         trained_by: The run whose training this one shares, or None if it trains.
-        measure: A function of a module, or a `functools.partial` of one with keywords, that returns
-            the summary of a run that does not train; None for the test of its own method.
+        measure: A function of a module, or a `functools.partial` of one with keywords, for a run
+            that does not train; None for the test of its own method.
     """
 
     title: str
@@ -77,11 +77,21 @@ class Run:
         """Returns the options that do not tell it from other runs."""
         declared = self.options.declarations().items()
         names = {n for n, d in declared if d.rule.may_differ and n != "total_rounds"}
-        if self.measure or not issubclass(
-            self.task.method(self.options).options, FinetuningOptions
-        ):
+        read = self.task.method(self.options).options
+        if not issubclass(read, FinetuningOptions):
             names |= FinetuningOptions.declarations().keys()
         return names
+
+    def training(self) -> tuple:
+        """Returns what its training depends on."""
+        options, method = self.options, self.task.method(self.options)
+        local_layers = method.local_layers(options, self.task.layers)
+        unread = {"algorithm", *FinetuningOptions.declarations()}
+        if not local_layers:
+            unread |= RebuildingOptions.declarations().keys()
+        read = tuple((n, v) for n, v in options.values().items() if n not in unread)
+        traits = (method.build, local_layers, method.is_federated, method.has_table)
+        return (self.task.name, *traits, read)
 
 
 def share_training(runs: Sequence[Run]) -> list[Run]:
@@ -91,27 +101,15 @@ def share_training(runs: Sequence[Run]) -> list[Run]:
         runs: The runs, each with its own training.
     """
     first: dict[tuple, Run] = {}
-    shared = []
-    for run in runs:
-        trainer = first.setdefault(_training_of(run), run)
-        shared.append(run if trainer is run else dataclasses.replace(run, trained_by=trainer))
-    return shared
-
-
-def _training_of(run: Run) -> tuple:
-    """Returns what a run's training depends on."""
-    task, options = run.task, run.options
-    method = task.method(options)
-    local_layers = method.local_layers(options, task.layers)
-    unread = {"algorithm", *FinetuningOptions.declarations()}
-    if not local_layers:
-        unread |= RebuildingOptions.declarations().keys()
-    read = tuple((n, v) for n, v in options.values().items() if n not in unread)
-    return task.name, method.build, local_layers, method.is_federated, method.has_table, read
+    trainers = [first.setdefault(run.training(), run) for run in runs]
+    return [
+        run if run is trainer else dataclasses.replace(run, trained_by=trainer)
+        for run, trainer in zip(runs, trainers)
+    ]
 
 
 def complete(runs: Iterable[Run], about: Mapping[str, Any], *, isolated: bool = True) -> None:
-    """Does what is missing, one run after another; trainings that others share come before them.
+    """Does what is missing, one run after another; a training that others share comes before them.
 
     Args:
         runs: The runs.
@@ -121,38 +119,40 @@ def complete(runs: Iterable[Run], about: Mapping[str, Any], *, isolated: bool = 
     Raises:
         UserError: Before the first run if a folder holds another one; or if training diverges.
     """
-    by_path = {own.path: own for run in runs for own in (run.trainer, run)}
-    for run in by_path.values():
-        run_config.settle(run.path / "config.json", run.config(about), ignore=run.may_differ())
-    for number, run in enumerate(by_path.values(), start=1):
-        line = f"run {number} of {len(by_path)}: {run.title}"
+    every = {own.path: own for run in runs for own in (run.trainer, run)}.values()
+    for run in every:
+        config = run.path / "config.json"
+        run_config.settle(config, run.config(about), ignore=run.may_differ())
+    for number, run in enumerate(every, start=1):
+        line = f"run {number} of {len(every)}: {run.title}"
         print(f"{line}: done before" if run.is_done() else line, flush=True)
-        if run.is_done():
-            continue
         try:
-            if isolated:
-                run_in_child(_work, run, about)
-            else:
-                _work(run, about)
+            if not run.is_done():
+                _call(_work, run, about, isolated=isolated)
         except UserError as error:
             raise UserError(f"{run.title}: {error}") from error
 
 
 def check_splits(runs: Sequence[Run], *, isolated: bool = True) -> None:
-    """Splits the data of all runs: seconds, where a refusal after the first runs would cost hours.
+    """Splits the data of runs: seconds, where a refusal after the first runs would cost hours.
 
     Args:
-        runs: The runs.
+        runs: The runs; those that are done are left out.
         isolated: Whether to do so in a process of its own.
 
     Raises:
         UserError: If data cannot be split.
     """
     missing = [run for run in runs if not run.is_done()]
-    if missing and isolated:
-        run_in_child(_split, missing)
+    if missing:
+        _call(_split, missing, isolated=isolated)
+
+
+def _call(function: Callable[..., None], *arguments: Any, isolated: bool) -> None:
+    if isolated:
+        run_in_child(function, *arguments)
     else:
-        _split(missing)
+        function(*arguments)
 
 
 def _split(runs: Sequence[Run]) -> None:
@@ -167,32 +167,30 @@ def _work(run: Run, about: Mapping[str, Any]) -> None:
     folder = RunFolder.open(run.path, run.config(about), ignore=run.may_differ())
     experiment = build_experiment(run.task, run.task.read(options), options)
     if run.trained_by is None:
-        run_experiment(experiment, folder, progress=True)
-        return
-    measure = run.measure or test_as_its_own_method
-    folder.write_summary(measure(run, experiment, read_trained(experiment, run.trainer.path)))
+        run_experiment(experiment, folder)
+    else:
+        trained = read_trained(experiment, run.trained_by.path)
+        folder.write_summary((run.measure or _test)(run, experiment, trained))
 
 
-def test_as_its_own_method(run: Run, experiment: Experiment, trained: Trained) -> dict[str, Any]:
-    """Tests what another method has trained by the method of a run, and returns the summary."""
+def _test(run: Run, experiment: Experiment, trained: Trained) -> dict[str, Any]:
+    """Tests what another method has trained by the method of a run."""
     from fedpersonal.tasks.report import summarize
 
-    task, options = run.task, run.options
+    task, options, trainer = run.task, run.options, run.trainer
     method = task.method(options)
     local_layers = method.local_layers(options, task.layers)
     model = task.build_model(experiment.data, options, local_layers)
     theirs, ours = ([(v.name, v.shape) for v in m.variables] for m in (experiment.model, model))
     if theirs != ours:
-        raise ValueError(
-            f"{options.algorithm} has not the variables of {run.trainer.options.algorithm}, "
-            "so they cannot share a training."
-        )
+        pair = f"{options.algorithm} and {trainer.options.algorithm}"
+        raise ValueError(f"{pair} have other variables, so they cannot share a training.")
     own = dataclasses.replace(experiment, method=method, options=options)
     report = task.test(own, trained)
     return {
-        **run.trainer.summary,
+        **trainer.summary,
         "algorithm": options.algorithm,
-        "trained_by": run.trainer.options.algorithm,
+        "trained_by": trainer.options.algorithm,
         **task.describe(own),
         **report.description,
         "test": summarize(report),

@@ -25,39 +25,31 @@ def test_base_model(run: Run, experiment: Experiment, trained: Trained) -> dict[
     from fedpersonal.tasks.utterances.base_model import NOTES
 
     del trained
-    model, base = experiment.model, experiment.data.base
+    model, data = experiment.model, experiment.data
 
     def ones(client_ids: np.ndarray) -> Kept:
         shapes = {v.name: [len(client_ids), *v.shape] for v in model.local_variables}
         values = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
         return np.ones(len(client_ids), bool), values
 
-    untrained = Trained(model.initial_global_values(seed=run.options.seed), ones)
-    evaluate = experiment.evaluation(experiment.data.test, (), brings_kept=True, with_before=False)
-    results = evaluate(untrained)
+    evaluate = experiment.evaluation(data.test, (), brings_kept=True, with_before=False)
+    results = evaluate(Trained(model.initial_global_values(seed=run.options.seed), ones))
+    num_parameters = sum(value.size for value in data.base.weights.values())
+    config = data.base.config
     return {
         "by_samples": {"0": test_summary(results, results.overall())},
-        "base": {
-            "name": base.name,
-            "num_parameters": sum(value.size for value in base.weights.values()),
-            "num_layers": base.config.n_layer,
-            "dim": base.config.n_embd,
-            "num_tokens": base.config.vocab_size,
-            "pretrained_here": (pathlib.Path(base.source) / NOTES).exists(),
-        },
+        "base": f"{data.base.name}: {num_parameters:,} parameters, {config.n_layer} layers of "
+        f"{config.n_embd}, {config.vocab_size:,} tokens",
+        "pretrained_here": (pathlib.Path(data.base.source) / NOTES).exists(),
     }
 
 
-def describe(base: Mapping[str, Any]) -> str:
-    """Returns what a base model is, of the facts that `test_base_model` tells."""
-    sizes = (
-        f"{base['name']}: {base['num_parameters']:,} parameters, {base['num_layers']} layers of "
-        f"{base['dim']}, {base['num_tokens']:,} tokens"
-    )
-    if not base["pretrained_here"]:
-        return f"{sizes}."
+def describe(summary: Mapping[str, Any]) -> str:
+    """Returns what a base model is, of the summary that `test_base_model` gives."""
+    if not summary["pretrained_here"]:
+        return f"{summary['base']}."
     return (
-        f"{sizes}; a small one that was pretrained here, on what users who do not take part have "
-        "written. Its perplexities cannot be compared with those of the paper's DistilGPT2, of 82 "
-        "million parameters and other tokens: only the order of the methods can."
+        f"{summary['base']}; a small one that was pretrained here, on what users who do not take "
+        "part have written. Its perplexities cannot be compared with those of the paper's "
+        "DistilGPT2, of 82 million parameters and other tokens: only the order of the methods can."
     )

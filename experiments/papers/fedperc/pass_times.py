@@ -111,7 +111,4 @@ def _passes(run: Run, experiment: Experiment, name: str) -> dict[str, Callable[[
     def test(shared, own, packed):
         return predict_examples(model, ClientValues(shared, own), as_examples(model, packed))[0]
 
-    return {
-        "train": lambda: train(values, own, packed),
-        "test": lambda: test(values, own, packed),
-    }
+    return {"train": lambda: train(values, own, packed), "test": lambda: test(values, own, packed)}

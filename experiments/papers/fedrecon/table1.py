@@ -8,7 +8,6 @@ from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.data.ratings import Ratings
 from fedpersonal.tasks.ratings.task import TASK
 
-TASKS = (TASK,)
 RMSE, ACCURACY = "RMSE", "accuracy %"
 _SEEN = {"evaluate_on": "seen"}
 

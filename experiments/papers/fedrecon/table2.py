@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from experiments.papers.communication import measure_communication
 from experiments.papers.result_table import Cell, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete, share_training
 from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.errors import UserError
+from fedpersonal.simulation.model_file import read_model
 from fedpersonal.tasks.next_word.source import Sentences
 from fedpersonal.tasks.next_word.task import TASK
 
-TASKS = (TASK,)
 VOCAB_SIZES = (1_000, 5_000, 10_000)
 METRIC, AMONG_KNOWN = "accuracy_without_oov_or_eos", "accuracy_among_known"
 PRESET = "stackoverflow_{}"
 # Share of the words that are in the vocabulary, section 5.2.
-_PAPER_COVERAGE = {"1k": 49.2, "5k": 80.1, "10k": 86.9}
-_FORMULA = "formula"
-
-
-def _row(name: str, algorithm: str, buckets: int, accuracies: Sequence[float], sent: str) -> Row:
-    values = {"algorithm": algorithm, "num_oov_buckets": buckets}
-    published = {short_size(size): value for size, value in zip(VOCAB_SIZES, accuracies)}
-    return Row(f"{name} ({buckets} OOV)", PRESET, values, {**published, _FORMULA: sent})
+_COVERAGE = {"1k": 49.2, "5k": 80.1, "10k": 86.9}
+_ACCURACY = (
+    "Accuracy in per cent, out-of-vocabulary and end-of-sentence targets not counted, on test "
+    "users after personalisation:"
+)
+_KNOWN = (
+    "The same where only known words may be predicted. One bucket for all other words is often the "
+    "most likely prediction, one of 500 hardly ever; so this compares them fairly:"
+)
+_SENT = (
+    "Communication of a client in a round, both ways, as read off what crosses the boundary, for "
+    "local variables l and global ones g:"
+)
+_HURT = (
+    "Accuracy in per cent before personalisation, and per cent of the test users whose loss "
+    "personalisation raises:"
+)
 
 
 def short_size(vocab_size: int) -> str:
@@ -34,14 +43,20 @@ def short_size(vocab_size: int) -> str:
     return f"{vocab_size // 1000}k" if vocab_size % 1000 == 0 else str(vocab_size)
 
 
+def _row(name: str, algorithm: str, buckets: int, sent: str, *accuracies: float) -> Row:
+    values = {"algorithm": algorithm, "num_oov_buckets": buckets}
+    published = {short_size(size): value for size, value in zip(VOCAB_SIZES, accuracies)}
+    return Row(f"{name} ({buckets} OOV)", PRESET, values, {**published, "formula": sent})
+
+
 _ALL, _GLOBAL = "2|l| + 2|g|", "2|g|"
 ROWS = (
-    _row("FedYogi", "fed_yogi", 1, (24.3, 26.3, 26.7), _ALL),
-    _row("FedRecon", "fed_recon", 1, (24.1, 26.2, 26.4), _GLOBAL),
-    _row("FedRecon", "fed_recon", 500, (29.6, 28.1, 27.7), _GLOBAL),
-    _row("OOV finetuning", "embedding_finetuning", 500, (30.0, 28.1, 27.9), _ALL),
-    _row("Full finetuning", "fed_avg_finetuning", 500, (30.8, 29.2, 28.8), _ALL),
-    _row("FedRecon + finetune", "fed_recon_finetuning", 500, (30.7, 28.9, 28.6), _GLOBAL),
+    _row("FedYogi", "fed_yogi", 1, _ALL, 24.3, 26.3, 26.7),
+    _row("FedRecon", "fed_recon", 1, _GLOBAL, 24.1, 26.2, 26.4),
+    _row("FedRecon", "fed_recon", 500, _GLOBAL, 29.6, 28.1, 27.7),
+    _row("OOV finetuning", "embedding_finetuning", 500, _ALL, 30.0, 28.1, 27.9),
+    _row("Full finetuning", "fed_avg_finetuning", 500, _ALL, 30.8, 29.2, 28.8),
+    _row("FedRecon + finetune", "fed_recon_finetuning", 500, _GLOBAL, 30.7, 28.9, 28.6),
 )
 
 
@@ -52,175 +67,145 @@ class Plan:
     Attributes:
         sweep: What is asked, with a preset.
         source: The sentences.
-        vocab_sizes: The vocabularies that the sentences have words enough for.
-        notes: A sentence on the others, if there are any.
-        runs: By row's name and vocabulary: a run a seed.
+        notes: A sentence on vocabularies that there are too few words for, if there are any.
+        runs: By vocabulary and row's name: a run a seed.
     """
 
     sweep: Sweep
     source: Sentences
-    vocab_sizes: Sequence[int]
     notes: Sequence[str]
-    runs: Mapping[tuple[str, int], list[Run]]
+    runs: Mapping[int, Mapping[str, Sequence[Run]]]
 
-    def complete(self) -> None:
-        """Does the runs that are missing."""
-        every = [run for runs in self.runs.values() for run in runs]
+    def complete(self, *vocab_sizes: int) -> None:
+        """Does the runs of some vocabularies that are missing."""
+        every = [run for size in vocab_sizes for own in self.runs[size].values() for run in own]
         complete(every, self.source.describe(), isolated=self.sweep.isolated)
-
-    def of_size(self, vocab_size: int) -> Plan:
-        """Returns the runs of one vocabulary alone."""
-        runs = {key: own for key, own in self.runs.items() if key[1] == vocab_size}
-        return dataclasses.replace(self, vocab_sizes=[vocab_size], runs=runs)
 
     def heading(self, what: str) -> str:
         """Returns a title, and plainly what the numbers are of."""
-        about, options = self.source.describe(), next(iter(self.runs.values()))[0].options
+        about, sweep = self.source.describe(), self.sweep
+        options = TASK.options(**sweep.values(TASK, PRESET))
         stand_in = " (a stand-in: the paper's figures are Stack Overflow's)"
         size = ""
         if "num_users" in about:
             size = f"{about['num_sentences']:,} sentences of {about['num_users']:,} users. "
         return (
             f"# {what} on {about['dataset']}{'' if self.source.is_the_papers else stand_in}\n\n"
-            f"{size}Preset {self.sweep.preset}: {options.total_rounds:,} rounds of "
+            f"{size}Preset {sweep.preset}: {options.total_rounds:,} rounds of "
             f"{options.clients_per_round} users, {options.lstm_units} LSTM units; "
-            f"{self.sweep.seeds_in_words()}."
+            f"{sweep.seeds_in_words()}."
         )
 
 
-def make_plan(sweep: Sweep, rows: Sequence[Row], vocab_sizes: Sequence[int]) -> Plan:
+def make_plan(sweep: Sweep, rows: Sequence[Row]) -> Plan:
     """Settles which runs some rows need; those that train alike share a training.
 
-    Args:
-        sweep: What is asked.
-        rows: The rows.
-        vocab_sizes: The vocabularies wanted.
-
     Raises:
-        UserError: If there are words enough for none of them.
+        UserError: If there are words enough for none of the vocabularies.
     """
     given = {n: v for n, v in sweep.given.items() if n in TASK.options.declarations()}
     sweep = sweep.with_preset(quick=not TASK.read(TASK.options(**given)).is_the_papers)
-    source = sweep.read(TASK, PRESET)
+    source, wanted = sweep.read(TASK, PRESET), sweep.vocab_sizes or VOCAB_SIZES
     known = source.num_distinct_words(sweep.seeds)
-    sizes = [size for size in vocab_sizes if known is None or size <= known]
-    left_out = ", ".join(f"{size:,}" for size in vocab_sizes if size not in sizes)
-    if not sizes:
+    left_out = [size for size in wanted if known is not None and size > known]
+    if len(left_out) == len(wanted):
         raise UserError(
             f"the training users have {known:,} distinct words, too few for a vocabulary of "
-            f"{min(vocab_sizes):,}; give other --vocab_sizes."
+            f"{min(wanted):,}; give other --vocab_sizes."
         )
-    notes = [
-        f"Left out: vocabularies of {left_out} words; the training users have {known:,} distinct "
-        "words."
-    ]
+    note = (
+        f"Left out: vocabularies of {', '.join(f'{size:,}' for size in left_out)} words; the "
+        f"training users have {known or 0:,} distinct words."
+    )
     shared = sweep.replace(output_dir=sweep.runs_dir or sweep.output_dir)
     runs = {}
-    for size in sizes:
+    for size in [size for size in wanted if size not in left_out]:
         # All rows, so that a training has its folder whichever of them are wanted.
-        by_row = [
-            shared.runs(
-                TASK,
-                row,
-                f"vocab_{size}/{row.values['algorithm']}_{row.values['num_oov_buckets']}_oov",
-                note=f", {size:,} words",
-                vocab_size=size,
-            )
-            for row in ROWS
-        ]
-        by_seed = zip(*(share_training(own) for own in zip(*by_row)))
-        runs.update({(row.name, size): list(own) for row, own in zip(ROWS, by_seed)})
-    wanted = {(row.name, size): runs[row.name, size] for size in sizes for row in rows}
-    return Plan(sweep, source, sizes, notes if left_out else [], wanted)
+        by_row = []
+        for row in ROWS:
+            algorithm, buckets = row.values.values()
+            folder = f"vocab_{size}/{algorithm}_{buckets}_oov"
+            own = {"note": f", {size:,} words", "vocab_size": size}
+            by_row.append(shared.runs(TASK, row, folder, **own))
+        by_row = zip(*(share_training(of_seed) for of_seed in zip(*by_row)))
+        runs[size] = {row.name: own for row, own in zip(ROWS, by_row) if row in rows}
+    return Plan(sweep, source, [note] if left_out else [], runs)
+
+
+class Communication(NamedTuple):
+    """What a client receives and sends in a round, together; metrics are left out.
+
+    Attributes:
+        formula: In the terms of the paper, for local and global variables l and g.
+        parameters: Numbers of model variables.
+        num_bytes: Their bytes.
+    """
+
+    formula: str
+    parameters: int
+    num_bytes: int
+
+
+def communication(run: Run) -> Communication:
+    """Returns what has crossed the boundary in a run, or in the one whose training it shares."""
+    record = run.trainer.record
+    variables = read_model(record.path).weights
+    sent = [c for c in record.boundary if c["name"].rpartition(".")[2] in variables]
+    # l, whether or not this run keeps it local.
+    has_local = any(name.split("/")[0] in TASK.layers.embedding for name in variables)
+    numbers = sum(math.prod(crossing["shape"]) for crossing in sent)
+    num_bytes = sum(crossing["num_bytes"] for crossing in sent)
+    return Communication(_ALL if has_local else _GLOBAL, numbers, num_bytes)
 
 
 def run(sweep: Sweep) -> Report:
     """Runs what is missing, and returns the table."""
     rows = choose_rows(ROWS, sweep.rows, table="table 2")
-    plan = make_plan(sweep, rows, sweep.vocab_sizes or VOCAB_SIZES)
-    plan.complete()
-    sizes = {short_size(size): size for size in plan.vocab_sizes}
+    plan = make_plan(sweep, rows)
+    plan.complete(*plan.runs)
+    sizes = {short_size(size): runs for size, runs in plan.runs.items()}
 
     def table(name: str, caption: str, figures: Mapping[str, tuple], *, paper: bool = False):
-        cells = {
-            row.name: {
-                f"{size}{note}": over_seeds(
-                    plan.runs[row.name, sizes[size]],
-                    "test",
-                    *path,
-                    scale=100,
-                    published=row.published.get(size) if paper else None,
-                )
-                for size in sizes
-                for note, path in figures.items()
-            }
-            for row in rows
-        }
+        cells: dict[str, dict[str, Cell]] = {row.name: {} for row in rows}
+        for row in rows:
+            for size, runs in sizes.items():
+                published = row.published.get(size) if paper else None
+                for note, path in figures.items():
+                    cells[row.name][f"{size}{note}"] = over_seeds(
+                        runs[row.name], "test", *path, scale=100, published=published
+                    )
         return ResultTable(name, cells, caption)
 
+    sent: dict[str, dict[str, Cell]] = {}
+    digits = {"formula": 0}
+    for row in rows:
+        found = {size: communication(runs[row.name][0]) for size, runs in sizes.items()}
+        (formula, *_), *_ = found.values()
+        sent[row.name] = {"formula": Cell((formula,), row.published["formula"])}
+        for size, own in found.items():
+            sent[row.name][f"{size}, numbers"] = Cell((own.parameters,))
+            sent[row.name][f"{size}, MB"] = Cell((own.num_bytes / 1e6,))
+            digits.update({f"{size}, numbers": 0, f"{size}, MB": 2})
     parts = [
         plan.heading("Table 2"),
         *plan.notes,
-        *_coverage(plan),
-        table(
-            "accuracy",
-            "Accuracy in per cent, out-of-vocabulary and end-of-sentence targets not counted, on "
-            "test users after personalisation:",
-            {"": (METRIC,)},
-            paper=True,
-        ),
-        table(
-            "accuracy_among_known",
-            "The same where only known words may be predicted. One bucket for all other words is "
-            "often the most likely prediction, one of 500 hardly ever; so this compares them "
-            "fairly:",
-            {"": (AMONG_KNOWN,)},
-        ),
-        _communication(plan, rows, sizes),
-        table(
-            "personalisation",
-            "Accuracy in per cent before personalisation, and per cent of the test users whose "
-            "loss personalisation raises:",
-            {", before": ("before", METRIC), ", hurt": ("share_hurt",)},
-        ),
+        *_coverage(sizes),
+        table("accuracy", _ACCURACY, {"": (METRIC,)}, paper=True),
+        table("accuracy_among_known", _KNOWN, {"": (AMONG_KNOWN,)}),
+        ResultTable("communication", sent, _SENT, digits),
+        table("before", _HURT, {", before": ("before", METRIC), ", hurt": ("share_hurt",)}),
     ]
     facts = {"data": plan.source.describe(), "preset": plan.sweep.preset}
     return Report("table2", sweep.seeds, parts, facts=facts)
 
 
-def _coverage(plan: Plan) -> list[str]:
+def _coverage(sizes: Mapping[str, Mapping[str, Sequence[Run]]]) -> list[str]:
     """Returns a sentence on how many words are known, where data tell."""
     said = []
-    for size in plan.vocab_sizes:
-        runs = next(own for (_, of), own in plan.runs.items() if of == size)
-        shares = [run.summary["vocabulary_coverage"] for run in runs]
-        if None not in shares:
-            name = short_size(size)
-            paper = f" ({_PAPER_COVERAGE[name]} % in the paper)" if name in _PAPER_COVERAGE else ""
-            said.append(f"{name} {100 * statistics.mean(shares):.1f} %{paper}")
+    for size, runs in sizes.items():
+        own = next(iter(runs.values()))
+        if own[0].summary["vocabulary_coverage"] is not None:
+            measured = over_seeds(own, "vocabulary_coverage", scale=100).mean
+            paper = f" ({_COVERAGE[size]} % in the paper)" if size in _COVERAGE else ""
+            said.append(f"{size} {measured:.1f} %{paper}")
     return [f"Share of the test users' words in the vocabulary: {', '.join(said)}."] if said else []
-
-
-def _communication(plan: Plan, rows: Sequence[Row], sizes: Mapping[str, int]) -> ResultTable:
-    (local_layer,) = TASK.layers.embedding
-    cells = {}
-    for row in rows:
-        found = {
-            name: measure_communication(
-                plan.runs[row.name, size][0].trainer.record, local_layer=local_layer
-            )
-            for name, size in sizes.items()
-        }
-        (first, *_) = found.values()
-        cells[row.name] = {_FORMULA: Cell((first.formula,), row.published[_FORMULA])}
-        for name, sent in found.items():
-            cells[row.name][f"{name}, numbers"] = Cell((sent.parameters,))
-            cells[row.name][f"{name}, MB"] = Cell((sent.num_bytes / 1e6,))
-    columns = next(iter(cells.values()))
-    return ResultTable(
-        "communication",
-        cells,
-        "Communication of a client in a round, both ways, as read off what crosses the boundary, "
-        "for local variables l and global ones g:",
-        digits={column: 2 if column.endswith("MB") else 0 for column in columns},
-    )
