@@ -208,7 +208,8 @@ def run_experiment(
         )
     with trained:
         report = task.test(experiment, trained)
-        save_model(run_folder, trained, task.sizes(experiment.data))
+        names = task.names(experiment)
+        save_model(run_folder, trained, task.sizes(experiment.data), names)
         report = _with_findings(experiment, trained, report)
     return report_run(
         run_folder,
@@ -220,6 +221,7 @@ def run_experiment(
             "algorithm": options.algorithm,
             "rounds": options.total_rounds if experiment.method.trains else 0,
             "seed": options.seed,
+            "num_training_clients": experiment.data.train.num_clients,
             **task.describe(experiment),
             **report.description,
         },

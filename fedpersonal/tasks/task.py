@@ -42,8 +42,11 @@ class Source(Protocol):
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
 
+    def describe(self) -> dict[str, object]:
+        """Returns what tells these data from others, and how many there are."""
+
     def fingerprint(self) -> str:
-        """Returns what tells these data from others."""
+        """Returns a hash of the content."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -247,6 +250,11 @@ class Task:
 
     def describe(self, experiment: Experiment) -> dict[str, Any]:
         """Returns further entries of the summary that are known before the test."""
+        del experiment
+        return {}
+
+    def names(self, experiment: Experiment) -> Mapping[str, np.ndarray]:
+        """Returns what the rows of tables stand for, by the input that picks them."""
         del experiment
         return {}
 

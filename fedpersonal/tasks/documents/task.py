@@ -158,6 +158,10 @@ class DocumentTask(Task):
             "num_users": experiment.data.num_users,
         }
 
+    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+        """Names the users whose embeddings are rows of the server's table."""
+        return {"user": experiment.data.train.client_ids} if experiment.method.has_table else {}
+
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
         test, guesses = summary["test"], summary["guessing"]

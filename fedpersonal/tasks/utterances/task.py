@@ -257,6 +257,10 @@ class UtteranceTask(Task):
             "frozen_bytes": model.frozen.num_bytes,
         }
 
+    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+        """Names the contexts."""
+        return {"context": experiment.data.context_names}
+
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""
         tested = ", ".join(
