@@ -7,20 +7,16 @@ share a hidden layer. The output layer is each client's own: it never leaves the
 rebuilt from its examples in every round.
 """
 
-# ruff: noqa: E402
 import sys
 import tempfile
 
-from fedpersonal import runtime
-
-runtime.start()  # Before TensorFlow is imported, to silence it.
-
 import numpy as np
 import pandas as pd
-import tensorflow as tf
-import tensorflow_federated as tff
 
-from fedpersonal import api as fp
+import fedpersonal as fp
+
+# isort: split
+import tensorflow as tf
 
 random = np.random.default_rng(0)
 
@@ -44,25 +40,16 @@ def build_model() -> tf.keras.Model:
 table = pd.read_csv(sys.argv[1] if sys.argv[1:] else make_up_table())
 columns = {"client_column": "client", "features": {"x": ["x1", "x2"]}, "label_column": "y"}
 dataset = fp.clients_from_table(table, **columns)
-train, _, test = fp.split_clients(dataset.num_clients, seed=0)
+seen, _, unseen = (
+    dataset.subset(clients) for clients in fp.split_clients(dataset.num_clients, seed=0)
+)
 
 model = fp.PartitionedModel(build_model, local_layers=["own"])
-sgd, execution = tff.learning.optimizers.build_sgdm, fp.Execution.for_cohorts(20, batch_size=5)
-rates = {"client_optimizer": sgd(0.2), "reconstruction_optimizer": sgd(0.2)}
-recon = fp.fed_recon(**rates, reconstruction_epochs=5)
-process = fp.build_process(model, recon, execution=execution, server_optimizer=sgd(1.0))
-
-
-def held_out_loss(weights) -> float:
-    """Builds the test clients' own layers from half of their batches and predicts the others."""
-    halves = fp.split_support_query(dataset.subset(test), batch_size=5)
-    results = fp.evaluate_clients(model, recon.personalization, weights, *halves, batch_size=5)
-    return results.overall()["loss"]
-
-
-state = process.initialize()
-print(f"held-out loss before training: {held_out_loss(state.global_model_weights.trainable):.4f}")
-for _ in range(50):
-    cohort = fp.make_cohort(model, dataset, random.permutation(train)[:20], execution=execution)
-    state = process.next(state, cohort.examples).state
-print(f"held-out loss after training: {held_out_loss(state.global_model_weights.trainable):.4f}")
+sgd = tf.keras.optimizers.SGD(0.2)
+algorithm = fp.fed_recon(
+    client_optimizer=sgd, reconstruction_optimizer=sgd, reconstruction_epochs=5
+)
+trainer = fp.Trainer(model, algorithm, seen, clients_per_round=20, batch_size=5)
+print(f"held-out loss before training: {trainer.untrained().overall(unseen)['loss']:.4f}")
+trained = trainer.fit(rounds=50, progress=False)
+print(f"held-out loss after training: {trained.overall(unseen)['loss']:.4f}")

@@ -74,6 +74,7 @@ def task_main(task: Task) -> Callable[[], None]:
             path,
             {"task": type(task).__module__, **options.values()},
             ignore=[name for name, declaration in declared if declaration.rule.may_differ],
+            about={"data": source.fingerprint()},
         )
         summary = run_experiment(experiment, folder)
         for line in task.report(summary):

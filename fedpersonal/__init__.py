@@ -20,7 +20,7 @@ _MODULES = {
     "algorithms.fedperc": ("fedperc",),
     "algorithms.furl": ("furl",),
     "algorithms.lg_fed_avg": ("lg_fed_avg",),
-    "algorithms.method": ("Layers", "Method"),
+    "algorithms.method": ("ClientOptions", "KeepingOptions", "Layers", "Method", "register"),
     "data.client_dataset": ("ClientDataset",),
     "data.client_table": ("clients_from_table",),
     "data.splits": ("split_clients", "split_examples", "split_support_query"),

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Union
+from typing import TYPE_CHECKING, Union
 
 from fedpersonal.data.parts import PARTS
 from fedpersonal.errors import check_choice
 from fedpersonal.optimizers.rate_schedule import ScheduledOptimizer
+
+# An algorithm is told in options, before anything slow is imported.
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.model.variables import VariableSpec
+    from fedpersonal.optimizers.keras import AnyOptimizer
 
 VARIABLES = ("global", "local", "all")
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")
@@ -24,13 +32,14 @@ class GradientPhase:
     """Steps of an optimizer on batches of the client's data.
 
     Attributes:
-        variables: Which variables move: `global`, `local`, or `all`, jointly; or the names of the
-            layers whose variables do.
+        variables: Which variables move: `global`, `local`, or `all`, jointly; or names, of layers,
+            nested layers or single variables, as for `PartitionedModel.local_layers`.
         data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
             `second_half`, or `all`.
-        optimizer: A `tff.learning.optimizers.Optimizer`; its state starts anew in each phase.
-        optimizers: Others for the variables of some layers, by layer name, or `local` for those of
-            all local layers.
+        optimizer: One of `tff.learning.optimizers`, or of Keras' where TFF has its counterpart;
+            its state starts anew in each phase.
+        optimizers: Others for some variables, by such a name, or `local` for all local ones; the
+            most specific name counts.
         epochs: Passes over those batches.
         max_steps: Bound on the steps of all epochs together, or None.
         proximal: Weight mu of FedProx' term, mu / 2 times the squared distance of the global
@@ -40,10 +49,10 @@ class GradientPhase:
 
     variables: str | tuple[str, ...]
     data: str
-    optimizer: Any
+    optimizer: AnyOptimizer
     epochs: int = 1
     max_steps: int | None = None
-    optimizers: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    optimizers: Mapping[str, AnyOptimizer] = dataclasses.field(default_factory=dict, hash=False)
     proximal: float = 0.0
 
     def __post_init__(self):
@@ -56,6 +65,12 @@ class GradientPhase:
             raise ValueError(f"GradientPhase: max_steps must be at least 0, not {self.max_steps}.")
         if not self.proximal >= 0:
             raise ValueError(f"GradientPhase: proximal must be at least 0, not {self.proximal}.")
+
+    def moves(self, variable: VariableSpec) -> bool:
+        """Tells whether the phase moves a variable of a model, which is not a frozen one."""
+        if isinstance(self.variables, str):
+            return self.variables in ("all", "local" if variable.is_local else "global")
+        return variable.first_name(self.variables) is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +97,10 @@ class RidgePhase:
             value = getattr(self, option)
             if value is not None and not value > 0:
                 raise ValueError(f"RidgePhase: {option} must be positive, not {value}.")
+
+    def moves(self, variable: VariableSpec) -> bool:
+        """Tells whether the phase moves a variable of a model: the local ones."""
+        return variable.is_local
 
 
 Phase = Union[GradientPhase, RidgePhase]
@@ -123,11 +142,11 @@ class Algorithm:
         """Whether clients keep their local variables from round to round."""
         return self.local_variables == "kept"
 
-    def at_round(self, round_number: Any) -> Algorithm:
+    def at_round(self, round_number: tf.Tensor) -> Algorithm:
         """Returns the algorithm with the learning rates of a round, an int32 tensor."""
-        found: dict[int, Any] = {}
+        found: dict[int, AnyOptimizer] = {}
 
-        def settle(optimizer: Any) -> Any:
+        def settle(optimizer: AnyOptimizer) -> AnyOptimizer:
             if not isinstance(optimizer, ScheduledOptimizer):
                 return optimizer
             # One for each, since equal optimizers step together.
@@ -155,7 +174,33 @@ class Algorithm:
         moving = [p for p in self.phases if p.variables != "local"]
         return moving[0].data if moving == [self.phases[-1]] else "all"
 
-    @property
-    def personalization(self) -> tuple[Phase, ...]:
-        """The phases that only build local variables: what evaluation runs before it predicts."""
-        return tuple(p for p in self.phases if p.variables == "local")
+    def personalization(self, model: PartitionedModel) -> tuple[Phase, ...]:
+        """Returns the phases by which a client builds its local variables before it predicts.
+
+        They move local variables alone, with the global ones as they are. Where the algorithm has
+        phases that do just that (FedRecon's reconstruction, FedRep's head), it is these, as in
+        training. Where it trains both kinds together (FURL, FedPer), it is those phases restricted
+        to the local variables, with the same optimizers and as many epochs. The rule is the same
+        whether local variables are rebuilt or kept; but a client that has kept some needs no
+        phases: what it has kept is what training gave it.
+
+        Args:
+            model: The partitioned model, which knows what the phases' names stand for.
+
+        Returns:
+            The phases, in order; none where the algorithm has no local variables.
+        """
+        if self.local_variables == "none":
+            return ()
+        moving = [[v for v in model.variables if phase.moves(v)] for phase in self.phases]
+        alone = [p for p, own in zip(self.phases, moving) if own and all(v.is_local for v in own)]
+        if alone:
+            return tuple(alone)
+        restricted = []
+        for phase, own in zip(self.phases, moving):
+            names = tuple(v.name for v in own if v.is_local)
+            if names:
+                is_all = len(names) == len(model.local_variables)
+                variables = "local" if is_all else names
+                restricted.append(dataclasses.replace(phase, variables=variables, proximal=0.0))
+        return tuple(restricted)

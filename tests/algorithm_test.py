@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.algorithms.fed_avg import fed_avg
+from fedpersonal.algorithms.fed_per import fed_per
 from fedpersonal.algorithms.fed_recon import fed_recon
+from fedpersonal.algorithms.fed_rep import fed_rep
+from fedpersonal.algorithms.furl import furl
+from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.process import check_fit
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)
+ADAM = tff.learning.optimizers.build_adam(0.1)
 
 
 def recon(**options):
@@ -28,22 +35,68 @@ def test_fed_recon_rebuilds_and_then_updates():
     ).phases
     assert rebuild == GradientPhase("local", "support", SGD, epochs=2, max_steps=7)
     assert update == GradientPhase("global", "query", SGD, epochs=3, max_steps=5)
-    rebuild, update = recon(split="shared", joint_training=True).phases
+    rebuild, update = recon(support_query_split="shared", joint_training=True).phases
     assert (rebuild.data, update.data, update.variables) == ("all", "all", "all")
     rebuild, _ = recon(reconstruction="ridge", ridge_l2=3.0, ridge_bias_l2=0.5).phases
     assert rebuild == RidgePhase(data="support", l2=3.0, bias_l2=0.5)
 
 
-def test_evaluation_runs_the_phases_that_only_build_local_variables():
-    algorithm = recon()
-    assert algorithm.personalization == algorithm.phases[:1]
-    assert recon(joint_training=True).personalization == recon(joint_training=True).phases[:1]
-    assert fed_avg(client_optimizer=SGD).personalization == ()
+@pytest.fixture(name="model", scope="module")
+def _model():
+    def build_model():
+        x = hidden = tf.keras.Input([3], name="x")
+        for name in ("base", "own", "other"):
+            hidden = tf.keras.layers.Dense(2, name=name)(hidden)
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="out")(hidden))
+
+    return PartitionedModel(build_model, local_layers=["own", "other"])
+
+
+def test_phases_that_move_local_variables_alone_personalise_as_they_are(model):
+    for algorithm in (
+        recon(),
+        recon(joint_training=True),
+        recon(reconstruction="ridge"),
+        fed_rep(client_optimizer=SGD, local_optimizer=ADAM),
+        fed_rep(client_optimizer=SGD).stateless_twin(),
+    ):
+        assert algorithm.personalization(model) == algorithm.phases[:1]
+    assert fed_avg(client_optimizer=SGD).personalization(model) == ()
+
+
+@pytest.mark.parametrize("build", [furl, fed_per])
+def test_joint_phases_personalise_by_their_local_part(model, build):
+    algorithm = build(client_optimizer=SGD, local_optimizer=ADAM, max_steps=7)
+    for one in (algorithm, algorithm.stateless_twin()):
+        (phase,) = one.personalization(model)
+        assert phase == dataclasses.replace(one.phases[0], variables="local")
+        assert {optimizer_of(phase, v) for v in model.local_variables} == {ADAM}
+
+
+def test_named_layers_personalise_by_those_that_are_local(model):
+    def phases(*names):
+        phase = GradientPhase(names, "all", SGD, epochs=3, proximal=2.0)
+        return Algorithm("named", (phase,), "kept").personalization(model)
+
+    (phase,) = phases("base", "own", "other/bias")
+    assert phase.variables == ("own/kernel", "own/bias", "other/bias")
+    assert (phase.epochs, phase.proximal) == (3, 0.0)
+    assert phases("base", "own", "other")[0].variables == "local"
+    # Layers that are all local are a reconstruction.
+    assert phases("own")[0].variables == ("own",)
+    assert phases("base", "out") == ()
+
+
+def test_algorithms_are_told_without_tensorflow(run_program, tmp_path):
+    names = ", ".join(("sys", "fedpersonal.algorithm", "fedpersonal.algorithms.furl"))
+    code = f"import {names}; print('tensorflow' in sys.modules)"
+    output, errors, status = run_program("-c", code, cwd=tmp_path)
+    assert (output, status) == ("False\n", 0), errors
 
 
 def test_rows_are_needed_where_global_variables_move():
     assert recon().touched_data == "query"
-    assert recon(split="shared").touched_data == "all"
+    assert recon(support_query_split="shared").touched_data == "all"
     assert fed_avg(client_optimizer=SGD).touched_data == "all"
     twice = Algorithm(
         "twice",
@@ -60,7 +113,7 @@ def test_rows_are_needed_where_global_variables_move():
             lambda: recon(reconstruction="newton"),
             r"reconstruction must be one of \['gradient', 'ridge'\], not 'newton'",
         ),
-        (lambda: recon(split="thirds"), r"split must be one of \['skip', 'aggregated', 'shared'\]"),
+        (lambda: recon(support_query_split="thirds"), r"support_query_split must be one of \['skip', 'aggregated', 'shared'\]"),
         (
             lambda: recon(reconstruction_optimizer=None),
             "gradient reconstruction needs a reconstruction_optimizer",

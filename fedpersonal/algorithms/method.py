@@ -176,9 +176,21 @@ class Method:
         )
 
 
-@functools.cache
+def register(method: Method) -> None:
+    """Makes a method of one's own known to every task that it fits, before a task is used."""
+    _registered[method.name] = method
+
+
+_registered: dict[str, Method] = {}
+
+
 def methods() -> Mapping[str, Method]:
-    """Returns every method by name, those of the files in this folder."""
+    """Returns every method by name, those of the files in this folder and those registered."""
+    return {**_found(), **_registered}
+
+
+@functools.cache
+def _found() -> Mapping[str, Method]:
     found = {}
     for module in pkgutil.iter_modules(fedpersonal.algorithms.__path__):
         file = importlib.import_module(f"fedpersonal.algorithms.{module.name}")

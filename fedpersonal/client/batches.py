@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Container
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from fedpersonal.client.values import ClientValues, Examples, over_clients
 from fedpersonal.model.lookups import count_ids, fetch_rows
 from fedpersonal.model.metrics import Metric
+from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 
 
@@ -66,7 +68,8 @@ def predict_batch(
 
     Args:
         model: The partitioned model.
-        values: Values of all variables; of lookup tables the batch's rows are used instead.
+        values: Values of all variables; of lookup tables the batch's rows are used instead. Their
+            noise is that of the step.
         batch: The batch.
         training: Keras' training flag.
     """
@@ -75,17 +78,23 @@ def predict_batch(
     # What is equal for all clients stays out of the vectorised arguments.
     counted = {k: v[0] for k, v in count_ids(model, batch.features).items()}
 
+    places = tf.range(tf.shape(batch.mask)[1])
+
     def client_output(element):
-        client_values, features = element
+        client_values, features, noise = element
         output, added = model.predict(
-            {**shared, **client_values}, {**features, **counted}, training=training
+            {**shared, **client_values},
+            {**features, **counted},
+            training=training,
+            noise=fold(noise[0], places) if noise else None,
         )
         return model.as_labels(output), tuple(added)
 
     features = _without(batch.features, counted)
     if not own and not features:
         raise ValueError("a model needs a local variable, a moving variable or an input.")
-    predictions, added = over_clients(client_output, (own, features))
+    noise = (values.noise,) if training and values.noise is not None else ()
+    predictions, added = over_clients(client_output, (own, features, noise))
     # Losses are example by example: all clients' at once.
     shape = tf.shape(batch.mask)
     flat_labels, flat_predictions = (
@@ -129,5 +138,5 @@ def example_values(
     return {metric.name: pair(metric) for metric in model.metrics}
 
 
-def _without(values: Values, names: Any) -> Values:
+def _without(values: Values, names: Container[str]) -> Values:
     return {k: v for k, v in values.items() if k not in names}

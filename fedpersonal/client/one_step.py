@@ -27,8 +27,9 @@ from fedpersonal.client.pooled_batches import (
 )
 from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.values import ClientValues, Examples, Kept, starting_values
-from fedpersonal.model.partition import PartitionedModel, Values, VariableSpec
+from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.probing import adds_losses_of_batches
+from fedpersonal.model.variables import VariableSpec
 
 
 class OneStep(NamedTuple):
@@ -131,7 +132,15 @@ def _slopes(
         fetched, places = fetch_pool_rows(model, values, chosen)
         with tf.GradientTape() as tape:
             tape.watch((dense, fetched))
-            outcome = predict_pool(model, dense, fetched, chosen, training=True, with_metrics=True)
+            outcome = predict_pool(
+                model,
+                dense,
+                fetched,
+                chosen,
+                training=True,
+                with_metrics=True,
+                noise=values.fold_noise(0).noise,
+            )
             shares = tf.math.divide_no_nan(
                 tf.gather(weights, chosen.clients), tf.gather(totals, chosen.clients)
             )

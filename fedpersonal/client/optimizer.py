@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from fedpersonal.algorithm import GradientPhase
 from fedpersonal.client.values import over_clients, tile_clients, where_client
-from fedpersonal.model.partition import PartitionedModel, Values, VariableSpec
+from fedpersonal.model.partition import PartitionedModel, Values
+from fedpersonal.model.variables import VariableSpec
+from fedpersonal.optimizers.keras import as_tff_optimizer
+
+Optimizer = tff.learning.optimizers.Optimizer
 
 
 def client_optimizer(
@@ -22,7 +26,7 @@ def client_optimizer(
         values: What it moves: variable's name to (C, ...).
         model: The partitioned model.
     """
-    groups: list[tuple[Any, Values]] = []
+    groups: list[tuple[Optimizer, Values]] = []
     for variable in model.variables:
         if variable.name in values:
             optimizer = optimizer_of(phase, variable)
@@ -37,15 +41,15 @@ def client_optimizer(
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
 
 
-def optimizer_of(phase: GradientPhase, variable: VariableSpec) -> Any:
-    """Returns the optimizer with which a phase moves a variable."""
-    for key in (variable.layer, "local" if variable.is_local else None):
-        if key in phase.optimizers:
-            return phase.optimizers[key]
-    return phase.optimizer
+def optimizer_of(phase: GradientPhase, variable: VariableSpec) -> Optimizer:
+    """Returns the optimizer with which a phase moves a variable: the most specific one."""
+    key = variable.first_name(phase.optimizers)
+    if key is None and variable.is_local and "local" in phase.optimizers:
+        key = "local"
+    return as_tff_optimizer(phase.optimizer if key is None else phase.optimizers[key])
 
 
-def plain_sgd_rate(optimizer: Any) -> float | None:
+def plain_sgd_rate(optimizer: Optimizer) -> float | None:
     """Returns the learning rate of SGD without momentum, or None for another optimizer."""
     state = optimizer.initialize({})
     return state["learning_rate"] if list(state) == ["learning_rate"] else None
@@ -64,7 +68,12 @@ class ClientOptimizer:
     """A TFF optimizer that steps a stack of clients, each with a state of its own."""
 
     def __init__(
-        self, optimizer: Any, values: Values, model: PartitionedModel, *, proximal: float = 0.0
+        self,
+        optimizer: Optimizer,
+        values: Values,
+        model: PartitionedModel,
+        *,
+        proximal: float = 0.0,
     ):
         self._optimizer = optimizer
         self.names = set(values)

@@ -31,6 +31,7 @@ from fedpersonal.client.pooled_batches import (
 )
 from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.stacked import (
+    PHASE_END,
     ClientOutput,
     client_output,
     moving_names,
@@ -222,7 +223,7 @@ def run_pooled_phase(
         totals = tf.math.unsorted_segment_sum(
             tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
         )
-        current = ClientValues(frozen.shared, {**frozen.own, **moved})
+        current = frozen.fold_noise(step)._replace(own={**frozen.own, **moved})
         take_step = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
         stepped, gradients, places, batch_sums = take_step(
             model, current, moving, pool, rows, totals, with_metrics
@@ -236,7 +237,8 @@ def run_pooled_phase(
         (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
         parallel_iterations=1,
     )
-    return ClientValues(values.shared, {**frozen.own, **moved}), sums, num_examples
+    values = values._replace(own={**frozen.own, **moved}).fold_noise(PHASE_END)
+    return values, sums, num_examples
 
 
 def _run_pooled(
@@ -256,7 +258,8 @@ def _only(
         return tf.gather(tensor, [client])
 
     own = {name: take(value) for name, value in values.own.items()}
-    return tf.nest.map_structure(take, examples), ClientValues(values.shared, own)
+    noise = None if values.noise is None else take(values.noise)
+    return tf.nest.map_structure(take, examples), ClientValues(values.shared, own, noise)
 
 
 def _whole_gradient(model, values, moving, pool, rows, totals, with_metrics):
@@ -280,6 +283,7 @@ def _whole_gradient(model, values, moving, pool, rows, totals, with_metrics):
             chosen,
             training=True,
             with_metrics=with_metrics,
+            noise=values.noise,
         )
         # Clients share no moving variable here, so the sum's gradient is each client's own.
         total = tf.reduce_sum(

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from fedpersonal.client.batches import example_values
 from fedpersonal.client.values import ClientValues, Examples, count_clients
+from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 
 # Examples computed at once: more are hardly faster and take more memory.
@@ -29,6 +30,7 @@ class Pool(NamedTuple):
         weights: float32 (E,): as how many an example counts, 0 for padding.
         lengths: int32 (E,): how long its sequence is, where sequences may be cut; else 0.
         clients: int32 (E,): whose it is.
+        places: int32 (E,): its place in its batch.
         positions: Lookup table's variable name to int32 (E, ...): where in its client's touched
             rows each id stands.
         num_clients: C.
@@ -39,8 +41,9 @@ class Pool(NamedTuple):
     weights: tf.Tensor
     lengths: tf.Tensor
     clients: tf.Tensor
+    places: tf.Tensor
     positions: dict[str, tf.Tensor]
-    num_clients: Any
+    num_clients: int | tf.Tensor
 
 
 class RowOutcome(NamedTuple):
@@ -76,6 +79,7 @@ def pool_examples(model: PartitionedModel, examples: Examples) -> Pool:
         weights=tf.where(mask > 0, model.example_weights(labels), 0.0),
         lengths=lengths,
         clients=tf.repeat(tf.range(clients), tf.size(examples.mask[0])),
+        places=tf.range(tf.size(mask)) % tf.shape(examples.mask)[2],
         positions={k: flat(v) for k, v in examples.positions.items()},
         num_clients=clients,
     )
@@ -149,6 +153,7 @@ def predict_pool(
     *,
     training: bool,
     with_metrics: bool,
+    noise: tf.Tensor | None = None,
 ) -> RowOutcome:
     """Applies the model to all examples of a pool at once.
 
@@ -159,13 +164,16 @@ def predict_pool(
         pool: The examples.
         training: Keras' training flag.
         with_metrics: Whether to sum metrics.
+        noise: uint64 (C,): the clients' noise of the step, where the model draws some.
     """
     features = dict(pool.features)
     for feature in set(model.tables.values()):
         ids = features[feature]
         counted = tf.reshape(tf.range(tf.size(ids)), tf.shape(ids))
         features[feature] = tf.cast(counted, ids.dtype)
-    output, added = model.predict({**values, **rows}, features, training=training)
+    if noise is not None:
+        noise = fold(tf.gather(noise, pool.clients), pool.places)
+    output, added = model.predict({**values, **rows}, features, training=training, noise=noise)
     predictions = model.as_labels(output)
     losses = model.example_losses(pool.labels, predictions)
     for extra in added:
@@ -215,7 +223,7 @@ def sum_over_chunks(
     return total
 
 
-def zero_sums(model: PartitionedModel, num_clients: Any) -> dict[str, tf.Tensor]:
+def zero_sums(model: PartitionedModel, num_clients: int | tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns metric sums of nothing."""
     names = ["loss", *(metric.name for metric in model.metrics)]
     return {name: tf.zeros([num_clients, 2]) for name in names}

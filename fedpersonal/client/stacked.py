@@ -28,6 +28,9 @@ from fedpersonal.client.values import (
 )
 from fedpersonal.model.partition import PartitionedModel, Values
 
+# What follows a phase in a client's noise, in place of another step's number.
+PHASE_END = -1
+
 
 class ClientOutput(NamedTuple):
     """What comes of a stack of clients' round.
@@ -128,7 +131,7 @@ def run_phase(model: PartitionedModel, phase: Phase, values: ClientValues, examp
     if isinstance(phase, GradientPhase):
         return run_gradient_phase(model, phase, values, examples, with_metrics=False)[0]
     local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
-    return ClientValues(values.shared, {**values.own, **local})
+    return values._replace(own={**values.own, **local})
 
 
 def run_gradient_phase(
@@ -160,14 +163,14 @@ def run_gradient_phase(
     sums = {name: tf.zeros([count_clients(examples), 2]) for name in names}
 
     def step_clients(step, moved, state, sums):
-        current = ClientValues(frozen.shared, {**frozen.own, **moved})
+        current = frozen._replace(own={**frozen.own, **moved})
         batch = take_batch(model, examples, batches[step], current)
         is_active = active[step]
         with tf.GradientTape() as tape:
             variables = {k: batch.minis.get(k, v) for k, v in moved.items()}
             tape.watch(variables)
             minis = {k: variables.get(k, v) for k, v in batch.minis.items()}
-            dense = ClientValues(frozen.shared, {**frozen.own, **variables})
+            dense = frozen.fold_noise(step)._replace(own={**frozen.own, **variables})
             outcome = predict_batch(model, dense, batch._replace(minis=minis), training=True)
             # Clients share no variable here, so the sum's gradient is each client's own.
             totals = tf.reduce_sum(outcome.weights, -1)
@@ -189,7 +192,8 @@ def run_gradient_phase(
         (0, optimizer.private_copies(moving_values), optimizer.initial_state, sums),
         parallel_iterations=1,
     )
-    return ClientValues(values.shared, {**frozen.own, **moved}), sums, num_examples
+    values = values._replace(own={**frozen.own, **moved}).fold_noise(PHASE_END)
+    return values, sums, num_examples
 
 
 def split_values(
@@ -206,6 +210,7 @@ def split_values(
     frozen = ClientValues(
         {k: v for k, v in values.shared.items() if k not in own},
         {k: v for k, v in own.items() if k not in moving},
+        values.noise,
     )
     return frozen, {name: own[name] for name in moving}
 
@@ -218,14 +223,7 @@ def _places(tables: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
 
 def moving_names(model: PartitionedModel, phase: Phase) -> list[str]:
     """Returns the names of the variables that a phase moves."""
-    if isinstance(phase.variables, str):
-        variables = {
-            "global": model.global_variables,
-            "local": model.local_variables,
-            "all": model.variables,
-        }[phase.variables]
-        return [v.name for v in variables]
-    return [v.name for v in model.variables if v.layer in phase.variables]
+    return [v.name for v in model.variables if phase.moves(v)]
 
 
 def _clip(updates: Values, max_norm: float) -> Values:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fedpersonal.data.parts import is_in_part
+from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 
 
@@ -39,10 +40,17 @@ class ClientValues(NamedTuple):
         shared: Variable name to the value that all clients start from.
         own: Variable name to values of shape (C, ...) where a client has one of its own; of a
             lookup table only its touched rows: (C, R, ...).
+        noise: uint64 (C,): each client's seed of what layers such as Dropout draw next, or None
+            where the model has none.
     """
 
     shared: Values
     own: Values
+    noise: tf.Tensor | None = None
+
+    def fold_noise(self, number: tf.Tensor | int) -> ClientValues:
+        """Returns the same with other seeds of noise, one for each number."""
+        return self if self.noise is None else self._replace(noise=fold(self.noise, number))
 
 
 class Kept(NamedTuple):
@@ -75,11 +83,15 @@ def starting_values(
     """Joins broadcast global values with local ones: kept, or drawn by each client for itself.
 
     A client's draw depends on the seed and on its own examples, and so on nothing of how clients
-    are executed.
+    are executed. So does its noise.
     """
-    if not model.local_variables:
+    if not model.local_variables and not model.draws_noise:
         return ClientValues(dict(global_values), {})
-    prints = _fingerprints(examples)
+    prints, noise = _fingerprints(examples), None
+    if model.draws_noise:
+        noise = fold(fold(fold(tf.zeros([], tf.uint64), seed[0]), seed[1]), prints)
+    if not model.local_variables:
+        return ClientValues(dict(global_values), {}, noise)
     seeds = tf.stack([prints + seed[0], tf.zeros_like(prints) + seed[1]], axis=-1)
     # Not over_clients: vectorised random draws do not exist.
     fresh = tf.map_fn(
@@ -92,7 +104,7 @@ def starting_values(
     fresh = {k: tf.ensure_shape(v, [seeds.shape[0], *v.shape[1:]]) for k, v in fresh.items()}
     if kept is not None:
         fresh = {k: where_client(kept.known, kept.values[k], v) for k, v in fresh.items()}
-    return ClientValues(dict(global_values), fresh)
+    return ClientValues(dict(global_values), fresh, noise)
 
 
 def _fingerprints(examples: Examples) -> tf.Tensor:
@@ -132,12 +144,12 @@ def count_client_batches(examples: Examples) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, -1), tf.int32), -1)
 
 
-def tile_clients(value: tf.Tensor, clients: Any) -> tf.Tensor:
+def tile_clients(value: tf.Tensor, clients: int | tf.Tensor) -> tf.Tensor:
     """Repeats a value for every client: (...) to (clients, ...)."""
     return tf.tile(value[tf.newaxis], [clients] + [1] * value.shape.rank)
 
 
-def count_clients(examples: Examples) -> Any:
+def count_clients(examples: Examples) -> int | tf.Tensor:
     """Returns the number of clients in a stack, as a plain number where it is known."""
     return examples.mask.shape[0] or tf.shape(examples.mask)[0]
 

@@ -67,8 +67,9 @@ class ClientDataset:
         object.__setattr__(self, "offsets", offsets.astype(np.int64, copy=False))
         if self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
             raise UserError("offsets must start at 0 and never descend")
-        if ids.size and ids.dtype.kind not in "OU":
+        if ids.size and not isinstance(ids[0], str):
             raise UserError(f"client_ids must be str, got {ids[0]!r} of dtype {ids.dtype}")
+        object.__setattr__(self, "client_ids", ids.astype(object, copy=False))
         if len(set(ids.tolist())) < ids.size:
             names, counts = np.unique(ids.astype(str), return_counts=True)
             raise UserError(

@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Phase, RidgePhase
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
+from fedpersonal.client.checks import check_phases
 from fedpersonal.client.pooled import PACKINGS, evaluate_in_turn
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import run_phase
@@ -180,6 +181,7 @@ class Evaluation:
             ValueError: If a phase does not fit the model.
         """
         check_choice("Evaluation", "packing", packing, PACKINGS)
+        check_phases(model, phases)
         if any(isinstance(phase, RidgePhase) for phase in phases):
             check_linear(model)
         if packing == "pooled":

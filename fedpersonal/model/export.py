@@ -20,15 +20,22 @@ def to_keras(model: PartitionedModel, values: Mapping[str, np.ndarray]) -> tf.ke
     Returns:
         A Keras model of its own, which trains, predicts and saves as any other.
     """
-    built = model.build()
-    if not built.built or not built.weights:
-        inputs = {
+    created: list[tf.Variable] = []
+
+    def record(next_creator, **kwargs):
+        created.append(next_creator(**kwargs))
+        return created[-1]
+
+    with tf.variable_creator_scope(record):
+        built = model.build()
+        empty = {
             name: tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
             for name, spec in model.input_spec.items()
         }
-        built(model.arrange(inputs))
-    by_name = {variable.name.split(":")[0]: variable for variable in built.weights}
-    for spec in model.created:
+        built(model.arrange(empty))
+    # Its optimizer and its metrics have variables, too.
+    own = {variable.ref() for variable in built.weights}
+    for variable, spec in zip((v for v in created if v.ref() in own), model.all_variables):
         value = model.frozen.array(spec.name) if spec.is_frozen else values[spec.name]
-        by_name[spec.name].assign(value)
+        variable.assign(value)
     return built

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Union
 
 import numpy as np
 import tensorflow as tf
 
+Mean = Union[tf.Tensor, np.ndarray]
 
-def _identity(mean: Any) -> Any:
+
+def _identity(mean: Mean) -> Mean:
     return mean
 
 
@@ -29,7 +31,7 @@ class Metric:
 
     name: str
     example_value: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-    finalize: Callable[[Any], Any] = _identity
+    finalize: Callable[[Mean], Mean] = _identity
     example_weight: Callable[[tf.Tensor], tf.Tensor] | None = None
 
 

@@ -1,7 +1,7 @@
 """A Keras model as a pure function of its global and its local variables.
 
-A model is split by layer: the variables of the *local* layers never leave a client, all others are
-*global* (Singhal et al., Federated Reconstruction, section 3). Those of *frozen* layers, such as a
+A model is split by layer or by variable: *local* variables never leave a client, all others are
+*global* (Singhal et al., Federated Reconstruction, section 3). *Frozen* ones, such as those of a
 pretrained language model, are neither: they never move, and reach workers as files. Any Keras model
 whose other variables are all trained by gradient can be used; nothing is asked of it but a function
 that builds it.
@@ -9,47 +9,23 @@ that builds it.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from fedpersonal.errors import UserError
+from fedpersonal.model.compiled import choose_loss_and_metrics, recorded_compile, take_apart
 from fedpersonal.model.frozen import FrozenVariables
-from fedpersonal.model.metrics import Metric
+from fedpersonal.model.inputs import InputSpec, ModelInputs, arrange_inputs
+from fedpersonal.model.inspection import ModelBuilder, creation_key, inspect_model
+from fedpersonal.model.keras_metrics import Metrics, as_metrics
+from fedpersonal.model.losses import Loss, as_example_fn
+from fedpersonal.model.noise import NoiseDraws, fold
+from fedpersonal.model.variables import VariableSpec, check_names, split_variables
 
 Values = dict[str, tf.Tensor]
-ExampleFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class VariableSpec:
-    """What is known of a variable before it has a value.
-
-    Attributes:
-        name: Keras' name of the variable, without the output suffix, such as `item/embeddings`.
-        layer: Name of the top-level layer that owns it.
-        shape: Its static shape.
-        dtype: Its dtype.
-        is_local: Whether it stays with its client.
-        initializer: Maps an int32 seed of shape (2,) to an initial value, in a graph.
-    """
-
-    name: str
-    layer: str
-    shape: tuple[int, ...]
-    dtype: tf.DType
-    is_local: bool
-    initializer: Callable[[tf.Tensor], tf.Tensor]
-
-    @property
-    def size(self) -> int:
-        """Number of scalars."""
-        return int(np.prod(self.shape, dtype=np.int64))
 
 
 class PartitionedModel:
@@ -59,7 +35,7 @@ class PartitionedModel:
         variables: Every variable but the frozen ones, in the order in which the model creates them.
         global_variables: The variables that a server broadcasts and aggregates.
         local_variables: The variables that stay with a client.
-        frozen: The values of the frozen layers' variables, or None.
+        frozen: The frozen variables' values, or None.
         lookups: Layer name to the input whose ids select rows of that layer's only variable.
         unit: What `example_weights` counts.
         sequence_length: Maps features and labels to the lengths of sequences, or None.
@@ -68,20 +44,21 @@ class PartitionedModel:
         input_spec: Input name to `tf.TensorSpec` with a leading, unknown batch dimension.
         label_spec: The labels' `tf.TensorSpec`, likewise.
         metrics: Metrics beside the loss.
+        draws_noise: Whether layers such as Dropout draw random numbers in training.
     """
 
     def __init__(
         self,
-        build_model: Callable[[], tf.keras.Model],
+        build_model: ModelBuilder | tf.keras.Model,
         *,
         local_layers: Sequence[str] = (),
         frozen_layers: Sequence[str] = (),
         frozen: FrozenVariables | None = None,
-        loss: str | tf.keras.losses.Loss | ExampleFn = "mse",
-        metrics: Sequence[Metric] = (),
+        loss: Loss | None = None,
+        metrics: Metrics | None = None,
         lookups: Mapping[str, str] | None = None,
         owned_tables: Sequence[str] = (),
-        input_spec: Mapping[str, tf.TensorSpec] | None = None,
+        input_spec: InputSpec | None = None,
         label_spec: tf.TensorSpec = tf.TensorSpec([None], tf.float32),
         example_weight: Callable[[tf.Tensor], tf.Tensor] | None = None,
         unit: str = "examples",
@@ -94,19 +71,24 @@ class PartitionedModel:
             build_model: Returns a new Keras model at each call, always creating the same variables
                 in the same order. Its output has one row an example. Values given to the model's
                 `add_loss` are added to the loss: a tensor with one value an example, or a scalar.
-            local_layers: Names of the layers whose variables are local.
-            frozen_layers: Names of the layers whose variables never move.
+                Or a model that Keras can clone, a Sequential or a functional one: its weights
+                are then the initial values.
+            local_layers: What is local: names of top-level layers, of nested ones by their path
+                (`encoder/head`), or of single variables (`dense/bias`).
+            frozen_layers: What never moves, likewise. The more specific name counts.
             frozen: Their values, under the variables' names.
             loss: A Keras loss or its name, or a function of (labels, predictions) that returns one
-                float an example.
-            metrics: Metrics computed beside the loss.
+                float an example. None for what the model was compiled with, or else `mse`.
+            metrics: Metrics computed beside the loss: `Metric`s, or Keras metrics or their names
+                that are means over examples. None for what the model was compiled with.
             lookups: For big embedding tables: layer name to the name of the integer input that the
                 layer, and nothing else, looks up. Execution then touches only the rows in use,
                 with equal results. The layer has one variable, whose first axis is looked up.
             owned_tables: Names of lookups of which each row belongs to one client (a table of user
                 embeddings kept on the server): their updates are summed over clients, not averaged.
-            input_spec: Input name to `tf.TensorSpec`, batch dimension first. Only needed for
-                subclassed models; others tell it themselves.
+            input_spec: Input name to `tf.TensorSpec`, batch dimension first; one alone for a model
+                that is called with a tensor. Only needed for models that do not tell it
+                themselves: subclassed ones, and a Sequential without an input shape.
             label_spec: The labels' spec, batch dimension first.
             example_weight: Maps labels to float32 (batch,): as how many each example counts in
                 the mean loss of a batch, in metrics and in a client's weight. A sentence counts as
@@ -123,67 +105,79 @@ class PartitionedModel:
                 sequences.
 
         Raises:
-            ValueError: If a layer named does not exist or has no variables, a lookup does not fit
-                its layer, there are `chunk_places` without lengths of sequences, a frozen variable
-                has no value of its shape, or the model has variables that are not trained by
-                gradient.
+            UserError: If a name chooses no variable, a lookup does not fit its layer, there are
+                `chunk_places` without lengths of sequences, a frozen variable has no value of its
+                shape, the model has variables that are not trained by gradient or several outputs,
+                it cannot be cloned, or a metric is no mean over examples.
         """
+        start = compiled = None
+        if isinstance(build_model, tf.keras.Model):
+            build_model, start, compiled = take_apart(build_model)
         # A model is built in plain Python, as in a user's own program.
         self._build_model = tf.autograph.experimental.do_not_convert(build_model)
         self.lookups = dict(lookups or {})
         self.owned_tables = frozenset(owned_tables)
         self.label_spec = label_spec
-        self.metrics = tuple(metrics)
         self.unit = unit
         self.sequence_length = sequence_length
         self.chunk_places = chunk_places
         if chunk_places is not None and (chunk_places < 1 or sequence_length is None):
-            raise ValueError(
+            raise UserError(
                 f"chunk_places={chunk_places} must be at least 1, and needs sequence_length, which "
                 "tells how many places an example has."
             )
+        found = inspect_model(build_model, input_spec, start)
+        self.input_spec, self._takes = found.input_spec, found.takes
+        self.draws_noise = found.draws_noise
         self._example_weight = example_weight
-        self._example_loss = _as_example_fn(loss)
-        local_layers = (local_layers,) if isinstance(local_layers, str) else tuple(local_layers)
-        frozen_layers = (frozen_layers,) if isinstance(frozen_layers, str) else tuple(frozen_layers)
-        self._created, self.input_spec = _inspect(
-            build_model, local_layers, frozen_layers, input_spec
+        loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
+        self._example_loss = as_example_fn(loss)
+        self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
+        local, frozen_names = (
+            (names,) if isinstance(names, str) else tuple(names)
+            for names in (local_layers, frozen_layers)
         )
+        self._created = split_variables(found.variables, local, frozen_names)
+        self._creation_keys = found.keys
         self.frozen = frozen
-        self._check_frozen(frozen_layers)
-        self.variables = tuple(v for v in self._created if v.layer not in frozen_layers)
+        self._check_frozen(found.untrained)
+        self.variables = tuple(v for v in self._created if not v.is_frozen)
         self.global_variables = tuple(v for v in self.variables if not v.is_local)
         self.local_variables = tuple(v for v in self.variables if v.is_local)
         self._check_lookups()
 
-    def _check_frozen(self, frozen_layers: tuple[str, ...]) -> None:
+    def _check_frozen(self, untrained: frozenset[str]) -> None:
+        moving = [v.name for v in self._created if v.name in untrained and not v.is_frozen]
+        if moving:
+            raise UserError(
+                f"variables {moving} are not trained by gradient (batch normalisation, or a layer "
+                "that is not named in frozen_layers); use layers whose variables all are, such as "
+                "GroupNormalization."
+            )
         given = {} if self.frozen is None else self.frozen.shapes
-        self._frozen_names = {v.name for v in self._created if v.layer in frozen_layers}
         for variable in self._created:
-            if variable.name in self._frozen_names and given.get(variable.name) != variable.shape:
-                raise ValueError(
+            if variable.is_frozen and given.get(variable.name) != variable.shape:
+                raise UserError(
                     f"frozen variable {variable.name!r} of shape {variable.shape} needs a value of "
                     f"that shape; given: {given.get(variable.name, 'none')}."
                 )
 
     def _check_lookups(self) -> None:
-        by_layer: dict[str, list[VariableSpec]] = {}
-        for variable in self.variables:
-            by_layer.setdefault(variable.layer, []).append(variable)
+        check_names("lookups", self.lookups, self.variables)
         for layer, feature in self.lookups.items():
-            owned = by_layer.get(layer, [])
+            owned = [v.name for v in self.variables if layer in v.names]
             if len(owned) != 1:
-                raise ValueError(
+                raise UserError(
                     f"lookup layer {layer!r} must own exactly one variable, its table; it owns "
-                    f"{[v.name for v in owned]} (layers with variables: {sorted(by_layer)})."
+                    f"{owned}."
                 )
             if feature not in self.input_spec:
-                raise ValueError(
+                raise UserError(
                     f"lookup {layer!r} names the input {feature!r}; the model's inputs are "
                     f"{sorted(self.input_spec)}."
                 )
         if not self.owned_tables <= set(self.lookups):
-            raise ValueError(
+            raise UserError(
                 f"owned_tables {sorted(self.owned_tables - set(self.lookups))} are not among the "
                 f"lookups {sorted(self.lookups)}."
             )
@@ -191,7 +185,8 @@ class PartitionedModel:
     @functools.cached_property
     def tables(self) -> dict[str, str]:
         """Variable name of each lookup table to the input whose ids select its rows."""
-        return {v.name: self.lookups[v.layer] for v in self.variables if v.layer in self.lookups}
+        named = {v.name: v.first_name(self.lookups) for v in self.variables}
+        return {name: self.lookups[layer] for name, layer in named.items() if layer is not None}
 
     @functools.cached_property
     def global_tables(self) -> dict[str, str]:
@@ -200,9 +195,22 @@ class PartitionedModel:
         return {name: feature for name, feature in self.tables.items() if name not in local}
 
     @functools.cached_property
-    def owned(self) -> frozenset:
+    def owned(self) -> frozenset[str]:
         """Variable names of the lookup tables of which each row belongs to one client."""
-        return frozenset(v.name for v in self.variables if v.layer in self.owned_tables)
+        return frozenset(v.name for v in self.variables if v.first_name(self.owned_tables))
+
+    @property
+    def all_variables(self) -> tuple[VariableSpec, ...]:
+        """Every variable, the frozen ones too, in the order in which the model creates them."""
+        return self._created
+
+    def build(self) -> tf.keras.Model:
+        """Returns a new Keras model, whose variables are its own."""
+        return self._build_model()
+
+    def arrange(self, features: Mapping[str, tf.Tensor]) -> ModelInputs:
+        """Returns features by input name in the structure with which the model is called."""
+        return arrange_inputs(features, self.input_spec, self._takes)
 
     def initial_values(self, variables: Sequence[VariableSpec], seed: tf.Tensor) -> Values:
         """Draws initial values with the layers' own initializers; needs a graph.
@@ -225,7 +233,12 @@ class PartitionedModel:
         return {k: v.numpy() for k, v in draw(tf.constant([seed, 0], tf.int32)).items()}
 
     def predict(
-        self, values: Mapping[str, tf.Tensor], features: Mapping[str, tf.Tensor], *, training: bool
+        self,
+        values: Mapping[str, tf.Tensor],
+        features: Mapping[str, tf.Tensor],
+        *,
+        training: bool,
+        noise: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Applies the model with the given values in place of its variables; needs a graph.
 
@@ -234,28 +247,38 @@ class PartitionedModel:
                 fewer rows, when the ids in `features` select among those.
             features: Input name to tensor, batch dimension first.
             training: Keras' training flag.
+            noise: uint64 (batch,): each example's seed of what layers such as Dropout draw; None
+                for seeds that are always the same.
 
         Returns:
             The model's output, and the losses that it adds (one value an example, or scalars).
         """
-        remaining = [
-            self.frozen.tensor(v.name) if v.name in self._frozen_names else values[v.name]
-            for v in self._created
+        given = [
+            self.frozen.tensor(v.name) if v.is_frozen else values[v.name] for v in self._created
         ]
+        remaining = list(zip(self._creation_keys, given))
 
         def give_value(_, **kwargs):
-            del kwargs
-            if not remaining:
-                raise ValueError(
-                    "build_model created more variables than at its first call; it must create "
-                    f"the same ones each time: {[v.name for v in self._created]}."
+            if remaining and creation_key(kwargs) == remaining[0][0]:
+                return remaining.pop(0)[1]
+            if kwargs.get("trainable") is not False and kwargs.get("dtype") != "int64":
+                raise UserError(
+                    "build_model created more variables than at its first call, or others; it "
+                    f"must create the same ones each time: {[v.name for v in self._created]}."
                 )
-            return remaining.pop(0)
+            # An optimizer's or a Keras metric's, of no use here.
+            value = kwargs["initial_value"]
+            return tf.convert_to_tensor(value() if callable(value) else value)
 
         # Keras reads a variable by using it as a tensor, so a tensor can stand in its place.
-        with tf.variable_creator_scope(give_value):
+        with tf.variable_creator_scope(give_value), recorded_compile():
             model = self._build_model()
-            output = _autographed_call()(model, dict(features), training)
+            if self.draws_noise:
+                if noise is None:
+                    batch = tf.shape(next(iter(features.values())))[0]
+                    noise = fold(tf.zeros([], tf.uint64), tf.range(batch))
+                NoiseDraws(noise).give_to(model)
+            output = _autographed_call()(model, self.arrange(features), training)
         return output, list(model.losses)
 
     def example_losses(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
@@ -275,139 +298,11 @@ class PartitionedModel:
         return predictions
 
 
-def _call(model: tf.keras.Model, features: Mapping[str, tf.Tensor], training: bool) -> tf.Tensor:
-    return model(features, training=training)
+def _call(model: tf.keras.Model, inputs: ModelInputs, training: bool) -> tf.Tensor:
+    return model(inputs, training=training)
 
 
 @functools.cache
-def _autographed_call() -> Callable[..., tf.Tensor]:
+def _autographed_call() -> Callable[[tf.keras.Model, ModelInputs, bool], tf.Tensor]:
     """Returns `_call` for graphs without AutoGraph: a model may branch on tensors, as in Keras."""
     return tf.autograph.to_graph(_call)
-
-
-def _as_example_fn(loss: Any) -> ExampleFn:
-    """Makes a loss return one float an example, whatever form it was given in."""
-    loss = tf.keras.losses.get(loss)
-    call = loss.call if isinstance(loss, tf.keras.losses.Loss) else loss
-
-    def example_losses(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-        if predictions.shape.rank == 1:
-            # Keras averages over the last axis, which must not be the batch.
-            labels, predictions = labels[:, tf.newaxis], predictions[:, tf.newaxis]
-        losses = call(labels, predictions)
-        if losses.shape.rank and losses.shape.rank > 1:
-            losses = tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
-        return losses
-
-    return example_losses
-
-
-class _SeededDraws:
-    """Stands in for the random generator inside a Keras initializer; draws from a tensor seed."""
-
-    def __init__(self, seed: tf.Tensor):
-        self._seed = seed
-
-    def random_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, nonce=None):
-        del nonce
-        return tf.random.stateless_normal(shape, self._seed, mean, stddev, dtype)
-
-    def random_uniform(self, shape, minval=0.0, maxval=None, dtype=tf.float32, nonce=None):
-        del nonce
-        return tf.random.stateless_uniform(shape, self._seed, minval, maxval, dtype)
-
-    def truncated_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, nonce=None):
-        del nonce
-        return tf.random.stateless_truncated_normal(shape, self._seed, mean, stddev, dtype)
-
-
-def _seeded(initial_value: Any, shape: tuple[int, ...], dtype: tf.DType):
-    """Turns what Keras gives a new variable as its value into a function of a seed."""
-    initializer = getattr(initial_value, "func", None)
-
-    def draw(seed: tf.Tensor) -> tf.Tensor:
-        if hasattr(initializer, "_random_generator"):
-            seeded = copy.copy(initializer)
-            seeded._random_generator = _SeededDraws(seed)
-            seeded._used = False  # Else Keras warns of equal values, which the seed sees to.
-            value = seeded(shape, dtype=dtype)
-        else:
-            value = initial_value() if callable(initial_value) else initial_value
-        return tf.ensure_shape(tf.cast(value, dtype), shape)
-
-    return draw
-
-
-def _inspect(
-    build_model: Callable[[], tf.keras.Model],
-    local_layers: tuple[str, ...],
-    frozen_layers: tuple[str, ...],
-    input_spec: Mapping[str, tf.TensorSpec] | None,
-) -> tuple[tuple[VariableSpec, ...], dict[str, tf.TensorSpec]]:
-    """Builds the model once, in a graph of its own, and lists its variables and inputs."""
-    created: list[tuple[tf.Variable, Any]] = []
-
-    def record(next_creator, **kwargs):
-        variable = next_creator(**kwargs)
-        created.append((variable, kwargs.get("initial_value")))
-        return variable
-
-    with tf.Graph().as_default(), tf.variable_creator_scope(record), warnings.catch_warnings():
-        # Initializers that two layers share draw from seeds of their own.
-        warnings.filterwarnings("ignore", message="The initializer .* is unseeded")
-        model = build_model()
-        if not isinstance(model, tf.keras.Model):
-            raise ValueError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
-        if input_spec is None:
-            if not getattr(model, "inputs", None):
-                raise ValueError(
-                    f"{model.name!r} does not tell its inputs: give input_spec, a mapping of input "
-                    "name to tf.TensorSpec with the batch dimension first."
-                )
-            input_spec = {
-                name: tf.TensorSpec(t.shape, t.dtype)
-                for name, t in zip(model.input_names, model.inputs)
-            }
-        model({k: tf.compat.v1.placeholder(s.dtype, s.shape) for k, s in input_spec.items()})
-        owners = {v.ref(): layer.name for layer in model.layers for v in layer.variables}
-        layer_names = [layer.name for layer in model.layers]
-        untrained = [
-            v.name
-            for v in model.non_trainable_variables
-            if owners.get(v.ref()) not in frozen_layers
-        ]
-    if untrained:
-        raise ValueError(
-            f"variables {untrained} are not trained by gradient (batch normalisation, or a layer "
-            "that is not named in frozen_layers); use layers whose variables all are, such as "
-            "GroupNormalization."
-        )
-    for kind, names in (("local", local_layers), ("frozen", frozen_layers)):
-        for name in names:
-            if name not in layer_names:
-                raise ValueError(
-                    f"{kind} layer {name!r} is not among the model's layers {layer_names}."
-                )
-            if name not in owners.values():
-                raise ValueError(f"{kind} layer {name!r} has no variables.")
-    both = sorted(set(local_layers) & set(frozen_layers))
-    if both:
-        raise ValueError(f"layer {both[0]!r} is named local and frozen; it can be one of them.")
-    variables = []
-    for variable, initial_value in created:
-        layer = owners.get(variable.ref(), model.name)
-        shape, dtype = tuple(variable.shape), variable.dtype.base_dtype
-        variables.append(
-            VariableSpec(
-                name=variable.name.split(":")[0],
-                layer=layer,
-                shape=shape,
-                dtype=dtype,
-                is_local=layer in local_layers,
-                initializer=_seeded(initial_value, shape, dtype),
-            )
-        )
-    names = [v.name for v in variables]
-    if len(set(names)) != len(names):
-        raise ValueError(f"two variables share a name; name their layers apart: {names}.")
-    return tuple(variables), dict(input_spec)

@@ -7,10 +7,20 @@ shrink let them settle.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-import tensorflow as tf
+# A schedule is told in options, before anything slow is imported.
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import tensorflow_federated as tff
+
+    from fedpersonal.optimizers.keras import AnyOptimizer
+
+    Optimizer = tff.learning.optimizers.Optimizer
+    Values = Mapping[str, tf.Tensor]
+    Specs = Mapping[str, tf.TensorSpec]
+    State = Mapping[str, object]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,52 +45,60 @@ class LinearDecay:
 
     def __call__(self, round_number: tf.Tensor) -> tf.Tensor:
         """Maps a round's number, from 0, to the share of the learning rates, float32."""
+        import tensorflow as tf
+
         past = tf.minimum(tf.cast(round_number, tf.float32) / self.total_rounds, 1.0)
         return 1.0 - (1.0 - self.end) * past
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledOptimizer:
-    """A TFF optimizer of a phase, whose learning rate depends on the round.
+    """An optimizer of a phase, whose learning rate depends on the round.
 
     Outside a round, in evaluation, it has its full rate.
 
     Attributes:
-        optimizer: The optimizer, whose state holds its learning rate.
+        optimizer: One of TFF's, whose state holds its learning rate, or of Keras'.
         schedule: Maps the round's number, from 0, to the share of the rate, such as `LinearDecay`.
     """
 
-    optimizer: Any
+    optimizer: AnyOptimizer
     schedule: Callable[[tf.Tensor], tf.Tensor]
 
     def at_round(self, round_number: tf.Tensor) -> ScaledOptimizer:
         """Returns the optimizer with the rate of a round, an int32 tensor."""
-        return ScaledOptimizer(self.optimizer, self.schedule(round_number))
+        return ScaledOptimizer(self._at_full_rate, self.schedule(round_number))
 
-    def initialize(self, specs: Any) -> Any:
+    def initialize(self, specs: Specs) -> State:
         """As the optimizer's own."""
-        return self.optimizer.initialize(specs)
+        return self._at_full_rate.initialize(specs)
 
-    def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
         """As the optimizer's own."""
-        return self.optimizer.next(state, weights, gradients)
+        return self._at_full_rate.next(state, weights, gradients)
+
+    @property
+    def _at_full_rate(self) -> Optimizer:
+        from fedpersonal.optimizers.keras import as_tff_optimizer
+
+        return as_tff_optimizer(self.optimizer)
 
 
 class ScaledOptimizer:
     """A TFF optimizer with its learning rate times a factor that is known at run time."""
 
-    def __init__(self, optimizer: Any, factor: tf.Tensor):
+    def __init__(self, optimizer: Optimizer, factor: tf.Tensor):
         """Takes the optimizer, whose state holds its learning rate, and the factor."""
         self._optimizer = optimizer
         self._factor = factor
 
-    def initialize(self, specs: Any) -> Any:
+    def initialize(self, specs: Specs) -> State:
         """As the optimizer's own."""
         state = self._optimizer.initialize(specs)
         if "learning_rate" not in state:
             raise ValueError(f"{self._optimizer} has no learning rate that can be scheduled.")
         return {**state, "learning_rate": state["learning_rate"] * self._factor}
 
-    def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
         """As the optimizer's own."""
         return self._optimizer.next(state, weights, gradients)

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.client.values import Examples
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.model.checks import check_data
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.packing import by_name, local_positions
 
@@ -36,6 +37,7 @@ def client_datasets(
     batch_size: int,
 ) -> list[tf.data.Dataset]:
     """Returns a cohort for per-client execution: a dataset of batches for each client."""
+    dataset = check_data(model, dataset)
 
     def client(index: int) -> tf.data.Dataset:
         features, labels = dataset.client(index)

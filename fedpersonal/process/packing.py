@@ -15,6 +15,7 @@ from fedpersonal.data.batching import pad_batches
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.parts import is_in_part
 from fedpersonal.data.touched_rows import touched_rows
+from fedpersonal.model.checks import check_data
 from fedpersonal.model.partition import PartitionedModel
 
 
@@ -92,6 +93,7 @@ def pack_parts(
     touched_data: str,
 ) -> list[collections.OrderedDict]:
     """Packs several data sets of the same clients, whose touched rows are those of all parts."""
+    parts = [check_data(model, part) for part in parts]
     arrays = [
         _padded_arrays(model, part, client_indices, clients_per_shard, batch_size)
         for part, batch_size in zip(parts, batch_sizes)

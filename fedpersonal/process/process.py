@@ -16,12 +16,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm, RidgePhase
+from fedpersonal.client.checks import check_phases
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import train_clients
 from fedpersonal.errors import UserError
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.probing import check_rows_are_independent
+from fedpersonal.optimizers.keras import AnyOptimizer, as_tff_optimizer
 from fedpersonal.process.aggregation import Aggregator, weighted_aggregation
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.local_values import as_kept, kept_now
@@ -58,7 +60,7 @@ def build_process(
     algorithm: Algorithm,
     *,
     execution: Execution,
-    server_optimizer: tff.learning.optimizers.Optimizer,
+    server_optimizer: AnyOptimizer,
     aggregator: Aggregator | None = None,
     seed: int = 0,
 ) -> Process:
@@ -72,7 +74,8 @@ def build_process(
         model: The partitioned model.
         algorithm: What a client does.
         execution: How cohorts are executed.
-        server_optimizer: What takes the mean of the clients' updates for a gradient.
+        server_optimizer: What takes the mean of the clients' updates for a gradient, one of TFF's
+            optimizers or of Keras'.
         aggregator: A factory of `tff.aggregators`, weighted or not, for per-client execution; None
             for the weighted mean.
         seed: Seed of the global variables' initial values and of local ones in each round.
@@ -88,6 +91,7 @@ def build_process(
             not fit the execution or the algorithm.
     """
     check_fit(model, algorithm)
+    server_optimizer = as_tff_optimizer(server_optimizer)
     if execution.packing == "pooled":
         check_rows_are_independent(model)
     if not execution.is_packed:
@@ -144,6 +148,7 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
         )
     if algorithm.local_variables != "none" and not model.local_variables:
         raise ValueError(f"{algorithm.name} needs local variables; the model has none.")
+    check_phases(model, algorithm.phases)
     if any(isinstance(phase, RidgePhase) for phase in algorithm.phases):
         check_linear(model)
     check_lookups(model)

@@ -42,6 +42,9 @@ class Source(Protocol):
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
 
+    def fingerprint(self) -> str:
+        """Returns what tells these data from others."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EvaluationSet:

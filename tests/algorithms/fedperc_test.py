@@ -10,10 +10,11 @@ from fedpersonal.algorithms.fedperc import fedperc
 from fedpersonal.client import pooled_batches
 from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.models.prefix_language_model import PERSONAL as PERSONAL_LAYER
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import make_cohort
-from fedpersonal.tasks.utterances.methods import build_model, freeze
+from fedpersonal.tasks.utterances.model import build_language_model, freeze
 
 BATCH_SIZE, TIME, NUM_CONTEXTS = 3, 7, 5
 COUNTS = (7, 3, 1, 8)
@@ -36,7 +37,14 @@ EXECUTIONS = {
 @pytest.fixture(name="model", scope="module")
 def _model(tiny_base, tmp_path_factory):
     frozen = freeze(tiny_base, tmp_path_factory.mktemp("frozen"))
-    return build_model("fedperc", tiny_base, frozen, num_contexts=NUM_CONTEXTS, history_length=1)
+    return build_language_model(
+        "prefix",
+        tiny_base,
+        frozen,
+        local_layers=[PERSONAL_LAYER],
+        num_contexts=NUM_CONTEXTS,
+        history_length=1,
+    )
 
 
 @pytest.fixture(name="dataset", scope="module")
@@ -62,7 +70,9 @@ class Run:
 
     def __init__(self, folder, model, dataset, execution):
         algorithm = fedperc(
-            client_optimizer=tff.learning.optimizers.build_adam(0.05), local_steps=4, proximal=0.5
+            client_optimizer=tff.learning.optimizers.build_adam(0.05),
+            max_local_steps=4,
+            proximal=0.5,
         )
         process = build_process(
             model,

@@ -134,7 +134,7 @@ def assert_same(one, other):
     [
         recon(SGD),
         recon(MOMENTUM, reconstruction_epochs=2, max_reconstruction_steps=3, local_epochs=2),
-        recon(ADAM, split="shared", joint_training=True),
+        recon(ADAM, support_query_split="shared", joint_training=True),
     ],
     ids=["sgd", "momentum", "adam"],
 )
@@ -230,7 +230,7 @@ def test_weights_are_the_examples_of_the_last_phase(model, ratings):
     assert train(model, recon(SGD), ratings, range(4)).weights.tolist() == [3, 0, 6, 1]
     capped = recon(SGD, local_epochs=3, max_local_steps=2)
     assert train(model, capped, ratings, range(4)).weights.tolist() == [6, 0, 6, 2]
-    shared = recon(SGD, split="shared", local_epochs=2)
+    shared = recon(SGD, support_query_split="shared", local_epochs=2)
     assert train(model, shared, ratings, range(4)).weights.tolist() == [16, 6, 28, 8]
     uniform = train(model, recon(SGD, weighting="uniform"), ratings, range(4))
     assert uniform.weights.tolist() == [1, 1, 1, 1]

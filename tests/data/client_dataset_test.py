@@ -72,6 +72,7 @@ def test_head():
         (dict(features=[1, 2]), "features must be a mapping of names to columns, got a list"),
         (dict(features={"x": [None] * 6}), r"features\['x'\] must .* 'None' of type NoneType"),
         (dict(client_ids=np.arange(4)), "client_ids must be str, got 0 of dtype int64"),
+        (dict(client_ids=[b"a", b"b", b"c", b"d"]), r"client_ids must be str, got b'a' of dtype"),
         (dict(labels=np.arange(5)), "labels has 5 rows, but the offsets end at 6"),
         (dict(features={"x": np.float32(1)}), r"features\['x'\] has no rows"),
         (dict(client_ids=np.array(["a", "b", "c", "b"], object)), "'b' is there 2 times"),
@@ -84,16 +85,19 @@ def test_wrong_columns_are_refused(changes, message):
 
 def test_the_fingerprint_is_that_of_the_content():
     known = _make().fingerprint()
+    assert _make(client_ids=list("abcd")).client_ids.dtype == object
+    assert known == _make(client_ids=list("abcd")).fingerprint()
     assert known == _make().fingerprint() == _make(features=dict(_make().features)).fingerprint()
     others = [
         _make(labels=np.arange(6)[::-1]),
-        _make(labels=np.arange(6.0)),
+        _make(labels=np.zeros(6)),
+        _make(labels=np.zeros(6, int)),
         _make(offsets=np.array([0, 2, 3, 5, 6])),
         _make(client_ids=np.array(list("abce"), object)),
         _make(features={}),
         _make().subset([1, 0, 2, 3]),
     ]
-    assert len({known, *(other.fingerprint() for other in others)}) == 7
+    assert len({known, *(other.fingerprint() for other in others)}) == 8
 
 
 @pytest.mark.parametrize(

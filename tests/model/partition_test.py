@@ -148,17 +148,17 @@ REFUSED = {
     "unknown layer": (
         dense(),
         {"local_layers": ["heda"]},
-        r"local layer 'heda' is not among the model's layers \['x', 'only'\]",
+        r"local_layers: 'heda' names no variable of the model. It can be one of \['only', ",
     ),
     "no variables": (
         dense(),
         {"local_layers": ["x"]},
-        "local layer 'x' has no variables",
+        "local_layers: 'x' names no variable of the model",
     ),
     "lookup of no layer": (
         dense(),
         {"lookups": {"table": "x"}},
-        r"lookup layer 'table' must own exactly one variable.*\['only'\]",
+        r"lookups: 'table' names no variable of the model",
     ),
     "lookup of two variables": (
         dense(),

@@ -92,7 +92,7 @@ def test_training_sends_global_variables_alone(model, execution):
 
 def test_evaluation_sends_global_variables_alone(model):
     evaluation = Evaluation(
-        model, ALGORITHM.personalization, clients=2, batch_size=4, query_batch_size=3
+        model, ALGORITHM.personalization(model), clients=2, batch_size=4, query_batch_size=3
     )
     crossings = check_boundary(model, evaluation.computation)
     assert named(crossings, "broadcast") == TABLE_SHAPES

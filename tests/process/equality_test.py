@@ -245,7 +245,7 @@ def test_fed_recon_is_tffs(request, case, setting, client, reconstruction, serve
     algorithm = fed_recon(
         client_optimizer=client,
         reconstruction_optimizer=reconstruction,
-        split="skip" if setting["split_dataset"] else "shared",
+        support_query_split="skip" if setting["split_dataset"] else "shared",
         reconstruction_epochs=setting["recon_epochs"],
         max_reconstruction_steps=setting["recon_steps_max"],
         local_epochs=setting["post_recon_epochs"],
@@ -292,7 +292,7 @@ def test_fed_avg_with_owned_users_is_the_same_packed(ratings, optimizer):
         lookups={"item_embedding": "item", "user_embedding": "user"},
         owned_tables=["user_embedding"],
     )
-    algorithm = fed_avg(client_optimizer=optimizer, epochs=2, max_steps=7)
+    algorithm = fed_avg(client_optimizer=optimizer, local_epochs=2, max_local_steps=7)
     threes = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=3)
     packed, per_client = (run(how, model, algorithm, ratings) for how in (threes, PER_CLIENT))
     examples = [sum(_first_steps(COUNTS[i], 7) for i in cohort) for cohort in COHORTS]

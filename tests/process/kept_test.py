@@ -106,14 +106,14 @@ def run(path, model, dataset, algorithm, execution=STACKED, *, after_round=None)
 @pytest.fixture(name="furl_run", scope="module")
 def _furl_run(tables, tmp_path_factory):
     path = tmp_path_factory.mktemp("furl") / "s"
-    return run(path, own_model(), tables[0], furl(client_optimizer=SGD, epochs=2))
+    return run(path, own_model(), tables[0], furl(client_optimizer=SGD, local_epochs=2))
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        furl(client_optimizer=ADAM, local_optimizer=FAST_SGD, epochs=2),
-        fed_rep(client_optimizer=SGD, local_optimizer=ADAM, local_only_epochs=2, max_steps=4),
+        furl(client_optimizer=ADAM, local_optimizer=FAST_SGD, local_epochs=2),
+        fed_rep(client_optimizer=SGD, local_optimizer=ADAM, local_only_epochs=2, max_local_steps=4),
     ],
     ids=["furl", "fed_rep"],
 )
@@ -141,7 +141,7 @@ def test_stacked_pooled_and_per_client_execution_are_equal(tables, tmp_path, alg
 def aggregated_run(dataset, *, owned):
     """The same training with all users' embeddings in one table on the server."""
     model = make_model(len(COUNTS), owned_tables=["user_embedding"] if owned else [])
-    algorithm = fed_avg(client_optimizer=SGD, epochs=2)
+    algorithm = fed_avg(client_optimizer=SGD, local_epochs=2)
     process = build_process(model, algorithm, execution=STACKED, server_optimizer=SERVER)
     state = process.initialize()
     weights = state.global_model_weights.trainable
@@ -181,7 +181,7 @@ def test_the_scaling_factor_is_all_that_aggregation_adds(tables, tmp_path):
         after.changes.update(zip(ids, rows))
         return after
 
-    algorithm = furl(client_optimizer=SGD, epochs=2)
+    algorithm = furl(client_optimizer=SGD, local_epochs=2)
     scaled = run(tmp_path / "s", model, tables[0], algorithm, after_round=scale)
     assert_same_model(scaled, aggregated_run(tables[1], owned=False))
     # And it matters.
@@ -200,7 +200,7 @@ def test_a_norm_over_all_users_embeddings_is_refused(options):
 
 def test_stateless_twins_forget(tables, furl_run):
     model = own_model()
-    twin = furl(client_optimizer=SGD, epochs=2).stateless_twin()
+    twin = furl(client_optimizer=SGD, local_epochs=2).stateless_twin()
     assert (twin.name, twin.phases[0].variables) == ("furl_stateless", "all")
     _, metrics, _ = run(None, model, tables[0], twin)
     losses = [own["loss"] for own in metrics]

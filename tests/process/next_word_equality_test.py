@@ -225,7 +225,7 @@ def test_fed_recon_is_tffs(split, client, reconstruction):
     algorithm = fed_recon(
         client_optimizer=client,
         reconstruction_optimizer=reconstruction,
-        split=split,
+        support_query_split=split,
         reconstruction_epochs=2,
         max_reconstruction_steps=5,
         local_epochs=2,
@@ -262,7 +262,7 @@ def processed(cohort, split, *, epochs, max_steps):
 @pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
 def test_fed_avg_is_the_same_however_executed(optimizer):
     model = make_model(local=False)
-    algorithm = fed_avg(client_optimizer=optimizer, epochs=2, max_steps=7)
+    algorithm = fed_avg(client_optimizer=optimizer, local_epochs=2, max_local_steps=7)
     stacked = run("stacked", model, algorithm, clients=2, cohorts=COHORTS[:2])
     assert_same(run("pooled", model, algorithm, clients=2, cohorts=COHORTS[:2]), stacked)
     assert_moved(model, stacked[0])
@@ -274,7 +274,7 @@ def test_joint_training_and_all_that_options_change():
     algorithm = fed_recon(
         client_optimizer=tff.learning.optimizers.build_sgdm(1.0, momentum=0.8),
         reconstruction_optimizer=SGD,
-        split="shared",
+        support_query_split="shared",
         joint_training=True,
         weighting="uniform",
         max_update_norm=2.0,
@@ -285,7 +285,9 @@ def test_joint_training_and_all_that_options_change():
 
 
 def test_lookups_trimming_and_more_padding_change_nothing():
-    algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=ADAM, split="aggregated")
+    algorithm = fed_recon(
+        client_optimizer=SGD, reconstruction_optimizer=ADAM, support_query_split="aggregated"
+    )
     cohorts = COHORTS[:1]
     plain = make_model(lookups={}, trims=False)
     # A model without lookups cannot be pooled: each client has weights of its own.

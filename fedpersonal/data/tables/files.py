@@ -144,7 +144,7 @@ class TableFile:
                 detail = f"{len(record)} values for {len(names)} columns"
                 yield line, BadRow("more values than columns", detail)
             else:
-                record += [""] * (len(names) + 1 - len(record))
+                record.extend([""] * (len(names) + 1 - len(record)))
                 yield line, take(record)
         if names is None:
             raise UserError(f"{self.path}: the file is empty")

@@ -208,6 +208,8 @@ def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np
             numbers = numbers.astype(np.float32)
         return numbers[texts.codes], ~np.isfinite(numbers)[texts.codes]
     numbers[~np.isfinite(numbers)] = np.nan
+    if not np.isnan(numbers).any():  # Dates take time.
+        return numbers[texts.codes], np.zeros(len(texts), bool)
     dates = pd.to_datetime(texts.categories, format="ISO8601", errors="coerce", utc=True)
     dates = np.where(dates.isna(), np.nan, dates.asi8 / 1e9)
     times = max(

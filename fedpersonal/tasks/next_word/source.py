@@ -103,6 +103,10 @@ class Sentences:
             return f"{STACK_OVERFLOW}: TFF's own federated data"
         return self.corpus.summary()
 
+    def fingerprint(self) -> str:
+        """Returns what tells these sentences from others; TFF's own are known by name."""
+        return STACK_OVERFLOW if self.is_the_papers else self.corpus.fingerprint()
+
     def describe(self) -> dict[str, object]:
         """Returns what tells these sentences from others, and how many there are, if known."""
         kept = {

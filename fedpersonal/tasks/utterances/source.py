@@ -106,6 +106,10 @@ class Dialogues:
         """Returns a line that says what there is, and what was left out."""
         return self.utterances.summary()
 
+    def fingerprint(self) -> str:
+        """Returns what tells these utterances from others."""
+        return self.utterances.fingerprint()
+
     def describe(self) -> dict[str, object]:
         """Returns what tells these utterances from others, and how many there are."""
         kept = {} if self.kind == "generated" else self._filter()

@@ -1,0 +1,120 @@
+"""A ready-made Keras model as a builder, and what a model was compiled with."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Callable, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from keras.src.engine import training_v1  # What Keras makes of a model in a graph.
+
+from fedpersonal.errors import UserError
+from fedpersonal.model.keras_metrics import Metrics
+from fedpersonal.model.losses import Loss
+
+
+class CompileOptions(NamedTuple):
+    """What `compile` was called with, as the user gave it; the optimizer is of no use here."""
+
+    loss: Loss | None
+    metrics: Metrics | None
+    ignored: tuple[str, ...]
+
+
+class ReadyModel(NamedTuple):
+    """A builder of copies of a model.
+
+    Attributes:
+        build_model: Returns a new copy, uncompiled.
+        weights: The model's weights in Keras' order, or None where it has not made them yet.
+        compiled: What it was compiled with, or None.
+    """
+
+    build_model: Callable[[], tf.keras.Model]
+    weights: list[np.ndarray] | None
+    compiled: CompileOptions | None
+
+
+@contextlib.contextmanager
+def recorded_compile() -> Iterator[dict[int, CompileOptions]]:
+    """Has `compile` only note what it is given, under the model's id: nothing of it is used.
+
+    It would make variables, and metrics made outside of a graph would not work in it.
+    """
+    calls: dict[int, CompileOptions] = {}
+    classes = (tf.keras.Model, training_v1.Model)
+    own = [vars(kind)["compile"] for kind in classes]
+    signature = inspect.signature(own[0])
+
+    def compile_model(self: tf.keras.Model, *args: object, **kwargs: object) -> None:
+        calls[id(self)] = _options(signature.bind(self, *args, **kwargs).arguments)
+
+    for kind in classes:
+        kind.compile = compile_model
+    try:
+        yield calls
+    finally:
+        for kind, method in zip(classes, own):
+            kind.compile = method
+
+
+def _options(given: Mapping[str, object]) -> CompileOptions:
+    ignored = [key for key in ("loss_weights", "weighted_metrics") if given.get(key)]
+    loss = given.get("loss")
+    losses = list(loss.values()) if isinstance(loss, dict) else loss
+    if isinstance(losses, (list, tuple)):
+        if len(losses) > 1:
+            raise UserError(f"the model is compiled with {len(losses)} losses; it needs one.")
+        loss = losses[0] if losses else None
+    return CompileOptions(loss, given.get("metrics"), tuple(ignored))
+
+
+def choose_loss_and_metrics(
+    loss: Loss | None, metrics: Metrics | None, compiled: CompileOptions | None
+) -> tuple[Loss, Metrics]:
+    """Returns loss and metrics as they are given, or else compiled, or else `mse` and none.
+
+    Raises:
+        UserError: If the model is compiled with more than can be taken from there.
+    """
+    if compiled is not None:
+        if compiled.ignored and (loss is None or metrics is None):
+            raise UserError(
+                f"the model is compiled with {' and '.join(compiled.ignored)}, which are not used "
+                "here: give loss and metrics to PartitionedModel."
+            )
+        loss = compiled.loss if loss is None else loss
+        metrics = compiled.metrics if metrics is None else metrics
+    return "mse" if loss is None else loss, () if metrics is None else metrics
+
+
+def take_apart(model: tf.keras.Model) -> ReadyModel:
+    """Returns a builder of copies of a model, and what makes them equal to it.
+
+    Weights keep their order in a copy made of a model's configuration, so copies start from them
+    exactly.
+
+    Raises:
+        UserError: If Keras cannot copy it, as most models that subclass `tf.keras.Model`.
+    """
+    compiled = None
+    if getattr(model, "_is_compiled", False):
+        compiled = _options(model._get_compile_args())
+    try:
+        copied = tf.keras.models.clone_model(model)
+    except Exception as error:  # Whatever a layer's own code raises.
+        raise _not_copied(model, f"{error}".splitlines()[0]) from error
+    if [w.shape for w in copied.weights] != [w.shape for w in model.weights]:
+        raise _not_copied(model, "a copy does not have its weights")
+    weights = model.get_weights() if model.built else None
+    return ReadyModel(lambda: tf.keras.models.clone_model(model), weights, compiled)
+
+
+def _not_copied(model: tf.keras.Model, reason: str) -> UserError:
+    return UserError(
+        f"{model.name!r} cannot be copied ({reason}). Give a function that builds it instead: "
+        "PartitionedModel(lambda: build(), ...)."
+    )

@@ -1,0 +1,224 @@
+"""What is found out of a Keras model by building it once, in a graph of its own."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from fedpersonal.errors import UserError
+from fedpersonal.model.compiled import CompileOptions, recorded_compile
+from fedpersonal.model.initial_values import seeded_initializer
+from fedpersonal.model.inputs import InputSpec, arrange_inputs, read_inputs
+from fedpersonal.model.noise import NoiseDraws, fold
+from fedpersonal.model.variables import VariableSpec
+
+ModelBuilder = Callable[[], tf.keras.Model]
+
+# Operations that draw from a state of TensorFlow's own, which no seed of a round reaches.
+_UNSEEDED_DRAWS = frozenset(
+    {
+        *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
+        *("ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"),
+        "Multinomial",
+    }
+)
+
+
+class Inspection(NamedTuple):
+    """A model's parts.
+
+    Attributes:
+        variables: Its variables, in the order in which it creates them.
+        untrained: Names of those that Keras does not train by gradient.
+        keys: For each of them what tells it from variables that are not the model's.
+        input_spec: Input name to `tf.TensorSpec`, batch dimension first.
+        takes: Whether the model is called with a `dict`, a `list` or one `tensor`.
+        compiled: What the model was compiled with, or None.
+        draws_noise: Whether layers such as Dropout draw random numbers in training.
+    """
+
+    variables: tuple[VariableSpec, ...]
+    untrained: frozenset[str]
+    keys: tuple[tuple, ...]
+    input_spec: dict[str, tf.TensorSpec]
+    takes: str
+    compiled: CompileOptions | None
+    draws_noise: bool
+
+
+def creation_key(kwargs: Mapping[str, object]) -> tuple:
+    """Returns what is equal each time that a variable is created, of its creator's arguments."""
+    shape = kwargs.get("shape")
+    return kwargs.get("name"), None if shape is None else tuple(shape), kwargs.get("trainable")
+
+
+def inspect_model(
+    build_model: ModelBuilder, input_spec: InputSpec | None, start: list[np.ndarray] | None
+) -> Inspection:
+    """Builds a model and calls it once on placeholders, as in training.
+
+    Args:
+        build_model: Builds it.
+        input_spec: As of `PartitionedModel`.
+        start: Initial values of the model's weights, in Keras' order, or None for those that its
+            initializers draw.
+
+    Raises:
+        UserError: If it is no Keras model, does not tell its inputs, has several outputs, draws
+            random numbers by itself, or two of its variables share a name.
+    """
+    created: list[tuple[tf.Variable, dict]] = []
+
+    def record(next_creator, **kwargs):
+        variable = next_creator(**kwargs)
+        created.append((variable, kwargs))
+        return variable
+
+    model = None
+    try:
+        with tf.Graph().as_default() as graph, recorded_compile() as compiled:
+            with tf.variable_creator_scope(record), warnings.catch_warnings():
+                # Initializers that two layers share draw from seeds of their own.
+                warnings.filterwarnings("ignore", message="The initializer .* is unseeded")
+                model = build_model()
+                _check_model(model)
+                specs, takes = read_inputs(model, input_spec)
+                draws = NoiseDraws(fold(tf.zeros([1], tf.uint64), 0))
+                draws.give_to(model)
+                inputs = {k: tf.compat.v1.placeholder(s.dtype, s.shape) for k, s in specs.items()}
+                before = _list_operations(graph)
+                output = model(arrange_inputs(inputs, specs, takes), training=True)
+            _check_output(model, output)
+            _check_draws({*_list_operations(graph)} - {*before})
+            variables, keys = _list_variables(model, created, start)
+            untrained = {_name(v) for v in model.non_trainable_variables}
+    finally:
+        if isinstance(model, tf.keras.Model):
+            _restore_classes(model)
+    names = [v.name for v in variables]
+    if len(set(names)) != len(names):
+        raise UserError(f"two variables share a name; name their layers apart: {names}.")
+    return Inspection(
+        variables,
+        frozenset(untrained),
+        keys,
+        specs,
+        takes,
+        compiled.get(id(model)),
+        draws.count > 0,
+    )
+
+
+def _restore_classes(model: tf.keras.Model) -> None:
+    """Undoes what Keras changes when it makes models and layers in a graph.
+
+    It turns their classes into those of Keras 1, also for the user's other objects of these
+    classes, until the next one of each is made outside of a graph.
+    """
+    for kind in {type(layer) for layer in model._flatten_layers()}:
+        kind.__new__(kind)
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, tf.keras.Model):
+        raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
+
+
+def _check_output(model: tf.keras.Model, output: object) -> None:
+    if tf.is_tensor(output):
+        return
+    names = list(output) if isinstance(output, Mapping) else getattr(model, "output_names", None)
+    raise UserError(
+        f"the model has several outputs, {names or output!r}; it needs one. Wrap it, such as "
+        "tf.keras.Model(model.input, tf.keras.layers.Concatenate()(list(of outputs))), and have "
+        "the loss take them apart."
+    )
+
+
+def _list_operations(graph: tf.Graph) -> list[tuple[str, str]]:
+    """Returns type and name of all operations, those of functions, such as loops, included."""
+    definition = graph.as_graph_def()
+    inner = [
+        (node.op, f"{f.signature.name}/{node.name}")
+        for f in definition.library.function
+        for node in f.node_def
+    ]
+    return [*((node.op, node.name) for node in definition.node), *inner]
+
+
+def _check_draws(added: set[tuple[str, str]]) -> None:
+    """Raises a UserError if an operation that a call has added draws without a seed of ours."""
+    for kind, name in added:
+        if kind in _UNSEEDED_DRAWS and "/Initializer/" not in name:
+            raise UserError(
+                f"the model draws random numbers by itself ({kind} {name!r}), and would draw anew "
+                "in each run. Have a Keras layer draw them, such as Dropout or GaussianNoise, made "
+                "before the model is called: their draws follow the run's seed."
+            )
+
+
+def _list_variables(
+    model: tf.keras.Model,
+    created: list[tuple[tf.Variable, dict]],
+    start: list[np.ndarray] | None,
+) -> tuple[tuple[VariableSpec, ...], tuple[tuple, ...]]:
+    """Lists the model's own variables: those of an optimizer or of Keras' metrics are not."""
+    weights = {v.ref(): i for i, v in enumerate(model.weights)}
+    around = _layers_around(model)
+    paths = {path for own in around.values() for path in own}
+    variables, keys = [], []
+    for variable, kwargs in created:
+        if variable.ref() not in weights and not variable.trainable:
+            continue
+        shape, dtype = tuple(variable.shape), variable.dtype.base_dtype
+        name, own_paths = _name(variable), around.get(variable.ref(), [model.name])
+        parts = name.split("/")
+        prefixes = ["/".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
+        names = [name, *reversed(own_paths), *(p for p in prefixes if p not in paths)]
+        initial_value = kwargs.get("initial_value")
+        if start is not None and variable.ref() in weights:
+            initial_value = start[weights[variable.ref()]]
+        variables.append(
+            VariableSpec(
+                name=name,
+                layer=own_paths[0],
+                shape=shape,
+                dtype=dtype,
+                is_local=False,
+                initializer=seeded_initializer(initial_value, shape, dtype),
+                names=tuple(dict.fromkeys(names)),
+            )
+        )
+        keys.append(creation_key(kwargs))
+    # The more variables a name chooses, the less specific it is.
+    counts = collections.Counter(name for v in variables for name in v.names)
+    return tuple(
+        dataclasses.replace(v, names=tuple(sorted(v.names, key=counts.get))) for v in variables
+    ), tuple(keys)
+
+
+def _layers_around(model: tf.keras.Model) -> dict[object, list[str]]:
+    """Returns variable reference to the paths of the layers around it, outermost first.
+
+    Of a layer that is used in several places the last one counts.
+    """
+    around: dict[object, list[str]] = {}
+
+    def walk(layer: tf.keras.layers.Layer, outer: list[str]) -> None:
+        for child in layer._flatten_layers(recursive=False, include_self=False):
+            paths = [*outer, f"{outer[-1]}/{child.name}" if outer else child.name]
+            around.update({v.ref(): paths for v in child.variables})
+            walk(child, paths)
+
+    walk(model, [])
+    return around
+
+
+def _name(variable: tf.Variable) -> str:
+    return variable.name.split(":")[0]

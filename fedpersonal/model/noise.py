@@ -1,0 +1,138 @@
+"""What layers such as Dropout draw, as a function of a seed.
+
+A draw is a hash of its example's seed, of the layer's turn, and of its place in the example. It
+does not depend on what other examples are computed together, nor on how far they are padded: all
+executions draw alike, and so does a run that is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Union
+
+import tensorflow as tf
+
+Shape = Union[Sequence[Union[int, tf.Tensor]], tf.TensorShape, tf.Tensor]
+
+
+def fold(state: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
+    """Mixes integers into hash states.
+
+    The step and the mixing function of SplitMix64 (Steele et al., "Fast splittable pseudorandom
+    number generators", 2014). Plain arithmetic is vectorised where TensorFlow's draws are not.
+
+    Args:
+        state: uint64, any shape.
+        number: Any integers, of a shape that broadcasts against it.
+
+    Returns:
+        uint64 of the broadcast shape.
+    """
+    step = tf.constant(0x9E3779B97F4A7C15, tf.uint64)
+    x = state + (tf.cast(number, tf.uint64) + 1) * step
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = _xor_shifted(x, shift) * tf.constant(factor, tf.uint64)
+    return _xor_shifted(x, 31)
+
+
+def _xor_shifted(x: tf.Tensor, shift: int) -> tf.Tensor:
+    shifted = tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))
+    return tf.bitwise.bitwise_xor(x, shifted)
+
+
+class NoiseDraws:
+    """Takes the place of the random generator of a model's Keras layers, for one call of it.
+
+    A layer within a loop over time, such as a cell's Dropout, draws once for all times.
+
+    Attributes:
+        count: How many draws the layers have asked for.
+    """
+
+    def __init__(self, seeds: tf.Tensor):
+        """Takes the seeds of the batch's examples, uint64 (batch,)."""
+        self._seeds = seeds
+        self.count = 0
+
+    def give_to(self, model: tf.keras.Model) -> None:
+        """Has all layers of a model draw from here."""
+        for layer in model._flatten_layers():
+            if hasattr(layer, "_random_generator"):
+                layer._random_generator = self
+
+    def _maybe_init(self) -> None:
+        """Keras asks for this when a layer is built."""
+
+    def random_uniform(
+        self,
+        shape: Shape,
+        minval: float = 0.0,
+        maxval: float | None = None,
+        dtype: tf.DType = tf.float32,
+        nonce: int | None = None,
+    ) -> tf.Tensor:
+        """Draws from [minval, maxval); a draw's first axis is the batch's, or the batch's times."""
+        del nonce
+        unit = tf.cast(self._open_unit(shape), dtype)
+        return minval + unit * ((1.0 if maxval is None else maxval) - minval)
+
+    def random_normal(
+        self,
+        shape: Shape,
+        mean: float = 0.0,
+        stddev: float = 1.0,
+        dtype: tf.DType = tf.float32,
+        nonce: int | None = None,
+    ) -> tf.Tensor:
+        """Draws from a normal distribution."""
+        del nonce
+        return mean + stddev * tf.cast(tf.math.ndtri(self._open_unit(shape)), dtype)
+
+    def truncated_normal(
+        self,
+        shape: Shape,
+        mean: float = 0.0,
+        stddev: float = 1.0,
+        dtype: tf.DType = tf.float32,
+        nonce: int | None = None,
+    ) -> tf.Tensor:
+        """Draws from a normal distribution up to two standard deviations from its mean."""
+        del nonce
+        outside = 0.02275013  # The share of a normal distribution below -2.
+        unit = outside + (1.0 - 2.0 * outside) * self._open_unit(shape)
+        return mean + stddev * tf.cast(tf.math.ndtri(unit), dtype)
+
+    def dropout(
+        self, inputs: tf.Tensor, rate: float, noise_shape: Shape | None = None
+    ) -> tf.Tensor:
+        """Sets a share of the inputs to 0 and scales the others up."""
+        return tf.nn.experimental.general_dropout(inputs, rate, self.random_uniform, noise_shape)
+
+    def make_seed_for_stateless_op(self) -> tf.Tensor:
+        """Returns an int32 seed of shape (2,) for TensorFlow's own stateless draws."""
+        self.count += 1
+        return tf.bitcast(fold(self._seeds[0], self.count), tf.int32)
+
+    def make_legacy_seed(self) -> None:
+        """Gives no seed: layers ask for it beside `make_seed_for_stateless_op`."""
+
+    def _open_unit(self, shape: Shape) -> tf.Tensor:
+        """Draws float32 from (0, 1)."""
+        bits = tf.bitwise.right_shift(self._bits(shape), tf.constant(41, tf.uint64))
+        return (tf.cast(bits, tf.float32) + 0.5) * 2.0**-23
+
+    def _bits(self, shape: Shape) -> tf.Tensor:
+        self.count += 1
+        seeds = fold(self._seeds, self.count)
+        shape = tf.convert_to_tensor(shape, tf.int32)
+        if shape.shape[0] == 0:
+            return seeds[0]
+        # An example may have several rows, as where its times are folded into the batch.
+        num_examples = tf.maximum(tf.size(seeds), 1)
+        rows = tf.range(shape[0])
+        rows_each = tf.maximum(shape[0] // num_examples, 1)
+        owners = tf.minimum(rows // rows_each, num_examples - 1)
+        bits = fold(tf.gather(seeds, owners), rows % rows_each)
+        for axis in range(1, shape.shape[0]):
+            bits = fold(bits[..., tf.newaxis], tf.range(shape[axis]))
+        return bits
