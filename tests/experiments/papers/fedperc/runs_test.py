@@ -8,15 +8,11 @@ import pickle
 
 import numpy as np
 import pytest
-from fedpersonal.tasks.utterances.choice import UtteranceChoice
-from fedpersonal.tasks.utterances.experiment import UtteranceOptions
-
 from experiments.papers.fedperc.embedding_runs import (
     compare_embeddings,
     embedding_run,
     read_trained,
 )
-from experiments.papers.fedperc.pass_times import PassOptions, time_passes
 from experiments.papers.fedperc.runs import (
     RunOptions,
     UntrainedOptions,
@@ -27,6 +23,10 @@ from experiments.papers.fedperc.runs import (
     train,
 )
 from experiments.papers.summarized_runs import SummarizedRun
+from fedpersonal.tasks.utterances.choice import UtteranceChoice
+from fedpersonal.tasks.utterances.experiment import UtteranceOptions
+
+from experiments.papers.fedperc.pass_times import PassOptions, time_passes
 from fedpersonal.data.generated.dialogues import generate_dialogues
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances import experiment as utterance_experiment

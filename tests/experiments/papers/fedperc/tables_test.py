@@ -9,15 +9,15 @@ import types
 
 import numpy as np
 import pytest
+from experiments.papers.fedperc.results import COLUMNS
+from experiments.papers.fedperc.runs import UtteranceSource
+from experiments.papers.fedperc.sample_curves import plot_by_samples
+from experiments.papers.presets import Preset
 from fedpersonal.tasks.utterances.choice import UtteranceChoice
 from fedpersonal.tasks.utterances.experiment import UtteranceOptions
 
 from experiments.papers.fedperc import published_figures
 from experiments.papers.fedperc import tables as fedperc_tables
-from experiments.papers.fedperc.results import COLUMNS
-from experiments.papers.fedperc.runs import UtteranceSource
-from experiments.papers.fedperc.sample_curves import plot_by_samples
-from experiments.papers.presets import Preset
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.utterances.methods import METHODS

@@ -8,12 +8,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from experiments.papers.fedrecon.next_word_presets import PRESETS, NextWordPreset
 from fedpersonal.tasks.next_word.choice import TextChoice
 from fedpersonal.tasks.next_word.experiment import NextWordOptions
 from fedpersonal.tasks.ratings.experiment import RatingOptions
 
 from experiments.papers.fedrecon import figure2, figure3, next_word_runs, rating_runs, table2
-from experiments.papers.fedrecon.next_word_presets import PRESETS, NextWordPreset
 from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder

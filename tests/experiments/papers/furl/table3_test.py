@@ -8,12 +8,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from experiments.papers.presets import Preset
 from fedpersonal.tasks.documents.choice import DocumentChoice
 from fedpersonal.tasks.documents.experiment import EMBEDDINGS, DocumentOptions
 
 from experiments.papers.furl import runs as document_runs
 from experiments.papers.furl import table3
-from experiments.papers.presets import Preset
 from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_folder import RunFolder
