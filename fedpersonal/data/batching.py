@@ -27,15 +27,12 @@ class PaddedBatches:
 
 
 def pad_batches(
-    dataset: ClientDataset,
-    client_indices: Sequence[int] | np.ndarray,
-    *,
-    batch_size: int,
+    dataset: ClientDataset, client_indices: Sequence[int] | np.ndarray, *, batch_size: int
 ) -> PaddedBatches:
     """Cuts each client's examples, in order, into batches and pads all clients alike.
 
     Args:
-        dataset: Where the clients are.
+        dataset: All clients' examples.
         client_indices: (clients,) integers in [0, dataset.num_clients), repeats allowed.
         batch_size: Examples in a batch; a client's last batch may hold fewer.
 
@@ -64,7 +61,7 @@ def pad_batches(
         return padded.reshape(shape + column.shape[1:])
 
     return PaddedBatches(
-        features={name: pad(column) for name, column in dataset.features.items()},
+        {name: pad(column) for name, column in dataset.features.items()},
         labels=pad(dataset.labels),
         mask=real.astype(np.float32).reshape(shape),
     )

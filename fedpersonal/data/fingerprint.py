@@ -22,8 +22,8 @@ def fingerprint(columns: Mapping[str, np.ndarray]) -> str:
         digest.update(f"{name} {column.shape} {column.dtype.str}".encode())
         if column.dtype == object:
             texts = [str(value).encode("utf-8", "surrogatepass") for value in column.flat]
-            digest.update(np.fromiter(map(len, texts), np.int64, len(texts)))
+            digest.update(np.fromiter(map(len, texts), np.int64, len(texts)).data)
             digest.update(b"".join(texts))
         else:
-            digest.update(np.ascontiguousarray(column))
+            digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()

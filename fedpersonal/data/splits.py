@@ -26,10 +26,11 @@ def split_clients(
         Three arrays of client indices, int64, in shuffled order: disjoint, and together all.
     """
     num_clients = check_count("num_clients", num_clients)
-    train, validation, _ = check_fractions(fractions)
-    rng = np.random.Generator(np.random.PCG64(check_count("seed", seed)))
-    bounds = np.rint(np.array([train, train + validation]) * num_clients).astype(np.int64)
-    return tuple(np.split(rng.permutation(num_clients), bounds))
+    first, second, _ = check_fractions(fractions)
+    rng = np.random.default_rng(check_count("seed", seed))
+    bounds = np.rint(np.array([first, first + second]) * num_clients).astype(np.int64)
+    train, validation, test = np.split(rng.permutation(num_clients), bounds)
+    return train, validation, test
 
 
 def split_examples(
@@ -56,19 +57,16 @@ def split_examples(
         Train, validation and test. Within each part a client's examples keep their order.
     """
     _, validation, test = check_fractions(fractions)
-    rng = np.random.Generator(np.random.PCG64(check_count("seed", seed)))
+    rng = np.random.default_rng(check_count("seed", seed))
     counts = dataset.counts
     num_test = np.minimum(_round(counts * test), np.maximum(counts - 1, 0))
     num_validation = np.minimum(_round(counts * validation), np.maximum(counts - num_test - 1, 0))
 
     # A row's place counted from its client's last, by time or by chance.
-    if ordered:
-        places = dataset.example_positions
-    else:
-        clients = dataset.example_clients
-        places = np.empty_like(clients)
-        by_chance = np.lexsort((rng.random(dataset.num_examples), clients))
-        places[by_chance] = dataset.example_positions
+    places = dataset.example_positions
+    if not ordered:
+        by_chance = np.lexsort((rng.random(dataset.num_examples), dataset.example_clients))
+        places[by_chance] = places.copy()
     from_end = np.repeat(counts, counts) - 1 - places
     test_end = np.repeat(num_test, counts)
     validation_end = test_end + np.repeat(num_validation, counts)
@@ -82,16 +80,13 @@ def split_examples(
 def split_support_query(
     dataset: ClientDataset, *, batch_size: int, split: str = "skip"
 ) -> tuple[ClientDataset, ClientDataset]:
-    """Splits every client by batches, as training does.
+    """Splits every client by batches, as training does, into support and query sets.
 
     Args:
         dataset: The clients.
         batch_size: Examples a batch, >= 1.
         split: `skip`: even batches support, odd ones query. `aggregated`: the first half and the
             second. An odd one out is in the support set.
-
-    Returns:
-        The support and the query sets of the same clients.
     """
     check_choice("split_support_query", "split", split, ("skip", "aggregated"))
     is_query = _is_query(dataset, batch_size, split)
@@ -106,8 +101,7 @@ def count_query_examples(
     Args:
         dataset: The clients.
         batch_size: Examples a batch, >= 1.
-        split: `skip` or `aggregated`, as of `split_support_query`, or `shared`, where all of a
-            client's examples are in both sets.
+        split: As of `split_support_query`, or `shared`: all examples are in both sets.
 
     Returns:
         (num_clients,) int64.
@@ -120,10 +114,10 @@ def count_query_examples(
 def check_query_sets(
     name: str, dataset: ClientDataset, *, batch_size: int, split: str = "skip"
 ) -> None:
-    """Raises a `UserError` if no client has a query set, so that nothing could be trained or told.
+    """Raises a `UserError` if no client of the data called `name` has a query set.
 
     Args:
-        name: What the clients are, for the message.
+        name: The name, for the message.
         dataset: The clients.
         batch_size: Examples a batch, >= 1.
         split: As of `count_query_examples`.
@@ -137,14 +131,7 @@ def check_query_sets(
 
 
 def check_num_clients(name: str, num_clients: int, *, minimum: int, advice: str = "") -> None:
-    """Raises a `UserError` if there are fewer than `minimum` clients to split.
-
-    Args:
-        name: What the clients are, for the message.
-        num_clients: How many there are.
-        minimum: How many a split needs.
-        advice: What to do about it, as a sentence.
-    """
+    """Raises a `UserError` if the data called `name` have too few clients to split."""
     if num_clients < minimum:
         raise UserError(
             f"{name} has {num_clients} users; at least {minimum} are needed to hold some out."

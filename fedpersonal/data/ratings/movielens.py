@@ -45,8 +45,9 @@ def load_movielens_100k() -> Ratings:
             f"MovieLens-100K comes with the package recbole ({_ML_100K_FILE} in it),"
             " which is not installed: pip install recbole"
         )
+    path = os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE)
     return read_ratings(
-        TableFile(os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE), separator="\t"),
+        TableFile(path, separator="\t"),
         user_column="user_id:token",
         item_column="item_id:token",
         rating_column="rating:float",
@@ -71,7 +72,8 @@ def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
     path = next(filter(os.path.isfile, [data_dir, *candidates]), None)
     if path is None:
         raise UserError(f"MovieLens-1M is not in {data_dir}: there is no {', '.join(candidates)}")
-    file, time_column = path, None
+    file: str | TableFile = path
+    time_column = None
     if path.endswith(".dat"):
         # To a parser of one-character separators, "::" is an empty column between two.
         names = ("UserID", "-", "MovieID", "--", "Rating", "---", "Timestamp")

@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
+from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
 
@@ -40,9 +40,8 @@ def hold_out_candidates(
         UserError: If an option or an item is out of range, or a client has no example to hold
             out or fewer unrated items than `num_negatives`.
     """
-    num_items = check_count("num_items", num_items, minimum=1)
-    num_negatives = check_count("num_negatives", num_negatives)
-    seed = check_count("seed", seed)
+    check_count("num_items", num_items, minimum=1)
+    check_counts(0, num_negatives=num_negatives, seed=seed)
     items = dataset.features["item"]
     wrong = (items < 0) | (items >= num_items)
     if wrong.any():

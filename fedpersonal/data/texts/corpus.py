@@ -12,7 +12,6 @@ from fedpersonal.data.loaded import LoadedData
 from fedpersonal.errors import UserError
 
 
-# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextCorpus(LoadedData):
     """Sentences of many clients, a client's contiguous and in time order.

@@ -20,7 +20,6 @@ from fedpersonal.errors import UserError
 BINARY_LABELS = ("0", "1")
 
 
-# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelledTexts(LoadedData):
     """Labelled texts of many clients, a client's contiguous and in time order.

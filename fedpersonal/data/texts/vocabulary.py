@@ -18,7 +18,6 @@ EOS = 2
 NUM_SPECIAL = 3
 
 
-# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
     """The known words, and how many buckets all others are hashed into.

@@ -258,7 +258,7 @@ def test_an_own_table_of_ratings(ratings, tmp_path):
     output, errors = good.communicate(timeout=600)
     assert good.returncode == 0, errors
     first, test, last = output.splitlines()
-    assert first == f"good: {ratings.num_ratings:,} ratings of 50 users, 60 items"
+    assert first == f"good: {ratings.ratings.size:,} ratings of 50 users, 60 items"
     assert test.startswith("test, 5 users, ") and "rmse " in test
     assert last.startswith("2 rounds in ") and last.endswith(str(tmp_path / "good"))
     assert "Warning" not in errors and "Traceback" not in errors
