@@ -34,14 +34,10 @@ def pad_batches(
     Args:
         dataset: All clients' examples.
         client_indices: (clients,) integers in [0, dataset.num_clients), repeats allowed.
-        batch_size: Examples in a batch; a client's last batch may hold fewer.
+        batch_size: Examples in a batch, >= 1; a client's last batch may hold fewer.
 
     Returns:
-        The padded batches, clients in the order of `client_indices`: as many for each as one of
-        them needs, and at least 1.
-
-    Raises:
-        UserError: If an index names no client, or `batch_size` is below 1.
+        The batches, in the order of `client_indices`: as many for each as one needs, at least 1.
     """
     batch_size = check_count("batch_size", batch_size, minimum=1)
     clients = dataset.check_client_indices(client_indices)

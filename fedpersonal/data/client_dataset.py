@@ -95,17 +95,13 @@ class ClientDataset:
         return np.arange(self.num_examples) - np.repeat(self.offsets[:-1], self.counts)
 
     def client(self, client_index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Returns a client's features, each (n, ...), and labels, (n, ...): views, not copies.
-
-        Raises:
-            UserError: If `client_index` is not in [0, num_clients).
-        """
+        """Returns a client's features, each (n, ...), and labels, (n, ...): views, not copies."""
         (index,) = self.check_client_indices([client_index])
         rows = slice(self.offsets[index], self.offsets[index + 1])
         return {name: v[rows] for name, v in self.features.items()}, self.labels[rows]
 
     def check_client_indices(self, client_indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Returns `client_indices` as (n,) int64, once known to name clients of this dataset.
+        """Returns indices, repeats allowed, as (n,) int64.
 
         Raises:
             UserError: If they are not a list of integers, or one is not in [0, num_clients).
@@ -130,11 +126,8 @@ class ClientDataset:
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
         """Returns the same examples of some clients only, in this order.
 
-        Args:
-            client_indices: (n,) distinct integers in [0, num_clients).
-
         Raises:
-            UserError: If one names no client or comes twice.
+            UserError: If one of `client_indices`, (n,) integers, names no client or comes twice.
         """
         indices = self.check_client_indices(client_indices)
         rows, offsets = group_rows(self.offsets, indices)
@@ -144,10 +137,7 @@ class ClientDataset:
         """Keeps some examples of each client, and every client even if it keeps none.
 
         Args:
-            mask: (num_examples,) bool, True to keep.
-
-        Raises:
-            UserError: If the mask has another shape or dtype.
+            mask: (num_examples,) bool, True to keep; anything else is a `UserError`.
         """
         mask = np.asarray(mask)
         if mask.shape != (self.num_examples,) or mask.dtype != np.bool_:
@@ -183,8 +173,7 @@ def group_rows(offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.
         groups: (n,) integers in [0, num_groups), repeats allowed.
 
     Returns:
-        The rows, (m,) int64, group after group, and the groups' offsets among them,
-        (n + 1,) int64.
+        The rows, (m,) int64, group after group, and the groups' offsets among them, (n + 1,).
     """
     counts = np.diff(offsets)[groups]
     taken = np.append(0, np.cumsum(counts)).astype(np.int64)

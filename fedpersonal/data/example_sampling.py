@@ -27,9 +27,6 @@ def draw_examples(
 
     Returns:
         A dataset of these clients, in this order.
-
-    Raises:
-        UserError: If an option is out of range, or an index names no client.
     """
     check_count("count", count, minimum=1)
     indices = dataset.check_client_indices(client_indices)

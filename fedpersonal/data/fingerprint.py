@@ -9,13 +9,9 @@ import numpy as np
 
 
 def fingerprint(columns: Mapping[str, np.ndarray]) -> str:
-    """Hashes columns: the same names, shapes, dtypes and values give the same text anywhere.
+    """Hashes arrays of numbers or of str, by name in whatever order, to 16 hexadecimal digits.
 
-    Args:
-        columns: Arrays of numbers or of str by name; their order does not matter.
-
-    Returns:
-        16 hexadecimal digits.
+    The same names, shapes, dtypes and values give the same text anywhere.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name, column in sorted(columns.items()):

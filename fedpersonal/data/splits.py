@@ -20,7 +20,7 @@ def split_clients(
     Args:
         num_clients: How many clients there are.
         fractions: The parts for train, validation and test, which sum to 1.
-        seed: A whole number >= 0; the same seed gives the same split.
+        seed: >= 0.
 
     Returns:
         Three arrays of client indices, int64, in shuffled order: disjoint, and together all.
@@ -40,21 +40,17 @@ def split_examples(
     seed: int,
     ordered: bool,
 ) -> tuple[ClientDataset, ClientDataset, ClientDataset]:
-    """Splits each client's examples; every client stays in all three parts.
+    """Splits each client's examples into train, validation and test; every client stays in all.
 
-    A client's shares of test and validation are rounded, halves up; train takes the rest, and
-    at least one example of any client that has one.
+    A client's shares of test and validation are rounded, halves up; train takes the rest, and at
+    least one example of any client that has one. In each part examples keep their order.
 
     Args:
         dataset: The examples, each client's in time order if `ordered`.
         fractions: The parts for train, validation and test, which sum to 1.
-        seed: A whole number >= 0; the same seed gives the same split. Without meaning if
-            `ordered`.
+        seed: >= 0; without meaning if `ordered`.
         ordered: True for each client's last examples as test and those before as validation;
             False for random ones.
-
-    Returns:
-        Train, validation and test. Within each part a client's examples keep their order.
     """
     _, validation, test = check_fractions(fractions)
     rng = np.random.default_rng(check_count("seed", seed))
@@ -96,15 +92,10 @@ def split_support_query(
 def count_query_examples(
     dataset: ClientDataset, *, batch_size: int, split: str = "skip"
 ) -> np.ndarray:
-    """Counts the examples in each client's query set; clients with a single batch have none.
+    """Counts the examples in each client's query set, (num_clients,) int64.
 
-    Args:
-        dataset: The clients.
-        batch_size: Examples a batch, >= 1.
-        split: As of `split_support_query`, or `shared`: all examples are in both sets.
-
-    Returns:
-        (num_clients,) int64.
+    Clients with a single batch have none, unless `split`, otherwise as of `split_support_query`, is
+    `shared`, where all examples are in both sets.
     """
     check_choice("count_query_examples", "split", split, tuple(SPLITS))
     is_query = _is_query(dataset, batch_size, split)
@@ -114,14 +105,7 @@ def count_query_examples(
 def check_query_sets(
     name: str, dataset: ClientDataset, *, batch_size: int, split: str = "skip"
 ) -> None:
-    """Raises a `UserError` if no client of the data called `name` has a query set.
-
-    Args:
-        name: The name, for the message.
-        dataset: The clients.
-        batch_size: Examples a batch, >= 1.
-        split: As of `count_query_examples`.
-    """
+    """Raises a `UserError` if no client of the data called `name` has a query set."""
     if not count_query_examples(dataset, batch_size=batch_size, split=split).any():
         most = int(dataset.counts.max(initial=0))
         raise UserError(

@@ -73,7 +73,7 @@ def generate_dialogues(
         num_utterances: How many sentences all named users have together, >= 3 a user.
         others_per_context: How many other users each of the two contexts has, >= 1.
         num_other_utterances: How many sentences they have together, >= 3 a user.
-        seed: A whole number >= 0; the same options give the same sentences.
+        seed: >= 0.
 
     Returns:
         The sentences, named "generated_dialogues" and "generated_others".

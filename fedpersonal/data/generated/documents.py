@@ -33,16 +33,16 @@ def generate_subreddits(
 ) -> LabelledTexts:
     """Draws comments of users who prefer some subreddits, which many comments leave open.
 
-    A subreddit is a topic. A share `CLEAR_SHARE` of the comments has three words of its topic,
-    all others one of its topic and two of other topics, in any order. So who knows the words has
-    an accuracy of 0.3 + 0.7 / 3 = 0.53. How often a user writes to each of the subreddits is
-    drawn from a Dirichlet distribution: who knows that too has about 0.85.
+    A subreddit is a topic. A share `CLEAR_SHARE` of the comments has three words of its topic, all
+    others one of its topic and two of other topics, in any order. So who knows the words has an
+    accuracy of 0.3 + 0.7 / 3 = 0.53. How often a user writes to each of the subreddits is drawn
+    from a Dirichlet distribution: who knows that too has about 0.85.
 
     Args:
         num_users: How many users there are, >= 1.
         num_labels: How many subreddits there are, from 3 to 8.
         texts_per_user: The least and the most comments of a user, >= 1.
-        seed: A whole number >= 0; the same options give the same comments.
+        seed: >= 0.
 
     Returns:
         The comments, named "generated_subreddits"; the labels' names are those of the topics.
@@ -76,14 +76,9 @@ def generate_clicks(
 ) -> LabelledTexts:
     """Draws messages that a user answers by a click or not, some users far more often.
 
-    A user's click rate is drawn from a Beta distribution of mean 0.2. A message, all of whose
-    words are of one topic, multiplies it by 1.4 if the topic is one of the first four, else by
-    0.6; so the text tells something, and the user more.
-
-    Args:
-        num_users: How many users there are, >= 1.
-        texts_per_user: The least and the most messages of a user, >= 1.
-        seed: A whole number >= 0; the same options give the same messages.
+    A user's click rate is drawn from a Beta distribution of mean 0.2. A message, all of whose words
+    are of one topic, multiplies it by 1.4 if the topic is one of the first four, else by 0.6; so
+    the text tells something, and the user more. Options are as of `generate_subreddits`.
 
     Returns:
         The messages, named "generated_clicks", with labels called "0" and "1".

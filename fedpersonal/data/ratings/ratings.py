@@ -51,9 +51,7 @@ class Ratings(LoadedData):
     def to_client_dataset(self) -> ClientDataset:
         """Makes each user a client, in the order of the users and of each user's ratings.
 
-        Returns:
-            A dataset with the features "user" and "item", (n,) int32, and the ratings as labels,
-            (n,) float32. Times are left behind.
+        The features are "user" and "item", (n,) int32; the labels are the ratings, (n,) float32.
         """
         counts = np.bincount(self.users, minlength=self.user_ids.size)
         features = {"user": self.users, "item": self.items}
@@ -70,22 +68,16 @@ def read_ratings(
     min_ratings: int = 1,
     name: str | None = None,
 ) -> Ratings:
-    """Reads the ratings of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
+    """Reads the ratings of a table, as of `read_table`, which refuses bad rows.
 
     Args:
-        path: A table, as `read_table` reads it.
+        path: The table.
         user_column: The column of the users' names.
         item_column: The column of the items' names.
         rating_column: The column of the ratings, finite numbers.
         time_column: The column of the times, as of `time_columns`.
-        min_ratings: Users with fewer ratings, repeated ones not counted, are left out.
+        min_ratings: As of `number_ratings`.
         name: What to call the ratings; None for the file's name without its extensions.
-
-    Returns:
-        The ratings, as `number_ratings` makes them.
-
-    Raises:
-        UserError: As of `read_table`, which refuses bad rows, or if no user has enough ratings.
     """
     check_count("min_ratings", min_ratings, minimum=1)
     wanted = [Column(user_column), Column(item_column), Column(rating_column, "real")]
@@ -111,10 +103,10 @@ def number_ratings(
 ) -> Ratings:
     """Numbers the users and items, sorts the ratings, and leaves out what is too little.
 
-    Users and items are numbered in the order of their names: as numbers if all of them are
-    whole numbers, else as text. A user's later rating of an item replaces the earlier one,
-    where later means by time, and as given among equal times. Items that only users left out
-    have rated are left out too.
+    Users and items are numbered in the order of their names: as numbers if all of them are whole
+    numbers, else as text. A user's later rating of an item replaces the earlier one, where later
+    means by time, and as given among equal times. Items that only users left out have rated are
+    left out too.
 
     Args:
         users: (n,) names, categories or an array of str.
@@ -122,7 +114,7 @@ def number_ratings(
         ratings: (n,) finite numbers.
         times: (n,) int64 seconds, or None.
         name: What to call the ratings.
-        min_ratings: Users with fewer ratings are left out.
+        min_ratings: Users with fewer ratings, repeated ones not counted, are left out, >= 1.
 
     Raises:
         UserError: If no user has `min_ratings` ratings.

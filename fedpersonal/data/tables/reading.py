@@ -79,23 +79,22 @@ def read_table(
 ) -> Table:
     """Reads columns of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
 
-    A .csv or .tsv file starts with a line of column names; each line of a .jsonl file is an
-    object. Blank lines mean nothing. Text is UTF-8.
-
-    A row is bad if it is malformed, has more values than there are columns, lacks a required
-    column, or if one of its wanted values is not UTF-8, is an empty text, or is not of its kind.
+    A .csv or .tsv file starts with a line of column names; each line of a .jsonl file is an object.
+    Blank lines mean nothing. Text is UTF-8. A row is bad if it is malformed, has more values than
+    there are columns, lacks a required column, or if one of its wanted values is not UTF-8, is an
+    empty text, or is not of its kind.
 
     Args:
         path: The file; its extension tells the format, and `.gz` after it the compression.
-        columns: The columns to read.
+        columns: The columns to read, of different names.
         bad_rows: `refuse` for an error that names file and line, `count` to leave them out.
 
     Returns:
         The columns that are there, in the order of `columns`.
 
     Raises:
-        UserError: If two columns have one name, the file as a whole cannot be read, lacks a
-            required column or has one twice, a row is bad and refused, or no row is good.
+        UserError: If the file as a whole cannot be read, lacks a required column or has one twice,
+            a row is bad and refused, or no row is good.
     """
     check_choice("read_table", "bad_rows", bad_rows, ("refuse", "count"))
     refused = bad_rows == "refuse"
