@@ -103,11 +103,11 @@ def _draw(
     contexts = list(CONTEXTS.values())
     return Utterances(
         name=name,
-        client_ids=[f"{role} {i:02}" for i in range(user_contexts.size)],
+        client_ids=np.array([f"{role} {i:02}" for i in range(user_contexts.size)], object),
         offsets=np.append(0, np.cumsum(counts)),
         texts=np.concatenate([_say(rng, contexts[c], n) for c, n in zip(user_contexts, counts)]),
         labels=np.repeat(user_contexts, counts),
-        label_names=list(CONTEXTS),
+        label_names=np.array(list(CONTEXTS), object),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedpersonal.data.checks import check_count
@@ -61,14 +63,8 @@ def generate_subreddits(
     order[np.arange(users.size), labels] = -1.0  # The comment's own topic is among the first.
     topics = rng.permuted(np.argsort(order, axis=1)[:, :3], axis=1)
     clear = rng.random((users.size, 1)) < CLEAR_SHARE
-    return LabelledTexts(
-        name="generated_subreddits",
-        client_ids=[f"user{i}" for i in range(num_users)],
-        offsets=offsets,
-        texts=_write(rng, np.where(clear, labels[:, None], topics)),
-        labels=labels,
-        label_names=list(TOPICS)[:num_labels],
-    )
+    texts = _write(rng, np.where(clear, labels[:, None], topics))
+    return _labelled("generated_subreddits", offsets, texts, labels, list(TOPICS)[:num_labels])
 
 
 def generate_clicks(
@@ -87,14 +83,16 @@ def generate_clicks(
     rates = np.repeat(rng.beta(*_CLICK_SHAPES, num_users), np.diff(offsets))
     topics = rng.integers(0, len(TOPICS), rates.size)
     effects = np.where(topics < len(TOPICS) // 2, 1 + _TOPIC_EFFECT, 1 - _TOPIC_EFFECT)
-    return LabelledTexts(
-        name="generated_clicks",
-        client_ids=[f"user{i}" for i in range(num_users)],
-        offsets=offsets,
-        texts=_write(rng, np.repeat(topics[:, None], 3, axis=1)),
-        labels=rng.random(rates.size) < rates * effects,
-        label_names=BINARY_LABELS,
-    )
+    texts = _write(rng, np.repeat(topics[:, None], 3, axis=1))
+    clicks = rng.random(rates.size) < rates * effects
+    return _labelled("generated_clicks", offsets, texts, clicks, BINARY_LABELS)
+
+
+def _labelled(
+    name: str, offsets: np.ndarray, texts: np.ndarray, labels: np.ndarray, names: Sequence[str]
+) -> LabelledTexts:
+    users = np.array([f"user{i}" for i in range(offsets.size - 1)], object)
+    return LabelledTexts(name, users, offsets, texts, labels, np.array(names, object))
 
 
 def _start(

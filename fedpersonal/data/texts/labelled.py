@@ -53,7 +53,7 @@ class LabelledTexts(LoadedData):
     def __post_init__(self):
         dtypes = {"client_ids": object, "offsets": np.int64, "texts": object, "labels": np.int32}
         for field, dtype in {**dtypes, "label_names": object}.items():
-            column = np.asarray(getattr(self, field), dtype)
+            column: np.ndarray = np.asarray(getattr(self, field), dtype)
             if column.ndim != 1:
                 raise UserError(f"{field} must have one dimension, got the shape {column.shape}")
             object.__setattr__(self, field, column)

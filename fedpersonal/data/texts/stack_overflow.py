@@ -172,11 +172,11 @@ def load_stack_overflow(
     if len(counts) < vocab_size:
         raise UserError(f"vocab_size={vocab_size} is more than the {len(counts)} words there are")
     vocabulary = Vocabulary(np.array(list(counts), object), num_oov_buckets)
-    opened = (
+    train, validation, test = (
         StackOverflowClients(part, vocabulary, name=f"stack_overflow_{name}", **options)
         for part, name in zip(parts, ("train", "validation", "test"))
     )
-    return StackOverflow(*opened, vocabulary=vocabulary)
+    return StackOverflow(train, validation, test, vocabulary)
 
 
 def _download(load_data: Callable[..., Any], folder: pathlib.Path):
