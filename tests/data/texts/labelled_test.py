@@ -23,7 +23,7 @@ FIELDS = {
 
 def test_counts_and_types():
     documents = LabelledTexts(**FIELDS)
-    assert (documents.num_clients, documents.num_texts, documents.num_labels) == (3, 6, 3)
+    assert (documents.num_clients, documents.texts.size, documents.num_labels) == (3, 6, 3)
     types = {name: getattr(documents, name).dtype for name in ("texts", "labels", "offsets")}
     assert types == {"texts": object, "labels": np.int32, "offsets": np.int64}
     assert not documents.is_binary
