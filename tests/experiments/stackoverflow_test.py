@@ -37,7 +37,7 @@ _MADE = {
 _SAID = {
     "column": ["texts.csv", "'body'", "user, text"],
     "vocabulary": ["vocab_size=500 is more than the", "distinct words"],
-    "no buckets": ["num_oov_buckets=0 leaves no id", "at least 1 is needed"],
+    "no buckets": ["num_oov_buckets must be a whole number >= 1"],
     "no file": ["absent.csv"],
     "two sources": ["--text_file and --dataset=generated exclude each other."],
     "empty folder": ["empty has no stackoverflow.sqlite or stack_exchange.jsonl.gz"],

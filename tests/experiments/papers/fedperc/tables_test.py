@@ -8,20 +8,6 @@ import math
 
 import numpy as np
 import pytest
-<<<<<<< HEAD
-from experiments.papers.fedperc.results import COLUMNS
-from experiments.papers.fedperc.runs import UtteranceSource
-from experiments.papers.fedperc.sample_curves import plot_by_samples
-from experiments.papers.presets import Preset
-from fedpersonal.tasks.utterances.choice import UtteranceChoice
-from fedpersonal.tasks.utterances.experiment import UtteranceOptions
-
-from experiments.papers.fedperc import published_figures
-from experiments.papers.fedperc import tables as fedperc_tables
-from fedpersonal.errors import UserError
-from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.utterances.methods import METHODS
-=======
 
 from experiments.papers import runs as run_module
 from experiments.papers.fedperc import tables
@@ -29,7 +15,6 @@ from experiments.papers.sweep import Sweep
 from fedpersonal.data.generated_dialogues import generate_dialogues
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances import task as utterance_task
->>>>>>> papers
 
 LENGTH, DIM = 16, 8
 TITLES = [title for title, *_ in tables.LINES.values()]

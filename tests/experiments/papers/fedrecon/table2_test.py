@@ -7,24 +7,12 @@ import json
 
 import pandas as pd
 import pytest
-<<<<<<< HEAD
-from experiments.papers.fedrecon.next_word_presets import PRESETS, NextWordPreset
-from fedpersonal.tasks.next_word.choice import TextChoice
-from fedpersonal.tasks.next_word.experiment import NextWordOptions
-from fedpersonal.tasks.ratings.experiment import RatingOptions
-=======
 
 from experiments.papers import runs as run_module
 from experiments.papers.fedrecon import figure2, figure3, table2
 from experiments.papers.sweep import Sweep
 from fedpersonal.errors import UserError
 from fedpersonal.tasks import experiment
->>>>>>> papers
-
-from experiments.papers.fedrecon import figure2, figure3, next_word_runs, rating_runs, table2
-from fedpersonal.data.generated.ratings import generate_ratings
-from fedpersonal.errors import UserError
-from fedpersonal.simulation.run_folder import RunFolder
 
 EMBEDDING, UNITS, PROJECTION, WORDS = 4, 6, 3, 100
 GIVEN = {

@@ -7,22 +7,13 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.papers.presets import Preset
-from fedpersonal.tasks.documents.choice import DocumentChoice
-from fedpersonal.tasks.documents.experiment import EMBEDDINGS, DocumentOptions
 
 from experiments.papers import runs as run_module
 from experiments.papers.furl import table3
-<<<<<<< HEAD
-from fedpersonal.data.texts.labelled import most_frequent_labels
-from fedpersonal.errors import UserError
-from fedpersonal.simulation.run_folder import RunFolder
-=======
 from experiments.papers.sweep import Sweep
 from fedpersonal.data.documents import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.model_file import read_model
->>>>>>> papers
 
 GIVEN = {
     "dataset": "generated",
