@@ -10,7 +10,8 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import evaluate_clients
 from fedpersonal.model.checks import check_data
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.shards import client_datasets, pack_cohort
+from fedpersonal.process.datasets import client_datasets
+from fedpersonal.process.packing import pack_clients
 
 LAYERS = tf.keras.layers
 
@@ -34,8 +35,8 @@ def test_a_single_feature_is_the_single_input(make_dataset):
     model = PartitionedModel(one_input)
     matched = check_data(model, dataset)
     assert list(matched.features) == ["dense_input"] and matched is check_data(model, dataset)
-    (members,) = pack_cohort(model, dataset, [0, 1], clients=2, batch_size=2)
-    assert members["features"]["dense_input"].shape == (2, 2, 2, 3)
+    packed = pack_clients(model, dataset, [0, 1], clients_per_shard=2, batch_size=2)
+    assert packed["features"]["dense_input"].shape == (2, 2, 2, 3)
     (first, _) = client_datasets(model, dataset, [0, 1], batch_size=2)
     assert list(next(iter(first))["x"]) == ["dense_input"]
     weights = model.initial_global_values()
@@ -81,7 +82,7 @@ def test_data_that_is_refused(make_dataset, features, labels, message):
     dataset = make_dataset([(features, labels)])
     model = PartitionedModel(two_inputs)
     with pytest.raises(UserError, match=message):
-        pack_cohort(model, dataset, [0], clients=1, batch_size=2)
+        pack_clients(model, dataset, [0], clients_per_shard=1, batch_size=2)
     with pytest.raises(UserError, match=message):
         client_datasets(model, dataset, [0], batch_size=2)
 
