@@ -66,7 +66,7 @@ class RatingTask(Task):
         "max_reconstruction_steps": 50,
         "max_local_steps": 50,
     }
-    layers = Layers(embedding=_USER, head=_USER)
+    layers = Layers(embedding=_USER, head=_USER, table=_USER)
     evaluation_packing = "stacked"
     examples = "ratings"
     metrics = ("rmse", "mae", "accuracy", "hr@10", "ndcg@10")
