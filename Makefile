@@ -67,8 +67,9 @@ benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon: make benchm
 test: $(INSTALLED) ## Run the tests
 	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadfile tests $(FLAGS)
 
-lint: $(INSTALLED) ## Check the style
-	@$(VENV)/bin/ruff check . $(FLAGS)
+lint: $(INSTALLED) ## Check style and types
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
 
 lock: ## Resolve the dependencies into requirements/lock.txt again (FLAGS=--upgrade: newest ones)
 	@scripts/lock.sh $(SUPPORTED_PYTHON) $(FLAGS)

@@ -119,6 +119,8 @@ class Algorithm:
         weighting: Weight of a client's update: `num_examples` of the last phase, or `uniform`.
         max_update_norm: Bound on the Euclidean norm of a client's whole update, which is scaled
             down to it; None for no bound.
+        max_local_update_norm: The same of what a round changes in the local variables that a client
+            keeps.
     """
 
     name: str
@@ -126,12 +128,13 @@ class Algorithm:
     local_variables: str
     weighting: str = "num_examples"
     max_update_norm: float | None = None
+    max_local_update_norm: float | None = None
 
     def __post_init__(self):
-        if self.max_update_norm is not None and not self.max_update_norm > 0:
-            raise ValueError(
-                f"Algorithm: max_update_norm must be positive, not {self.max_update_norm}."
-            )
+        for option in ("max_update_norm", "max_local_update_norm"):
+            bound = getattr(self, option)
+            if bound is not None and not bound > 0:
+                raise ValueError(f"Algorithm: {option} must be positive, not {bound}.")
         check_choice("Algorithm", "local_variables", self.local_variables, LOCAL_VARIABLES)
         check_choice("Algorithm", "weighting", self.weighting, WEIGHTINGS)
         if not self.phases or not isinstance(self.phases[-1], GradientPhase):

@@ -102,7 +102,7 @@ class Trainer:
                 examples_per_round=local_steps * batch_size if local_steps else None,
                 seed=seed,
             )
-        self._clients_of_round = clients_of_round
+        self._train, self._clients_of_round = train, clients_of_round
         self._execution = Execution.for_cohorts(
             clients_per_round, kind=execution, batch_size=batch_size, packing=packing
         )
@@ -202,6 +202,19 @@ class Trainer:
             resources.close()
             raise
         return trained(loop.state, loop=loop, resources=resources)
+
+    def count_rounds(self, rounds: int) -> dict[str, int]:
+        """Returns in how many rounds each training client took part, by name.
+
+        Args:
+            rounds: Rounds that were run.
+        """
+        counts = dict.fromkeys(self._train.client_ids.tolist(), 0)
+        for round_number in range(1, rounds + 1):
+            data, indices = self._clients_of_round(round_number)
+            for client in data.client_ids[indices]:
+                counts[client] = counts.get(client, 0) + 1
+        return counts
 
     def untrained(self) -> TrainedModel:
         """Returns the model with its initial weights, of which no client has kept anything."""

@@ -77,7 +77,7 @@ def build(options: FedRepOptions, layers: Layers) -> Algorithm:
         local_optimizer=options.local_optimizer(),
         local_only_epochs=options.local_only_epochs,
     )
-    return algorithm if options.local_state == "kept" else algorithm.stateless_twin()
+    return options.settle(algorithm)
 
 
 METHODS = (Method("fed_rep", "FedRep", build, FedRepOptions, local_part="head"),)

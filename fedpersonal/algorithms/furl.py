@@ -56,7 +56,7 @@ def build(options: KeepingOptions, layers: Layers) -> Algorithm:
     """Returns FURL as options describe it."""
     del layers
     algorithm = furl(**options.local_work(), local_optimizer=options.local_optimizer())
-    return algorithm if options.local_state == "kept" else algorithm.stateless_twin()
+    return options.settle(algorithm)
 
 
 METHODS = (Method("furl", "FURL", build, KeepingOptions, local_part="embedding"),)

@@ -65,11 +65,21 @@ class KeepingOptions(ClientOptions, RebuildingOptions):
     decay_rounds: int = option(
         0, "Rounds until the server's and local rates are 0; 0: constant.", at_least=0
     )
+    max_local_update_norm: float = option(
+        10.0, "Bound on what a round changes in a client's local variables; 0: none.", at_least=0
+    )
     local_state: str = option(
         "kept",
         "Local variables: kept from round to round, or rebuilt in each.",
         choices=("kept", "rebuilt"),
     )
+
+    def settle(self, algorithm: Algorithm) -> Algorithm:
+        """Returns an algorithm with the bound on local variables, stateless where asked."""
+        bounded = dataclasses.replace(
+            algorithm, max_local_update_norm=self.max_local_update_norm or None
+        )
+        return bounded if self.local_state == "kept" else bounded.stateless_twin()
 
     def local_optimizer(self) -> tff.learning.optimizers.Optimizer:
         """Returns the optimizer of local variables."""

@@ -26,6 +26,7 @@ from fedpersonal.client.pooled_batches import (
     zero_sums,
 )
 from fedpersonal.client.schedule import schedule_phase
+from fedpersonal.client.stacked import bound_local_values
 from fedpersonal.client.values import ClientValues, Examples, Kept, starting_values
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.probing import adds_losses_of_batches
@@ -103,6 +104,7 @@ def step_together(
     local = {
         v.name: values.own[v.name] - _rate(phase, v) * slopes[v.name] for v in model.local_variables
     }
+    local = bound_local_values(algorithm, {name: values.own[name] for name in local}, local)
     return OneStep(updates, weights, num_examples, metric_sums, local)
 
 

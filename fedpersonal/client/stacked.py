@@ -112,6 +112,7 @@ def client_output(
     )
     if algorithm.max_update_norm is not None:
         updates = _clip(updates, algorithm.max_update_norm)
+    local = bound_local_values(algorithm, start.own, {name: values.own[name] for name in start.own})
     keep = tf.cast(finite, tf.float32)
     # A stack may be filled up with clients that do not exist.
     exists = tf.reduce_max(examples.mask, [1, 2])
@@ -122,8 +123,25 @@ def client_output(
         num_examples=num_examples * keep,
         metric_sums={k: tf.where(finite[:, tf.newaxis], s, 0.0) for k, s in sums.items()},
         dropped=exists * (1.0 - keep),
-        local_values={k: where_client(finite, values.own[k], v) for k, v in start.own.items()},
+        local_values={k: where_client(finite, local[k], v) for k, v in start.own.items()},
     )
+
+
+def bound_local_values(algorithm: Algorithm, start: Values, values: Values) -> Values:
+    """Holds what a round changes in each client's local variables down to a norm.
+
+    Args:
+        algorithm: Its `max_local_update_norm`.
+        start: Local variable's name to (C, ...) before the round.
+        values: The same after it.
+    """
+    bound = algorithm.max_local_update_norm
+    if bound is None or not start:
+        return values
+    changes = {name: values[name] - value for name, value in start.items()}
+    is_small = tf.sqrt(_squared_norms(changes)) <= bound
+    held = _clip(changes, bound)
+    return {k: where_client(is_small, values[k], v + held[k]) for k, v in start.items()}
 
 
 def run_phase(model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples):
@@ -228,9 +246,15 @@ def moving_names(model: PartitionedModel, phase: Phase) -> list[str]:
 
 def _clip(updates: Values, max_norm: float) -> Values:
     """Scales each client's update, all variables together, down to a norm."""
-    squares = [tf.reduce_sum(tf.square(u), list(range(1, u.shape.rank))) for u in updates.values()]
-    scale = max_norm / tf.maximum(tf.sqrt(tf.add_n(squares)), max_norm)
+    scale = max_norm / tf.maximum(tf.sqrt(_squared_norms(updates)), max_norm)
     return {k: u * tf.reshape(scale, [-1] + [1] * (u.shape.rank - 1)) for k, u in updates.items()}
+
+
+def _squared_norms(values: Values) -> tf.Tensor:
+    """Returns each client's squared norm, of all variables together, (C,)."""
+    return tf.add_n(
+        [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in values.values()]
+    )
 
 
 def _all_finite(values: tf.Tensor) -> tf.Tensor:

@@ -59,6 +59,21 @@ class ClientResults:
     predictions: np.ndarray | None
     metrics: tuple[Metric, ...]
 
+    def some(self, chosen: np.ndarray) -> ClientResults:
+        """Returns the results of some clients, bool (num_clients,)."""
+
+        def part(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {name: pairs[chosen] for name, pairs in sums.items()}
+
+        return dataclasses.replace(
+            self,
+            client_ids=self.client_ids[chosen],
+            num_examples=self.num_examples[chosen],
+            before=None if self.before is None else part(self.before),
+            after=part(self.after),
+            predictions=None if self.predictions is None else self.predictions[chosen],
+        )
+
     def overall(self) -> dict[str, float]:
         """Returns the metrics over all examples of all clients, after personalisation."""
         return self._overall(self.after)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
     from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
 
+_SERVES = "give a local folder, such as `python -m experiments.pretrain` makes"
 _CONFIG, _H5, _SAFETENSORS = "config.json", "tf_model.h5", "model.safetensors"
 _SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
 # The TensorFlow class reads them in a config, and computes as if they were not there.
@@ -162,7 +163,6 @@ def _download(name: str) -> pathlib.Path:
     if not sys.stderr.isatty():
         disable_progress_bars()
     files = [_CONFIG, "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"]
-    serves = "give a local folder, such as `python -m experiments.pretrain` makes"
     try:
         folder = pathlib.Path(snapshot_download(name, allow_patterns=[*files, _H5]))
         if not (folder / _H5).exists():
@@ -170,13 +170,13 @@ def _download(name: str) -> pathlib.Path:
         return folder
     except HFValidationError:
         raise UserError(
-            f"{name}: there is no such folder, nor can the hub have it; {serves}"
+            f"{name}: there is no such folder, nor can the hub have it; {_SERVES}"
         ) from None
     except RepositoryNotFoundError:
-        raise UserError(f"{name}: neither a folder nor a model on the hub; {serves}") from None
+        raise UserError(f"{name}: neither a folder nor a model on the hub; {_SERVES}") from None
     except (OSError, RequestException):
         raise UserError(
-            f"{name}: there is no such folder, and the hub cannot be reached for it; {serves}"
+            f"{name}: there is no such folder, and the hub cannot be reached for it; {_SERVES}"
         ) from None
 
 
@@ -184,13 +184,15 @@ def _find_files(folder: pathlib.Path) -> pathlib.Path:
     """Returns the file of the weights; raises `UserError` if a file is missing."""
     missing = [name for name in ("vocab.json", "merges.txt") if not (folder / name).is_file()]
     if not (folder / _CONFIG).is_file():
-        raise UserError(f"{folder}: there is no {_CONFIG}")
+        raise UserError(f"{folder}: there is no {_CONFIG}; {_SERVES}")
     if missing and not (folder / "tokenizer.json").is_file():
-        raise UserError(f"{folder}: there is no tokenizer.json, nor {' and '.join(missing)}")
+        raise UserError(
+            f"{folder}: there is no tokenizer.json, nor {' and '.join(missing)}; {_SERVES}"
+        )
     for name in (_H5, _SAFETENSORS):
         if (folder / name).is_file():
             return folder / name
-    raise UserError(f"{folder}: there is no {_H5}, nor {_SAFETENSORS}")
+    raise UserError(f"{folder}: there is no {_H5}, nor {_SAFETENSORS}; {_SERVES}")
 
 
 def _read_config(path: pathlib.Path) -> GPT2Config:

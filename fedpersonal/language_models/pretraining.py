@@ -142,6 +142,9 @@ def pretrain(
     last = first + num_held_out
     training_texts = texts[:first] + texts[last:]
     some = random.permutation(len(training_texts))[:_TOKENIZER_TEXTS]
+    if progress:
+        line = f"training a tokenizer and encoding {len(texts):,} texts"
+        print(line, file=sys.stderr, flush=True)
     tokenizer = train_tokenizer([training_texts[i] for i in some], vocab_size=sizes.vocab_size)
     held_out = _encode(texts[first:last], tokenizer)
     training = _encode(training_texts, tokenizer)

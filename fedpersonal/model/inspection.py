@@ -133,11 +133,13 @@ def _check_model(model: object) -> None:
 def _check_output(model: tf.keras.Model, output: object) -> None:
     if tf.is_tensor(output):
         return
-    names = list(output) if isinstance(output, Mapping) else getattr(model, "output_names", None)
+    is_dict = isinstance(output, Mapping)
+    names = list(output) if is_dict else getattr(model, "output_names", None)
+    listed = "list(model.output.values())" if is_dict else "model.output"
     raise UserError(
-        f"the model has several outputs, {names or output!r}; it needs one. Wrap it, such as "
-        "tf.keras.Model(model.input, tf.keras.layers.Concatenate()(list(of outputs))), and have "
-        "the loss take them apart."
+        f"the model has several outputs, {names or output!r}; it needs one. Wrap it: "
+        f"tf.keras.Model(model.input, tf.keras.layers.Concatenate()({listed})), and have the loss "
+        "take them apart."
     )
 
 

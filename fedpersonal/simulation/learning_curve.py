@@ -14,7 +14,8 @@ from fedpersonal.errors import UserError
 from fedpersonal.simulation.pictures import COLORS, tidy_axes, write_picture, write_title
 
 _PANELS_A_ROW = 3
-_SOURCES = {"train": "training", "eval": "evaluation"}
+# Training metrics are taken batch by batch, each before its step: clients adapt meanwhile.
+_SOURCES = {"train": "training, while clients adapt", "eval": "evaluation"}
 _GRAY = "#555555"
 # So many points are marked; a training curve of more is drawn as its moving average.
 _FEW_ROUNDS = 30

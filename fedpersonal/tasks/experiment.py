@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +20,9 @@ from fedpersonal.options import Options
 from fedpersonal.process.boundary import as_table
 from fedpersonal.simulation.clients import pooled_clients
 from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.tasks.findings import check_clients, tell_never_drawn, tell_outliers
 from fedpersonal.tasks.report import report_run
-from fedpersonal.tasks.task import Data, EvaluationSet, Source, Task
+from fedpersonal.tasks.task import Data, EvaluationSet, Source, Task, TestReport
 from fedpersonal.trained import TrainedModel
 from fedpersonal.trainer import Trainer
 
@@ -39,6 +40,7 @@ class Experiment:
         model: The model that trains.
         algorithm: What a client does in a round.
         trainer: What runs the rounds.
+        findings: What is known of the clients before a round is run.
         evaluated_model: The model that evaluation applies.
     """
 
@@ -50,6 +52,7 @@ class Experiment:
     model: PartitionedModel
     algorithm: Algorithm
     trainer: Trainer
+    findings: Mapping[str, Any]
     evaluated_model: PartitionedModel
 
     @property
@@ -136,6 +139,7 @@ def assemble(task: Task, data: Data, options: Options) -> Experiment:
     """Builds the models and the training process of data that are split, for settled options."""
     method, sizes = task.method(options), SimpleNamespace(**task.sizes(data))
     model, algorithm, layers = task.build(sizes, options)
+    findings = check_clients(data, algorithm, options)
     train = task.training_clients(model, data.train, options)
     work: dict[str, Any] = {
         "clients_per_round": options.clients_per_round,
@@ -166,7 +170,9 @@ def assemble(task: Task, data: Data, options: Options) -> Experiment:
     if not method.trains:
         trainer.crossings = []  # Its process gives initial weights alone, and runs no round.
     evaluated = task.evaluated_model(sizes, options, model)
-    return Experiment(task, options, data, method, layers, model, algorithm, trainer, evaluated)
+    return Experiment(
+        task, options, data, method, layers, model, algorithm, trainer, findings, evaluated
+    )
 
 
 def run_experiment(
@@ -202,7 +208,9 @@ def run_experiment(
         )
     with trained:
         report = task.test(experiment, trained)
-        save_model(run_folder, trained, task.sizes(experiment.data))
+        names = task.names(experiment)
+        save_model(run_folder, trained, task.sizes(experiment.data), names)
+        report = _with_findings(experiment, trained, report)
     return report_run(
         run_folder,
         trained.loop,
@@ -213,7 +221,21 @@ def run_experiment(
             "algorithm": options.algorithm,
             "rounds": options.total_rounds if experiment.method.trains else 0,
             "seed": options.seed,
+            "num_training_clients": experiment.data.train.num_clients,
             **task.describe(experiment),
             **report.description,
         },
     )
+
+
+def _with_findings(experiment: Experiment, trained: TrainedModel, report: TestReport) -> TestReport:
+    """Adds what is known of the clients to what the test came to."""
+    columns, told = dict(report.columns), {**report.description, **experiment.findings}
+    if trained.loop is not None and experiment.method.is_federated and experiment.data.test.seen:
+        rounds_of = experiment.trainer.count_rounds(experiment.options.total_rounds)
+        column, never_drawn = tell_never_drawn(report.results, rounds_of)
+        columns.update(column)
+        told.update(never_drawn)
+    if trained.kept_by is not None:
+        told.update(tell_outliers(trained, experiment.data.train.client_ids))
+    return dataclasses.replace(report, columns=columns, description=told)

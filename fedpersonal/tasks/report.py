@@ -41,22 +41,11 @@ def report_run(
     Raises:
         UserError: If the test loss is not finite.
     """
-    results = report.results
-    overall = {**results.overall(), **report.metrics}
-    if results.num_examples.sum() == 0:
-        raise UserError(
-            "no test client has anything to predict: each has too few examples for a query set. "
-            "Lower --client_batch_size, or keep only clients with more examples."
-        )
-    if not math.isfinite(overall["loss"]):
-        raise UserError(
-            "the test loss is not finite; lower --client_learning_rate or "
-            "--reconstruction_learning_rate."
-        )
+    results, test = report.results, summarize(report)
     run_folder.write_per_client(client_rows({**results.per_client(), **report.columns}))
     summary = {
         **description,
-        "test": test_summary(results, overall),
+        "test": test,
         "train_wall_seconds": loop_result.train_wall_seconds if loop_result else 0.0,
         "median_round_seconds": loop_result.median_round_seconds if loop_result else 0.0,
         "broadcast_bytes_per_client": total_bytes(crossings, "broadcast"),
@@ -72,6 +61,25 @@ def report_run(
         title=f"{description['algorithm']} on {description['dataset']}",
     )
     return summary
+
+
+def summarize(report: TestReport) -> dict[str, Any]:
+    """Returns what a test came to.
+
+    Args:
+        report: Of the test clients.
+
+    Raises:
+        UserError: If the loss is not finite.
+    """
+    results = report.results
+    overall = {**results.overall(), **report.metrics}
+    if not math.isfinite(overall["loss"]):
+        raise UserError(
+            "the test loss is not finite; lower --client_learning_rate or "
+            "--reconstruction_learning_rate."
+        )
+    return test_summary(results, overall)
 
 
 def test_summary(results: ClientResults, overall: Mapping[str, float]) -> dict[str, Any]:

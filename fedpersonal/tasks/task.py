@@ -42,8 +42,11 @@ class Source(Protocol):
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
 
+    def describe(self) -> dict[str, object]:
+        """Returns what tells these data from others, and how many there are."""
+
     def fingerprint(self) -> str:
-        """Returns what tells these data from others."""
+        """Returns a hash of the content."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -167,6 +170,11 @@ class Task:
         """Reads the data; imports no TensorFlow, so that mistakes in them show at once."""
         raise NotImplementedError
 
+    def warnings(self, source: Source, options: Options) -> list[str]:
+        """Returns lines on data that do not suit the options, to be told before the slow part."""
+        del source, options
+        return []
+
     def split(self, source: Source, options: Options) -> Data:
         """Splits the data for an experiment."""
         raise NotImplementedError
@@ -242,6 +250,11 @@ class Task:
 
     def describe(self, experiment: Experiment) -> dict[str, Any]:
         """Returns further entries of the summary that are known before the test."""
+        del experiment
+        return {}
+
+    def names(self, experiment: Experiment) -> Mapping[str, np.ndarray]:
+        """Returns what the rows of tables stand for, by the input that picks them."""
         del experiment
         return {}
 

@@ -167,6 +167,13 @@ def test_several_outputs_are_refused_by_name(as_dict):
     with pytest.raises(UserError, match=r"several outputs.*'stars'.*it needs one. Wrap it.*Concat"):
         PartitionedModel(several_outputs(as_dict))
 
+    def wrapped():
+        model = several_outputs(as_dict)()
+        outputs = list(model.output.values()) if as_dict else model.output
+        return tf.keras.Model(model.input, LAYERS.Concatenate()(outputs))
+
+    assert predict(PartitionedModel(wrapped), {"x": X}).shape == (2, 2)
+
 
 def test_draws_without_a_seed_are_refused():
     def build_model():

@@ -17,6 +17,7 @@ from fedpersonal.data.splits import (
 from fedpersonal.data.texts.characters import CharacterVocabulary, build_characters
 from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.auc import auc
 from fedpersonal.tasks.task import EvaluationSet
 
 
@@ -124,13 +125,21 @@ def guessing_accuracy(data: DocumentData) -> dict[str, float]:
 
     Returns:
         The accuracies, in [0, 1], of a user's most frequent training label as
-        `users_most_frequent`, and of the most frequent one of all as `overall_most_frequent`.
+        `users_most_frequent`, and of the most frequent one of all as `overall_most_frequent`; of
+        labels of 0 and 1 also the AUC of each user's own training rate, `users_rate_auc`.
     """
     test = data.test.query
     labels = test.labels
     of_users = most_frequent_labels(data.train)[test.example_clients]
     overall = np.bincount(data.train.labels.astype(np.int64)).argmax()
-    return {
+    guesses = {
         "users_most_frequent": float(np.mean(labels == of_users)),
         "overall_most_frequent": float(np.mean(labels == overall)),
     }
+    if data.is_binary:
+        # A user without training texts is guessed at the rate of all.
+        counts, rate = data.train.counts, data.train.labels.mean()
+        sums = np.bincount(data.train.example_clients, data.train.labels, len(counts))
+        rates = np.where(counts > 0, sums / np.maximum(counts, 1), rate)
+        guesses["users_rate_auc"] = auc(labels, rates[test.example_clients])
+    return guesses

@@ -160,13 +160,19 @@ class DocumentTask(Task):
             "num_users": experiment.data.num_users,
         }
 
+    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+        """Names the users whose embeddings are rows of the server's table."""
+        return {"user": experiment.data.train.client_ids} if experiment.method.has_table else {}
+
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
-        test, guess = summary["test"], summary["guessing"]["users_most_frequent"]
-        metric = "auc" if "auc" in test else "accuracy"
+        test, guesses = summary["test"], summary["guessing"]
+        metric, guess = "accuracy", f"most frequent label: {guesses['users_most_frequent']:.4f}"
+        if "auc" in test:
+            metric, guess = "auc", f"own rate: {guesses['users_rate_auc']:.4f}"
         lines = [
             f"test, {test['num_clients']:,} users, {test['num_examples']:,} texts: {metric} "
-            f"{test[metric]:.4f}; always a user's most frequent label: accuracy {guess:.4f}"
+            f"{test[metric]:.4f}; predicting each user's {guess}"
         ]
         unseen = summary["unseen"]
         if unseen is not None:

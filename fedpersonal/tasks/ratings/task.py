@@ -50,6 +50,9 @@ class RatingOptions(TableOptions):
 
 _USER = ("user_embedding", "user_bias")
 
+# Learning rates that suit ratings of 1 to 5 diverge where errors are larger than this.
+_FAR = 20.0
+
 
 class RatingTask(Task):
     """Matrix factorization of ratings (Singhal et al., section 5.1.1).
@@ -93,6 +96,17 @@ class RatingTask(Task):
             "movielens_1m": movielens.load_movielens_1m,
             "movielens_1m_tfds": movielens.load_movielens_1m_tfds,
         }[source](path)
+
+    def warnings(self, source: Ratings, options: RatingOptions) -> list[str]:
+        """Says where predictions start far from the ratings, which training then diverges from."""
+        low, high = float(source.ratings.min()), float(source.ratings.max())
+        offset = options.rating_offset
+        if max(abs(low - offset), abs(high - offset)) <= _FAR:
+            return []
+        return [
+            f"ratings are from {low:g} to {high:g}, and predictions start at --rating_offset="
+            f"{offset:g}: scale the ratings, to 1 to 5 for example, or expect large errors"
+        ]
 
     def split(self, source: Ratings, options: RatingOptions) -> RatingData:
         """Splits the ratings."""

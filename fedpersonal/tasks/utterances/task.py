@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 SAMPLES = (1, 5, 15, None)
 
 
+# Larger than any norm, and small enough for float32.
+_NO_BOUND = 1e30
+
+
 class UtteranceOptions(DialogueOptions):
     """The utterances, the base model, and how clients start."""
 
@@ -57,10 +61,11 @@ class UtteranceOptions(DialogueOptions):
     base_model_dir: str = option(
         "results/base_models", "Keeps pretrained base models.", may_differ=True
     )
-    unseen_start: str = option(
-        "noisy_mean",
-        "Where unseen users start: the noisy mean of the others' embeddings, or as everybody.",
-        choices=("noisy_mean", "fresh"),
+    unseen_start: str | None = option(
+        None,
+        "Where unseen users start: the noisy mean of what the others keep, the mean itself, or as "
+        "everybody. [default: noisy_mean with embeddings, mean with heads]",
+        choices=("noisy_mean", "mean", "fresh"),
     )
     noise_multiplier: float = option(0.1, "Noise of that mean, by --clip_norm.", at_least=0)
     clip_norm: float = option(1.0, "Bound on what one user adds to it.", at_least=1e-9)
@@ -216,17 +221,16 @@ class UtteranceTask(Task):
         from fedpersonal.local_state.noisy_mean import NoisyMean
 
         options = experiment.options
-        starts_there = (
-            not experiment.data.test.seen
-            and options.algorithm == "fedperc"
-            and options.unseen_start == "noisy_mean"
-        )
-        if not starts_there:
+        has_head = getattr(experiment.method, "model", "prefix") == "split_head"
+        start = options.unseen_start or ("mean" if has_head else "noisy_mean")
+        if experiment.data.test.seen or not experiment.algorithm.keeps or start == "fresh":
             return None
+        # A head is too large for a bound that hides one user's, and the paper has no noise there.
+        is_noisy = start == "noisy_mean"
         return NoisyMean(
             experiment.model,
-            clip_norm=options.clip_norm,
-            noise_multiplier=options.noise_multiplier,
+            clip_norm=options.clip_norm if is_noisy else _NO_BOUND,
+            noise_multiplier=options.noise_multiplier if is_noisy else 0.0,
             seed=options.seed,
         )
 
@@ -252,6 +256,10 @@ class UtteranceTask(Task):
             "local_bytes_per_client": 4 * sum(v.size for v in model.local_variables),
             "frozen_bytes": model.frozen.num_bytes,
         }
+
+    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+        """Names the contexts."""
+        return {"context": experiment.data.context_names}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""
