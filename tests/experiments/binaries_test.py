@@ -51,10 +51,6 @@ MISTAKES = {
         "two": (["--dataset=movielens_1m"], "--ratings_file and --dataset=movielens_1m exclude"),
         "bad row": (["--ratings_file=bad.csv"], "bad.csv, line 3: 'rating' is not a finite"),
         "few users": (["--ratings_file=few_ratings.csv"], "few_ratings has 9 users; at least 10"),
-        "layer": (
-            ["--algorithm=fed_sim", "--local_layers=item_embeding"],
-            "--local_layers=item_embeding: the model has no such layer",
-        ),
     },
     "reddit": {
         **OPTIONS,
@@ -100,14 +96,14 @@ MISTAKES = {
     },
 }
 SAID = {
-    "movielens": ["ratings: 240 ratings of 20 users for 15 items", "test, 2 users, 1\\d ratings: "],
+    "movielens": ["ratings: 240 ratings of 20 users, 15 items", "test, 2 users, 1\\d ratings: "],
     "reddit": [
         "texts: 200 texts of 20 users, 3 labels; 1 lines left out: not UTF-8; 1 rows with",
-        "test, 18 users, 18 texts: accuracy 0.\\d+; always a user's most frequent label",
+        "test, 18 users, 18 texts: accuracy 0.\\d+; predicting each user's most frequent label",
         "2 users who never took part: accuracy 0.* after they rebuild what they lack",
     ],
     "stackoverflow": [
-        "texts: 2\\d\\d sentences of 20 users; 1 lines left out: not UTF-8",
+        "texts: 2\\d\\d sentences of 20 users, .* words; 1 lines left out: not UTF-8",
         "test, 2 users, .* before and .* after personalisation",
     ],
     "tv_shows": [
@@ -164,14 +160,14 @@ def start(binary, *flags, cwd, python=()):
 
 @pytest.mark.parametrize("binary", BINARIES)
 def test_help_and_mistakes_in_options_come_at_once(binary, tmp_path):
-    """Within a second of processor time, as other programs may be running; without TensorFlow."""
+    """Without TensorFlow, whose import alone takes longer than the processor time allowed here."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = start(binary, "--help", cwd=tmp_path)
     output, errors = process.communicate(timeout=60)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (process.returncode, errors) == (0, "")
     assert f"python -m experiments.{binary}" in output and "--algorithm" in output
-    assert used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime < 1.0
+    assert used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime < 2.0
 
     process = start(binary, "--seed=-1", cwd=tmp_path, python=["-X", "importtime"])
     output, errors = process.communicate(timeout=60)
