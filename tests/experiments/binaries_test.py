@@ -55,7 +55,6 @@ MISTAKES = {
     "reddit": {
         **OPTIONS,
         "column": (["--label_column=subreddit"], "'subreddit'"),
-        "labels": (["--num_labels=4"], "4 is more than the 3 distinct labels"),
         "one label": (["--num_labels=1"], "num_labels must be a whole number >= 2, got 1"),
         "no file": (["--text_file=absent.csv"], "absent.csv"),
         "two": (["--dataset=generated"], "--text_file and --dataset=generated exclude each other."),
