@@ -198,7 +198,7 @@ class Task:
         names = tuple(dict.fromkeys(v.layer for v in model.variables))
         parts = {
             part: tuple(name for name in getattr(self.layers, part) if name in names)
-            for part in ("embedding", "head", "body")
+            for part in ("embedding", "head", "body", "table")
         }
         layers = Layers(**parts, everything=names)
         return model, method.build(options, layers), layers

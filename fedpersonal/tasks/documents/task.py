@@ -59,7 +59,9 @@ class DocumentTask(Task):
         "rounds_per_eval": 200,
         "rounds_per_checkpoint": 100,
     }
-    layers = Layers(embedding=(_USER,), head=("logits",), body=("characters", "encoder"))
+    layers = Layers(
+        embedding=(_USER,), head=("logits",), body=("characters", "encoder"), table=(_USER,)
+    )
     examples = "texts"
 
     def read(self, options: DocumentOptions) -> LabelledTexts:

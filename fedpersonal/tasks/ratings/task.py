@@ -69,7 +69,7 @@ class RatingTask(Task):
         "max_reconstruction_steps": 50,
         "max_local_steps": 50,
     }
-    layers = Layers(embedding=_USER, head=_USER)
+    layers = Layers(embedding=_USER, head=_USER, table=_USER)
     evaluation_packing = "stacked"
     examples = "ratings"
     metrics = ("rmse", "mae", "accuracy", "hr@10", "ndcg@10")
@@ -149,7 +149,9 @@ class RatingTask(Task):
                 ),
                 l2=options.l2,
             ),
-            local_layers=[name for name in local_layers if name.endswith(kinds)],
+            local_layers=[
+                name for name in local_layers if options.use_biases or not name.endswith("_bias")
+            ],
             metrics=RATING_METRICS,
             lookups=tables,
             owned_tables=[name for name, feature in tables.items() if feature == "user"],
