@@ -7,6 +7,8 @@ import csv
 import dataclasses
 import functools
 import json
+import math
+import os
 from unittest import mock
 
 import numpy as np
@@ -123,7 +125,9 @@ class Finished:
     @functools.cached_property
     def trained(self):
         """What its rounds have led to."""
-        return train(self.experiment, self.path)
+        if self.experiment.method.trains:
+            return train(self.experiment, self.path)
+        return Weights(None, self.experiment.trainer.untrained().weights)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,10 +145,11 @@ class Weights:
         return {**self.weights, **own}
 
 
-def open_folder(path):
+def open_folder(path, experiment):
     from fedpersonal.simulation.run_folder import RunFolder
 
-    return RunFolder.open(path, {})
+    task = type(experiment.task).__module__
+    return RunFolder.open(path, {"task": task, **experiment.options.values()})
 
 
 def train(experiment, path, *, rounds=None):
@@ -152,7 +157,7 @@ def train(experiment, path, *, rounds=None):
     options = experiment.options
     with experiment.trainer.fit(
         rounds=rounds or options.total_rounds,
-        folder=open_folder(path),
+        folder=open_folder(path, experiment),
         rounds_per_checkpoint=options.rounds_per_checkpoint,
         progress=False,
     ) as trained:
@@ -174,6 +179,58 @@ def ctrl_c(experiment, round_number):
     with mock.patch.object(experiment.trainer, "cohort", interrupted):
         with pytest.raises(KeyboardInterrupt):
             yield
+
+
+def check_run(finished):
+    """What every run of every task writes down; all that a test runs is checked by this."""
+    experiment, summary, test = finished.experiment, finished.summary, finished.test
+    options, method, model = experiment.options, experiment.method, experiment.model
+    files = {file for file in os.listdir(finished.path) if not file.startswith((".", "events"))}
+    expected = {"boundary.json", "config.json", "per_client.csv", "summary.json"}
+    expected |= {"model.json", "model.npz"}
+    if method.trains:
+        expected |= {"learning_curve.png", "metrics.csv"}
+        expected |= {"local_state.sqlite" if experiment.algorithm.keeps else "checkpoints"}
+    assert files == expected
+
+    assert (summary["algorithm"], summary["seed"]) == (options.algorithm, options.seed)
+    assert summary["dataset"] == finished.data.name
+    assert summary["rounds"] == (options.total_rounds if method.trains else 0)
+    for measured in (
+        "train_wall_seconds",
+        "median_round_seconds",
+        "broadcast_bytes_per_client",
+        "aggregated_bytes_per_client",
+    ):
+        assert (summary[measured] > 0) == method.trains, measured
+    assert summary["peak_rss_mb"] > 0
+    for metric in ("loss", *experiment.task.metrics):
+        assert math.isfinite(test[metric]), metric
+    for line in experiment.task.report(summary):
+        assert line and "\n" not in line
+
+    query = finished.data.test.query
+    assert {row["client"] for row in finished.clients} <= set(query.client_ids)
+    assert test["num_examples"] == sum(int(row["num_examples"]) for row in finished.clients) > 0
+    assert set(test["percentiles"]["loss"]) == {"p5", "p25", "p50", "p75", "p95"}
+    if test["before"]:
+        personalized = test["loss"] != test["before"]["loss"]
+        brings_kept = experiment.has_kept(finished.data.test)
+        phases = experiment.personalization(finished.data.test)
+        assert personalized == (brings_kept or bool(phases))
+        assert 0 <= test["share_hurt"] <= 1
+
+    local = {variable.name for variable in model.local_variables}
+    shared = {variable.name for variable in model.global_variables} if method.trains else set()
+    assert bool(local) == bool(method.local_layers(*experiment.settings))
+    assert shared <= finished.crossing and not local & finished.crossing
+
+    if method.trains:
+        rounds = finished.rounds
+        assert [int(row["round"]) for row in rounds] == [*range(1, options.total_rounds + 1)]
+        assert all(math.isfinite(float(row["train/loss"])) for row in rounds)
+        evaluated = [int(row["round"]) for row in rounds if row["eval/loss"]]
+        assert evaluated == [r for r in range(1, len(rounds) + 1) if r % 2 == 0]
 
 
 class Tiny:
@@ -231,9 +288,10 @@ class Tiny:
         """Runs an experiment in a folder."""
         from fedpersonal.tasks.experiment import run_experiment
 
-        summary = run_experiment(experiment, open_folder(path), progress=False)
+        summary = run_experiment(experiment, open_folder(path, experiment), progress=False)
         finished = Finished(experiment, path)
         assert finished.summary == json.loads(json.dumps(summary))
+        check_run(finished)
         return finished
 
 

@@ -127,16 +127,16 @@ def _seen(
         ordered=True,
     )
     candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
-    ranking = EvaluationSet(support, _as_clients(query, candidates), seen=True)
+    ranking = EvaluationSet(support, _as_clients(everything, candidates), seen=True)
     return RankedSet(support, query, seen=True, ranking=ranking)
 
 
-def _as_clients(clients: ClientDataset, candidates: np.ndarray) -> ClientDataset:
-    """Returns each client's candidates as its examples; every client has an example."""
+def _as_clients(dataset: ClientDataset, candidates: np.ndarray) -> ClientDataset:
+    """Returns the candidates of each client of a data set, who has a rating at least."""
     items, width = candidates.reshape(-1), candidates.shape[1]
-    users = clients.features["user"][clients.offsets[:-1]] if len(items) else items
+    users = dataset.features["user"][dataset.offsets[:-1]]
     return ClientDataset(
-        client_ids=clients.client_ids,
+        client_ids=dataset.client_ids,
         offsets=np.arange(0, len(items) + 1, width),
         features={"item": items, "user": np.repeat(users, width)},
         labels=np.zeros(len(items), np.float32),

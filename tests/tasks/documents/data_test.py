@@ -40,34 +40,40 @@ def _rows(dataset, client) -> collections.Counter:
 
 def test_every_text_is_in_one_part(documents):
     data = split_documents(documents, text_length=30, seed=0)
-    known = (data.train, data.validation, data.test)
-    assert (data.num_users, data.withheld.num_clients) == (39, 4)
-    assert not set(data.train.client_ids) & set(data.withheld.client_ids)
+    seen = (data.train, data.validation.query, data.test.query)
+    unseen = (data.unseen.support, data.unseen.query)
+    assert (data.num_users, unseen[1].num_clients) == (39, 4)
+    assert data.validation.seen and data.test.seen and not data.unseen.seen
+    assert data.validation.support is data.test.support is data.train
+    assert unseen[0].client_ids.tolist() == unseen[1].client_ids.tolist()
+    assert not set(data.train.client_ids) & set(unseen[1].client_ids)
+    assert set(unseen[0].counts - unseen[1].counts) <= {0, 1}
     assert data.name == "generated_subreddits" and not data.is_binary
     assert data.label_names.tolist() == documents.label_names.tolist()
     for client, first, last in zip(documents.client_ids, documents.offsets, documents.offsets[1:]):
         texts = data.characters.encode(documents.texts[first:last], length=30)
         written = collections.Counter(zip(map(tuple, texts), documents.labels[first:last]))
-        parts = known if client in data.train.client_ids else [data.withheld]
+        parts = seen if client in data.train.client_ids else unseen
         assert sum((_rows(part, client) for part in parts), collections.Counter()) == written
-    for part in (data.validation, data.test):
+    total = sum(part.counts for part in seen)
+    for part in seen[1:]:
         assert part.client_ids.tolist() == data.train.client_ids.tolist()
-        total = data.train.counts + data.validation.counts + data.test.counts
         assert part.counts.tolist() == np.floor(0.1 * total + 0.5).tolist()
 
 
 def test_features(documents):
     data = split_documents(documents, seed=0)
-    for part in (data.train, data.validation, data.test, data.withheld):
+    for part in (data.train, data.validation.query, data.test.query, data.unseen.query):
         assert part.features["text"].shape == (part.num_examples, 80)
         assert part.features["text"].dtype == part.features["user"].dtype == np.int32
         assert part.labels.dtype == np.int32
-    users = data.test.features["user"]
-    assert (data.test.client_ids[users] == data.test.client_ids[data.test.example_clients]).all()
-    assert not data.withheld.features["user"].any()
+    test = data.test.query
+    users = test.features["user"]
+    assert (test.client_ids[users] == test.client_ids[test.example_clients]).all()
+    assert not data.unseen.query.features["user"].any()
     clicks = generate_clicks(num_users=20, seed=1)
     data = split_documents(clicks, seed=0)
-    assert data.is_binary and data.test.labels.dtype == np.float32
+    assert data.is_binary and data.test.query.labels.dtype == np.float32
     assert set(data.train.labels) == {0.0, 1.0}
 
 
@@ -86,7 +92,7 @@ def test_characters_are_of_the_training_texts():
     data = split_documents(documents, seed=0, num_characters=1000)
     assert len(data.characters.characters) == data.train.num_examples == 18 * 8
     assert (data.train.features["text"][:, 0] > 1).all()
-    for part in (data.validation, data.test, data.withheld):
+    for part in (data.validation.query, data.test.query, data.unseen.support):
         assert (part.features["text"][:, 0] == 1).all()
     fewer = split_documents(documents, seed=0, num_characters=3)
     assert fewer.characters == build_characters(data.characters.characters, num_characters=3)
@@ -94,15 +100,17 @@ def test_characters_are_of_the_training_texts():
 
 def test_splits_follow_the_seed(documents):
     one, same, other = (split_documents(documents, seed=seed) for seed in (0, 0, 1))
-    for name in ("train", "test", "withheld"):
-        first, again = getattr(one, name), getattr(same, name)
+    parts = [(data.train, data.test.query, data.unseen.query) for data in (one, same)]
+    for first, again in zip(*parts):
         np.testing.assert_array_equal(first.features["text"], again.features["text"])
         np.testing.assert_array_equal(first.labels, again.labels)
-    assert set(one.withheld.client_ids) != set(other.withheld.client_ids)
-    everyone, again = (split_documents(documents, withheld_users=0.0, seed=s) for s in (0, 1))
-    assert everyone.withheld.num_examples == 0
+    assert set(one.unseen.query.client_ids) != set(other.unseen.query.client_ids)
+    everyone, again = (split_documents(documents, unseen_users=0.0, seed=s) for s in (0, 1))
+    assert everyone.unseen.query.num_examples == 0
     assert everyone.train.client_ids.tolist() == documents.client_ids.tolist()
-    assert not np.array_equal(everyone.test.features["text"], again.test.features["text"])
+    assert not np.array_equal(
+        everyone.test.query.features["text"], again.test.query.features["text"]
+    )
 
 
 def test_guesses_against_counting(documents):
@@ -111,12 +119,12 @@ def test_guesses_against_counting(documents):
     hits = collections.Counter()
     for user in range(data.num_users):
         own = collections.Counter(sorted(data.train.client(user)[1])).most_common(1)[0][0]
-        for label in data.test.client(user)[1]:
+        for label in data.test.query.client(user)[1]:
             hits["users"] += label == own
             hits["overall"] += label == overall
     assert guessing_accuracy(data) == {
-        "users_most_frequent": pytest.approx(hits["users"] / data.test.num_examples),
-        "overall_most_frequent": pytest.approx(hits["overall"] / data.test.num_examples),
+        "users_most_frequent": pytest.approx(hits["users"] / data.test.query.num_examples),
+        "overall_most_frequent": pytest.approx(hits["overall"] / data.test.query.num_examples),
     }
     clicks = guessing_accuracy(split_documents(generate_clicks(seed=1), seed=0))
     assert clicks["overall_most_frequent"] == pytest.approx(0.8, abs=0.03)
@@ -125,8 +133,8 @@ def test_guesses_against_counting(documents):
 def test_too_little_is_refused(documents):
     with pytest.raises(UserError, match="generated_subreddits has 9 users; at least 10"):
         split_documents(generate_subreddits(num_users=9, seed=0), seed=0)
-    most = split_documents(documents.subset(range(10)), seed=0, withheld_users=0.9)
-    assert (most.num_users, most.withheld.num_clients) == (1, 9)
+    most = split_documents(generate_subreddits(num_users=10, seed=0), seed=0, unseen_users=0.9)
+    assert (most.num_users, most.unseen.query.num_clients) == (1, 9)
     short = generate_subreddits(num_users=20, texts_per_user=(4, 4), seed=0)
     with pytest.raises(UserError, match="no user of generated_subreddits has 5 texts"):
         split_documents(short, seed=0)
@@ -135,8 +143,6 @@ def test_too_little_is_refused(documents):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"withheld_users": 0.95}, r"withheld_users must be in \[0, 0.9\], got 0.95"),
-        ({"withheld_users": -0.1}, r"withheld_users must be in \[0, 0.9\], got -0.1"),
         ({"text_length": 0}, "text_length must be a whole number >= 1, got 0"),
         ({"num_characters": 0}, "num_characters must be a whole number >= 1, got 0"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),

@@ -18,7 +18,7 @@ OPTIONS = {
     "num_oov_buckets": 4,
     "sequence_length": 9,
     "batch_size": BATCH_SIZE,
-    "split": "aggregated",
+    "support_query_split": "aggregated",
     "seed": 0,
 }
 
@@ -58,8 +58,8 @@ def test_every_client_is_in_one_part(corpus):
 
 @pytest.mark.parametrize("split", ["aggregated", "skip"])
 def test_support_and_query_sets_are_of_whole_batches(corpus, split):
-    data = split_text(corpus, **{**OPTIONS, "split": split})
-    everyone = split_text(corpus, **{**OPTIONS, "split": "aggregated"})
+    data = split_text(corpus, **{**OPTIONS, "support_query_split": split})
+    everyone = split_text(corpus, **{**OPTIONS, "support_query_split": "aggregated"})
     for part in ("validation", "test"):
         support, query = getattr(data, part).support, getattr(data, part).query
         halves = getattr(everyone, part)
@@ -97,7 +97,8 @@ def test_support_comes_before_query(corpus):
 
 def test_shared_is_evaluated_as_aggregated(corpus):
     shared, aggregated = (
-        split_text(corpus, **{**OPTIONS, "split": split}) for split in ("shared", "aggregated")
+        split_text(corpus, **{**OPTIONS, "support_query_split": split})
+        for split in ("shared", "aggregated")
     )
     for one, other in zip(parts_of(shared), parts_of(aggregated)):
         np.testing.assert_array_equal(one.client_ids, other.client_ids)
@@ -159,7 +160,9 @@ def _stack_overflow():
 
 
 def test_stack_overflow_has_its_own_parts(stack_overflow):
-    data = sample_stack_overflow(stack_overflow, batch_size=1, split="aggregated", seed=0)
+    data = sample_stack_overflow(
+        stack_overflow, batch_size=1, support_query_split="aggregated", seed=0
+    )
     assert data.train is stack_overflow.train
     assert data.vocabulary is stack_overflow.vocabulary
     assert (data.name, data.coverage) == ("stack_overflow", None)
@@ -174,7 +177,7 @@ def test_stack_overflow_has_its_own_parts(stack_overflow):
     fewer = sample_stack_overflow(
         stack_overflow,
         batch_size=1,
-        split="shared",
+        support_query_split="shared",
         seed=0,
         max_validation_clients=2,
         max_test_clients=1,
@@ -187,7 +190,7 @@ def test_stack_overflow_has_its_own_parts(stack_overflow):
     orders = {
         tuple(
             sample_stack_overflow(
-                stack_overflow, batch_size=1, split="skip", seed=seed
+                stack_overflow, batch_size=1, support_query_split="skip", seed=seed
             ).test.query.client_ids
         )
         for seed in range(5)

@@ -1,4 +1,4 @@
-"""The protocols of rating prediction: nothing that is tested has been trained on."""
+"""Who trains on which ratings: nothing that is tested has been trained on."""
 
 from __future__ import annotations
 
@@ -21,10 +21,18 @@ def _ratings():
     )
 
 
-def split(ratings, protocol, **options):
+def split(ratings, evaluate_on, **options):
     return split_ratings(
-        ratings, protocol=protocol, **{"batch_size": BATCH_SIZE, "seed": 0, **options}
+        ratings, evaluate_on=evaluate_on, **{"batch_size": BATCH_SIZE, "seed": 0, **options}
     )
+
+
+def candidates_of(part):
+    """The items that each client ranks, the held-out one first, a row a client."""
+    counts = part.ranking.query.counts
+    assert len(set(counts)) == 1 and part.ranking.seen == part.seen
+    np.testing.assert_array_equal(part.ranking.query.client_ids, part.query.client_ids)
+    return part.ranking.query.features["item"].reshape(-1, counts[0])
 
 
 def pairs(dataset):
@@ -44,10 +52,11 @@ def times(ratings, dataset):
 
 
 def test_unseen_users_are_in_one_part_each(ratings):
-    data = split(ratings, "unseen_users")
+    data = split(ratings, "unseen")
     train, validation, test = (
         set(clients.client_ids) for clients in (data.train, data.validation.query, data.test.query)
     )
+    assert not data.validation.seen and not data.test.seen
     assert len(train) == 34 and len(validation) == 5 and len(test) == 4
     assert train | validation | test == set(ratings.user_ids)
     assert not train & validation and not train & test and not validation & test
@@ -62,7 +71,7 @@ def test_unseen_users_are_in_one_part_each(ratings):
 
 
 def test_unseen_users_support_and_query_alternate_by_batches(ratings):
-    test = split(ratings, "unseen_users").test
+    test = split(ratings, "unseen").test
     for client in range(test.query.num_clients):
         user = np.flatnonzero(ratings.user_ids == test.query.client_ids[client])[0]
         rated = ratings.items[ratings.users == user]
@@ -73,18 +82,18 @@ def test_unseen_users_support_and_query_alternate_by_batches(ratings):
 
 
 def test_unseen_users_are_ranked_by_their_last_item(ratings):
-    test = split(ratings, "unseen_users").test
-    for client, candidates in enumerate(test.candidates):
+    test = split(ratings, "unseen").test
+    for client, candidates in enumerate(candidates_of(test)):
         user = np.flatnonzero(ratings.user_ids == test.query.client_ids[client])[0]
         rated = ratings.items[ratings.users == user]
         assert candidates[0] == rated[-1]
         assert not set(candidates[1:]) & set(rated)
         assert len(set(candidates)) == len(candidates)
-        np.testing.assert_array_equal(test.ranking_support.client(client)[0]["item"], rated[:-1])
+        np.testing.assert_array_equal(test.ranking.support.client(client)[0]["item"], rated[:-1])
 
 
 def test_seen_users_train_on_the_past_and_are_tested_on_the_future(ratings):
-    data = split(ratings, "seen_users", max_ratings_per_user=None)
+    data = split(ratings, "seen", max_ratings_per_user=None)
     parts = [pairs(d) for d in (data.train, data.validation.query, data.test.query)]
     assert set().union(*parts) == everything(ratings)
     assert sum(map(len, parts)) == len(ratings.ratings)
@@ -104,21 +113,19 @@ def test_seen_users_train_on_the_past_and_are_tested_on_the_future(ratings):
 
 
 def test_seen_users_rebuild_from_what_they_trained_on(ratings):
-    data = split(ratings, "seen_users", max_ratings_per_user=None)
+    data = split(ratings, "seen", max_ratings_per_user=None)
     for part in (data.validation, data.test):
         assert part.query.counts.min() >= 1
         np.testing.assert_array_equal(part.support.client_ids, part.query.client_ids)
         assert pairs(part.support) <= pairs(data.train)
         assert not pairs(part.support) & pairs(part.query)
-        np.testing.assert_array_equal(
-            part.ranking_support.features["item"], part.support.features["item"]
-        )
+        assert part.seen and part.ranking.support is part.support
 
 
 def test_seen_users_are_ranked_by_the_last_item_of_the_part(ratings):
-    data = split(ratings, "seen_users")
+    data = split(ratings, "seen")
     for part in (data.validation, data.test):
-        for client, candidates in enumerate(part.candidates):
+        for client, candidates in enumerate(candidates_of(part)):
             features, _ = part.query.client(client)
             rated = ratings.items[ratings.users == features["user"][0]]
             assert candidates[0] == features["item"][-1]
@@ -127,47 +134,44 @@ def test_seen_users_are_ranked_by_the_last_item_of_the_part(ratings):
 
 def test_random_parts_where_there_is_no_time(ratings):
     timeless = dataclasses.replace(ratings, times=None)
-    data = split(timeless, "seen_users", max_ratings_per_user=None)
+    data = split(timeless, "seen", max_ratings_per_user=None)
     assert not pairs(data.train) & pairs(data.test.query)
-    assert pairs(data.test.query) != pairs(split(ratings, "seen_users").test.query)
-    other = split(timeless, "seen_users", seed=1)
+    assert pairs(data.test.query) != pairs(split(ratings, "seen").test.query)
+    other = split(timeless, "seen", seed=1)
     assert pairs(data.test.query) != pairs(other.test.query)
 
 
 def test_a_users_first_ratings_are_kept(ratings):
-    unseen = split(ratings, "unseen_users", max_ratings_per_user=7)
+    unseen = split(ratings, "unseen", max_ratings_per_user=7)
     parts = (unseen.train, unseen.test.support, unseen.test.query)
     assert [part.counts.max() for part in parts] == [7, 5, 2]
     assert times(ratings, unseen.train).max() < 7 * 60
-    seen = split(ratings, "seen_users", max_ratings_per_user=7)
+    seen = split(ratings, "seen", max_ratings_per_user=7)
     assert seen.train.counts.max() == 7
     # The tests are the same whatever is trained on.
-    whole = split(ratings, "seen_users", max_ratings_per_user=None)
+    whole = split(ratings, "seen", max_ratings_per_user=None)
     assert pairs(seen.test.query) == pairs(whole.test.query)
 
 
-@pytest.mark.parametrize("protocol", ["unseen_users", "seen_users"])
-def test_the_seed_decides(ratings, protocol):
-    one, same, other = (split(ratings, protocol, seed=seed) for seed in (3, 3, 4))
+@pytest.mark.parametrize("evaluate_on", ["unseen", "seen"])
+def test_the_seed_decides(ratings, evaluate_on):
+    one, same, other = (split(ratings, evaluate_on, seed=seed) for seed in (3, 3, 4))
     assert pairs(one.test.query) == pairs(same.test.query)
-    np.testing.assert_array_equal(one.test.candidates, same.test.candidates)
-    assert (
-        one.test.candidates.shape != other.test.candidates.shape
-        or (one.test.candidates != other.test.candidates).any()
-    )
+    first, again, others = (candidates_of(data.test).tolist() for data in (one, same, other))
+    assert first == again != others
 
 
 def test_ninety_nine_negatives_where_there_are_enough():
     plenty = generate_ratings(num_users=20, num_items=300, max_ratings=30, seed=0)
-    assert split(plenty, "unseen_users").test.candidates.shape == (2, 100)
+    assert candidates_of(split(plenty, "unseen").test).shape == (2, 100)
 
 
 def test_few_users_are_refused():
     few = generate_ratings(num_users=9, num_items=30, min_ratings=5, max_ratings=20, seed=0)
     with pytest.raises(UserError, match="synthetic has 9 users; at least 10 are needed"):
-        split(few, "unseen_users")
+        split(few, "unseen")
 
 
-def test_an_unknown_protocol_is_refused(ratings):
-    with pytest.raises(ValueError, match="protocol must be one of.*'all_users'"):
-        split(ratings, "all_users")
+def test_other_clients_are_refused(ratings):
+    with pytest.raises(ValueError, match="evaluate_on must be one of.*'all'"):
+        split(ratings, "all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from fedpersonal.data.generated.dialogues import generate_dialogues
 from fedpersonal.data.texts.utterances import Utterances
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.utterances.data import finetuning_sets, split_known, split_withheld
+from fedpersonal.tasks.utterances.data import finetuning_sets, split_seen, split_unseen
 
 _TOKENS = {"length": 12, "padding": 0, "end": 1}
 
@@ -38,6 +39,28 @@ def _make(users):
     )
 
 
+def _parts(data):
+    """All utterances for training, validation and test."""
+    return data.train, _merged(data.validation), data.test_clients
+
+
+def _merged(part):
+    """Both sets of each client as one."""
+    support, query = part.support, part.query
+    clients = np.concatenate([support.example_clients, query.example_clients])
+    order = np.argsort(clients, kind="stable")
+    features = {
+        name: np.concatenate([support.features[name], column])[order]
+        for name, column in query.features.items()
+    }
+    return dataclasses.replace(
+        query,
+        offsets=np.concatenate([[0], np.cumsum(support.counts + query.counts)]),
+        features=features,
+        labels=np.concatenate([support.labels, query.labels])[order],
+    )
+
+
 def _number(texts):
     return [[int(text) + 2] for text in texts]
 
@@ -51,7 +74,7 @@ def test_ids_and_labels():
         labels=[1, 0, 1, 0, 1] * 8,
         label_names=["x", "y"],
     )
-    data = split_known(utterances, _encode, length=4, padding=0, end=1, seed=1)
+    data = split_seen(utterances, _encode, length=4, padding=0, end=1, seed=1)
     expected = {
         (4, 3, 1, 0): (4, 3, 1, -1),
         (1, 0, 0, 0): (1, -1, -1, -1),
@@ -59,7 +82,7 @@ def test_ids_and_labels():
         (4, 3, 3, 1): (4, 3, 3, 1),
     }
     found = set()
-    for part in (data.train, data.validation, data.test):
+    for part in _parts(data):
         for column in (*part.features.values(), part.labels):
             assert column.dtype == np.int32
         for ids, labels in zip(part.features["text"].tolist(), part.labels.tolist()):
@@ -67,11 +90,11 @@ def test_ids_and_labels():
             found.add(tuple(ids))
         assert part.features["user"].tolist() == part.example_clients.tolist()
     assert found == set(expected)
-    padded = split_known(utterances, _encode, length=4, padding=1, end=1, seed=1)
-    np.testing.assert_array_equal(padded.test.labels, data.test.labels)
-    assert set(padded.test.features["text"].ravel()) == {1, 3, 4}
+    padded = split_seen(utterances, _encode, length=4, padding=1, end=1, seed=1)
+    np.testing.assert_array_equal(padded.test_clients.labels, data.test_clients.labels)
+    assert set(padded.test_clients.features["text"].ravel()) == {1, 3, 4}
     assert (data.name, data.padding, data.length) == ("t", 0, 4)
-    assert (data.num_users, data.num_contexts, data.withheld) == (2, 2, False)
+    assert (data.num_users, data.num_contexts, data.test.seen) == (2, 2, True)
 
 
 def test_long_utterances_can_be_refused(utterances):
@@ -82,35 +105,36 @@ def test_long_utterances_can_be_refused(utterances):
     user = utterances.client_ids[np.searchsorted(utterances.offsets, first, "right") - 1]
     message = f"of '{user}' has {longest + 1} tokens .* {longest} positions: '{texts[first][:57]}"
     with pytest.raises(UserError, match=message):
-        split_known(utterances, _encode, **options)
-    data = split_known(utterances, _encode, **{**options, "length": longest + 1})
+        split_seen(utterances, _encode, **options)
+    data = split_seen(utterances, _encode, **{**options, "length": longest + 1})
     assert data.length == longest + 1
 
 
-def test_known_users_have_three_parts_of_their_utterances(utterances):
+def test_seen_users_have_three_parts_of_their_utterances(utterances):
     numbered = _make([[0] * 10, [1] * 7, [0, 1] * 10])
-    data = split_known(numbered, _number, length=2, padding=0, end=1, seed=3)
-    parts = (data.train, data.validation, data.test)
+    data = split_seen(numbered, _number, length=2, padding=0, end=1, seed=3)
+    parts = _parts(data)
     for user in range(3):
         texts = [part.client(user)[0]["text"][:, 0].tolist() for part in parts]
         start, stop = numbered.offsets[user : user + 2]
         assert sorted(sum(texts, [])) == list(range(start + 2, stop + 2))
     assert [part.counts.tolist() for part in parts] == [[6, 5, 12], [2, 1, 4], [2, 1, 4]]
-    one, same, other = (split_known(utterances, _encode, **_TOKENS, seed=s) for s in (0, 0, 1))
-    assert one.test.labels.tolist() == same.test.labels.tolist() != other.test.labels.tolist()
-    for part in (one.train, one.validation, one.test):
+    one, same, other = (split_seen(utterances, _encode, **_TOKENS, seed=s) for s in (0, 0, 1))
+    assert one.test_clients.labels.tolist() == same.test_clients.labels.tolist()
+    assert one.test_clients.labels.tolist() != other.test_clients.labels.tolist()
+    for part in _parts(one):
         own = utterances.labels[utterances.offsets[:-1]]
         assert part.features["context"].tolist() == own[part.example_clients].tolist()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_withheld_users_are_in_one_part_and_training_has_all_contexts(seed):
+def test_unseen_users_are_in_one_part_and_training_has_all_contexts(seed):
     random = np.random.default_rng(seed)
     users = [[0] * 4 for _ in range(20)] + [[1] * 4 for _ in range(13)]
     users += [[0, 0, 0, 2], [1, 1, 3], [4]]
     users = [users[i] for i in random.permutation(len(users))]
-    data = split_withheld(_make(users), _number, length=2, padding=0, end=1, seed=seed)
-    parts = (data.train, data.validation, data.test)
+    data = split_unseen(_make(users), _number, length=2, padding=0, end=1, seed=seed)
+    parts = _parts(data)
     assert [part.num_clients for part in parts] == [26, 5, 5]
     assert sorted(sum((p.client_ids.tolist() for p in parts), [])) == sorted(
         f"u{i}" for i in range(36)
@@ -120,30 +144,30 @@ def test_withheld_users_are_in_one_part_and_training_has_all_contexts(seed):
         assert set(part.features["context"]) == {0, 1}
         assert not part.features["user"].any()
     assert data.train.features["user"].tolist() == data.train.example_clients.tolist()
-    assert data.withheld
+    assert not data.test.seen and not data.validation.seen
     for part in parts:
         for client, name in enumerate(part.client_ids):
             context = part.client(client)[0]["context"].tolist()
             assert context == users[int(name[1:])]
 
 
-def test_withheld_users_follow_the_seed_and_the_contexts(utterances):
+def test_unseen_users_follow_the_seed_and_the_contexts(utterances):
     tests = collections.Counter()
     for seed in range(40):
-        data = split_withheld(utterances, _encode, **_TOKENS, seed=seed)
-        assert [p.num_clients for p in (data.train, data.validation, data.test)] == [10, 2, 2]
+        data = split_unseen(utterances, _encode, **_TOKENS, seed=seed)
+        assert [p.num_clients for p in _parts(data)] == [10, 2, 2]
         contexts = data.train.features["context"][data.train.offsets[:-1]]
         assert 4 <= np.sum(contexts == 0) <= 5
-        tests.update(data.test.client_ids)
+        tests.update(data.test_clients.client_ids)
     assert len(tests) == 14
     assert max(tests.values()) < 20
-    again = split_withheld(utterances, _encode, **_TOKENS, seed=39)
-    assert again.test.client_ids.tolist() == data.test.client_ids.tolist()
+    again = split_unseen(utterances, _encode, **_TOKENS, seed=39)
+    assert again.test_clients.client_ids.tolist() == data.test_clients.client_ids.tolist()
 
 
 def test_finetuning_sets_are_nested_and_queries_the_same():
-    data = split_known(_make([[0] * 100, [0] * 5, [0] * 10]), _number, **_TOKENS, seed=0)
-    part = data.test
+    data = split_seen(_make([[0] * 100, [0] * 5, [0] * 10]), _number, **_TOKENS, seed=0)
+    part = data.test_clients
     assert part.counts.tolist() == [20, 1, 2]
     queries, supports = [], []
     for num_samples in (0, 1, 5, 15, None):
@@ -164,7 +188,7 @@ def test_finetuning_sets_are_nested_and_queries_the_same():
     assert (most.counts.tolist(), query.counts.tolist()) == ([1, 0, 1], [19, 1, 1])
 
 
-@pytest.mark.parametrize("split", [split_known, split_withheld])
+@pytest.mark.parametrize("split", [split_seen, split_unseen])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -193,16 +217,16 @@ def test_wrong_finetuning_options_are_refused(utterances):
 
 def test_too_little_is_refused(utterances):
     with pytest.raises(UserError, match="no user of made up has 3 utterances"):
-        split_known(_make([[0, 0]] * 5), _number, **_TOKENS, seed=0)
+        split_seen(_make([[0, 0]] * 5), _number, **_TOKENS, seed=0)
     with pytest.raises(UserError, match="of other contexts than 'c1'"):
         for seed in range(20):
-            split_known(_make([[0, 0, 0, 0, 1]]), _number, **_TOKENS, seed=seed)
+            split_seen(_make([[0, 0, 0, 0, 1]]), _number, **_TOKENS, seed=seed)
     with pytest.raises(UserError, match="made up has 2 users; at least 3"):
-        split_withheld(_make([[0], [0]]), _number, **_TOKENS, seed=0)
+        split_unseen(_make([[0], [0]]), _number, **_TOKENS, seed=0)
     with pytest.raises(UserError, match="the 1 users for training of made up cannot have all"):
-        split_withheld(_make([[0], [0], [1]]), _number, **_TOKENS, seed=0)
-    assert split_withheld(_make([[0], [0], [0, 1]]), _number, **_TOKENS, seed=0).num_users == 1
+        split_unseen(_make([[0], [0], [1]]), _number, **_TOKENS, seed=0)
+    assert split_unseen(_make([[0], [0], [0, 1]]), _number, **_TOKENS, seed=0).num_users == 1
     with pytest.raises(UserError, match="encode made 1 lists of ids from"):
-        split_known(utterances, lambda texts: [[1]], **_TOKENS, seed=0)
+        split_seen(utterances, lambda texts: [[1]], **_TOKENS, seed=0)
     with pytest.raises(UserError, match="encode must give ids >= 0, got -7"):
-        split_known(utterances, lambda texts: [[-7] for _ in texts], **_TOKENS, seed=0)
+        split_seen(utterances, lambda texts: [[-7] for _ in texts], **_TOKENS, seed=0)

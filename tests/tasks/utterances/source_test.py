@@ -1,0 +1,129 @@
+"""Which utterances options mean, and which of them are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import pickle
+
+import numpy as np
+import pytest
+
+from fedpersonal.errors import UserError
+from fedpersonal.tasks.utterances.data import split_unseen
+from fedpersonal.tasks.utterances.source import DialogueOptions, find_dialogues
+
+_DATA_DIR = pathlib.Path(
+    os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[3] / "../shared/data"
+)
+_SHOWS = _DATA_DIR / "tv_shows.jsonl.gz"
+_needs_shows = pytest.mark.skipif(
+    not _SHOWS.is_file(), reason=f"needs FEDPERSONAL_DATA_DIR with {_SHOWS.name}"
+)
+
+
+def find(**options):
+    return find_dialogues(DialogueOptions(**options))
+
+
+def find_own(path, counts, *, kind="file", **options):
+    """Writes a table with so many rows of each (user, context), and finds it."""
+    lines = (
+        json.dumps({"who": user, "where": context, "text": f"I am {user} here."})
+        for (user, context), count in counts.items()
+        for _ in range(count)
+    )
+    path.write_text("\n".join(lines))
+    options = {"user_column": "who", "context_column": "where", **options}
+    if kind == "file":
+        return find(text_file=str(path), **options)
+    return find(dataset=kind, data_dir=str(path.parent), **options)
+
+
+def test_generated_dialogues_in_another_process():
+    dialogues = pickle.loads(pickle.dumps(find()))
+    assert dialogues == find() and dialogues.kind == find(dataset="generated").kind == "generated"
+    assert dialogues.describe() == {
+        "dataset": "generated_dialogues",
+        "num_users": 14,
+        "num_utterances": 6000,
+        "num_contexts": 2,
+    }
+    assert dialogues.summary() == "generated_dialogues: 6,000 utterances of 14 users, 2 contexts"
+    assert dialogues.other_texts().shape == (6000,)
+
+
+def test_a_table_of_ones_own(tmp_path):
+    counts = {("al", "x"): 6, ("bo", "x"): 5, ("cy", "y"): 4, ("di", "y"): 2}
+    path = tmp_path / "own.jsonl"
+    dialogues = find_own(path, counts, users_per_context=1)
+    assert dialogues.describe() == {
+        "dataset": "own",
+        "num_users": 2,
+        "num_utterances": 10,
+        "num_contexts": 2,
+        "users_per_context": 1,
+        "min_utterances": 1,
+        "min_context_utterances": 1,
+        "min_tokens": 3,
+    }
+    expected = "own: 10 utterances of 2 users, 2 contexts; 7 rows of less frequent users"
+    assert dialogues.summary() == expected
+    assert dialogues.other_texts().tolist() == ["I am bo here."] * 5 + ["I am di here."] * 2
+    everyone = find_own(path, counts)
+    assert everyone.describe()["num_users"] == 4
+    assert everyone.other_texts().size == 0
+    assert find_own(path, counts, min_utterances=5).describe()["num_users"] == 2
+
+
+def test_a_character_of_the_shows_has_one_name(tmp_path):
+    counts = {("Sam", "x"): 2, ("sam  tarly", "x"): 2, ("Man", "x"): 3}
+    path = tmp_path / "tv_shows.jsonl"
+    dialogues = find_own(path, counts, kind="tv_shows", users_per_context=1)
+    assert dialogues.utterances.client_ids.tolist() == ["Sam Tarly"]
+    assert dialogues.describe()["num_utterances"] == 4
+    assert dialogues.other_texts().tolist() == ["I am Man here."] * 3
+    with pytest.raises(UserError, match="there is no context 'Friends', only such as x"):
+        find_own(path, counts, kind="tv_shows").summary()
+
+
+def test_the_papers_filter_of_reddit(tmp_path):
+    counts = {("al", "x"): 101, ("al", "y"): 49, ("bo", "x"): 49, ("cy", "y"): 99, ("di", "z"): 149}
+    path, options = tmp_path / "reddit_comments.jsonl", {"kind": "reddit"}
+    with pytest.raises(UserError, match="min_utterances=50 .* min_context_utterances=150"):
+        find_own(path, counts, **options).summary()
+    counts.update({("bo", "z"): 1, ("di", "x"): 1})
+    kept = find_own(path, counts, **options).describe()
+    # x has 101 + 49 + 1, y 148, and z 150, until y goes, and nobody with it but cy.
+    assert (kept["num_users"], kept["num_contexts"]) == (3, 2)
+    less = find_own(path, counts, min_context_utterances=1, **options).describe()
+    assert (less["num_users"], less["num_contexts"]) == (4, 3)
+
+
+@_needs_shows
+def test_tv_shows():
+    dialogues = find(data_dir=str(_DATA_DIR))
+    described = dialogues.describe()
+    assert described["num_utterances"] == pytest.approx(92_162, rel=0.02)
+    assert (described["num_users"], described["num_contexts"]) == (19, 2)
+    assert described["users_per_context"] == {"Friends": 6, "Game of Thrones": 13}
+    options = {"length": 8, "padding": 0, "end": 1, "seed": 0}
+    data = split_unseen(dialogues.utterances, lambda texts: [[2]] * len(texts), **options)
+    assert data.context_names.tolist() == ["Friends", "Game of Thrones"]
+    shows = {}
+    parts = (data.train, data.validation.query, data.test.query)
+    assert [part.num_clients for part in parts] == [13, 3, 3]
+    for part in parts:
+        for client, name in enumerate(part.client_ids):
+            shows[name] = np.unique(part.client(client)[0]["context"]).tolist()
+    assert {name for name, contexts in shows.items() if contexts == [0]} == {
+        *("Chandler Bing", "Joey Tribbiani", "Monica Geller"),
+        *("Phoebe Buffay", "Rachel Green", "Ross Geller"),
+    }
+    assert {name for name, contexts in shows.items() if contexts == [1]} == {
+        *("Arya Stark", "Bran Stark", "Cersei Lannister", "Daenerys Targaryen", "Davos"),
+        *("Jaime Lannister", "Jon Snow", "Jorah Mormont", "Petyr Baelish", "Sam Tarly"),
+        *("Sansa Stark", "Theon Greyjoy", "Tyrion Lannister"),
+    }
+    assert dialogues.other_texts().size == pytest.approx(35_798, rel=0.02)
