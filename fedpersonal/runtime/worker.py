@@ -18,9 +18,10 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import types
 import warnings
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
@@ -122,7 +123,7 @@ def _retire_services() -> None:
     finalizes a manager, the modules that its `__del__` needs are gone already: each would print an
     'Exception ignored in ... ServiceManager.__del__'.
     """
-    factory = sys.modules.get(_FACTORY)
+    factory: Any = sys.modules.get(_FACTORY)
     if factory is None:
         return
     factory.subprocess = types.SimpleNamespace(Popen=_refuse)
@@ -141,11 +142,12 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 def _is_starting_worker() -> bool:
     """Says whether a thread of TFF, which has lost its worker, is still about to start another."""
     for thread, frame in sys._current_frames().items():
-        while frame is not None and thread != threading.get_ident():
-            names = (frame.f_globals.get("__name__"), frame.f_code.co_name)
+        if thread == threading.get_ident():
+            continue
+        for caller, _ in traceback.walk_stack(frame):
+            names = (caller.f_globals.get("__name__"), caller.f_code.co_name)
             if names == (_FACTORY, "start_process"):
                 return True
-            frame = frame.f_back
     return False
 
 

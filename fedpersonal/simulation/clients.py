@@ -18,7 +18,13 @@ ClientsOfRound = Callable[[int], tuple[ClientDataset, np.ndarray]]
 class ReadWhenDrawn(Protocol):
     """Clients that are read when they are drawn, as they are too many to be held in memory."""
 
-    num_clients: int
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+
+    @property
+    def client_ids(self) -> np.ndarray:
+        """(num_clients,) names."""
 
     def subset(self, indices: np.ndarray) -> ClientDataset:
         """Returns some of the clients, in this order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
@@ -18,7 +19,7 @@ class WatchedMetric(Callback):
         best_round: The round of that value, or 0.
     """
 
-    remembers = ("best", "best_round")
+    remembers: ClassVar[tuple[str, ...]] = ("best", "best_round")
 
     def __init__(self, metric: str, *, mode: str = "min", min_delta: float = 0.0):
         """Checks and keeps the options.

@@ -79,7 +79,7 @@ def split_documents(
     """
     check_count("text_length", text_length, minimum=1)
     check_num_clients(documents.name, documents.num_clients, minimum=10)
-    seen, _, unseen = split_clients(
+    seen, _, others = split_clients(
         documents.num_clients, fractions=(1.0 - unseen_users, 0.0, unseen_users), seed=seed
     )
     texts = documents.to_client_dataset()
@@ -103,16 +103,19 @@ def split_documents(
             labels=part.labels.astype(np.float32 if documents.is_binary else np.int32),
         )
 
-    unseen = texts.subset(np.sort(unseen))
+    unseen = texts.subset(np.sort(others))
     unseen = encode(unseen, np.zeros(unseen.num_examples))
-    train, *parts = (encode(part, part.example_clients) for part in (train, validation, test))
+    train, validation, test = (
+        encode(part, part.example_clients) for part in (train, validation, test)
+    )
     return DocumentData(
         documents.name,
         documents.label_names,
         documents.is_binary,
         characters,
         train,
-        *(EvaluationSet(train, part, seen=True) for part in parts),
+        EvaluationSet(train, validation, seen=True),
+        EvaluationSet(train, test, seen=True),
         EvaluationSet(*split_support_query(unseen, batch_size=1, split="aggregated")),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpersonal.algorithms.method import Layers
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.algorithms.method import KeepingOptions, Layers
 from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.options import option
 from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy, split_documents
 from fedpersonal.tasks.documents.source import LabelledTextOptions, read_labelled_texts
+from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
+
+    DocumentExperiment = Experiment["DocumentRun", DocumentData]
 
 _USER = "user_embedding"
 
@@ -42,7 +43,11 @@ class DocumentOptions(LabelledTextOptions):
     )
 
 
-class DocumentTask(Task):
+class DocumentRun(DocumentOptions, KeepingOptions, RunOptions):
+    """These options, and those of any run."""
+
+
+class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
     """A BiLSTM of characters, beside a user embedding (Bui et al., section 4)."""
 
     name = "reddit"
@@ -60,13 +65,14 @@ class DocumentTask(Task):
         "rounds_per_checkpoint": 100,
     }
     layers = Layers(embedding=(_USER,), head=("logits",), body=("characters", "encoder"))
+    has_own_rows = True
     examples = "texts"
 
-    def read(self, options: DocumentOptions) -> LabelledTexts:
+    def read(self, options: DocumentRun) -> LabelledTexts:
         """Reads the texts that options name."""
         return read_labelled_texts(options)
 
-    def split(self, source: LabelledTexts, options: DocumentOptions) -> DocumentData:
+    def split(self, source: LabelledTexts, options: DocumentRun) -> DocumentData:
         """Splits the texts."""
         return split_documents(
             source,
@@ -85,7 +91,7 @@ class DocumentTask(Task):
         }
 
     def build_model(
-        self, sizes: SimpleNamespace, options: DocumentOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: DocumentRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the classifier; only methods that want one give it a user embedding."""
         import tensorflow as tf
@@ -119,15 +125,7 @@ class DocumentTask(Task):
             sequence_length=count_characters,
         )
 
-    def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
-        """Returns a data set with the model's inputs; without a table, each user is number 0."""
-        dataset = super().for_model(model, dataset)
-        if "user" in dataset.features and not model.owned_tables:
-            users = np.zeros_like(dataset.features["user"])
-            dataset = dataclasses.replace(dataset, features={**dataset.features, "user": users})
-        return dataset
-
-    def test(self, experiment: Experiment, trained: TrainedModel) -> TestReport:
+    def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> TestReport:
         """Predicts other texts of the users who took part, and texts of users who did not."""
         data = experiment.data
         evaluate = experiment.evaluation(data.test, with_predictions=data.is_binary)
@@ -139,7 +137,7 @@ class DocumentTask(Task):
         }
         return TestReport(results, metrics, description=description)
 
-    def _test_unseen(self, experiment: Experiment, trained: TrainedModel) -> dict[str, Any] | None:
+    def _test_unseen(self, experiment: DocumentExperiment, trained: TrainedModel) -> dict[str, Any] | None:
         """Returns results on the second half of unseen users' texts; the first half rebuilds."""
         from fedpersonal.tasks.report import test_summary
 
@@ -151,7 +149,7 @@ class DocumentTask(Task):
         metrics = _auc(results, data.unseen) if data.is_binary else {}
         return test_summary(results, {**results.overall(), **metrics})
 
-    def describe(self, experiment: Experiment) -> dict[str, Any]:
+    def describe(self, experiment: DocumentExperiment) -> dict[str, Any]:
         """Says what users keep, and how many they are."""
         return {
             "local_state": experiment.options.local_state,
@@ -186,8 +184,10 @@ def _auc(results: ClientResults, part: EvaluationSet) -> dict[str, float]:
     """
     from fedpersonal.evaluation.auc import auc
 
-    is_real = np.arange(results.predictions.shape[1]) < part.query.counts[:, np.newaxis]
-    area = auc(part.query.labels, results.predictions[is_real])
+    predictions = results.predictions
+    assert predictions is not None
+    is_real = np.arange(predictions.shape[1]) < part.query.counts[:, np.newaxis]
+    area = auc(part.query.labels, predictions[is_real])
     return {} if math.isnan(area) else {"auc": area}
 
 

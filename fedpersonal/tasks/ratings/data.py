@@ -83,12 +83,8 @@ def split_ratings(
         check_num_clients(ratings.name, dataset.num_clients, minimum=10)
         if max_ratings_per_user is not None:
             dataset = dataset.head(max_ratings_per_user)
-        train, *held_out = split_clients(dataset.num_clients, seed=seed)
-        parts = [
-            _unseen(dataset.subset(users), num_items, batch_size, seed, ordered)
-            for users in held_out
-        ]
-        train = dataset.subset(train)
+        train, *held_out = map(dataset.subset, split_clients(dataset.num_clients, seed=seed))
+        parts = [_unseen(part, num_items, batch_size, seed, ordered) for part in held_out]
     else:
         train, *held_out = split_examples(dataset, seed=seed, ordered=ordered)
         parts = [_seen(dataset, train, part, num_items, seed) for part in held_out]

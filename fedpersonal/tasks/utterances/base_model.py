@@ -105,8 +105,7 @@ def _pretrain(
 
 
 def _more_texts(dialogues: Dialogues) -> str | None:
-    if dialogues.kind != "tv_shows":
+    if dialogues.path is None or dialogues.kind != "tv_shows":
         return None
-    folder = pathlib.Path(dialogues.path).parent
-    found = (folder / name for name in SOURCES.files["reddit"])
+    found = (pathlib.Path(dialogues.path).with_name(name) for name in SOURCES.files["reddit"])
     return next((str(path) for path in found if path.exists()), None)

@@ -59,7 +59,7 @@ def build_language_model(
     if is_fresh:
         initial = head_language_model.fresh(base.config)
     else:
-        (full_name,) = frozen_values(_LAYER, {HEAD: None})
+        (full_name,) = frozen_values(_LAYER, {HEAD: base.weights[HEAD]})
         initial = head_language_model.as_base(lambda: tf.transpose(frozen.tensor(full_name)))
     input_spec = dict(prefix_language_model.INPUT_SPEC)
     lookups = {
