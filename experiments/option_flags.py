@@ -49,7 +49,7 @@ def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, 
 
 def _define(declaration: Declaration, holder: flags.FlagValues = flags.FLAGS) -> None:
     name, default, rule = declaration.name, declaration.default, declaration.rule
-    if declaration.is_list:
+    if isinstance(default, tuple):
         define_list = {int: flags.DEFINE_multi_integer, str: flags.DEFINE_list}[declaration.kind]
         define_list(name, list(default), rule.help, flag_values=holder)
     elif rule.choices:

@@ -163,13 +163,15 @@ def assemble(
             f"--algorithm={options.algorithm} needs all examples at once, and {data.name} has too "
             "many for that: its clients are read when they are drawn."
         )
+    optimizer, rate = options.server_optimizer, options.server_learning_rate
+    assert optimizer and rate  # The task has settled them.
     trainer = Trainer(
         model,
         algorithm,
         train,
         server_optimizer=build_server_optimizer(
-            options.server_optimizer,
-            learning_rate=options.server_learning_rate,
+            optimizer,
+            learning_rate=rate,
             epsilon=options.server_epsilon,
             initial_accumulator=options.server_initial_accumulator,
             decay_rounds=options.decay_rounds,

@@ -75,9 +75,7 @@ def tell_never_drawn(
     return rounds, {"num_clients": int(chosen.sum()), **results.some(chosen).overall()}
 
 
-def tell_outliers(
-    trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn
-) -> dict[str, int]:
+def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn) -> dict[str, int]:
     """Counts clients whose local state is far larger than others', if kept, and warns of them."""
     if trained.kept_by is None:
         return {}

@@ -62,24 +62,21 @@ class EvaluationSet:
     seen: bool = False
 
 
-class Data(Protocol):
-    """Data, split for one experiment; a dataclass with these fields."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data:
+    """Data, split for one experiment; a task may add fields.
 
-    @property
-    def name(self) -> str:
-        """What the data are."""
+    Attributes:
+        name: What the data are.
+        train: The clients that train: a `ClientDataset`, or what `subset` makes one of.
+        validation: Clients for choosing hyperparameters.
+        test: Clients to look at once.
+    """
 
-    @property
-    def train(self) -> ClientDataset | ReadWhenDrawn:
-        """The clients that train."""
-
-    @property
-    def validation(self) -> EvaluationSet:
-        """Clients for choosing hyperparameters."""
-
-    @property
-    def test(self) -> EvaluationSet:
-        """Clients to look at once."""
+    name: str
+    train: ClientDataset | ReadWhenDrawn
+    validation: EvaluationSet
+    test: EvaluationSet
 
 
 OptionsT = TypeVar("OptionsT", bound=RunOptions)
@@ -116,8 +113,8 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         defaults: Its defaults of options that it shares with others.
         own_methods: Methods that fit this task alone.
         layers: The layers of its model, by the part that they play.
-        has_own_rows: Whether a table by the input `user` that the server lacks is each client's own,
-            with a single row.
+        has_own_rows: Whether tables by the input `user` that no server has are each client's own,
+            of a single row.
         evaluated_together: How many clients a shard holds when it is evaluated; 0 for all.
         evaluation_packing: `stacked` or `pooled`.
         examples: What its examples are called.
@@ -256,7 +253,9 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         clients = min(options.clients_per_round, num_clients)
         return options.client_batch_size, max(1, round(num_clients / clients))
 
-    def validate(self, experiment: Experiment[OptionsT, DataT]) -> Callable[[TrainedModel], ClientResults]:
+    def validate(
+        self, experiment: Experiment[OptionsT, DataT]
+    ) -> Callable[[TrainedModel], ClientResults]:
         """Returns what evaluates a model between rounds."""
         return experiment.evaluation(experiment.data.validation, with_before=False)
 
@@ -264,7 +263,9 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Evaluates a trained model on the test clients, once."""
         return TestReport(experiment.evaluation(experiment.data.test)(trained))
 
-    def boundary(self, experiment: Experiment[OptionsT, DataT]) -> tuple[list[Crossing], list[dict[str, Any]]]:
+    def boundary(
+        self, experiment: Experiment[OptionsT, DataT]
+    ) -> tuple[list[Crossing], list[dict[str, Any]]]:
         """Returns what crosses between server and clients in rounds, and further entries."""
         return experiment.trainer.crossings, []
 

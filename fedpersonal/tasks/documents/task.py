@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpersonal.algorithms.method import KeepingOptions, Layers
 from fedpersonal.data.texts.labelled import LabelledTexts
+from fedpersonal.evaluation.auc import auc
 from fedpersonal.options import option
 from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy, split_documents
 from fedpersonal.tasks.documents.source import LabelledTextOptions, read_labelled_texts
@@ -127,27 +128,17 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
     def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> TestReport:
         """Predicts other texts of the users who took part, and texts of users who did not."""
-        data = experiment.data
-        evaluate = experiment.evaluation(data.test, with_predictions=data.is_binary)
-        results = evaluate(trained)
-        metrics = _auc(results, data.test) if data.is_binary else {}
-        description = {
-            "guessing": guessing_accuracy(data),
-            "unseen": self._test_unseen(experiment, trained),
-        }
-        return TestReport(results, metrics, description=description)
-
-    def _test_unseen(self, experiment: DocumentExperiment, trained: TrainedModel) -> dict[str, Any] | None:
-        """Returns results on the second half of unseen users' texts; the first half rebuilds."""
         from fedpersonal.tasks.report import test_summary
 
         data = experiment.data
-        if experiment.method.has_table or not data.unseen.query.num_clients:
-            return None  # A server's table has no row for a user whom it has never seen.
-        evaluate = experiment.evaluation(data.unseen, with_predictions=data.is_binary)
-        results = evaluate(trained)
-        metrics = _auc(results, data.unseen) if data.is_binary else {}
-        return test_summary(results, {**results.overall(), **metrics})
+        results, metrics = _evaluate(experiment, trained, data.test)
+        about = {"guessing": guessing_accuracy(data), "unseen": None}
+        # A server's table has no row for a user whom it has never seen. Others rebuild what they
+        # lack from the first half of their texts.
+        if data.unseen.query.num_clients and not experiment.method.has_table:
+            unseen, more = _evaluate(experiment, trained, data.unseen)
+            about["unseen"] = test_summary(unseen, {**unseen.overall(), **more})
+        return TestReport(results, metrics, description=about)
 
     def describe(self, experiment: DocumentExperiment) -> dict[str, Any]:
         """Says what users keep, and how many they are."""
@@ -177,18 +168,19 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         return lines
 
 
-def _auc(results: ClientResults, part: EvaluationSet) -> dict[str, float]:
-    """Returns the area under the ROC curve of all clients' examples together, as `auc`.
-
-    Nothing where their labels are all the same.
-    """
-    from fedpersonal.evaluation.auc import auc
-
+def _evaluate(
+    experiment: DocumentExperiment, trained: TrainedModel, part: EvaluationSet
+) -> tuple[ClientResults, dict[str, float]]:
+    """Returns results, and of labels that differ the area under all texts' ROC curve as `auc`."""
+    is_binary = experiment.data.is_binary
+    results = experiment.evaluation(part, with_predictions=is_binary)(trained)
+    if not is_binary:
+        return results, {}
     predictions = results.predictions
     assert predictions is not None
     is_real = np.arange(predictions.shape[1]) < part.query.counts[:, np.newaxis]
     area = auc(part.query.labels, predictions[is_real])
-    return {} if math.isnan(area) else {"auc": area}
+    return results, {} if math.isnan(area) else {"auc": area}
 
 
 TASK = DocumentTask()

@@ -121,9 +121,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         base = find_base_model(options.base_model, source, cache_dir=options.base_model_dir)
         return self.split_for(base, source, options)
 
-    def split_for(
-        self, base: BaseModel, source: Dialogues, options: UtteranceRun
-    ) -> UtteranceData:
+    def split_for(self, base: BaseModel, source: Dialogues, options: UtteranceRun) -> UtteranceData:
         """Splits the utterances and tokenises them for a base model that is known."""
         split = split_unseen if options.evaluate_on == "unseen" else split_seen
         data = split(
