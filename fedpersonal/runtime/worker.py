@@ -1,10 +1,8 @@
 """Start and clean end of the TensorFlow Federated runtime.
 
-TFF computes in a C++ child process, `worker_binary`. It outlives the Python
-program unless somebody ends it, and keeps the program's stdout open, so that
-`python program.py | cat` would wait for ever. `start` sees to its end.
-
-This module is cheap to import: neither TensorFlow nor TFF is loaded by it.
+TFF computes in a C++ child process, `worker_binary`. It outlives the Python program unless somebody
+ends it, and keeps the program's stdout open, so that `python program.py | cat` would wait for ever.
+`start` sees to its end. This module loads neither TensorFlow nor TFF.
 """
 
 from __future__ import annotations
@@ -98,7 +96,6 @@ def peak_rss_mb() -> float:
 
 
 def _exit(signum: int, frame: types.FrameType | None) -> None:
-    del frame
     sys.exit(128 + signum)
 
 
@@ -161,16 +158,9 @@ def _workers() -> list[psutil.Process]:
 
 
 def _memory_mb(field: str) -> float:
-    processes = [os.getpid()] + [worker.pid for worker in _workers()]
-    return sum(_status_kib(pid, field) for pid in processes) / 1024
-
-
-def _status_kib(pid: int, field: str) -> int:
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
-            for line in status:
-                if line.startswith(field + ":"):
-                    return int(line.split()[1])
-    except FileNotFoundError:
-        pass
-    return 0
+    kib = 0
+    for pid in (os.getpid(), *(worker.pid for worker in _workers())):
+        with contextlib.suppress(FileNotFoundError):
+            with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+                kib += sum(int(line.split()[1]) for line in status if line.startswith(field + ":"))
+    return kib / 1024

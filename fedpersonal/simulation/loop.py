@@ -128,7 +128,6 @@ def run_rounds(
 
 
 def _end(callback: Callback, run: Run, kind: Any, error: BaseException | None, trace: Any) -> None:
-    del kind, trace
     callback.on_end(run, error)
 
 

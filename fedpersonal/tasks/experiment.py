@@ -135,14 +135,8 @@ def build_experiment(
         UserError: If the data do not suffice, or options do not fit them.
     """
     options = task.settle(options)
-    return assemble(task, task.split(source, options), options)
-
-
-def assemble(
-    task: Task[OptionsT, Any, DataT], data: DataT, options: OptionsT
-) -> Experiment[OptionsT, DataT]:
-    """Builds the models and the training process of data that are split, for settled options."""
-    method, sizes = task.method(options), SimpleNamespace(**task.sizes(data))
+    data, method = task.split(source, options), task.method(options)
+    sizes = SimpleNamespace(**task.sizes(data))
     model, algorithm, layers = task.build(sizes, options)
     findings = check_clients(data, algorithm, options)
     train = task.training_clients(model, data.train, options)

@@ -187,7 +187,6 @@ class Task(Generic[OptionsT, SourceT, DataT]):
 
     def warnings(self, source: SourceT, options: OptionsT) -> list[str]:
         """Returns lines on data that do not suit the options, to be told before the slow part."""
-        del source, options
         return []
 
     def split(self, source: SourceT, options: OptionsT) -> DataT:
@@ -229,7 +228,6 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: OptionsT
     ) -> ClientDataset | ReadWhenDrawn:
         """Returns the clients that train, with the inputs that the model has."""
-        del options
         return self.for_model(model, train) if isinstance(train, ClientDataset) else train
 
     def for_evaluation(
@@ -242,7 +240,6 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         self, sizes: SimpleNamespace, options: OptionsT, model: PartitionedModel
     ) -> PartitionedModel:
         """Returns the model that evaluation applies: that which trains."""
-        del sizes, options
         return model
 
     def pool(self, options: OptionsT, num_clients: int) -> tuple[int, int]:
@@ -271,7 +268,6 @@ class Task(Generic[OptionsT, SourceT, DataT]):
 
     def describe(self, experiment: Experiment[OptionsT, DataT]) -> dict[str, Any]:
         """Returns further entries of the summary that are known before the test."""
-        del experiment
         return {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpersonal.algorithms.method import Layers, Method
 from fedpersonal.options import option
-from fedpersonal.tasks.next_word.data import (
-    NextWordData,
-    sample_stack_overflow,
-    split_text,
-)
+from fedpersonal.tasks.next_word.data import NextWordData, sample_stack_overflow, split_text
 from fedpersonal.tasks.next_word.source import SentenceOptions, Sentences, find_sentences
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Task

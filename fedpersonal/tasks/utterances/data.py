@@ -142,17 +142,13 @@ def split_unseen(
 
 
 def _as_data(
-    utterances: Utterances,
-    padding: int,
-    *parts: ClientDataset,
-    seen: bool,
-    seed: int,
+    utterances: Utterances, padding: int, *parts: ClientDataset, seen: bool, seed: int
 ) -> UtteranceData:
     def samples(part: ClientDataset, num_samples: int | None) -> EvaluationSet:
         sets = finetuning_sets(part, num_samples=num_samples, seed=seed)
         return EvaluationSet(*sets, seen=seen)
 
-    numbered = []
+    numbered: list[ClientDataset] = []
     for part in parts:
         # Unseen users are number 0.
         users = part.example_clients * (seen or not numbered)
