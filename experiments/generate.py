@@ -6,8 +6,6 @@ python -m experiments.generate --run_dir=results/tv_shows --user="Arya Stark" --
 
 from __future__ import annotations
 
-import json
-import pathlib
 import tempfile
 
 from absl import flags
@@ -30,40 +28,38 @@ flags.DEFINE_integer("seed", 0, "Seed of the draws.", lower_bound=0)
 
 def main() -> None:
     """Prints the texts."""
-    folder = pathlib.Path(FLAGS.run_dir)
-    summary_path = folder / "summary.json"
-    try:
-        summary = json.loads(summary_path.read_text(encoding="utf-8"))
-        source = summary["base_model"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{folder} is no run of experiments.tv_shows that has ended ({error!r})"
-        ) from None
-    from fedpersonal.tasks.utterances.experiment import WEIGHTS
-
     from fedpersonal.language_models.base_model import load_base_model
-    from fedpersonal.tasks.utterances.generation import find_name, generate, read_trained
-    from fedpersonal.tasks.utterances.methods import build_model, freeze
+    from fedpersonal.local_state.store import read_all
+    from fedpersonal.simulation.model_file import read_model
+    from fedpersonal.simulation.run_folder import RunFolder
+    from fedpersonal.tasks.utterances.generation import find_name, generate
+    from fedpersonal.tasks.utterances.methods import EMBEDDING
+    from fedpersonal.tasks.utterances.model import build_language_model, freeze
+    from fedpersonal.trained import LOCAL_STATE
 
-    trained = read_trained(folder / WEIGHTS)
-    user = find_name("user", FLAGS.user, trained.clients.tolist())
-    context = find_name("context", FLAGS.context, trained.contexts.tolist())
-    if summary["algorithm"] != "fedperc":
-        raise UserError(f"{folder} is a run of {summary['algorithm']}; only fedperc can generate")
+    folder = RunFolder.read(FLAGS.run_dir)
+    algorithm = folder.config["options"].get("algorithm")
+    if algorithm != "fedperc":
+        raise UserError(f"{folder.path} is a run of {algorithm}; only fedperc can generate.")
+    saved, source = read_model(folder.path), folder.summary["base_model"]
+    clients, kept = read_all(folder.path / LOCAL_STATE)
+    contexts = saved.names["context"].tolist()
+    user = find_name("user", FLAGS.user, clients)
+    context = find_name("context", FLAGS.context, contexts)
     base = load_base_model(source)
     with tempfile.TemporaryDirectory() as frozen_folder:
-        model = build_model(
-            "fedperc",
+        model = build_language_model(
+            "prefix",
             base,
             freeze(base, frozen_folder),
-            num_contexts=len(trained.contexts),
+            local_layers=(EMBEDDING,),
+            num_contexts=len(contexts),
             history_length=1,
         )
         texts = generate(
             model,
             base,
-            trained,
-            user=user,
+            {**saved.weights, **{name: value[user] for name, value in kept.items()}},
             context=context,
             prompt=FLAGS.prompt,
             num_texts=FLAGS.num_texts,
@@ -72,7 +68,7 @@ def main() -> None:
             top_k=min(FLAGS.top_k, base.config.vocab_size),
             seed=FLAGS.seed,
         )
-    print(f"{trained.clients[user]} in {trained.contexts[context]}:")
+    print(f"{clients[user]} in {contexts[context]}:")
     for text in texts:
         print(f"  {text}")
 

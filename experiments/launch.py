@@ -7,7 +7,6 @@ A binary of a task is `main = launch.task_main(TASK)`, and ends with
 from __future__ import annotations
 
 import os
-import pathlib
 import sys
 from collections.abc import Callable
 
@@ -37,7 +36,7 @@ def run(main: Callable[[], None]) -> None:
         main: The program. It takes nothing and reads its flags from `absl.flags`.
     """
     _enter_calling_folder()
-    _parse_flags(_resolve_flagfiles(sys.argv))
+    _parse_flags(option_flags.expand_flagfiles(sys.argv))
     logging.use_absl_handler()
     runtime.start()
     status = 0
@@ -93,19 +92,6 @@ def _enter_calling_folder() -> None:
     folder = os.environ.get("BUILD_WORKING_DIRECTORY")
     if folder:
         os.chdir(folder)
-
-
-def _resolve_flagfiles(argv: list[str]) -> list[str]:
-    """Finds flag files of the repository from any folder in it, under Bazel."""
-    root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."))
-    resolved = []
-    for argument in argv:
-        name, equals, path = argument.partition("=")
-        if name.lstrip("-") == "flagfile" and equals and not os.path.exists(path):
-            if (root / path).exists():
-                argument = f"{name}={root / path}"
-        resolved.append(argument)
-    return resolved
 
 
 def _parse_flags(argv: list[str]) -> None:

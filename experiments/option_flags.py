@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import pathlib
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -11,6 +14,8 @@ from fedpersonal.options import Declaration, Options, Value
 
 # Flags belong to the binary that asks for them.
 flags.disclaim_key_flags()
+
+_REPOSITORY = pathlib.Path(__file__).parents[1]
 
 
 def define(options: type[Options]) -> None:
@@ -28,6 +33,52 @@ def parse(options: type[Options]) -> Options:
     return options(**{name: flags.FLAGS[name].value for name in options.declarations()})
 
 
+def define_shared(
+    *classes: type[Options], without: Sequence[str] = ()
+) -> dict[str, set[type[Options]]]:
+    """Defines one flag for each option of any of several classes; it is None unless given.
+
+    Args:
+        *classes: The classes. Where they differ, a flag takes what one of them would.
+        without: Options that are no flags.
+
+    Returns:
+        Option to the classes that have it.
+    """
+    found: dict[str, list[tuple[type[Options], Declaration]]] = {}
+    for cls in classes:
+        for name, declaration in cls.declarations().items():
+            if name not in without:
+                found.setdefault(name, []).append((cls, declaration))
+    for own in found.values():
+        rule = own[0][1].rule
+        choices = tuple(dict.fromkeys(c for _, d in own for c in d.rule.choices))
+        texts = dict.fromkeys(d.rule.help for _, d in own)
+        rule = dataclasses.replace(rule, help=" / ".join(texts), choices=choices)
+        _define(dataclasses.replace(own[0][1], default=None, rule=rule))
+    return {name: {cls for cls, _ in own} for name, own in found.items()}
+
+
+def expand_flagfiles(arguments: Sequence[str]) -> list[str]:
+    """Returns arguments with what flag files say in their place, those that they name, too.
+
+    A file that is not there is looked for in the repository, so that presets are found from any
+    folder. One that is in neither place is left for absl to complain of.
+    """
+    expanded: list[str] = []
+    for argument in arguments:
+        name, _, path = argument.partition("=")
+        workspace = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", _REPOSITORY))
+        places = (pathlib.Path(path), workspace / path, _REPOSITORY / path)
+        found = next((place for place in places if path and place.is_file()), None)
+        if name.lstrip("-") != "flagfile" or found is None:
+            expanded.append(argument)
+            continue
+        lines = (line.strip() for line in found.read_text(encoding="utf-8").splitlines())
+        expanded += expand_flagfiles([line for line in lines if line and line[0] != "#"])
+    return expanded
+
+
 def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, Value]:
     """Returns the values that a file of flags gives to options.
 
@@ -39,7 +90,7 @@ def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, 
         _define(declaration, holder)
     flags.DEFINE_string("experiment_name", None, "", flag_values=holder)
     try:
-        rest = holder(["flags", f"--flagfile={os.fspath(path)}"])
+        rest = holder(expand_flagfiles(["flags", f"--flagfile={os.fspath(path)}"]))
     except flags.Error as error:
         raise UserError(f"{path}: {error}") from None
     if rest[1:]:
@@ -51,7 +102,7 @@ def _define(declaration: Declaration, holder: flags.FlagValues = flags.FLAGS) ->
     name, default, rule = declaration.name, declaration.default, declaration.rule
     if isinstance(default, tuple):
         define_list = {int: flags.DEFINE_multi_integer, str: flags.DEFINE_list}[declaration.kind]
-        define_list(name, list(default), rule.help, flag_values=holder)
+        define_list(name, default and list(default), rule.help, flag_values=holder)
     elif rule.choices:
         flags.DEFINE_enum(name, default, rule.choices, rule.help, flag_values=holder)
     else:

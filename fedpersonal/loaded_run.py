@@ -8,35 +8,39 @@ import importlib
 import json
 import os
 import types
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.atomic_files import OWNER_ONLY, atomic_write, write_json
+from fedpersonal.atomic_files import write_json
 from fedpersonal.errors import UserError
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.simulation.model_file import SavedModel, read_model, write_model
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import RunRecord
 from fedpersonal.trained import LOCAL_STATE, Kept, TrainedModel
 
-WEIGHTS = "model.npz"
 SIZES = "model.json"
 
 
-def save_model(folder: RunRecord, trained: TrainedModel, sizes: dict[str, Any]) -> None:
+def save_model(
+    folder: RunRecord,
+    trained: TrainedModel,
+    sizes: Mapping[str, Any],
+    names: Mapping[str, np.ndarray],
+) -> None:
     """Writes what `load_run` needs beside the usual files.
 
     Args:
         folder: The run's folder.
         trained: The model after its last round; what clients keep is in their store.
         sizes: What a task builds the model of, such as its number of items.
+        names: What the rows of tables stand for, by the input that picks them.
     """
-    with atomic_write(folder.path / WEIGHTS, "wb", permissions=OWNER_ONLY) as file:
-        np.savez(file, **{name: np.asarray(value) for name, value in trained.weights.items()})
+    write_model(folder.path, SavedModel(trained.weights, names))
     about = {"sizes": sizes, "batch_size": trained.batch_size, "seed": trained.seed}
     write_json(folder.path / SIZES, about)
 
@@ -54,6 +58,11 @@ class LoadedRun(RunRecord):
         super().__init__(path)
         self._given = model, algorithm
 
+    @property
+    def names(self) -> Mapping[str, np.ndarray]:
+        """What the rows of the model's tables stand for, by the input that picks them."""
+        return read_model(self.path).names
+
     @functools.cached_property
     def trained(self) -> TrainedModel:
         """The trained model; `close` it where other programs want the store of local state.
@@ -61,14 +70,11 @@ class LoadedRun(RunRecord):
         Raises:
             UserError: If the run has not ended, or is of a program whose model is not given.
         """
+        weights = read_model(self.path).weights
         try:
             about = json.loads((self.path / SIZES).read_text(encoding="utf-8"))
-            with np.load(self.path / WEIGHTS) as file:
-                weights = dict(file)
-        except FileNotFoundError as error:
-            raise UserError(f"{self.path}: the run has not ended ({error.filename}).") from None
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-            raise UserError(f"{self.path}: its model cannot be read ({error}).") from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / SIZES} cannot be read ({error}).") from None
         model, algorithm = self._build(about["sizes"])
         resources = contextlib.ExitStack()
         kept_by = None

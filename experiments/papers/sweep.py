@@ -1,81 +1,148 @@
-"""What tables and figures of several runs have in common."""
+"""What is asked of a table or figure: its rows, seeds, hyperparameters and data."""
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
-import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import tabulate
-
-from experiments.papers.child_process import run_in_child
+from experiments.option_flags import read_flagfile
+from experiments.papers.runs import Run
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.run_config import settle
+from fedpersonal.options import Value
+from fedpersonal.tasks.task import Source, Task
+
+PRESETS = pathlib.Path(__file__).parents[1] / "presets"
+_ROUNDS = ("total_rounds", "rounds_per_eval", "decay_rounds")
 
 
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns the mean and the standard deviation over seeds, None for a single one."""
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return statistics.mean(values), deviation
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row:
+    """A row of a table.
 
-
-def with_deviation(mean: float, deviation: float | None, *, digits: int) -> str:
-    """Formats a mean over seeds, and its standard deviation unless there is a single seed."""
-    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
-
-
-def as_github_table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
-    """Formats cells as a table of GitHub's Markdown."""
-    return tabulate.tabulate(rows, headers, tablefmt="github", disable_numparse=True)
-
-
-def check_config(
-    folder: pathlib.Path, config: Mapping[str, Any], *, ignore: Collection[str] = ()
-) -> None:
-    """Raises a UserError if a folder holds a run with another configuration.
-
-    Args:
-        folder: The run's folder, which is not locked by this.
-        config: The configuration.
-        ignore: What may differ.
+    Attributes:
+        name: As in the paper; without a comma, at which `--rows` is parted.
+        preset: The file of its hyperparameters; `{}` stands for `quick` or `paper`.
+        values: Options of its own.
+        published: The paper's figures by column.
     """
-    settle(folder / "config.json", config, ignore=ignore)
+
+    name: str
+    preset: str
+    values: Mapping[str, Value]
+    published: Mapping[str, float | str] = dataclasses.field(default_factory=dict)
 
 
-def run_missing(
-    title: str,
-    number: int,
-    count: int,
-    *,
-    is_done: Callable[[], bool],
-    work: Callable[..., None],
-    arguments: Sequence[Any],
-    isolated: bool = True,
-) -> None:
-    """Does the work of one run of a sweep unless it is done.
-
-    Args:
-        title: Names the run.
-        number: Its number in the sweep, from 1.
-        count: How many runs the sweep has.
-        is_done: Whether all that the work leaves is there.
-        work: A function of a module.
-        arguments: Its arguments.
-        isolated: Whether to work in a process of its own.
+def choose_rows(rows: Sequence[Row], names: Sequence[str], *, table: str) -> list[Row]:
+    """Returns the rows of these names, in the table's order; all of them for no names.
 
     Raises:
-        UserError: That of the work, with the title before it.
+        UserError: If a name is no row's.
     """
-    line = f"run {number} of {count}: {title}"
-    if is_done():
-        print(f"{line}: done before", flush=True)
-        return
-    print(line, flush=True)
-    try:
-        if isolated:
-            run_in_child(work, *arguments)
-        else:
-            work(*arguments)
-    except UserError as error:
-        raise UserError(f"{title}: {error}") from error
+    known = [row.name for row in rows]
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"--rows: {name!r} is no row of {table}; these are: {'; '.join(known)}."
+            )
+    return [row for row in rows if not names or row.name in names]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What is asked.
+
+    Attributes:
+        output_dir: Receives tables, pictures and runs.
+        seeds: Seeds to run each row with.
+        preset: `quick`, `paper` or `auto`.
+        scale_rounds: Factor of the rounds.
+        given: Options that stand for all rows, such as where the data are.
+        rows: Names of the rows wanted; none for all of the paper's.
+        vocab_sizes: Vocabularies, where a table has several; none for the paper's.
+        datasets: Data sets, where a table has several; none for `given`'s.
+        movielens_dir: The folder of MovieLens-1M, for a figure that has sentences as well.
+        runs_dir: Holds runs that several tables share; None for `output_dir`.
+        isolated: Whether each run has a process of its own.
+    """
+
+    output_dir: pathlib.Path
+    seeds: Sequence[int] = (0,)
+    preset: str = "auto"
+    scale_rounds: float = 1.0
+    given: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    rows: Sequence[str] = ()
+    vocab_sizes: Sequence[int] = ()
+    datasets: Sequence[str] = ()
+    movielens_dir: str | None = None
+    runs_dir: pathlib.Path | None = None
+    isolated: bool = True
+
+    def with_preset(self, *, quick: bool) -> Sweep:
+        """Returns the same with a preset in place of `auto`."""
+        automatic = "quick" if quick else "paper"
+        return self.replace(preset=automatic if self.preset == "auto" else self.preset)
+
+    def replace(self, **changes: object) -> Sweep:
+        """Returns the same with other attributes."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the texts are made up."""
+        dataset = self.given.get("dataset", "auto")
+        has_files = any(self.given.get(name) for name in ("text_file", "data_dir"))
+        return dataset.startswith("generated") or (dataset == "auto" and not has_files)
+
+    def values(self, task: Task, preset: str, **own: Value) -> dict[str, Value]:
+        """Returns options by name: of a preset, of all rows and of one row, scaled.
+
+        Args:
+            task: The task.
+            preset: The preset's file, `{}` for the sweep's kind.
+            **own: Options of one row.
+        """
+        declared = task.options.declarations()
+        values = read_flagfile(PRESETS / f"{preset.format(self.preset)}.flags", task.options)
+        # What data there are, the flags say, not hyperparameters.
+        values["dataset"] = declared["dataset"].default
+        values.update({n: value for n, value in self.given.items() if n in declared}, **own)
+        for name in _ROUNDS:
+            rounds = values.get(name, declared[name].default)
+            if rounds:
+                values[name] = max(1, round(self.scale_rounds * rounds))
+        return values
+
+    def read(self, task: Task, preset: str, **own: Value) -> Source:
+        """Reads the data and says what there is; the arguments are those of `values`."""
+        source = task.read(task.options(**self.values(task, preset, **own)))
+        print(source.summary(), flush=True)
+        return source
+
+    def runs(
+        self, task: Task, row: Row, folder: str | pathlib.Path, *, note: str = "", **own: Value
+    ) -> list[Run]:
+        """Returns the runs of a row, one a seed.
+
+        Args:
+            task: The task.
+            row: The row.
+            folder: Their folder, in the output's.
+            note: Stands in their titles.
+            **own: Options beside the row's.
+        """
+        return [
+            Run(
+                f"{row.name}{note}, seed {seed}",
+                self.output_dir / folder / f"seed_{seed}",
+                task,
+                self.values(task, row.preset, **{**row.values, **own, "seed": seed}),
+            )
+            for seed in self.seeds
+        ]
+
+    def seeds_in_words(self) -> str:
+        """Says what numbers are means of."""
+        if len(self.seeds) == 1:
+            return "a single seed, hence no standard deviation"
+        return f"mean ± standard deviation over {len(self.seeds)} seeds"

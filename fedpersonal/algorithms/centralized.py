@@ -25,7 +25,7 @@ def build_personalized(options: KeepingOptions, layers: Layers) -> Algorithm:
     users = build_client_optimizer("sgd", options.local_learning_rate)
     algorithm = build(options, layers)
     phase = dataclasses.replace(
-        algorithm.phases[0], optimizers=dict.fromkeys(layers.embedding, users)
+        algorithm.phases[0], optimizers=dict.fromkeys(layers.table, users)
     )
     return dataclasses.replace(algorithm, name="centralized_personalized", phases=(phase,))
 
@@ -37,7 +37,7 @@ METHODS = (
         "Centralized + user embeddings",
         build_personalized,
         KeepingOptions,
-        needs=("embedding",),
+        needs=("table",),
         is_federated=False,
         has_table=True,
         server_optimizer="sgd",

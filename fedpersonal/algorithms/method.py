@@ -104,12 +104,14 @@ class Layers:
         embedding: Those that tell clients apart, such as a user embedding.
         head: The last ones.
         body: Those that turn inputs into a representation.
+        table: Those that can have a row for each user, where a server has everybody's data.
         everything: All layers with variables that move, once the model is built.
     """
 
     embedding: tuple[str, ...] = ()
     head: tuple[str, ...] = ()
     body: tuple[str, ...] = ()
+    table: tuple[str, ...] = ()
     everything: tuple[str, ...] = ()
 
     @property

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import VariableSpec
@@ -104,6 +105,33 @@ class LocalStateStore:
         except BaseException:
             connection.close()
             raise
+
+    @classmethod
+    def reopen(cls, path: str | os.PathLike) -> LocalStateStore:
+        """Opens a store that is there, whatever its variables are.
+
+        Args:
+            path: The file.
+
+        Raises:
+            UserError: If there is none, it is something else, or another process has it open.
+        """
+        path = os.fspath(path)
+        if not os.path.isfile(path):
+            raise UserError(f"{path}: no such file; no client of this run keeps local variables.")
+        with _explained(path), contextlib.closing(sqlite3.connect(path, timeout=0)) as connection:
+            described = connection.execute("SELECT text FROM about ORDER BY place").fetchall()[-1]
+        variables = [
+            VariableSpec(name, name.split("/")[0], tuple(shape), tf.as_dtype(dtype), True, tf.zeros)
+            for name, shape, dtype in json.loads(*described)
+        ]
+        return cls.open(path, variables)
+
+    def clients(self) -> list[str]:
+        """Returns the names of the clients that have kept something, in order."""
+        with _explained(self.path):
+            rows = self._connection.execute("SELECT client FROM local_state ORDER BY client")
+            return [client for (client,) in rows]
 
     @property
     def num_clients(self) -> int:
@@ -201,6 +229,21 @@ class LocalStateStore:
             column = part.view(variable.dtype.as_numpy_dtype)
             values[variable.name] = column.reshape([len(rows), *variable.shape])
         return known, values
+
+
+def read_all(path: str | os.PathLike) -> tuple[list[str], dict[str, np.ndarray]]:
+    """Returns the names of all clients of a store, (n,), and local variable's name to (n, ...).
+
+    Args:
+        path: The file; it is closed again.
+
+    Raises:
+        UserError: As of `LocalStateStore.reopen`.
+    """
+    with contextlib.closing(LocalStateStore.reopen(path)) as store:
+        clients = store.clients()
+        _, values = store.unpack(store.read(clients))
+    return clients, values
 
 
 def _describe(connection: sqlite3.Connection, described: str) -> list[str]:

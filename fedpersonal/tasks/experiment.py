@@ -215,7 +215,8 @@ def run_experiment(
         trained = trainer.untrained()
     with trained:
         report = task.test(experiment, trained)
-        save_model(run_folder, trained, task.sizes(experiment.data))
+        names = task.names(experiment)
+        save_model(run_folder, trained, task.sizes(experiment.data), names)
         report = _with_findings(experiment, trained, report)
     return report_run(
         run_folder,
@@ -227,6 +228,7 @@ def run_experiment(
             "algorithm": options.algorithm,
             "rounds": options.total_rounds if experiment.method.trains else 0,
             "seed": options.seed,
+            "num_training_clients": experiment.data.train.num_clients,
             **task.describe(experiment),
             **report.description,
         },

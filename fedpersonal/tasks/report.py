@@ -36,17 +36,11 @@ def report_run(
     Raises:
         UserError: If the test loss is not finite.
     """
-    results = report.results
-    overall = {**results.overall(), **report.metrics}
-    if not math.isfinite(overall["loss"]):
-        raise UserError(
-            "the test loss is not finite; lower --client_learning_rate or "
-            "--reconstruction_learning_rate."
-        )
+    results, test = report.results, summarize(report)
     run_folder.write_per_client({**results.per_client(), **report.columns})
     summary = {
         **description,
-        "test": test_summary(results, overall),
+        "test": test,
         "train_wall_seconds": loop_result.train_wall_seconds if loop_result else 0.0,
         "median_round_seconds": loop_result.median_round_seconds if loop_result else 0.0,
         "broadcast_bytes_per_client": total_bytes(crossings, "broadcast"),
@@ -59,6 +53,25 @@ def report_run(
         picture = run_folder.path / "learning_curve.png"
         plot_learning_curve(run_folder.metrics_csv, picture, title=title)
     return summary
+
+
+def summarize(report: TestReport) -> dict[str, Any]:
+    """Returns what a test came to.
+
+    Args:
+        report: Of the test clients.
+
+    Raises:
+        UserError: If the loss is not finite.
+    """
+    results = report.results
+    overall = {**results.overall(), **report.metrics}
+    if not math.isfinite(overall["loss"]):
+        raise UserError(
+            "the test loss is not finite; lower --client_learning_rate or "
+            "--reconstruction_learning_rate."
+        )
+    return test_summary(results, overall)
 
 
 def test_summary(results: ClientResults, overall: Mapping[str, float]) -> dict[str, Any]:

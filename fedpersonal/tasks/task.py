@@ -43,8 +43,11 @@ class Source(Protocol):
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
 
+    def describe(self) -> dict[str, object]:
+        """Returns what tells these data from others, and how many there are."""
+
     def fingerprint(self) -> str:
-        """Returns what tells these data from others."""
+        """Returns a hash of the content."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -212,7 +215,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         names = tuple(dict.fromkeys(v.layer for v in model.variables))
         parts = {
             part: tuple(name for name in getattr(self.layers, part) if name in names)
-            for part in ("embedding", "head", "body")
+            for part in ("embedding", "head", "body", "table")
         }
         layers = Layers(**parts, everything=names)
         return model, method.build(options, layers), layers
@@ -268,6 +271,10 @@ class Task(Generic[OptionsT, SourceT, DataT]):
 
     def describe(self, experiment: Experiment[OptionsT, DataT]) -> dict[str, Any]:
         """Returns further entries of the summary that are known before the test."""
+        return {}
+
+    def names(self, experiment: Experiment) -> Mapping[str, np.ndarray]:
+        """Returns what the rows of tables stand for, by the input that picks them."""
         return {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:

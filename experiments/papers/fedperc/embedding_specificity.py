@@ -2,74 +2,56 @@
 
 A user's held-out utterances are predicted behind the user's own personal embedding, and behind
 those of others who are most often in the same context; the utterances' context embeddings stay as
-they are. A user *beats the median* if the own embedding gives a lower loss a token than the median
-of those others does, and *beats the mean* if it does so than their losses' mean. A *pair* is a user
-and one of the others, and is *won* if the own embedding gives the lower loss. Of embeddings that
-hold nothing of their users, half of all pairs are won by chance.
+they are, and nothing is fine-tuned. A user *beats the median* if the own embedding gives a lower
+loss a token than the median of those others does, and *beats the mean* if it does so than their
+losses' mean. A *pair* is a user and one of the others, and is *won* if the own embedding gives the
+lower loss. Of embeddings that hold nothing of their users, half of all pairs are won by chance.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpersonal.evaluation.evaluate import ClientResults
+from experiments.papers.runs import Run
+from fedpersonal.data.texts.labelled import most_frequent_labels
 
-Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
+if TYPE_CHECKING:
+    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.trained import Kept, TrainedModel
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Specificity:
-    """Losses of users' texts behind embeddings of their own and of others.
-
-    Attributes:
-        own: float64 (num_users,): mean loss a token behind a user's own embedding.
-        others: float64 (num_users, most): the same behind others' embeddings; NaN where a user has
-            fewer others.
-    """
-
-    own: np.ndarray
-    others: np.ndarray
-
-    @property
-    def num_users(self) -> int:
-        """How many users have others to compare with."""
-        return int(self._compared.sum())
-
-    @property
-    def num_pairs(self) -> int:
-        """How many pairs of a user and another there are."""
-        return int(np.isfinite(self.others[self._compared]).sum())
-
-    def shares(self) -> dict[str, float]:
-        """Returns the shares of users that beat the median and the mean, and of pairs won.
-
-        Each is NaN where nobody has others.
-        """
-        own, others = self.own[self._compared], self.others[self._compared]
-        if not len(own):
-            return dict.fromkeys(("beats_median", "beats_mean", "pairs_won"), float("nan"))
-        return {
-            "beats_median": float(np.mean(own < np.nanmedian(others, axis=1))),
-            "beats_mean": float(np.mean(own < np.nanmean(others, axis=1))),
-            "pairs_won": float(np.mean((own[:, np.newaxis] < others)[np.isfinite(others)])),
-        }
-
-    @property
-    def _compared(self) -> np.ndarray:
-        return np.isfinite(self.own) & np.isfinite(self.others).any(axis=1)
+SHARES = ("beats_median", "beats_mean", "pairs_won")
 
 
-def measure_specificity(
+def measure_specificity(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
+    """Returns losses and shares of the test utterances of seen users."""
+    data = experiment.data
+    kept = trained.kept_by(data.test.query.client_ids)
+    evaluate = experiment.evaluation(data.test, (), brings_kept=True, with_before=False)
+    contexts = most_frequent_labels(
+        dataclasses.replace(data.train, labels=data.train.features["context"])
+    )
+    own, others = compare_embeddings(
+        lambda start: evaluate(dataclasses.replace(trained, kept_by=lambda _: start)),
+        kept,
+        contexts,
+        seed=run.options.seed,
+    )
+    return {**shares(own, others), "own_loss": own, "others_losses": others}
+
+
+def compare_embeddings(
     evaluate: Callable[[Kept], ClientResults],
     kept: Kept,
     contexts: np.ndarray,
     *,
     max_others: int = 20,
     seed: int = 0,
-) -> Specificity:
+) -> tuple[np.ndarray, np.ndarray]:
     """Evaluates users behind their own embeddings and behind others'.
 
     Args:
@@ -80,25 +62,49 @@ def measure_specificity(
         contexts: int (num_users,): the context that each is most often in.
         max_others: How many others a user is compared with, drawn at random, if there are more.
         seed: Seed of these draws.
+
+    Returns:
+        The loss a token behind a user's own embedding, float64 (num_users,), and behind others',
+        (num_users, most); NaN where there are fewer.
     """
     known, values = kept
-    known = np.asarray(known, bool)
     sources = draw_others(known, contexts, max_others=max_others, seed=seed)
 
     def losses(of: np.ndarray) -> np.ndarray:
         results = evaluate((known, {name: value[of] for name, value in values.items()}))
         sums = results.after["loss"]
         with np.errstate(divide="ignore", invalid="ignore"):
-            return sums[:, 0] / sums[:, 1]
+            return np.where(known, sums[:, 0] / sums[:, 1], np.nan)
 
     everybody = np.arange(len(known))
-    own = np.where(known, losses(everybody), np.nan)
-    others = np.full([len(known), sources.shape[1]], np.nan)
+    own, others = losses(everybody), np.full(sources.shape, np.nan)
     for column, of in enumerate(sources.T):
-        others[:, column] = np.where(
-            of >= 0, losses(np.where(of >= 0, of, everybody)), others[:, column]
+        others[:, column] = np.where(of >= 0, losses(np.where(of >= 0, of, everybody)), np.nan)
+    return own, others
+
+
+def shares(own: np.ndarray, others: np.ndarray) -> dict[str, float]:
+    """Returns the shares of users that beat the median and the mean, and of pairs won.
+
+    Args:
+        own: As of `compare_embeddings`, and so are the `others`.
+        others: Losses behind others' embeddings.
+
+    Returns:
+        `num_users` and `num_pairs` that there are to compare; without any, shares are NaN.
+    """
+    compared = np.isfinite(own) & np.isfinite(others).any(axis=1)
+    own, others = own[compared], others[compared]
+    pairs = np.isfinite(others)
+    found = dict.fromkeys(SHARES, float("nan"))
+    if len(own):
+        values = (
+            np.mean(own < np.nanmedian(others, axis=1)),
+            np.mean(own < np.nanmean(others, axis=1)),
+            np.mean((own[:, np.newaxis] < others)[pairs]),
         )
-    return Specificity(own, others)
+        found = dict(zip(SHARES, map(float, values)))
+    return {"num_users": len(own), "num_pairs": int(pairs.sum()), **found}
 
 
 def draw_others(

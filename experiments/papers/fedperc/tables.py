@@ -2,187 +2,245 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.papers.fedperc import results, tables_text
-from experiments.papers.fedperc.embedding_runs import compare_embeddings, embedding_run
-from experiments.papers.fedperc.pass_times import PassOptions, time_passes
-from experiments.papers.fedperc.results import COLUMNS, UNTRAINED
-from experiments.papers.fedperc.runs import (
-    SPLITS,
-    UntrainedOptions,
-    UtteranceSource,
-    complete,
-    evaluate_untrained,
-    run_options,
-    train,
+from experiments.papers.fedperc import base_model
+from experiments.papers.fedperc.embedding_specificity import SHARES, measure_specificity
+from experiments.papers.fedperc.pass_times import time_passes
+from experiments.papers.result_picture import draw
+from experiments.papers.result_table import Cell, Report, ResultTable, over_seeds
+from experiments.papers.runs import Run, check_splits, complete
+from experiments.papers.sweep import Row, Sweep
+from fedpersonal.tasks.task import Source
+from fedpersonal.tasks.utterances.task import TASK
+
+METHODS = {method.name: method for method in TASK.own_methods}
+SAMPLES = ("1", "5", "15", "all")
+REPEATS = 30
+_USERS = {"seen": "Table 1: perplexity of seen users", "unseen": "Table 2: of unseen users"}
+_BASE, _FROZEN = "base_model", "fedperc_frozen"
+# Rates that were best on validation users of the TV shows.
+_RATES = {n: {"client_learning_rate": 0.003} for n in METHODS if n.endswith(("fresh", "generated"))}
+ROWS = tuple(
+    Row(
+        method.title,
+        "tv_shows_{}" if name == "fedperc" else "tv_shows_{}_rivals",
+        {"algorithm": name, **_RATES.get(name, {})},
+    )
+    for name, method in METHODS.items()
 )
-from experiments.papers.fedperc.sample_curves import plot_by_samples
-from experiments.papers.presets import Preset
-from experiments.papers.summarized_runs import SummarizedRun
-from fedpersonal.atomic_files import write_csv, write_json, write_text
-from fedpersonal.tasks.utterances.methods import METHODS
+# What stands in the tables: its title, the runs that it is read off, and whether it depends on how
+# many samples a user gives.
+LINES = {name: (method.title, name, True) for name, method in METHODS.items()}
+LINES[_FROZEN] = ("FedPerC (Frozen)", "fedperc", False)
+LINES[_BASE] = ("Base model", _BASE, False)
+# Milliseconds of a pass on an NVIDIA A40, train and test.
+_PAPER_PASSES = {
+    "fedperc": (88.18, 40.37),
+    "fedperc_generated": (55.96, 47.02),
+    "split_learning": (222.08, 65.42),
+    "meta_learning": (111.81, 36.77),
+}
+_WHAT = (
+    "By how many of a user's other utterances its copy of the model was fine-tuned on; Generated "
+    "reads them only, Frozen and the base model do nothing with them; in brackets the paper's, "
+    "where it has any. Lower is better."
+)
+_TABLE_3 = (
+    "Milliseconds of a step of one user, and of a forward pass, both on 15 utterances: median ± "
+    "standard deviation, all methods by turns in one process; in brackets the paper's, of an A40. "
+    "FedPerC (Frozen) is FedPerC without steps before a test, and has no passes of its own. Bytes "
+    "that a user keeps, receives and sends in a round; and what it needs beside the frozen base of "
+    "{:,} bytes, which it receives once: kept and received, also in per cent of Split-Learning's "
+    "(paper: 0.001 %)."
+)
+# By algorithm or measure, and by `seen` or `unseen`: a run a seed.
+Runs = Mapping[tuple[str, str], Sequence[Run]]
 
 
-def run(
-    sources: Sequence[UtteranceSource],
-    preset: Preset,
-    output_dir: str,
-    *,
-    seeds: Sequence[int],
-    scale_rounds: float = 1.0,
-    repeats: int = 30,
-    isolated: bool = True,
-) -> str:
-    """Runs what is missing; writes `fedperc_tables.md`, `.json`, `.csv` and `.png`.
-
-    Args:
-        sources: The data sets, each with its base model.
-        preset: The hyperparameters.
-        output_dir: Receives the tables, the picture and the runs.
-        seeds: Seeds to run each method and split with.
-        scale_rounds: Factor of the rounds.
-        repeats: How often each pass is timed.
-        isolated: Whether each run has a process of its own.
-
-    Returns:
-        The tables as Markdown.
-
-    Raises:
-        UserError: Before the first run, if data cannot be read or split with each seed; if a run
-            diverges, or its folder holds another one.
-    """
-    _check_splits(sources, seeds)
-    folder = pathlib.Path(output_dir)
-    options = preset.options_of("fedperc", scale_rounds=scale_rounds)
-    found, markdown = [], ["# Tables 1, 2 and 3 of FedPerC"]
-    for source in sources:
-        own = _measure(
-            source,
-            preset,
-            folder / source.choice.source,
-            seeds=seeds,
-            scale_rounds=scale_rounds,
-            repeats=repeats,
-            isolated=isolated,
-        )
-        found.append(own)
-        markdown += tables_text.heading(
-            own, preset=preset.name, options=options, num_seeds=len(seeds)
-        )
-        markdown += tables_text.perplexity_tables(own["perplexities"], own["lower_by"])
-        markdown += tables_text.pass_table(own["passes"], own["memory"])
-        markdown += tables_text.embedding_note(own["own_embeddings"])
-    _draw(folder / "fedperc_tables.png", found)
-    write_csv(
-        folder / "fedperc_tables.csv",
-        [
-            {
-                "dataset": own["data"]["dataset"],
-                **{name: row[name] for name in ("split", "method", "samples")},
-                "seed": seed,
-                "perplexity": value,
-            }
-            for own in found
-            for row in own["perplexities"]
-            for seed, value in zip(seeds, row["by_seed"])
-        ],
-    )
-    write_json(
-        folder / "fedperc_tables.json",
-        {"preset": preset.name, "seeds": list(seeds), "datasets": found},
-    )
-    text = "\n\n".join(markdown)
-    write_text(folder / "fedperc_tables.md", text)
-    return text
+@functools.cache
+def published() -> dict[tuple[str, ...], float]:
+    """Returns Tables 1 and 2, means over 15 seeds, by data set, users, line and samples."""
+    path = pathlib.Path(__file__).with_name("published_perplexities.csv")
+    with open(path, encoding="utf-8", newline="") as file:
+        _, *rows = csv.reader(file)
+    return {tuple(row[:4]): float(row[4]) for row in rows}
 
 
-def _check_splits(sources: Sequence[UtteranceSource], seeds: Sequence[int]) -> None:
-    """Splits all data once: seconds, where a refusal in the middle of the runs would cost hours."""
-    for source in sources:
-        base = source.load_base()
-        for split in SPLITS:
-            for seed in seeds:
-                source.load_data(base, split=split, seed=seed)
-
-
-def _measure(
-    source: UtteranceSource,
-    preset: Preset,
-    folder: pathlib.Path,
-    *,
-    seeds: Sequence[int],
-    scale_rounds: float,
-    repeats: int,
-    isolated: bool,
-) -> dict[str, Any]:
-    """Completes the runs of one data set and returns all that is said of it."""
-    trained = {
-        (split, algorithm, seed): SummarizedRun(
-            f"{METHODS[algorithm].title}, {split} users, seed {seed}",
-            folder / f"{algorithm}_{split}" / f"seed_{seed}",
-            run_options(
-                preset.options_of(algorithm, scale_rounds=scale_rounds, seed=seed), split=split
-            ),
-        )
-        for seed in seeds
-        for split in SPLITS
-        for algorithm in METHODS
-    }
-    untrained = {
-        (split, UNTRAINED, seed): SummarizedRun(
-            f"base model alone, {split} users, seed {seed}",
-            folder / f"{UNTRAINED}_{split}" / f"seed_{seed}",
-            UntrainedOptions(split, seed),
-        )
-        for seed in seeds
-        for split in SPLITS
-    }
-    embeddings = [embedding_run(trained["known", "fedperc", seed]) for seed in seeds]
-    history = preset.options.history_length
-    passes = SummarizedRun(
-        "times of passes", folder / "passes", PassOptions(repeats, history, seeds[0])
-    )
-    complete(list(trained.values()), source, train, isolated=isolated)
-    complete(list(untrained.values()), source, evaluate_untrained, isolated=isolated)
-    complete(embeddings, source, compare_embeddings, isolated=isolated)
-    complete([passes], source, time_passes, isolated=isolated)
-
-    runs: Mapping[tuple, SummarizedRun] = {**trained, **untrained}
-    of_split = {
-        split: {name: [runs[split, name, seed] for seed in seeds] for name in (*METHODS, UNTRAINED)}
-        for split in SPLITS
-    }
-    rows = [
-        row
-        for split in SPLITS
-        for row in results.perplexities(source.choice.source, split, of_split[split])
-    ]
-    return {
-        "data": source.choice.describe(),
-        "base": tables_text.about_base(source.load_base()),
-        "perplexities": rows,
-        "lower_by": results.lower_by(rows),
-        "user_percentiles": {split: results.user_percentiles(of_split[split]) for split in SPLITS},
-        "passes": passes.summary(),
-        "memory": results.memory(of_split["known"]),
-        "own_embeddings": results.embedding_shares(embeddings),
-    }
-
-
-def _draw(path: pathlib.Path, found: Sequence[Mapping[str, Any]]) -> None:
-    plot_by_samples(
-        [
-            (
-                f"{own['data']['dataset']}, {split} users",
-                [row for row in own["perplexities"] if row["split"] == split],
-            )
-            for own in found
-            for split in SPLITS
-        ],
-        path,
+def run(sweep: Sweep, *, repeats: int = REPEATS) -> Report:
+    """Runs what is missing; returns the tables of all data sets, and draws them."""
+    names = sweep.datasets or [sweep.given.get("dataset", "auto")]
+    asked = [sweep.replace(given={**sweep.given, "dataset": name}) for name in dict.fromkeys(names)]
+    quick = all(own.is_generated for own in asked)
+    asked = [own.with_preset(quick=quick) for own in asked]
+    found = [(own.read(TASK, "tv_shows_{}"), own) for own in asked]
+    sources = [(source, _plan(own, source.kind, repeats)) for source, own in found]
+    for _, runs in sources:
+        trained = [run for users in _USERS for run in runs["fedperc", users]]
+        check_splits(trained, isolated=sweep.isolated)
+    for source, runs in sources:
+        every = [run for own in runs.values() for run in own]
+        complete(every, source.describe(), isolated=sweep.isolated)
+    tables = [_perplexities(*own, users) for own in sources for users in _USERS]
+    draw(
+        tables,
+        sweep.output_dir / "fedperc_tables.png",
         title="Perplexity by how much a user has written",
-        titles={column.name: column.title for column in COLUMNS},
+        x_label="utterances that a user gives",
+        y_label="perplexity",
+        off_scale=1.5,
+    )
+    parts: list[str | ResultTable] = ["# Tables 1, 2 and 3 of FedPerC"]
+    for number, (source, runs) in enumerate(sources):
+        parts += [f"## {source.name}", _about(asked[0], source, runs)]
+        for heading, table in zip(_USERS.values(), tables[2 * number :]):
+            parts += [f"### {heading}", _WHAT, dataclasses.replace(table, caption="")]
+            parts.append(_lower_by(table))
+        frozen = runs["fedperc", "seen"][0].summary["frozen_bytes"]
+        parts += ["### Table 3: time and memory", _TABLE_3.format(frozen), _passes(runs)]
+        parts.append(_embedding_note(runs["whose", "seen"]))
+    percentiles = [
+        _percentiles(source, runs, users) for source, runs in sources for users in _USERS
+    ]
+    facts = {"preset": asked[0].preset, "data": [source.describe() for source, _ in sources]}
+    return Report("fedperc_tables", sweep.seeds, parts, hidden=percentiles, facts=facts)
+
+
+def _plan(sweep: Sweep, kind: str, repeats: int) -> Runs:
+    """Settles the runs of one data set."""
+    runs = {}
+    for users in _USERS:
+        for row in ROWS:
+            name = row.values["algorithm"]
+            own = {"note": f", {users} users", "evaluate_on": users}
+            runs[name, users] = sweep.runs(TASK, row, f"{kind}/{name}_{users}", **own)
+    passes = functools.partial(time_passes, repeats=repeats)
+    for name, users, measure in (
+        *((_BASE, users, base_model.test_base_model) for users in _USERS),
+        ("whose", "seen", measure_specificity),
+        ("passes", "seen", passes),
+    ):
+        folder = sweep.output_dir / kind / f"{name}_{users}"
+        runs[name, users] = [
+            Run(
+                f"{name.replace('_', ' ')}, {users} users, {own.path.name.replace('_', ' ')}",
+                folder / own.path.name,
+                TASK,
+                own.values,
+                own,
+                measure,
+            )
+            for own in runs["fedperc", users][: 1 if name == "passes" else None]
+        ]
+    return runs
+
+
+def _about(sweep: Sweep, source: Source, runs: Runs) -> str:
+    """Says what the figures of a data set are of."""
+    about, options = source.describe(), runs["fedperc", "seen"][0].options
+    return (
+        f"{about['num_utterances']:,} utterances of {about['num_users']:,} users, "
+        f"{about['num_contexts']} contexts. Preset {sweep.preset}: {options.total_rounds:,} rounds "
+        f"of at most {options.clients_per_round:,} users, {options.local_steps} steps of "
+        f"{options.client_batch_size} utterances each; {sweep.seeds_in_words()}. Base model: "
+        f"{base_model.describe(runs[_BASE, 'seen'][0].summary)}"
+    )
+
+
+def _perplexities(source: Source, runs: Runs, users: str) -> ResultTable:
+    cells: dict[str, dict[str, Cell]] = {}
+    for line, (title, name, tunes) in LINES.items():
+        # The paper does not say how heads start: its figures stand for both.
+        paper = line.removesuffix("_fresh")
+        cells[title] = {
+            samples: over_seeds(
+                runs[name, users],
+                *("by_samples", samples if tunes else "0", "perplexity"),
+                published=published().get((source.kind, users, paper, samples)),
+            )
+            for samples in SAMPLES
+        }
+    caption = f"{source.name}, {users} users"
+    return ResultTable(f"{source.kind}_{users}", cells, caption, 2, "brackets")
+
+
+def _percentiles(source: Source, runs: Runs, users: str) -> ResultTable:
+    """Returns percentiles over users of the perplexity after all samples."""
+    cells = {
+        title: {
+            f"p{p}": over_seeds(
+                runs[name, users],
+                *("by_samples", "all" if tunes else "0", "percentiles", "perplexity", f"p{p}"),
+            )
+            for p in (5, 25, 50, 75, 95)
+        }
+        for title, name, tunes in LINES.values()
+    }
+    return ResultTable(f"{source.kind}_{users}_percentiles", cells)
+
+
+def _lower_by(table: ResultTable) -> ResultTable:
+    """Returns by how many per cent ours are lower than each of the others."""
+
+    def lower(own: Cell, other: Cell) -> Cell:
+        known = own.published and other.published
+        paper = 100 * (1 - own.published / other.published) if known else None
+        return Cell((100 * (1 - own.mean / other.mean),), paper)
+
+    ours = [LINES[name][0] for name in ("fedperc", "fedperc_generated")]
+    others = [title for title in table.cells if title not in (*ours, LINES[_FROZEN][0])]
+    cells = {
+        f"{own} than {other}": {
+            samples: lower(table.cells[own][samples], table.cells[other][samples])
+            for samples in SAMPLES
+        }
+        for own in ours
+        for other in others
+    }
+    caption = "By how many per cent perplexity is lower:"
+    return ResultTable(f"{table.name}_lower_by", cells, caption, 1, "brackets")
+
+
+def _passes(runs: Runs) -> ResultTable:
+    """Returns Table 3. However heads start, they are as large: there is one row for both."""
+    from fedpersonal.trained import LOCAL_STATE
+
+    times = runs["passes", "seen"][0].summary
+    cells: dict[str, dict[str, Cell]] = {}
+    sizes: dict[str, dict[str, float]] = {}
+    for name, paper in _PAPER_PASSES.items():
+        first = runs[name, "seen"][0]
+        summary = first.summary
+        kept = summary["local_bytes_per_client"] if (first.path / LOCAL_STATE).exists() else 0
+        received, sent = (summary[f"{way}_bytes_per_client"] for way in ("broadcast", "aggregated"))
+        sizes[name] = {"kept": kept, "received": received, "sent": sent, "needed": kept + received}
+        cells[LINES[name][0]] = {
+            f"{what}, ms": Cell((own["median"],), figure, own["sd"])
+            for (what, own), figure in zip(times[name].items(), paper)
+        }
+    for row, own in zip(cells.values(), sizes.values()):
+        row.update({column: Cell((size,)) for column, size in own.items()})
+        share = 100 * own["needed"] / sizes["split_learning"]["needed"]
+        row["of heads, %"] = Cell((share,))
+    digits = {column: 1 if "ms" in column else 3 if "%" in column else 0 for column in row}
+    return ResultTable("passes", cells, "", digits, "brackets")
+
+
+def _embedding_note(runs: Sequence[Run]) -> str:
+    """Returns what is known of whose embedding predicts whom."""
+    first: dict[str, Any] = runs[0].summary
+    if not first["num_pairs"]:
+        return "Whose embedding: no user shares a context with another, so none was compared."
+    of_users, of_mean, of_pairs = (over_seeds(runs, s, scale=100).text(0) for s in SHARES)
+    return (
+        f"Whose embedding: the held-out utterances of {of_users} % of {first['num_users']:,} "
+        "seen users are likelier behind their own embedding, without fine-tuning, than behind the "
+        f"median one of others in the same context; of {of_mean} % likelier than by the mean of "
+        f"the others' losses. Of {first['num_pairs']:,} pairs of a user and another, the user's "
+        f"own is better in {of_pairs} %, by chance 50 %."
     )

@@ -17,11 +17,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from fedpersonal.data.checks import check_count
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.column_checks import (
-    check_column,
-    check_embeddings,
-    check_numbers,
-)
+from fedpersonal.evaluation.column_checks import check_column, check_embeddings, check_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,18 +32,17 @@ class Agreement:
     measured: float
     chance: float
 
+    def __str__(self) -> str:
+        return f"{self.measured:.2f} (chance {self.chance:.2f})"
+
 
 def neighbour_agreement(first: npt.ArrayLike, second: npt.ArrayLike, *, k: int = 10) -> Agreement:
-    """Returns the share of a user's nearest neighbours that two embeddings agree on.
+    """Returns the share of a user's `k` nearest neighbours that two embeddings agree on.
 
     Args:
         first: (num_users, dimensions) floats.
         second: (num_users, other dimensions) floats of the same users.
         k: How many neighbours each user has.
-
-    Returns:
-        The share of a user's `k` nearest neighbours in the one embedding that are among them in the
-        other one, too, as a mean over users.
 
     Raises:
         UserError: If an embedding is not finite, there are not more than `k` users, or they are not
@@ -63,17 +58,8 @@ def neighbour_agreement(first: npt.ArrayLike, second: npt.ArrayLike, *, k: int =
 def label_agreement(embeddings: npt.ArrayLike, labels: npt.ArrayLike, *, k: int = 10) -> Agreement:
     """Returns the share of a user's nearest neighbours that have the user's own label.
 
-    Args:
-        embeddings: (num_users, dimensions) floats.
-        labels: (num_users,) of anything that can be sorted, such as ids or names.
-        k: How many neighbours each user has.
-
-    Returns:
-        That share, as a mean over users.
-
-    Raises:
-        UserError: If the embedding is not finite, there are not more than `k` users, or labels are
-            not as many.
+    Arguments and errors are those of `neighbour_agreement`; `labels` are (num_users,) of anything
+    that can be sorted.
     """
     embeddings = check_embeddings("embeddings", embeddings)
     labels = check_column("labels", labels, len(embeddings))
@@ -84,20 +70,10 @@ def label_agreement(embeddings: npt.ArrayLike, labels: npt.ArrayLike, *, k: int 
 
 
 def value_agreement(embeddings: npt.ArrayLike, values: npt.ArrayLike, *, k: int = 10) -> Agreement:
-    """Returns how well a user's value goes with those of the user's nearest neighbours.
+    """Returns Spearman's rank correlation of a user's value with the mean of the neighbours'.
 
-    Args:
-        embeddings: (num_users, dimensions) floats.
-        values: (num_users,) floats, such as click rates.
-        k: How many neighbours each user has.
-
-    Returns:
-        Spearman's rank correlation of a user's value with the mean value of the `k` nearest
-        neighbours; NaN where all those means are equal, as they are where all values are.
-
-    Raises:
-        UserError: If the embedding or a value is not finite, there are not more than `k` users,
-            or values are not as many.
+    Arguments and errors are those of `neighbour_agreement`; `values` are (num_users,) floats, such
+    as click rates. Where all means are equal, the correlation is NaN.
     """
     embeddings = check_embeddings("embeddings", embeddings)
     values = check_numbers("values", values, len(embeddings))

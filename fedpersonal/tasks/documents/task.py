@@ -65,7 +65,9 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         "rounds_per_eval": 200,
         "rounds_per_checkpoint": 100,
     }
-    layers = Layers(embedding=(_USER,), head=("logits",), body=("characters", "encoder"))
+    layers = Layers(
+        embedding=(_USER,), head=("logits",), body=("characters", "encoder"), table=(_USER,)
+    )
     has_own_rows = True
     examples = "texts"
 
@@ -146,6 +148,10 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             "local_state": experiment.options.local_state,
             "num_users": experiment.data.num_users,
         }
+
+    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+        """Names the users whose embeddings are rows of the server's table."""
+        return {"user": experiment.data.train.client_ids} if experiment.method.has_table else {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""

@@ -119,7 +119,7 @@ def _seen(
         ordered=True,
     )
     candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
-    ranking = EvaluationSet(support, _as_clients(everything, candidates), seen=True)
+    ranking = EvaluationSet(support, _as_clients(query, candidates), seen=True)
     return RankedSet(support, query, seen=True, ranking=ranking)
 
 

@@ -71,7 +71,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     own_options = RatingOptions
     # The paper leaves these to its appendix C.1; they are those of its reference code.
     defaults = {"algorithm": "fed_recon", "max_reconstruction_steps": 50, "max_local_steps": 50}
-    layers = Layers(embedding=_USER, head=_USER)
+    layers = Layers(embedding=_USER, head=_USER, table=_USER)
     evaluation_packing = "stacked"
     examples = "ratings"
     metrics = ("rmse", "mae", "accuracy", "hr@10", "ndcg@10")

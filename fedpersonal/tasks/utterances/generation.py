@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import os
-import pathlib
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,55 +11,6 @@ import tensorflow as tf
 from fedpersonal.errors import UserError
 from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.model.partition import PartitionedModel
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Trained:
-    """What a run of FedPerC has trained.
-
-    Attributes:
-        global_values: Global variable's name to value.
-        local_values: Local variable's name to (num_clients, ...).
-        clients: (num_clients,) names.
-        contexts: (num_contexts,) names.
-    """
-
-    global_values: dict[str, np.ndarray]
-    local_values: dict[str, np.ndarray]
-    clients: np.ndarray
-    contexts: np.ndarray
-
-
-def read_trained(path: str | os.PathLike) -> Trained:
-    """Reads what an experiment has written.
-
-    Args:
-        path: The file.
-
-    Raises:
-        UserError: If there is none, or it cannot be read, or nobody has kept anything.
-    """
-    path = pathlib.Path(path)
-    try:
-        with np.load(path) as file:
-            columns = dict(file)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; --run_dir must be a run that has ended") from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} cannot be read ({error})") from None
-    if "clients" not in columns:
-        raise UserError(f"{path}: users of this run keep no embedding; --algorithm=fedperc does")
-    known = columns["known"]
-
-    def part(prefix: str) -> dict[str, np.ndarray]:
-        return {k[len(prefix) :]: v for k, v in columns.items() if k.startswith(prefix)}
-
-    return Trained(
-        part("global/"),
-        {k: v[known] for k, v in part("local/").items()},
-        columns["clients"][known],
-        columns["contexts"],
-    )
 
 
 def find_name(kind: str, name: str, names: Sequence[str]) -> int:
@@ -92,9 +39,8 @@ def find_name(kind: str, name: str, names: Sequence[str]) -> int:
 def generate(
     model: PartitionedModel,
     base: BaseModel,
-    trained: Trained,
+    values: Mapping[str, np.ndarray],
     *,
-    user: int,
     context: int,
     prompt: str,
     num_texts: int = 3,
@@ -108,9 +54,8 @@ def generate(
     Args:
         model: A model whose inputs are `text`, `user` and `context`.
         base: The base model around which it is built.
-        trained: Its variables.
-        user: Which client's embedding to use.
-        context: Which context's.
+        values: Its global variables, and one client's local ones, by name.
+        context: Which context's embedding to use.
         prompt: The beginning.
         num_texts: How many texts, >= 1.
         max_tokens: Tokens of a text, the prompt's among them.
@@ -130,10 +75,6 @@ def generate(
         raise UserError(
             f"--prompt has {len(tokens)} tokens; at most {places - 1} leave room for more"
         )
-    values = {
-        **trained.global_values,
-        **{name: value[user] for name, value in trained.local_values.items()},
-    }
 
     @tf.function(autograph=False, reduce_retracing=True)
     def next_logits(text: tf.Tensor) -> tf.Tensor:

@@ -260,6 +260,10 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             "frozen_bytes": _frozen_bytes(model),
         }
 
+    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+        """Names the contexts."""
+        return {"context": experiment.data.context_names}
+
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""
         tested = ", ".join(

@@ -1,0 +1,56 @@
+"""The base model by itself, to compare FedPerC with."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.papers.runs import Run
+
+if TYPE_CHECKING:
+    from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.trained import Kept, TrainedModel
+
+
+def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
+    """Tests the base model alone on the query sets of FedPerC's run with the same seed.
+
+    It stands behind its own embedding of a text's first token, as FedPerC's model does when all
+    personal embeddings are 1.
+    """
+    from fedpersonal.tasks.report import test_summary
+    from fedpersonal.tasks.utterances.base_model import NOTES
+
+    model, data = experiment.model, experiment.data
+
+    def ones(client_ids: np.ndarray) -> Kept:
+        shapes = {v.name: [len(client_ids), *v.shape] for v in model.local_variables}
+        values = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        return np.ones(len(client_ids), bool), values
+
+    evaluate = experiment.evaluation(data.test, (), brings_kept=True, with_before=False)
+    weights = model.initial_global_values(seed=run.options.seed)
+    results = evaluate(dataclasses.replace(trained, weights=weights, kept_by=ones))
+    num_parameters = sum(value.size for value in data.base.weights.values())
+    config = data.base.config
+    return {
+        "by_samples": {"0": test_summary(results, results.overall())},
+        "base": f"{data.base.name}: {num_parameters:,} parameters, {config.n_layer} layers of "
+        f"{config.n_embd}, {config.vocab_size:,} tokens",
+        "pretrained_here": (pathlib.Path(data.base.source) / NOTES).exists(),
+    }
+
+
+def describe(summary: Mapping[str, Any]) -> str:
+    """Returns what a base model is, of the summary that `test_base_model` gives."""
+    if not summary["pretrained_here"]:
+        return f"{summary['base']}."
+    return (
+        f"{summary['base']}; a small one that was pretrained here, on what users who do not take "
+        "part have written. Its perplexities cannot be compared with those of the paper's "
+        "DistilGPT2, of 82 million parameters and other tokens: only the order of the methods can."
+    )
