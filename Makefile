@@ -18,7 +18,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install movielens stackoverflow reddit tv_shows table1 table2 table3 figure2 figure3 fedperc_tables benchmark test lint lock clean
+.PHONY: help install movielens stackoverflow reddit tv_shows table1 table2 table3 figure2 figure3 fedperc_tables benchmark test bazel_test lint lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -66,6 +66,9 @@ benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon: make benchm
 
 test: $(INSTALLED) ## Run the tests
 	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadfile tests $(FLAGS)
+
+bazel_test: $(INSTALLED) ## Run the tests under Bazel, each file by itself
+	@bazel test --nocache_test_results --test_output=errors //tests/... $(FLAGS)
 
 lint: $(INSTALLED) ## Check style and types
 	@$(VENV)/bin/ruff check .

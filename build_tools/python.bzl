@@ -21,7 +21,7 @@ def python_binaries(deps, exclude = []):
 def pytest_tests(deps, data = []):
     """Makes a test of every `*_test.py`, here and in folders below that have no BUILD file.
 
-    The other modules of the folder are the tests' helpers.
+    The first of each folder has the tag `one_a_folder`. The other modules are the tests' helpers.
 
     Args:
       deps: What the tests import.
@@ -33,9 +33,14 @@ def pytest_tests(deps, data = []):
         srcs = native.glob(["**/*.py"], exclude = ["conftest.py", "**/*_test.py"]),
         deps = deps,
     )
-    for source in native.glob(["**/*_test.py"]):
+    folders = {}
+    for source in sorted(native.glob(["**/*_test.py"])):
+        folder = source.rpartition("/")[0]
+        tags = [] if folder in folders else ["one_a_folder"]
+        folders[folder] = True
         py_test(
             name = source[:-len(".py")],
+            tags = tags,
             # Importing TensorFlow Federated alone takes up to 14 seconds.
             timeout = "long",
             srcs = [

@@ -84,7 +84,7 @@ def to_json(value: Any) -> Any:
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(map(to_json, value))
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, range)):
         return [to_json(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)

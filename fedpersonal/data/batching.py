@@ -27,24 +27,17 @@ class PaddedBatches:
 
 
 def pad_batches(
-    dataset: ClientDataset,
-    client_indices: Sequence[int] | np.ndarray,
-    *,
-    batch_size: int,
+    dataset: ClientDataset, client_indices: Sequence[int] | np.ndarray, *, batch_size: int
 ) -> PaddedBatches:
     """Cuts each client's examples, in order, into batches and pads all clients alike.
 
     Args:
-        dataset: Where the clients are.
+        dataset: All clients' examples.
         client_indices: (clients,) integers in [0, dataset.num_clients), repeats allowed.
-        batch_size: Examples in a batch; a client's last batch may hold fewer.
+        batch_size: Examples in a batch, >= 1; a client's last batch may hold fewer.
 
     Returns:
-        The padded batches, clients in the order of `client_indices`: as many for each as one of
-        them needs, and at least 1.
-
-    Raises:
-        UserError: If an index names no client, or `batch_size` is below 1.
+        The batches, in the order of `client_indices`: as many for each as one needs, at least 1.
     """
     batch_size = check_count("batch_size", batch_size, minimum=1)
     clients = dataset.check_client_indices(client_indices)
@@ -64,7 +57,7 @@ def pad_batches(
         return padded.reshape(shape + column.shape[1:])
 
     return PaddedBatches(
-        features={name: pad(column) for name, column in dataset.features.items()},
+        {name: pad(column) for name, column in dataset.features.items()},
         labels=pad(dataset.labels),
         mask=real.astype(np.float32).reshape(shape),
     )

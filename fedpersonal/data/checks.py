@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fedpersonal.errors import UserError
 
@@ -12,13 +13,8 @@ from fedpersonal.errors import UserError
 def check_count(name: str, value: int, *, minimum: int = 0) -> int:
     """Returns `value` as a plain int, once it is known to be a whole number >= `minimum`.
 
-    Args:
-        name: The option's name, for the message.
-        value: What the caller gave: an int or a NumPy integer.
-        minimum: The least that is right.
-
     Raises:
-        UserError: If `value` is no whole number or is less than `minimum`.
+        UserError: If it is not; the message has the option's `name`.
     """
     try:
         # A bool is an int to Python, though never to the person who wrote it.
@@ -36,6 +32,14 @@ def check_counts(minimum: int, **counts: int) -> None:
         check_count(name, value, minimum=minimum)
 
 
+def check_distinct(name: str, values: Sequence[str]) -> None:
+    """Raises a `UserError` if a value is there more than once."""
+    counts = collections.Counter(values)
+    if len(counts) < len(values):
+        value, times = counts.most_common(1)[0]
+        raise UserError(f"{name} must be distinct, but {value!r} is there {times} times")
+
+
 def check_fractions(fractions: tuple[float, float, float]) -> tuple[float, float, float]:
     """Returns the train, validation and test `fractions` as floats, once known to sum to 1.
 
@@ -46,13 +50,12 @@ def check_fractions(fractions: tuple[float, float, float]) -> tuple[float, float
         train, validation, test = (float(fraction) for fraction in fractions)
     except (TypeError, ValueError):
         train = validation = test = -1.0
-    in_range = all(0.0 <= fraction <= 1.0 for fraction in (train, validation, test))
-    if not in_range or abs(train + validation + test - 1.0) > 1e-6:
-        raise UserError(
-            "fractions must be three numbers (train, validation, test) in [0, 1] that sum to 1,"
-            f" got {fractions!r}"
-        )
-    return train, validation, test
+    if min(train, validation, test) >= 0.0 and abs(train + validation + test - 1.0) <= 1e-6:
+        return train, validation, test
+    raise UserError(
+        "fractions must be three numbers (train, validation, test) in [0, 1] that sum to 1,"
+        f" got {fractions!r}"
+    )
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.checks import check_count
+from fedpersonal.data.checks import check_count, check_distinct
 from fedpersonal.data.fingerprint import fingerprint
 from fedpersonal.errors import UserError
 
@@ -38,7 +38,6 @@ class ClientDataset:
     labels: np.ndarray
 
     def __post_init__(self):
-        """Makes arrays of the fields and checks them against each other."""
         if not isinstance(self.features, Mapping):
             kind = type(self.features).__name__
             raise UserError(f"features must be a mapping of names to columns, got a {kind}")
@@ -51,9 +50,7 @@ class ClientDataset:
         for name, column in {**columns, "labels": self.labels}.items():
             rows = column.shape[0] if column.ndim else "no"
             if rows != self.num_examples:
-                raise UserError(
-                    f"{name} has {rows} rows, but the offsets end at {self.num_examples}"
-                )
+                raise UserError(f"{name} has {rows} rows; the offsets end at {self.num_examples}")
 
     def _check_clients(self):
         ids, offsets = self.client_ids, self.offsets
@@ -70,12 +67,7 @@ class ClientDataset:
         if ids.size and not isinstance(ids[0], str):
             raise UserError(f"client_ids must be str, got {ids[0]!r} of dtype {ids.dtype}")
         object.__setattr__(self, "client_ids", ids.astype(object, copy=False))
-        if len(set(ids.tolist())) < ids.size:
-            names, counts = np.unique(ids.astype(str), return_counts=True)
-            raise UserError(
-                f"client_ids must be distinct, but {names[counts.argmax()]!r} is there"
-                f" {counts.max()} times"
-            )
+        check_distinct("client_ids", ids.tolist())
 
     @property
     def num_clients(self) -> int:
@@ -103,23 +95,16 @@ class ClientDataset:
         return np.arange(self.num_examples) - np.repeat(self.offsets[:-1], self.counts)
 
     def client(self, client_index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Returns a client's features, each (n, ...), and labels, (n, ...): views, not copies.
-
-        Raises:
-            UserError: If `client_index` is not in [0, num_clients).
-        """
+        """Returns a client's features, each (n, ...), and labels, (n, ...): views, not copies."""
         (index,) = self.check_client_indices([client_index])
         rows = slice(self.offsets[index], self.offsets[index + 1])
         return {name: v[rows] for name, v in self.features.items()}, self.labels[rows]
 
     def check_client_indices(self, client_indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Returns `client_indices` as (n,) int64, once known to name clients of this dataset.
-
-        Args:
-            client_indices: (n,) integers in [0, num_clients), repeats allowed.
+        """Returns indices, repeats allowed, as (n,) int64.
 
         Raises:
-            UserError: If they are not a list of integers, or one names no client.
+            UserError: If they are not a list of integers, or one is not in [0, num_clients).
         """
         indices = np.asarray(client_indices)
         if indices.size == 0:
@@ -141,11 +126,8 @@ class ClientDataset:
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
         """Returns the same examples of some clients only, in this order.
 
-        Args:
-            client_indices: (n,) distinct integers in [0, num_clients).
-
         Raises:
-            UserError: If one names no client or comes twice.
+            UserError: If one of `client_indices`, (n,) integers, names no client or comes twice.
         """
         indices = self.check_client_indices(client_indices)
         rows, offsets = group_rows(self.offsets, indices)
@@ -155,10 +137,7 @@ class ClientDataset:
         """Keeps some examples of each client, and every client even if it keeps none.
 
         Args:
-            mask: (num_examples,) bool, True to keep.
-
-        Raises:
-            UserError: If the mask has another shape or dtype.
+            mask: (num_examples,) bool, True to keep; anything else is a `UserError`.
         """
         mask = np.asarray(mask)
         if mask.shape != (self.num_examples,) or mask.dtype != np.bool_:
@@ -194,8 +173,7 @@ def group_rows(offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.
         groups: (n,) integers in [0, num_groups), repeats allowed.
 
     Returns:
-        The rows, (m,) int64, group after group, and the groups' offsets among them,
-        (n + 1,) int64.
+        The rows, (m,) int64, group after group, and the groups' offsets among them, (n + 1,).
     """
     counts = np.diff(offsets)[groups]
     taken = np.append(0, np.cumsum(counts)).astype(np.int64)

@@ -35,8 +35,10 @@ def clients_from_table(
             holds neither numbers nor texts, or if a client's name is missing.
     """
     wanted = {client_column, label_column}
-    for columns in features.values():
-        wanted |= {columns} if isinstance(columns, str) else set(columns)
+    # A name gives a column of numbers, several in a list one of vectors.
+    chosen = {k: v if isinstance(v, str) else list(v) for k, v in features.items()}
+    for columns in chosen.values():
+        wanted.update([columns] if isinstance(columns, str) else columns)
     missing = sorted(wanted - set(table.columns))
     if missing:
         raise UserError(f"the table has no column {missing[0]!r}; it has {list(table.columns)}")
@@ -52,9 +54,6 @@ def clients_from_table(
     return ClientDataset(
         client_ids=np.array([str(client_id) for client_id in client_ids], object),
         offsets=np.append(0, np.cumsum(counts)),
-        features={
-            name: table[columns if isinstance(columns, str) else list(columns)].to_numpy()
-            for name, columns in features.items()
-        },
+        features={name: table[columns].to_numpy() for name, columns in chosen.items()},
         labels=table[label_column].to_numpy(),
     )

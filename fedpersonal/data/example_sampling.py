@@ -27,18 +27,12 @@ def draw_examples(
 
     Returns:
         A dataset of these clients, in this order.
-
-    Raises:
-        UserError: If an option is out of range, or an index names no client.
     """
     check_count("count", count, minimum=1)
     indices = dataset.check_client_indices(client_indices)
-    chosen = []
-    for index in indices:
-        rng = np.random.default_rng([*seed, int(index)])
-        size = int(dataset.counts[index])
-        drawn = rng.choice(size, min(count, size), replace=False)
-        chosen.append(dataset.offsets[index] + drawn)
-    rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
-    offsets = np.cumsum([0, *map(len, chosen)])
-    return dataset.take(rows, dataset.client_ids[indices], offsets)
+    rows = [np.zeros(0, np.int64)]
+    for index, size in zip(indices.tolist(), dataset.counts[indices].tolist()):
+        rng = np.random.default_rng([*seed, index])
+        rows.append(dataset.offsets[index] + rng.choice(size, min(count, size), replace=False))
+    offsets = np.cumsum(list(map(len, rows)))
+    return dataset.take(np.concatenate(rows), dataset.client_ids[indices], offsets)

@@ -9,21 +9,17 @@ import numpy as np
 
 
 def fingerprint(columns: Mapping[str, np.ndarray]) -> str:
-    """Hashes columns: the same names, shapes, dtypes and values give the same text anywhere.
+    """Hashes arrays of numbers or of str, by name in whatever order, to 16 hexadecimal digits.
 
-    Args:
-        columns: Arrays of numbers or of str by name; their order does not matter.
-
-    Returns:
-        16 hexadecimal digits.
+    The same names, shapes, dtypes and values give the same text anywhere.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name, column in sorted(columns.items()):
         digest.update(f"{name} {column.shape} {column.dtype.str}".encode())
         if column.dtype == object:
             texts = [str(value).encode("utf-8", "surrogatepass") for value in column.flat]
-            digest.update(np.fromiter(map(len, texts), np.int64, len(texts)))
+            digest.update(np.fromiter(map(len, texts), np.int64, len(texts)).data)
             digest.update(b"".join(texts))
         else:
-            digest.update(np.ascontiguousarray(column))
+            digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()

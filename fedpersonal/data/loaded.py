@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -41,5 +40,4 @@ class LoadedData(abc.ABC):
 
     def fingerprint(self) -> str:
         """A short hash of the content, whatever its name and report: 16 hexadecimal digits."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return fingerprint({k: v for k, v in values.items() if isinstance(v, np.ndarray)})
+        return fingerprint({k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)})

@@ -54,13 +54,12 @@ def find_source(
         sources: The data that there are.
         dataset: One of `sources.choices`. "auto" is the file, if there is one, else what the
             folder has, else, without a folder, `sources.default`.
-        file: A table of one's own, or None.
-        data_dir: A folder of data, or None.
+        file: A table of one's own.
+        data_dir: A folder of data.
 
     Returns:
-        The source, "file" or one of `sources.datasets`, and its path: a file's, a folder's, or
-        None of data that are made up, come with a package, or are downloaded to where they
-        usually are.
+        The source, "file" or one of `sources.datasets`, and the path of its file or folder: None
+        of data that are made up, come with a package, or are downloaded to their usual place.
 
     Raises:
         UserError: If there is no such dataset, two sources are named, a folder is needed and not
@@ -79,10 +78,11 @@ def find_source(
         return sources.default, None
     if dataset in sources.folders:
         return dataset, data_dir
-    if dataset != AUTO and dataset not in sources.files:
-        return dataset, None
-    automatic = [source for source in sources.files if source not in sources.only_by_name]
-    wanted = automatic if dataset == AUTO else [dataset]
+    wanted = [source for source in sources.files if source not in sources.only_by_name]
+    if dataset != AUTO:
+        if dataset not in sources.files:
+            return dataset, None
+        wanted = [dataset]
     if not data_dir:
         first = sources.files[dataset][0]
         raise UserError(f"--dataset={dataset} needs --data_dir, a folder with {first}.")

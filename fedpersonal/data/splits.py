@@ -20,16 +20,17 @@ def split_clients(
     Args:
         num_clients: How many clients there are.
         fractions: The parts for train, validation and test, which sum to 1.
-        seed: A whole number >= 0; the same seed gives the same split.
+        seed: >= 0.
 
     Returns:
         Three arrays of client indices, int64, in shuffled order: disjoint, and together all.
     """
     num_clients = check_count("num_clients", num_clients)
-    train, validation, _ = check_fractions(fractions)
-    rng = np.random.Generator(np.random.PCG64(check_count("seed", seed)))
-    bounds = np.rint(np.array([train, train + validation]) * num_clients).astype(np.int64)
-    return tuple(np.split(rng.permutation(num_clients), bounds))
+    first, second, _ = check_fractions(fractions)
+    rng = np.random.default_rng(check_count("seed", seed))
+    bounds = np.rint(np.array([first, first + second]) * num_clients).astype(np.int64)
+    train, validation, test = np.split(rng.permutation(num_clients), bounds)
+    return train, validation, test
 
 
 def split_examples(
@@ -39,36 +40,29 @@ def split_examples(
     seed: int,
     ordered: bool,
 ) -> tuple[ClientDataset, ClientDataset, ClientDataset]:
-    """Splits each client's examples; every client stays in all three parts.
+    """Splits each client's examples into train, validation and test; every client stays in all.
 
-    A client's shares of test and validation are rounded, halves up; train takes the rest, and
-    at least one example of any client that has one.
+    A client's shares of test and validation are rounded, halves up; train takes the rest, and at
+    least one example of any client that has one. In each part examples keep their order.
 
     Args:
         dataset: The examples, each client's in time order if `ordered`.
         fractions: The parts for train, validation and test, which sum to 1.
-        seed: A whole number >= 0; the same seed gives the same split. Without meaning if
-            `ordered`.
+        seed: >= 0; without meaning if `ordered`.
         ordered: True for each client's last examples as test and those before as validation;
             False for random ones.
-
-    Returns:
-        Train, validation and test. Within each part a client's examples keep their order.
     """
     _, validation, test = check_fractions(fractions)
-    rng = np.random.Generator(np.random.PCG64(check_count("seed", seed)))
+    rng = np.random.default_rng(check_count("seed", seed))
     counts = dataset.counts
     num_test = np.minimum(_round(counts * test), np.maximum(counts - 1, 0))
     num_validation = np.minimum(_round(counts * validation), np.maximum(counts - num_test - 1, 0))
 
     # A row's place counted from its client's last, by time or by chance.
-    if ordered:
-        places = dataset.example_positions
-    else:
-        clients = dataset.example_clients
-        places = np.empty_like(clients)
-        by_chance = np.lexsort((rng.random(dataset.num_examples), clients))
-        places[by_chance] = dataset.example_positions
+    places = dataset.example_positions
+    if not ordered:
+        by_chance = np.lexsort((rng.random(dataset.num_examples), dataset.example_clients))
+        places[by_chance] = places.copy()
     from_end = np.repeat(counts, counts) - 1 - places
     test_end = np.repeat(num_test, counts)
     validation_end = test_end + np.repeat(num_validation, counts)
@@ -82,16 +76,13 @@ def split_examples(
 def split_support_query(
     dataset: ClientDataset, *, batch_size: int, split: str = "skip"
 ) -> tuple[ClientDataset, ClientDataset]:
-    """Splits every client by batches, as training does.
+    """Splits every client by batches, as training does, into support and query sets.
 
     Args:
         dataset: The clients.
         batch_size: Examples a batch, >= 1.
         split: `skip`: even batches support, odd ones query. `aggregated`: the first half and the
             second. An odd one out is in the support set.
-
-    Returns:
-        The support and the query sets of the same clients.
     """
     check_choice("split_support_query", "split", split, ("skip", "aggregated"))
     is_query = _is_query(dataset, batch_size, split)
@@ -101,16 +92,10 @@ def split_support_query(
 def count_query_examples(
     dataset: ClientDataset, *, batch_size: int, split: str = "skip"
 ) -> np.ndarray:
-    """Counts the examples in each client's query set; clients with a single batch have none.
+    """Counts the examples in each client's query set, (num_clients,) int64.
 
-    Args:
-        dataset: The clients.
-        batch_size: Examples a batch, >= 1.
-        split: `skip` or `aggregated`, as of `split_support_query`, or `shared`, where all of a
-            client's examples are in both sets.
-
-    Returns:
-        (num_clients,) int64.
+    Clients with a single batch have none, unless `split`, otherwise as of `split_support_query`, is
+    `shared`, where all examples are in both sets.
     """
     check_choice("count_query_examples", "split", split, tuple(SPLITS))
     is_query = _is_query(dataset, batch_size, split)
@@ -120,14 +105,7 @@ def count_query_examples(
 def check_query_sets(
     name: str, dataset: ClientDataset, *, batch_size: int, split: str = "skip"
 ) -> None:
-    """Raises a `UserError` if no client has a query set, so that nothing could be trained or told.
-
-    Args:
-        name: What the clients are, for the message.
-        dataset: The clients.
-        batch_size: Examples a batch, >= 1.
-        split: As of `count_query_examples`.
-    """
+    """Raises a `UserError` if no client of the data called `name` has a query set."""
     if not count_query_examples(dataset, batch_size=batch_size, split=split).any():
         most = int(dataset.counts.max(initial=0))
         raise UserError(
@@ -137,14 +115,7 @@ def check_query_sets(
 
 
 def check_num_clients(name: str, num_clients: int, *, minimum: int, advice: str = "") -> None:
-    """Raises a `UserError` if there are fewer than `minimum` clients to split.
-
-    Args:
-        name: What the clients are, for the message.
-        num_clients: How many there are.
-        minimum: How many a split needs.
-        advice: What to do about it, as a sentence.
-    """
+    """Raises a `UserError` if the data called `name` have too few clients to split."""
     if num_clients < minimum:
         raise UserError(
             f"{name} has {num_clients} users; at least {minimum} are needed to hold some out."

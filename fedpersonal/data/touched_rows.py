@@ -35,16 +35,14 @@ def touched_rows(ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndar
             f" got {ids.dtype} of shape {ids.shape} and a mask of shape {real.shape}"
         )
     num_clients, num_slots = ids.shape[0], ids.shape[1] * ids.shape[2]
-    flat_real = real.reshape(num_clients, num_slots)
-    flat_ids = np.where(real, ids, 0).reshape(num_clients, num_slots)
-    wrong = (flat_ids < 0) | (flat_ids > _MAX_ID)
+    wrong = real & ((ids < 0) | (ids > _MAX_ID))
     if wrong.any():
-        raise UserError(f"ids must be in [0, {_MAX_ID}], got {flat_ids[wrong][0]}")
+        raise UserError(f"ids must be in [0, {_MAX_ID}], got {ids[wrong][0]}")
 
     # Sorting id and slot as one number is several times faster than an argsort of the ids;
     # padding sorts behind every id.
-    keys = np.where(flat_real, flat_ids.astype(np.int64), _MAX_ID + 1) * num_slots
-    keys += np.arange(num_slots)
+    keys = np.where(real, ids.astype(np.int64), _MAX_ID + 1).reshape(num_clients, num_slots)
+    keys = keys * num_slots + np.arange(num_slots)
     keys.sort(axis=1)
     sorted_ids, slots = np.divmod(keys, max(num_slots, 1))
     sorted_real = sorted_ids <= _MAX_ID

@@ -15,21 +15,26 @@ def count_tokens(labels: tf.Tensor) -> tf.Tensor:
 
 
 def sum_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Sums the cross-entropy of each sentence's tokens.
+    """Sums the cross-entropy of each sentence's tokens but `PAD`.
 
     Args:
-        labels: int32 (batch, time); `PAD` is not to be predicted.
+        labels: int32 (batch, time).
         logits: float32 (batch, time, ids).
 
     Returns:
         float32 (batch,).
     """
-    flat = tf.reshape(labels, [-1])
-    best = tf.reshape(most_likely(logits), [-1])
-    losses = cross_entropy(flat, tf.reshape(logits, [-1, logits.shape[-1]]), best)
-    return tf.reduce_sum(
-        tf.reshape(tf.where(tf.not_equal(flat, PAD), losses, 0.0), tf.shape(labels)), axis=1
+    return tf.reduce_sum(token_losses(labels, logits, tf.not_equal(labels, PAD)), axis=1)
+
+
+def token_losses(labels: tf.Tensor, logits: tf.Tensor, counted: tf.Tensor) -> tf.Tensor:
+    """Returns the cross-entropy of each token, (batch, time), 0 where it is not `counted`."""
+    losses = _cross_entropy(
+        tf.maximum(tf.reshape(labels, [-1]), 0),
+        tf.reshape(logits, [-1, logits.shape[-1]]),
+        tf.reshape(most_likely(logits), [-1]),
     )
+    return tf.where(counted, tf.reshape(losses, tf.shape(labels)), 0.0)
 
 
 def token_accuracy(
@@ -50,6 +55,9 @@ def token_accuracy(
             out-of-vocabulary words is often the most likely id, one of 500 hardly ever: models with
             different numbers of buckets compare fairly only so.
     """
+    limit = num_known if among_known else None
+    if among_known and limit is None:
+        raise ValueError("token_accuracy: among_known needs num_known.")
 
     def counts(labels: tf.Tensor) -> tf.Tensor:
         counted = tf.not_equal(labels, PAD)
@@ -61,8 +69,8 @@ def token_accuracy(
 
     def right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
         chosen = most_likely(logits)
-        if among_known:
-            chosen = _among_known(chosen, logits, num_known)
+        if limit is not None:
+            chosen = _among_known(chosen, logits, limit)
         return counts(labels) & tf.equal(chosen, labels)
 
     return Metric(
@@ -93,7 +101,7 @@ def _among_known(chosen: tf.Tensor, logits: tf.Tensor, num_known: int) -> tf.Ten
     return tf.tensor_scatter_nd_update(chosen, places, best)
 
 
-def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, best: tf.Tensor) -> tf.Tensor:
+def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor, best: tf.Tensor) -> tf.Tensor:
     """Returns the cross-entropy of each row: labels (n,), logits (n, ids), most likely ids (n,).
 
     TensorFlow's own passes over a wide softmax several times more often than this does.

@@ -10,7 +10,7 @@ import math
 import tensorflow as tf
 
 from fedpersonal.model.metrics import Metric
-from fedpersonal.models.token_prediction import cross_entropy, most_likely
+from fedpersonal.models.token_prediction import token_losses
 
 NOTHING = -1
 
@@ -21,15 +21,7 @@ def count_utterance_tokens(labels: tf.Tensor) -> tf.Tensor:
 
 
 def sum_utterance_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Sums the cross-entropy of each utterance's tokens.
-
-    Args:
-        labels: int32 (batch, time).
-        logits: float32 (batch, time, ids), at each place of the token there.
-
-    Returns:
-        float32 (batch,).
-    """
+    """Sums the cross-entropy of each utterance's tokens, of logits (batch, time, ids): (batch,)."""
     return tf.reduce_sum(_token_losses(labels, logits), axis=1)
 
 
@@ -55,12 +47,5 @@ def _token_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Returns each token's cross-entropy, 0 where there is none; computed once for all that ask."""
     known = getattr(logits, "_token_losses", None)
     if known is None:
-        flat = tf.reshape(labels, [-1])
-        losses = cross_entropy(
-            tf.maximum(flat, 0),
-            tf.reshape(logits, [-1, logits.shape[-1]]),
-            tf.reshape(most_likely(logits), [-1]),
-        )
-        known = tf.reshape(tf.where(flat >= 0, losses, 0.0), tf.shape(labels))
-        logits._token_losses = known
+        known = logits._token_losses = token_losses(labels, logits, labels >= 0)
     return known

@@ -73,7 +73,7 @@ def test_head():
         (dict(features={"x": [None] * 6}), r"features\['x'\] must .* 'None' of type NoneType"),
         (dict(client_ids=np.arange(4)), "client_ids must be str, got 0 of dtype int64"),
         (dict(client_ids=[b"a", b"b", b"c", b"d"]), r"client_ids must be str, got b'a' of dtype"),
-        (dict(labels=np.arange(5)), "labels has 5 rows, but the offsets end at 6"),
+        (dict(labels=np.arange(5)), "labels has 5 rows; the offsets end at 6"),
         (dict(features={"x": np.float32(1)}), r"features\['x'\] has no rows"),
         (dict(client_ids=np.array(["a", "b", "c", "b"], object)), "'b' is there 2 times"),
     ],

@@ -1,45 +1,275 @@
-"""The presets of binaries are those of tables and figures."""
+"""Presets: they parse, say what the papers say, and every option that they may name is read."""
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
+import sys
 
 import pytest
 
-from experiments.papers.fedperc import presets as utterance_presets
-from experiments.papers.fedrecon import next_word_presets
-from experiments.papers.furl import presets as document_presets
+from experiments.option_flags import read_flagfile
+from fedpersonal.algorithms import fed_recon
+from fedpersonal.algorithms.method import Layers
+from fedpersonal.errors import UserError
+from fedpersonal.options import option
+from fedpersonal.tasks import experiment, training_run
+from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
+from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
+from fedpersonal.tasks.ratings.task import TASK as RATINGS
+from fedpersonal.tasks.utterances.task import TASK as UTTERANCES
 
-FILES = pathlib.Path(__file__).parents[2] / "experiments" / "presets"
-PRESETS = {
-    "stackoverflow_quick": next_word_presets.QUICK,
-    "stackoverflow_paper": next_word_presets.PAPER,
-    "reddit_quick": document_presets.QUICK,
-    "reddit_paper": document_presets.PAPER,
-    "tv_shows_quick": utterance_presets.QUICK,
-    "tv_shows_paper": utterance_presets.PAPER,
+FOLDER = pathlib.Path(__file__).parents[2] / "experiments" / "presets"
+TASKS = {task.name: task for task in (RATINGS, NEXT_WORD, DOCUMENTS, UTTERANCES)}
+PRESETS = sorted(path.stem for path in FOLDER.glob("*.flags"))
+
+_NEAR = {"client_optimizer": "sgd", "weighting": "num_examples"}
+_STACK_OVERFLOW = {
+    "total_rounds": 2500,
+    "clients_per_round": 200,
+    "client_batch_size": 16,
+    "client_learning_rate": 0.3,
+    "server_optimizer": "yogi",
+    "server_learning_rate": 0.1,
+    "server_epsilon": 0.001,
+    "server_initial_accumulator": 0.0,
+    "reconstruction_learning_rate": 0.1,
+    "reconstruction_epochs": 5,
+    "max_reconstruction_steps": 100,
+    "local_epochs": 5,
+    "max_local_steps": 100,
+    "support_query_split": "aggregated",
+    "max_sentences": 1024,
+    "vocab_size": 10_000,
+    "num_oov_buckets": 500,
+    "lstm_units": 670,
+    "embedding_dim": 96,
+    "projection_dim": 96,
+    **_NEAR,
 }
-# What the binaries take by a flag of the data, or tables by an option of their own.
-_NOT_COMPARED = {"algorithm", "seed", "vocab_size", "num_oov_buckets", "text_length"}
+_REDDIT = {
+    "total_rounds": 800,
+    "decay_rounds": 800,
+    "clients_per_round": 20,
+    "client_batch_size": 64,
+    "server_optimizer": "adam",
+    "server_learning_rate": 0.01,
+    "reconstruction_learning_rate": 1,
+    "reconstruction_epochs": 10,
+    "rounds_per_eval": 80,
+    "user_dim": 32,
+    "local_epochs": 1,
+    **_NEAR,
+}
+_TV_SHOWS = {
+    "total_rounds": 8,
+    "local_steps": 10,
+    "client_batch_size": 15,
+    "client_optimizer": "adam",
+    "finetuning_epochs": 15,
+    "max_finetuning_steps": 15,
+    "weighting": "uniform",
+    "rounds_per_eval": 4,
+}
+# What the papers say, or docs/ where they are silent.
+MEANING = {
+    "movielens_paper": {
+        "total_rounds": 1000,
+        "clients_per_round": 100,
+        "client_batch_size": 5,
+        "client_learning_rate": 0.5,
+        "server_optimizer": "sgd",
+        "server_learning_rate": 1.0,
+        "reconstruction": "gradient",
+        "reconstruction_learning_rate": 0.1,
+        "reconstruction_epochs": 5,
+        "max_reconstruction_steps": 50,
+        "local_epochs": 1,
+        "max_local_steps": 50,
+        "support_query_split": "skip",
+        "max_ratings_per_user": 300,
+        "embedding_dim": 50,
+        "embedding_stddev": 0.03,
+        "max_update_norm": 20,
+        **_NEAR,
+    },
+    "movielens_centralized": {
+        "algorithm": "centralized",
+        "total_rounds": 12,
+        "client_learning_rate": 1.0,
+        "pool_batch_size": 100,
+        "l2": 0.05,
+        "max_ratings_per_user": 0,
+        "embedding_stddev": 0.1,
+        "rounds_per_eval": 3,
+        "rounds_per_checkpoint": 3,
+    },
+    "movielens_fed_avg": {
+        "algorithm": "fed_avg",
+        "total_rounds": 1000,
+        "client_learning_rate": 0.2,
+        "l2": 0.02,
+        "max_update_norm": 20,
+        "max_ratings_per_user": 300,
+        "rounds_per_eval": 100,
+    },
+    "stackoverflow_paper": _STACK_OVERFLOW,
+    "reddit_paper": {**_REDDIT, "client_learning_rate": 1, "local_learning_rate": 3},
+    "reddit_paper_server": {
+        **_REDDIT,
+        "algorithm": "centralized_personalized",
+        "client_learning_rate": 0.5,
+        "local_learning_rate": 30,
+    },
+    "tv_shows_paper": {
+        **_TV_SHOWS,
+        "client_learning_rate": 0.1,
+        "proximal": 0.01,
+        "finetuning_learning_rate": 0.005,
+        "clip_norm": 5,
+    },
+    "tv_shows_paper_rivals": {
+        **_TV_SHOWS,
+        "algorithm": "split_learning",
+        "client_learning_rate": 0.001,
+        "proximal": 1,
+        "finetuning_learning_rate": 0.0001,
+        "clip_norm": 1,
+    },
+}
 
 
-def read_flags(name):
-    lines = (FILES / f"{name}.flags").read_text(encoding="utf-8").splitlines()
-    pairs = [line[2:].partition("=") for line in lines if line.startswith("--")]
-    return {flag: value for flag, _, value in pairs}
+def task_of(preset):
+    return next(task for name, task in TASKS.items() if preset.startswith(name))
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_flags_and_options_say_the_same(name):
-    flags, preset = read_flags(name), PRESETS[name]
-    algorithm = flags.get("algorithm", preset.options.algorithm)
-    options = preset.options_of(algorithm)
-    fields = {f.name: f for f in dataclasses.fields(options) if f.name not in _NOT_COMPARED}
-    defaults = type(options)(algorithm=algorithm)
-    for field in fields:
-        value, default = getattr(options, field), getattr(defaults, field)
-        if field in flags:
-            assert type(value)(flags[field]) == value, field
-        elif default is not None:
-            assert value == default, field
+def meaning_of(preset, path=None):
+    """Returns what a preset's pinned options are."""
+    task = task_of(preset)
+    options = task.options(**read_flagfile(path or FOLDER / f"{preset}.flags", task.options))
+    return {name: getattr(options, name) for name in MEANING[preset]}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_parse_from_any_folder(preset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = read_flagfile(FOLDER / f"{preset}.flags", task_of(preset).options)
+    task_of(preset).options(**values)
+    assert values
+
+
+@pytest.mark.parametrize("preset", MEANING)
+def test_presets_say_what_the_papers_say(preset):
+    assert meaning_of(preset) == MEANING[preset]
+    defaults = task_of(preset).options()
+    values = read_flagfile(FOLDER / f"{preset}.flags", defaults)
+    changed = {name for name, value in values.items() if getattr(defaults, name) != value}
+    # So that a line that is lost is missed.
+    assert changed - MEANING[preset].keys() <= {"dataset"}
+
+
+def test_a_line_that_is_lost_is_missed(tmp_path):
+    lines = (FOLDER / "movielens_paper.flags").read_text().splitlines()
+    lines.remove("--max_update_norm=20")
+    (tmp_path / "less.flags").write_text("\n".join(lines))
+    assert meaning_of("movielens_paper", tmp_path / "less.flags") != MEANING["movielens_paper"]
+
+
+@pytest.mark.parametrize("line", ["--client_rate=1", "client_learning_rate=1", "--l2=much"])
+def test_a_line_that_is_no_option_is_refused(tmp_path, line):
+    (tmp_path / "bad.flags").write_text(f"--flagfile={FOLDER}/movielens_quick.flags\n{line}\n")
+    with pytest.raises(UserError, match="bad.flags"):
+        read_flagfile(tmp_path / "bad.flags", RATINGS.options)
+
+
+class Reads:
+    """Options of a task that remember which of them somebody has read."""
+
+    def __init__(self, task):
+        read, declared = set(), task.options.declarations().keys()
+
+        class Recorder(task.options):
+            def __getattribute__(self, name):
+                # Copies and checks of options read them all.
+                caller = sys._getframe(1).f_globals["__name__"]
+                if name in declared and caller not in ("fedpersonal.options", "dataclasses"):
+                    read.add(name)
+                return super().__getattribute__(name)
+
+        self.options, self.read = Recorder, read
+
+    def unread(self):
+        return self.options.declarations().keys() - self.read
+
+
+@pytest.fixture(name="values_of", scope="module")
+def _values_of(tmp_path_factory, tiny_base):
+    """Options of each task with which all are looked at: of own data, and others."""
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "ratings.csv").write_text(
+        "user,item,rating,time\n"
+        + "".join(f"u{u},i{i},{1 + (u + i) % 5},{i}\n" for u in range(20) for i in range(12))
+    )
+    (folder / "texts.csv").write_text(
+        "user,text,context,time\n"
+        + "".join(
+            f"u{u},some words {u} {t} end,{'ab'[t % 2]},{t}\n" for u in range(20) for t in range(16)
+        )
+    )
+    text = {"text_file": str(folder / "texts.csv")}
+    base = {"base_model": tiny_base.source, "base_model_dir": str(folder), "text_length": 12}
+    return {
+        RATINGS.name: [{}, {"ratings_file": str(folder / "ratings.csv")}],
+        NEXT_WORD.name: [{**text, "vocab_size": 9, "cache_dir": str(folder)}],
+        DOCUMENTS.name: [{**text, "num_labels": 2}],
+        UTTERANCES.name: [
+            {**text, **base, "evaluate_on": users, "algorithm": algorithm}
+            for users, algorithm in (("unseen", "fedperc"), ("seen", "fedperc_generated"))
+        ],
+    }
+
+
+def look_at_everything(task, options_class, all_values, patch):
+    """Does all that an experiment does but to train and to evaluate."""
+
+    class Trained:
+        crossings, process, cohort_fn, kept_variables = (), None, None, ()
+
+    for name in ("build_training", "build_centralized_training", "build_evaluation"):
+        patch.setattr(experiment, name, lambda *args, **options: Trained)
+    for name in ("run_rounds", "Rounds"):
+        patch.setattr(training_run, name, lambda *args, **options: None)
+    for method in task.methods.values():
+        options = task.settle(options_class(algorithm=method.name, local_steps=0))
+        layers = Layers(("one",), ("two",), ("three",), ("one", "two", "three"))
+        method.local_layers(options, layers)
+        method.build(options, layers)
+        method.finetuning(options, layers)
+        fed_recon.rebuilding(options)
+    for values in all_values:
+        for algorithm in (values.get("algorithm", task.defaults["algorithm"]), "centralized"):
+            options = options_class(**{**values, "algorithm": algorithm})
+            built = experiment.build_experiment(task, task.read(options), options)
+            built.evaluation(built.data.test)
+            task.boundary(built)
+            training_run.Run(built.training, None, None).rounds(built.options, None)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_option_is_read_by_something(name, values_of, monkeypatch):
+    task = TASKS[name]
+    reads = Reads(task)
+    look_at_everything(task, reads.options, values_of[name], monkeypatch)
+    assert not reads.unread()
+
+
+def test_an_option_that_nobody_reads_is_found(values_of, monkeypatch):
+    class Idle(RATINGS.own_options):
+        idle: int = option(1, "Nobody reads it.")
+
+    class Other(type(RATINGS)):
+        own_options = Idle
+
+    task = Other()
+    reads = Reads(task)
+    look_at_everything(task, reads.options, values_of[RATINGS.name], monkeypatch)
+    assert reads.unread() == {"idle"}

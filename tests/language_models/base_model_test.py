@@ -182,7 +182,8 @@ def test_a_file_is_no_folder(folder):
 def test_missing_files(folder, removed, said):
     for name in removed:
         (folder / name).unlink()
-    assert complaint(folder) == f"{folder}: {said}"
+    serves = "give a local folder, such as `python -m experiments.pretrain` makes"
+    assert complaint(folder) == f"{folder}: {said}; {serves}"
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.02, 0.5, 0.99])

@@ -59,7 +59,8 @@ def test_equal_seeds_give_equal_models_and_leave_numpys_randomness_alone(result,
     assert report.final_perplexity == result[2].final_perplexity
     output, errors = capsys.readouterr()
     assert output == ""
-    lines = errors.splitlines()
+    first, *lines = errors.splitlines()
+    assert first == "training a tokenizer and encoding 120 texts"
     assert [line.split(",")[0] for line in lines] == [f"step {i}/30" for i in range(2, 31, 2)]
     assert all(": loss " in line for line in lines)
 

@@ -9,17 +9,16 @@ import pytest
 import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
-from fedpersonal.tasks.utterances.methods import METHODS, build_model, freeze
-
+METHODS = ("fedperc", "fedperc_generated", "split_learning", "meta_learning")
 NUM_CONTEXTS, HISTORY = 3, 7
 CONTEXTS = np.array([2, 0, 1, 2], np.int32)
 
 
 @pytest.fixture(name="models", scope="module")
-def _models(tiny_base, tmp_path_factory):
-    frozen = freeze(tiny_base, tmp_path_factory.mktemp("frozen"))
+def _models(build_method):
+    names = (*METHODS, "split_learning_fresh", "meta_learning_fresh")
     sizes = {"num_contexts": NUM_CONTEXTS, "history_length": HISTORY}
-    return {name: build_model(name, tiny_base, frozen, **sizes) for name in METHODS}
+    return {name: build_method(name, **sizes) for name in names}
 
 
 @pytest.fixture(name="reference", scope="module")
@@ -171,7 +170,7 @@ def test_who_has_which_variables(models):
     variables = {name: [(v.name, v.shape) for v in m.variables] for name, m in models.items()}
     for name in ("split_learning", "meta_learning"):
         assert variables[f"{name}_fresh"] == variables[name]
-    models = {name: m for name, m in models.items() if not METHODS[name].fresh_heads}
+    models = {name: models[name] for name in METHODS}
     local = {name: [v.layer for v in model.local_variables] for name, model in models.items()}
     assert local == {
         "fedperc": ["personal_embedding"],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.tasks.utterances.methods import HEAD, build_model, freeze
+from fedpersonal.tasks.utterances.model import HEAD
 
 NUM_CONTEXTS = 3
 HEADS = {
@@ -16,23 +16,14 @@ HEADS = {
 }
 
 
-@pytest.fixture(name="frozen", scope="module")
-def _frozen(tiny_base, tmp_path_factory):
-    return freeze(tiny_base, tmp_path_factory.mktemp("frozen"))
-
-
-def build(name, base, frozen):
-    return build_model(name, base, frozen, num_contexts=NUM_CONTEXTS, history_length=1)
-
-
 def draw(model, *, seed):
     values = model.initial_values(model.variables, tf.constant([seed, 0]))
     return {name: value.numpy() for name, value in values.items()}
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_heads_start_as_the_base_models(name, tiny_base, frozen):
-    values = draw(build(name, tiny_base, frozen), seed=0)
+def test_heads_start_as_the_base_models(name, tiny_base, build_method):
+    values = draw(build_method(name, num_contexts=NUM_CONTEXTS), seed=0)
     matrix = tiny_base.weights[HEAD].T
     assert sorted(values) == sorted(HEADS[name])
     for value in values.values():
@@ -41,8 +32,8 @@ def test_heads_start_as_the_base_models(name, tiny_base, frozen):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_fresh_heads_differ_and_depend_on_the_seed(name, tiny_base, frozen):
-    model = build(f"{name}_fresh", tiny_base, frozen)
+def test_fresh_heads_differ_and_depend_on_the_seed(name, tiny_base, build_method):
+    model = build_method(f"{name}_fresh", num_contexts=NUM_CONTEXTS)
     values, again, other = (draw(model, seed=seed) for seed in (0, 0, 1))
     size = tiny_base.weights[HEAD].size
     heads = np.concatenate([values[variable].reshape([-1, size]) for variable in HEADS[name]])
@@ -60,8 +51,8 @@ def predict(model, values, **features):
     return work().numpy()
 
 
-def test_logits_are_those_of_the_mean_of_the_two_heads(tiny_base, frozen):
-    split, shared = (build(f"{name}_fresh", tiny_base, frozen) for name in HEADS)
+def test_logits_are_those_of_the_mean_of_the_two_heads(build_method):
+    split, shared = (build_method(f"{n}_fresh", num_contexts=NUM_CONTEXTS) for n in HEADS)
     values = draw(split, seed=0)
     own, contexts = (values[variable] for variable in HEADS["split_learning"])
     text = np.random.default_rng(0).integers(0, 300, [2, 5]).astype(np.int32)

@@ -100,7 +100,7 @@ def generate_corpus(
 
     Args:
         num_clients: How many clients there are, >= 1.
-        seed: A whole number >= 0; the same options give the same corpus.
+        seed: >= 0.
         min_sentences: The least sentences of a client, >= 2.
         max_sentences: The most, >= `min_sentences`.
         words_per_client: How many words of its own a client has, >= 2.

@@ -73,7 +73,7 @@ def generate_dialogues(
         num_utterances: How many sentences all named users have together, >= 3 a user.
         others_per_context: How many other users each of the two contexts has, >= 1.
         num_other_utterances: How many sentences they have together, >= 3 a user.
-        seed: A whole number >= 0; the same options give the same sentences.
+        seed: >= 0.
 
     Returns:
         The sentences, named "generated_dialogues" and "generated_others".
@@ -103,11 +103,11 @@ def _draw(
     contexts = list(CONTEXTS.values())
     return Utterances(
         name=name,
-        client_ids=[f"{role} {i:02}" for i in range(user_contexts.size)],
+        client_ids=np.array([f"{role} {i:02}" for i in range(user_contexts.size)], object),
         offsets=np.append(0, np.cumsum(counts)),
         texts=np.concatenate([_say(rng, contexts[c], n) for c, n in zip(user_contexts, counts)]),
         labels=np.repeat(user_contexts, counts),
-        label_names=list(CONTEXTS),
+        label_names=np.array(list(CONTEXTS), object),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedpersonal.data.checks import check_count
@@ -33,16 +35,16 @@ def generate_subreddits(
 ) -> LabelledTexts:
     """Draws comments of users who prefer some subreddits, which many comments leave open.
 
-    A subreddit is a topic. A share `CLEAR_SHARE` of the comments has three words of its topic,
-    all others one of its topic and two of other topics, in any order. So who knows the words has
-    an accuracy of 0.3 + 0.7 / 3 = 0.53. How often a user writes to each of the subreddits is
-    drawn from a Dirichlet distribution: who knows that too has about 0.85.
+    A subreddit is a topic. A share `CLEAR_SHARE` of the comments has three words of its topic, all
+    others one of its topic and two of other topics, in any order. So who knows the words has an
+    accuracy of 0.3 + 0.7 / 3 = 0.53. How often a user writes to each of the subreddits is drawn
+    from a Dirichlet distribution: who knows that too has about 0.85.
 
     Args:
         num_users: How many users there are, >= 1.
         num_labels: How many subreddits there are, from 3 to 8.
         texts_per_user: The least and the most comments of a user, >= 1.
-        seed: A whole number >= 0; the same options give the same comments.
+        seed: >= 0.
 
     Returns:
         The comments, named "generated_subreddits"; the labels' names are those of the topics.
@@ -61,14 +63,8 @@ def generate_subreddits(
     order[np.arange(users.size), labels] = -1.0  # The comment's own topic is among the first.
     topics = rng.permuted(np.argsort(order, axis=1)[:, :3], axis=1)
     clear = rng.random((users.size, 1)) < CLEAR_SHARE
-    return LabelledTexts(
-        name="generated_subreddits",
-        client_ids=[f"user{i}" for i in range(num_users)],
-        offsets=offsets,
-        texts=_write(rng, np.where(clear, labels[:, None], topics)),
-        labels=labels,
-        label_names=list(TOPICS)[:num_labels],
-    )
+    texts = _write(rng, np.where(clear, labels[:, None], topics))
+    return _labelled("generated_subreddits", offsets, texts, labels, list(TOPICS)[:num_labels])
 
 
 def generate_clicks(
@@ -76,14 +72,9 @@ def generate_clicks(
 ) -> LabelledTexts:
     """Draws messages that a user answers by a click or not, some users far more often.
 
-    A user's click rate is drawn from a Beta distribution of mean 0.2. A message, all of whose
-    words are of one topic, multiplies it by 1.4 if the topic is one of the first four, else by
-    0.6; so the text tells something, and the user more.
-
-    Args:
-        num_users: How many users there are, >= 1.
-        texts_per_user: The least and the most messages of a user, >= 1.
-        seed: A whole number >= 0; the same options give the same messages.
+    A user's click rate is drawn from a Beta distribution of mean 0.2. A message, all of whose words
+    are of one topic, multiplies it by 1.4 if the topic is one of the first four, else by 0.6; so
+    the text tells something, and the user more. Options are as of `generate_subreddits`.
 
     Returns:
         The messages, named "generated_clicks", with labels called "0" and "1".
@@ -92,14 +83,16 @@ def generate_clicks(
     rates = np.repeat(rng.beta(*_CLICK_SHAPES, num_users), np.diff(offsets))
     topics = rng.integers(0, len(TOPICS), rates.size)
     effects = np.where(topics < len(TOPICS) // 2, 1 + _TOPIC_EFFECT, 1 - _TOPIC_EFFECT)
-    return LabelledTexts(
-        name="generated_clicks",
-        client_ids=[f"user{i}" for i in range(num_users)],
-        offsets=offsets,
-        texts=_write(rng, np.repeat(topics[:, None], 3, axis=1)),
-        labels=rng.random(rates.size) < rates * effects,
-        label_names=BINARY_LABELS,
-    )
+    texts = _write(rng, np.repeat(topics[:, None], 3, axis=1))
+    clicks = rng.random(rates.size) < rates * effects
+    return _labelled("generated_clicks", offsets, texts, clicks, BINARY_LABELS)
+
+
+def _labelled(
+    name: str, offsets: np.ndarray, texts: np.ndarray, labels: np.ndarray, names: Sequence[str]
+) -> LabelledTexts:
+    users = np.array([f"user{i}" for i in range(offsets.size - 1)], object)
+    return LabelledTexts(name, users, offsets, texts, labels, np.array(names, object))
 
 
 def _start(

@@ -20,13 +20,13 @@ def generate_ratings(
 ) -> Ratings:
     """Draws ratings of 1 to 5 stars from a low-rank model with user and item biases.
 
-    Few items are rated by many and most by few; few users rate much and most little. Items
-    that nobody happens to rate are still counted, so that tables have `num_items` rows.
+    Few items are rated by many and most by few; few users rate much and most little. Items that
+    nobody happens to rate are still counted, so that tables have `num_items` rows.
 
     Args:
         num_users: How many users there are, >= 1.
         num_items: How many items there are, >= 1.
-        seed: A whole number >= 0; the same options give the same ratings.
+        seed: >= 0.
         rank: The number of factors in which tastes differ, >= 1.
         min_ratings: The least ratings of a user, >= 1.
         max_ratings: The most, >= `min_ratings`; never more than `num_items`.

@@ -32,9 +32,7 @@ _GIVE_DATA_DIR = "give the folder of ratings.dat or ratings.csv.gz as --data_dir
 
 
 def load_movielens_100k() -> Ratings:
-    """Loads MovieLens-100K, with times, from the installed `recbole` package.
-
-    Only the package's data file is read; the package itself is not imported.
+    """Loads MovieLens-100K, with times, from the data file in the installed package `recbole`.
 
     Raises:
         UserError: If the package or its file is missing.
@@ -45,8 +43,9 @@ def load_movielens_100k() -> Ratings:
             f"MovieLens-100K comes with the package recbole ({_ML_100K_FILE} in it),"
             " which is not installed: pip install recbole"
         )
+    path = os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE)
     return read_ratings(
-        TableFile(os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE), separator="\t"),
+        TableFile(path, separator="\t"),
         user_column="user_id:token",
         item_column="item_id:token",
         rating_column="rating:float",
@@ -59,9 +58,8 @@ def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
     """Loads MovieLens-1M from a folder or file.
 
     Args:
-        data_dir: A folder with `ratings.dat`, as published, or `ratings.csv.gz` (columns
-            UserID, MovieID, Rating; no times), itself or in its subfolder `ml-1m`; or the path
-            of such a file.
+        data_dir: A folder with `ratings.dat`, as published, or `ratings.csv.gz` (columns UserID,
+            MovieID, Rating; no times), itself or in its subfolder `ml-1m`; or such a file.
 
     Raises:
         UserError: If there is no such file, or it cannot be read.
@@ -71,7 +69,8 @@ def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
     path = next(filter(os.path.isfile, [data_dir, *candidates]), None)
     if path is None:
         raise UserError(f"MovieLens-1M is not in {data_dir}: there is no {', '.join(candidates)}")
-    file, time_column = path, None
+    file: str | TableFile = path
+    time_column = None
     if path.endswith(".dat"):
         # To a parser of one-character separators, "::" is an empty column between two.
         names = ("UserID", "-", "MovieID", "--", "Rating", "---", "Timestamp")
@@ -89,11 +88,8 @@ def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
 def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings:
     """Loads MovieLens-1M, with times, through TensorFlow Datasets, downloading it if need be.
 
-    Args:
-        data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
-
-    Raises:
-        UserError: As of `open_tfds`.
+    `data_dir` is where TensorFlow Datasets keeps its data, None its usual place; errors are those
+    of `open_tfds`.
     """
     read = open_tfds(
         "movielens/1m-ratings",

@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
+from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
 
@@ -21,15 +21,14 @@ def hold_out_candidates(
 ) -> tuple[ClientDataset, np.ndarray]:
     """Holds out one example of each client and samples items that the client did not rate.
 
-    What a client gets depends on the seed, its name and its own examples alone, whatever other
-    clients are in the dataset.
+    What a client gets depends on the seed, its name and its own examples alone.
 
     Args:
         dataset: The examples, each client's in time order if `ordered`, with the feature "item",
             (num_examples,) integers in [0, num_items).
         num_items: How many items there are.
         num_negatives: How many unrated items each client gets, distinct.
-        seed: A whole number >= 0.
+        seed: >= 0.
         ordered: True to hold out each client's last example, False for a random one.
 
     Returns:
@@ -37,12 +36,11 @@ def hold_out_candidates(
         candidates: (num_clients, 1 + num_negatives) int32 items, the held-out one first.
 
     Raises:
-        UserError: If an option or an item is out of range, or a client has no example to hold
-            out or fewer unrated items than `num_negatives`.
+        UserError: If an item is out of range, or a client has no example to hold out or fewer
+            unrated items than `num_negatives`.
     """
-    num_items = check_count("num_items", num_items, minimum=1)
-    num_negatives = check_count("num_negatives", num_negatives)
-    seed = check_count("seed", seed)
+    check_count("num_items", num_items, minimum=1)
+    check_counts(0, num_negatives=num_negatives, seed=seed)
     items = dataset.features["item"]
     wrong = (items < 0) | (items >= num_items)
     if wrong.any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -18,7 +17,6 @@ from fedpersonal.data.tables.reading import read_table, time_columns
 from fedpersonal.errors import UserError
 
 
-# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ratings(LoadedData):
     """Ratings, sorted by user, and a user's by time (or as they came, if there are no times).
@@ -45,39 +43,19 @@ class Ratings(LoadedData):
     report: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
-    def num_users(self) -> int:
-        """How many users there are."""
-        return self.user_ids.size
-
-    @property
-    def num_items(self) -> int:
-        """How many items there are."""
-        return self.item_ids.size
-
-    @property
-    def num_ratings(self) -> int:
-        """How many ratings there are."""
-        return self.ratings.size
-
-    @property
     def sizes(self) -> dict[str, int]:
         """How many ratings, users and items there are."""
-        return {name: getattr(self, name) for name in ("num_ratings", "num_users", "num_items")}
+        arrays = {"ratings": self.ratings, "users": self.user_ids, "items": self.item_ids}
+        return {f"num_{what}": array.size for what, array in arrays.items()}
 
     def to_client_dataset(self) -> ClientDataset:
         """Makes each user a client, in the order of the users and of each user's ratings.
 
-        Returns:
-            A dataset with the features "user" and "item", (n,) int32, and the ratings as labels,
-            (n,) float32. Times are left behind.
+        The features are "user" and "item", (n,) int32; the labels are the ratings, (n,) float32.
         """
-        counts = np.bincount(self.users, minlength=self.num_users)
-        return ClientDataset(
-            client_ids=self.user_ids,
-            offsets=np.concatenate([[0], np.cumsum(counts)]),
-            features={"user": self.users, "item": self.items},
-            labels=self.ratings,
-        )
+        counts = np.bincount(self.users, minlength=self.user_ids.size)
+        features = {"user": self.users, "item": self.items}
+        return ClientDataset(self.user_ids, np.append(0, np.cumsum(counts)), features, self.ratings)
 
 
 def read_ratings(
@@ -90,48 +68,28 @@ def read_ratings(
     min_ratings: int = 1,
     name: str | None = None,
 ) -> Ratings:
-    """Reads the ratings of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
+    """Reads the ratings of a table, as of `read_table`, which refuses bad rows.
 
     Args:
-        path: A table, as `read_table` reads it.
+        path: The table.
         user_column: The column of the users' names.
         item_column: The column of the items' names.
         rating_column: The column of the ratings, finite numbers.
         time_column: The column of the times, as of `time_columns`.
-        min_ratings: Users with fewer ratings, repeated ones not counted, are left out.
+        min_ratings: As of `number_ratings`.
         name: What to call the ratings; None for the file's name without its extensions.
-
-    Returns:
-        The ratings, as `number_ratings` makes them.
-
-    Raises:
-        UserError: As of `read_table`, which refuses bad rows, or if no user has enough ratings.
     """
     check_count("min_ratings", min_ratings, minimum=1)
-    table = read_table(
-        path,
-        [
-            Column(user_column),
-            Column(item_column),
-            Column(rating_column, "real"),
-            *time_columns(time_column),
-        ],
-        bad_rows="refuse",
-    )
+    wanted = [Column(user_column), Column(item_column), Column(rating_column, "real")]
+    table = read_table(path, [*wanted, *time_columns(time_column)], bad_rows="refuse")
     users, items, ratings, *times = table.columns.values()
-    if times:
+    if time_column in table.columns:
         # Beyond 2**53 a float64 no longer tells two seconds apart, nor need it here.
         table.refuse(time_column, np.abs(times[0]) > 2**53, "is too large for seconds")
         times = [np.floor(times[0]).astype(np.int64)]
+    name = table.name if name is None else name
     with errors_of(table.file.path):
-        return number_ratings(
-            users,
-            items,
-            ratings,
-            *times,
-            name=table.name if name is None else name,
-            min_ratings=min_ratings,
-        )
+        return number_ratings(users, items, ratings, *times, name=name, min_ratings=min_ratings)
 
 
 def number_ratings(
@@ -145,10 +103,10 @@ def number_ratings(
 ) -> Ratings:
     """Numbers the users and items, sorts the ratings, and leaves out what is too little.
 
-    Users and items are numbered in the order of their names: as numbers if all of them are
-    whole numbers, else as text. A user's later rating of an item replaces the earlier one,
-    where later means by time, and as given among equal times. Items that only users left out
-    have rated are left out too.
+    Users and items are numbered in the order of their names: as numbers if all of them are whole
+    numbers, else as text. A user's later rating of an item replaces the earlier one, where later
+    means by time, and as given among equal times. Items that only users left out have rated are
+    left out too.
 
     Args:
         users: (n,) names, categories or an array of str.
@@ -156,7 +114,7 @@ def number_ratings(
         ratings: (n,) finite numbers.
         times: (n,) int64 seconds, or None.
         name: What to call the ratings.
-        min_ratings: Users with fewer ratings are left out.
+        min_ratings: Users with fewer ratings, repeated ones not counted, are left out, >= 1.
 
     Raises:
         UserError: If no user has `min_ratings` ratings.
@@ -171,8 +129,7 @@ def number_ratings(
     pairs = users[order].astype(np.int64) * item_ids.size + items[order]
     _, from_end = np.unique(pairs[::-1], return_index=True)
     order = order[np.sort(total - 1 - from_end)]
-    report = collections.Counter()
-    report["ratings of an item rated again later"] = total - order.size
+    report = {"ratings of an item rated again later": total - order.size}
 
     counts = np.bincount(users[order], minlength=user_ids.size)
     enough = counts >= min_ratings
@@ -201,10 +158,9 @@ def _numbered(names: pd.Categorical) -> tuple[np.ndarray, np.ndarray]:
     categories = [str(category) for category in names.categories]
     # Eighteen digits fit into an int64, and into the time that parsing may take.
     if all(category.isdecimal() and len(category) <= 18 for category in categories):
-        keys = [(int(category), category) for category in categories]
+        ordered = sorted(categories, key=lambda category: (int(category), category))
     else:
-        keys = categories
-    order = sorted(range(len(categories)), key=keys.__getitem__)
-    number = np.empty(len(order), np.int64)
-    number[order] = np.arange(len(order))
-    return number[names.codes], np.array(categories, object)[order]
+        ordered = sorted(categories)
+    number = {category: i for i, category in enumerate(ordered)}
+    numbers = np.array([number[category] for category in categories], np.int64)
+    return numbers[names.codes], np.array(ordered, object)

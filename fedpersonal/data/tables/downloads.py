@@ -15,12 +15,7 @@ from fedpersonal.errors import UserError
 
 @contextlib.contextmanager
 def one_line(what: str, advice: str) -> Iterator[None]:
-    """Turns whatever another library raises into a `UserError` of one line.
-
-    Args:
-        what: What cannot be done.
-        advice: What else to do.
-    """
+    """Turns whatever another library raises into a `UserError` of one line."""
     try:
         yield
     except Exception as error:  # Of many kinds: network, checksum, disk, parsing.
@@ -29,12 +24,7 @@ def one_line(what: str, advice: str) -> Iterator[None]:
 
 
 def check_reachable(url: str, advice: str) -> None:
-    """Raises a `UserError` unless a server answers: a download without a network waits minutes.
-
-    Args:
-        url: What is asked for, of which only the head is read.
-        advice: What else to do.
-    """
+    """Raises a `UserError` unless a server answers: a download without a network waits minutes."""
     try:
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()
     except urllib.error.HTTPError:
@@ -47,7 +37,7 @@ def check_reachable(url: str, advice: str) -> None:
 def open_tfds(
     dataset: str, *, title: str, url: str, advice: str, data_dir: str | os.PathLike | None
 ) -> Callable[[Sequence[str]], Iterator[tuple[np.ndarray, ...]]]:
-    """Opens a data set, downloading and preparing it first if need be.
+    """Opens a data set of TensorFlow Datasets, downloading and preparing it first if need be.
 
     Args:
         dataset: Its name there, such as "movielens/1m-ratings".
@@ -58,8 +48,8 @@ def open_tfds(
 
     Returns:
         A function of the names of features of one value each, which reads these columns of the
-        training split: batches, in the same order each time, of a (n,) array a column. Texts
-        are objects of UTF-8 bytes.
+        training split: batches, in the same order each time, of a (n,) array a column. Texts are
+        objects of UTF-8 bytes.
 
     Raises:
         UserError: If TensorFlow Datasets is missing, or the data cannot be downloaded or prepared.

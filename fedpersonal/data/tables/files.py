@@ -10,7 +10,7 @@ import json
 import operator
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO, Union
 
 from fedpersonal.errors import UserError, check_choice
@@ -24,9 +24,9 @@ class Column:
 
     Attributes:
         name: Its name in the file.
-        kind: `text`; `whole` or `real` for finite numbers; `time` for numbers of seconds or dates
-            as in ISO 8601, whichever more rows have; `order` for times too, but for text that
-            sorts rows where no row has a time.
+        kind: `text`; `real` for finite numbers; `time` for numbers of seconds or dates as in
+            ISO 8601, whichever more rows have; `order` for times too, but for text that sorts
+            rows where no row has a time.
         required: Whether the file must have it.
         may_be_empty: Whether a text may be blank.
     """
@@ -37,8 +37,7 @@ class Column:
     may_be_empty: bool = False
 
     def __post_init__(self):
-        """Checks the kind."""
-        check_choice("Column", "kind", self.kind, ("text", "whole", "real", "time", "order"))
+        check_choice("Column", "kind", self.kind, ("text", "real", "time", "order"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,60 +113,42 @@ class TableFile:
             if self.separator is None:
                 yield from _json_rows(file, wanted, present)
             else:
-                yield from self._delimited_rows(file, wanted, present)
+                yield from self._delimited_rows(_records(file, self.separator), wanted, present)
 
     def _delimited_rows(
-        self, file: TextIO, wanted: Sequence[Column], present: set[str]
+        self, records: Iterator[tuple[int, Row]], wanted: Sequence[Column], present: set[str]
     ) -> Iterator[tuple[int, Row]]:
-        # Strict, or the text after a forgotten quote would pass for one long value.
-        reader = csv.reader(file, delimiter=self.separator, strict=True)
         names = self.names
-        take = None if names is None else self._taker(names, wanted, present)
-        while True:
-            line = reader.line_num + 1
-            try:
-                record = next(reader, None)
-            except csv.Error as error:
-                if names is None:
-                    message = f"{self.path}, line {line}: malformed header: {error}"
-                    raise UserError(message) from None
-                yield line, BadRow("malformed", f"malformed: {error}", reader.line_num + 1 - line)
-                continue
-            if record is None:
-                break
-            if not record or (len(record) == 1 and record[0].isspace()):
-                continue
-            if names is None:
-                names = record
-                take = self._taker(names, wanted, present)
+        if names is None:
+            line, header = next(records, (0, None))
+            if header is None:
+                raise UserError(f"{self.path}: the file is empty")
+            if isinstance(header, BadRow):
+                raise UserError(f"{self.path}, line {line}: the header is {header.detail}")
+            names = header
+        if not all(map(is_unicode, names)):
+            raise UserError(f"{self.path}: not UTF-8 text")
+        check_columns(self.path, names, wanted)
+        for column in wanted:
+            if names.count(column.name) > 1:
+                raise UserError(f"{self.path}: two columns are called {column.name!r}")
+        present.update(names)
+        # After all others each row gets one more value, "": that of columns that are not there.
+        places = [names.index(c.name) if c.name in names else len(names) for c in wanted]
+        # Of a single place it would give a text and no tuple.
+        take = operator.itemgetter(*places, len(names))
+        for line, record in records:
+            if isinstance(record, BadRow):
+                yield line, record
             elif len(record) > len(names):
                 detail = f"{len(record)} values for {len(names)} columns"
                 yield line, BadRow("more values than columns", detail)
             else:
-                record.extend([""] * (len(names) + 1 - len(record)))
-                yield line, take(record)
-        if names is None:
-            raise UserError(f"{self.path}: the file is empty")
-
-    def _taker(
-        self, names: Sequence[str], wanted: Sequence[Column], present: set[str]
-    ) -> operator.itemgetter:
-        """Returns what takes the wanted values out of a row with one more value, which is ""."""
-        if not all(map(is_unicode, names)):
-            raise UserError(f"{self.path}: not UTF-8 text")
-        check_columns(self.path, names, wanted)
-        present.update(names)
-        places = []
-        for column in wanted:
-            if names.count(column.name) > 1:
-                raise UserError(f"{self.path}: two columns are called {column.name!r}")
-            places.append(names.index(column.name) if column.name in present else len(names))
-        # Of a single place it would give a text and no tuple.
-        return operator.itemgetter(*places, len(names))
+                yield line, take([*record, *[""] * (len(names) + 1 - len(record))])
 
 
 def check_columns(where: str, names: Sequence[str], wanted: Sequence[Column]) -> None:
-    """Raises a `UserError` that says where, if a required column is not among the `names`."""
+    """Raises a `UserError` if a required column is not among the `names`."""
     for column in wanted:
         if column.required and column.name not in names:
             raise UserError(
@@ -184,23 +165,36 @@ def is_unicode(text: str) -> bool:
     return True
 
 
+def _records(file: TextIO, separator: str) -> Iterator[tuple[int, Row]]:
+    """Yields the values of each row that is not blank, the header among them."""
+    # Strict, or the text after a forgotten quote would pass for one long value.
+    reader = csv.reader(file, delimiter=separator, strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield line, BadRow("malformed", f"malformed: {error}", reader.line_num + 1 - line)
+            continue
+        if len(record) > 1 or (record and not record[0].isspace()):
+            yield line, record
+
+
 def _json_rows(
     file: TextIO, wanted: Sequence[Column], present: set[str]
 ) -> Iterator[tuple[int, Row]]:
     for line, text in enumerate(file, start=1):
-        if not text.strip():
-            continue
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError):  # The first also of a number of too many digits.
-            record = None
-        row = _json_row(record, wanted)
-        if not isinstance(row, BadRow):
-            present.update(record)
-        yield line, row
+        if text.strip():
+            try:
+                record = json.loads(text)
+            except (ValueError, RecursionError):  # The first also of a number of too many digits.
+                record = None
+            yield line, _json_row(record, wanted, present)
 
 
-def _json_row(record: object, wanted: Sequence[Column]) -> Row:
+def _json_row(record: object, wanted: Sequence[Column], present: set[str]) -> Row:
     if not isinstance(record, dict):
         return BadRow("not a JSON object", "not a JSON object")
     for column in wanted:
@@ -216,13 +210,16 @@ def _json_row(record: object, wanted: Sequence[Column]) -> Row:
             must = f"{column.name!r} must be text or a number, got {json.dumps(value)[:60]}"
             return BadRow(f"{column.name!r} is not text", must)
         texts.append("" if value is None else str(value))
+    present.update(record)
     return texts
 
 
 @contextlib.contextmanager
 def _open(path: str, encoding: str) -> Iterator[TextIO]:
     """Opens a text file, gzipped or not, and turns its failures into `UserError`s."""
-    opener = gzip.open if path.lower().endswith(".gz") else open
+    opener: Callable[..., TextIO] = open
+    if path.lower().endswith(".gz"):
+        opener = gzip.open
     try:
         with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file:
             yield file

@@ -16,10 +16,9 @@ from fedpersonal.data.tables.files import BadRow, Column, TableFile, check_colum
 from fedpersonal.errors import UserError, check_choice
 
 _WRONG = {
-    "text": ("rows with an empty {!r}", "is empty"),
-    "whole": ("rows with an unreadable {!r}", "is not a whole number"),
-    "real": ("rows with an unreadable {!r}", "is not a finite number"),
-    "time": ("rows with an unreadable {!r}", "is neither a number nor an ISO 8601 date"),
+    "text": "is empty",
+    "real": "is not a finite number",
+    "time": "is neither a number nor an ISO 8601 date",
 }
 _WRONG["order"] = _WRONG["time"]
 
@@ -32,15 +31,15 @@ class Table:
         file: The file.
         wanted: The columns that were wanted of it.
         columns: The columns that are there by name, (num_rows,) each: a `pandas.Categorical` of
-            str for text, its categories in alphabetical order, else an array: int64 for `whole`,
-            float32 for `real`, float64 seconds for `time`, float64 for `order`.
+            str for text, its categories in alphabetical order, else an array: float32 for `real`,
+            float64 seconds for `time`, float64 for `order`.
         report: What was left out: why, and how many times.
         rows: (num_rows,) int64: which of the file's well-formed rows these are, from 0.
     """
 
     file: TableFile
     wanted: Sequence[Column]
-    columns: Mapping[str, pd.Categorical | np.ndarray]
+    columns: dict[str, pd.Categorical | np.ndarray]
     report: Mapping[str, int]
     rows: np.ndarray
 
@@ -63,7 +62,7 @@ class Table:
     def find(self, row: int) -> tuple[int, Sequence[str]]:
         """Reads the file again up to a row, and returns its line, from 1, and its texts."""
         rows = self.file.rows(self.wanted, set())
-        good = (found for found in rows if not isinstance(found[1], BadRow))
+        good = ((line, row) for line, row in rows if not isinstance(row, BadRow))
         return next(itertools.islice(good, int(self.rows[row]), None))
 
 
@@ -80,23 +79,22 @@ def read_table(
 ) -> Table:
     """Reads columns of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
 
-    A .csv or .tsv file starts with a line of column names; each line of a .jsonl file is an
-    object. Blank lines mean nothing. Text is UTF-8.
-
-    A row is bad if it is malformed, has more values than there are columns, lacks a required
-    column, or if one of its wanted values is not UTF-8, is an empty text, or is not of its kind.
+    A .csv or .tsv file starts with a line of column names; each line of a .jsonl file is an object.
+    Blank lines mean nothing. Text is UTF-8. A row is bad if it is malformed, has more values than
+    there are columns, lacks a required column, or if one of its wanted values is not UTF-8, is an
+    empty text, or is not of its kind.
 
     Args:
         path: The file; its extension tells the format, and `.gz` after it the compression.
-        columns: The columns to read.
+        columns: The columns to read, of different names.
         bad_rows: `refuse` for an error that names file and line, `count` to leave them out.
 
     Returns:
         The columns that are there, in the order of `columns`.
 
     Raises:
-        UserError: If two columns have one name, the file as a whole cannot be read, lacks a
-            required column or has one twice, a row is bad and refused, or no row is good.
+        UserError: If the file as a whole cannot be read, lacks a required column or has one twice,
+            a row is bad and refused, or no row is good.
     """
     check_choice("read_table", "bad_rows", bad_rows, ("refuse", "count"))
     refused = bad_rows == "refuse"
@@ -118,10 +116,10 @@ def read_table(
     for column in columns:
         if column.name in texts:
             values[column.name], wrong = _of_kind(column, texts[column.name])
-            reason, why = _WRONG[column.kind]
             if refused:
-                table.refuse(column.name, wrong, why)
-            unusable[reason.format(column.name)] = wrong
+                table.refuse(column.name, wrong, _WRONG[column.kind])
+            what = "empty" if column.kind == "text" else "unreadable"
+            unusable[f"rows with an {what} {column.name!r}"] = wrong
     usable = count_unusable(unusable, report)
     if not usable.any():
         line, _ = table.find(0)
@@ -151,9 +149,8 @@ def _read_texts(
     file: TableFile, columns: Sequence[Column], refused: bool
 ) -> tuple[dict[str, pd.Categorical], collections.Counter[str]]:
     """Returns the columns that there are as text, and how many lines were left out, by reason."""
-    numbers = [collections.defaultdict() for _ in columns]
-    for number in numbers:
-        number.default_factory = number.__len__  # A new text is numbered when it is looked up.
+    # A new text is numbered when it is looked up.
+    numbers = [collections.defaultdict[str, int](itertools.count().__next__) for _ in columns]
     codes = [array.array("i") for _ in columns]
     adders = [(code.append, number.__getitem__) for code, number in zip(codes, numbers)]
     present: set[str] = set()
@@ -174,24 +171,22 @@ def _read_texts(
         what = row.detail if refused else f"{row.reason}; nor is any other line good"
         raise UserError(f"{file.path}, line {line}: {what}")
     if not codes[0]:
-        has_header = file.separator is not None
-        what = "there is nothing below the header" if has_header else "the file is empty"
+        is_json = file.separator is None
+        what = "the file is empty" if is_json else "there is nothing below the header"
         raise UserError(f"{file.path}: {what}")
-    report = collections.Counter()
+    report: collections.Counter[str] = collections.Counter()
     for _, row in bad:
         report[f"lines left out: {row.reason}"] += row.num_lines
     found = zip(columns, codes, numbers)
-    return {
-        c.name: _categorical(code, list(n)) for c, code, n in found if c.name in present
-    }, report
+    return {c.name: _categorical(code, n) for c, code, n in found if c.name in present}, report
 
 
-def _categorical(codes: array.array, texts: Sequence[str]) -> pd.Categorical:
-    """Returns texts by number as categories in alphabetical order."""
-    order = sorted(range(len(texts)), key=texts.__getitem__)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return pd.Categorical.from_codes(rank[np.array(codes)], np.array(texts, object)[order])
+def _categorical(codes: array.array, number: Mapping[str, int]) -> pd.Categorical:
+    """Returns numbered texts as categories in alphabetical order."""
+    texts = sorted(number)
+    rank = np.empty(len(texts), np.int64)
+    rank[[number[text] for text in texts]] = np.arange(len(texts))
+    return pd.Categorical.from_codes(rank[np.array(codes)], np.array(texts, object))
 
 
 def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np.ndarray, ...]:
@@ -200,9 +195,6 @@ def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np
     if column.kind == "text":
         return texts, (blank & (not column.may_be_empty))[texts.codes]
     numbers = pd.to_numeric(texts.categories, errors="coerce").to_numpy(np.float64)
-    if column.kind == "whole":
-        wrong = ~((np.floor(numbers) == numbers) & (abs(numbers) < 2**53))
-        return np.where(wrong, 0, numbers).astype(np.int64)[texts.codes], wrong[texts.codes]
     if column.kind == "real":
         with np.errstate(over="ignore"):
             numbers = numbers.astype(np.float32)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
-from fedpersonal.errors import UserError
+from fedpersonal.data.checks import check_count, check_distinct
 
 PADDING = 0
 UNKNOWN = 1
@@ -33,10 +32,7 @@ class CharacterVocabulary:
     characters: str
 
     def __post_init__(self):
-        """Checks the field."""
-        if len(set(self.characters)) < len(self.characters):
-            twice = next(c for i, c in enumerate(self.characters) if c in self.characters[:i])
-            raise UserError(f"characters must be distinct, but {twice!r} is there twice")
+        check_distinct("characters", self.characters)
 
     @property
     def size(self) -> int:
@@ -68,8 +64,8 @@ def build_characters(
 
     Args:
         texts: (n,) str, which are counted in lower case.
-        num_characters: How many characters to take at most, >= 1; of equally frequent ones those
-            of the lowest code points. Fewer texts may have fewer.
+        num_characters: How many to take at most, >= 1; of equally frequent ones those of the
+            lowest code points.
     """
     check_count("num_characters", num_characters, minimum=1)
     counts = np.zeros(_NUM_CODE_POINTS, np.int64)

@@ -12,7 +12,6 @@ from fedpersonal.data.loaded import LoadedData
 from fedpersonal.errors import UserError
 
 
-# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextCorpus(LoadedData):
     """Sentences of many clients, a client's contiguous and in time order.
@@ -42,10 +41,8 @@ class TextCorpus(LoadedData):
     report: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        """Makes arrays of the fields and checks them against each other."""
         dtypes = {"client_ids": object, "client_offsets": np.int64, "sentence_offsets": np.int64}
         for field, dtype in {**dtypes, "words": np.int32, "lexicon": object}.items():
-            # The dataclass is frozen for everyone else.
             object.__setattr__(self, field, np.asarray(getattr(self, field), dtype))
         offsets = self.sentence_offsets
         if offsets.ndim != 1 or not offsets.size or offsets[0] or (np.diff(offsets) < 0).any():
@@ -84,11 +81,7 @@ class TextCorpus(LoadedData):
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> TextCorpus:
         """Returns the same sentences of some clients only, with the same lexicon and report.
 
-        Args:
-            client_indices: (n,) distinct integers in [0, num_clients), in the order wanted.
-
-        Raises:
-            UserError: If one names no client or comes twice.
+        Indices are as of `ClientDataset.subset`.
         """
         chosen = self._by_client().subset(client_indices)
         rows, offsets = group_rows(self.sentence_offsets, chosen.labels)

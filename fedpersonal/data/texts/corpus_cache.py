@@ -26,16 +26,13 @@ def read_cached(
     settings: Mapping[str, object],
     read: Callable[[], TextCorpus],
 ) -> TextCorpus:
-    """Takes a corpus out of a folder's file, or reads it and writes that file.
+    """Takes a corpus out of a folder's file, or calls `read` and writes that file.
 
     Args:
         cache_dir: The folder, which is made if need be.
         source: The file that the corpus is read from; its content counts, not its name.
         settings: All options of the reading, of what JSON can write.
         read: Reads the corpus.
-
-    Raises:
-        UserError: If the source cannot be read, or the folder cannot be written.
     """
     key = hashlib.sha256()
     try:

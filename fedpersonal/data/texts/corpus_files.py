@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import itertools
 import os
 
 import numpy as np
@@ -29,14 +30,13 @@ def read_text(
     max_sentences: int = 1024,
     cache_dir: str | os.PathLike | None = None,
 ) -> TextCorpus:
-    """Reads the texts of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
+    """Reads the texts of a table, as of `read_table`, which counts bad rows.
 
-    `splitting.split_words` says what sentences and words are. Lines that cannot be read,
-    rows without user, text or time, and users with too little are left out, and counted in the
-    corpus's report.
+    `splitting.split_words` says what sentences and words are. What is left out is counted in the
+    corpus's report. Clients are ordered by name, the lexicon is alphabetical.
 
     Args:
-        path: A table, as `read_table` reads it.
+        path: The table.
         user_column: The column of the users' names.
         text_column: The column of the texts.
         time_column: The column of the times that order a user's texts, as of `time_columns`. The
@@ -44,30 +44,27 @@ def read_text(
         min_sentences: Users with fewer sentences are left out, >= 1. A client with a single one
             cannot be split into a support and a query set.
         max_sentences: A user's later sentences are left out, >= `min_sentences`.
-        cache_dir: Where to keep the corpus, so that it is read from there the next time unless
-            the file's content or an option differs; None to keep nothing.
-
-    Returns:
-        The corpus, its clients ordered by name, its lexicon alphabetically.
+        cache_dir: Where to keep the corpus, to be read from there as long as the file's content and
+            the options are the same; None to keep nothing.
 
     Raises:
-        UserError: As of `read_table`, which counts bad rows, or if no user has enough sentences,
-            or `cache_dir` cannot be written.
+        UserError: As of `read_table`, or if no user has enough sentences, or `cache_dir` cannot be
+            written.
     """
     check_count("min_sentences", min_sentences, minimum=1)
     check_count("max_sentences", max_sentences, minimum=min_sentences)
-    path = os.fspath(path)
+    file = os.fspath(path)
     columns = (user_column, text_column, time_column)
     limits = (int(min_sentences), int(max_sentences))
     if cache_dir is None:
-        return _read(path, columns, limits)
+        return _read(file, columns, limits)
     settings = {
         "columns": columns,
         "limits": limits,
-        "name": os.path.basename(path),
+        "name": os.path.basename(file),
         "patterns": [splitting.SENTENCE_BREAK, splitting.WORD],
     }
-    return read_cached(cache_dir, path, settings, lambda: _read(path, columns, limits))
+    return read_cached(cache_dir, file, settings, lambda: _read(file, columns, limits))
 
 
 def _read(path: str, columns: tuple[str, str, str | None], limits: tuple[int, int]) -> TextCorpus:
@@ -115,8 +112,8 @@ def _split(
     texts: pd.Categorical, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns sentences of each row, words of each sentence, the words and their lexicon."""
-    number = collections.defaultdict()
-    number.default_factory = number.__len__  # A new word is numbered when it is looked up.
+    # A new word is numbered when it is looked up.
+    number = collections.defaultdict[str, int](itertools.count().__next__)
     words, word_counts = array.array("i"), array.array("q")
     row_counts = np.zeros(rows.size, np.int64)
     for place, row in enumerate(rows):
@@ -125,5 +122,4 @@ def _split(
         for sentence in sentences:
             words.extend(map(number.__getitem__, sentence))
             word_counts.append(len(sentence))
-    lexicon = np.array(list(number), object)
-    return row_counts, np.array(word_counts), np.array(words, np.int32), lexicon
+    return row_counts, np.array(word_counts), np.array(words), np.array(list(number), object)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -38,19 +37,15 @@ class DocumentFilter:
     max_texts: int | None = None
 
     def __post_init__(self):
-        """Checks the fields."""
-        if self.num_labels is not None:
-            check_count("num_labels", self.num_labels, minimum=2)
         check_count("min_texts", self.min_texts, minimum=1)
-        if self.max_texts is not None:
-            check_count("max_texts", self.max_texts, minimum=self.min_texts)
+        for name, minimum in (("num_labels", 2), ("max_texts", self.min_texts)):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), minimum=minimum)
 
     def documents(self, rows: LabelledRows) -> LabelledTexts:
         """Numbers users and labels, and leaves out what is too little or too much.
 
-        Returns:
-            The documents, users by name, labels by falling frequency among all rows (or "0" and
-            "1"), and the report with what this leaves out.
+        Users are ordered by name, labels by falling frequency among all rows (or "0" and "1").
 
         Raises:
             UserError: If there is only one label, none that is 0 or 1, or no user who has as many
@@ -59,7 +54,7 @@ class DocumentFilter:
         users = rows.users.remove_unused_categories()
         labels = rows.labels.remove_unused_categories()
         if self.num_labels is None:
-            label_names, numbers = BINARY_LABELS, _binary_numbers(labels)
+            label_names, numbers = np.array(BINARY_LABELS, object), _binary_numbers(labels)
             others = "rows with a label other than 0 and 1"
         else:
             label_names, numbers = _most_frequent(labels, self.num_labels)
@@ -76,15 +71,11 @@ class DocumentFilter:
                 f"no user has min_texts={self.min_texts}{limit} texts of these labels; the "
                 f"most that one has is {counts.max(initial=0)}"
             )
-        rows.report.update(
-            {
-                others: int((~labelled).sum()),
-                f"users with fewer than {self.min_texts} texts": int(few.sum()),
-                "texts of these users": int(counts[few].sum()),
-                f"users with more than {self.max_texts} texts": int(many.sum()),
-                "texts of those users": int(counts[many].sum()),
-            }
-        )
+        rows.report[others] += int((~labelled).sum())
+        rows.report[f"users with fewer than {self.min_texts} texts"] += int(few.sum())
+        rows.report["texts of these users"] += int(counts[few].sum())
+        rows.report[f"users with more than {self.max_texts} texts"] += int(many.sum())
+        rows.report["texts of those users"] += int(counts[many].sum())
         kept = np.flatnonzero(labelled & ~(few | many)[users.codes])
         return rows.grouped(LabelledTexts, kept, row_labels[kept], label_names)
 
@@ -100,27 +91,18 @@ def read_documents(
     min_texts: int = 15,
     max_texts: int | None = None,
 ) -> LabelledTexts:
-    """Reads the labelled texts of a .csv, .tsv or .jsonl file (or .json), gzipped or not.
-
-    Lines that cannot be read, rows without user, text, label or time, rows of other labels, and
-    then users with too few or too many texts are left out, and counted in the report.
+    """Reads the labelled texts of a table, as of `read_table`, which counts bad rows.
 
     Args:
-        path: A table, as `read_table` reads it.
+        path: The table.
         user_column: The column of the users' names.
         text_column: The column of the texts.
         label_column: The column of the labels, text or numbers.
         time_column: The column of the times that order a user's texts, as of `time_columns`. The
             order of the rows decides among equal ones.
-        num_labels: As of `DocumentFilter`, and so are the other options.
-        min_texts: Users with fewer texts are left out.
-        max_texts: Users with more are left out.
-
-    Returns:
-        The documents, users by name, labels by falling frequency (or "0" and "1").
-
-    Raises:
-        UserError: As of `read_table`, which counts bad rows, and of `DocumentFilter`.
+        num_labels: As of `DocumentFilter`, which counts in the report what is left out.
+        min_texts: Alike.
+        max_texts: Alike.
     """
     wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
     rows = read_labelled_rows(path, (user_column, text_column, label_column), time_column)
@@ -137,7 +119,7 @@ def _binary_numbers(labels: pd.Categorical) -> np.ndarray:
     return np.array(numbers, np.int32)
 
 
-def _most_frequent(labels: pd.Categorical, num_labels: int) -> tuple[Sequence[str], np.ndarray]:
+def _most_frequent(labels: pd.Categorical, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the names kept and numbers as `_binary_numbers` does."""
     if len(labels.categories) < 2:
         raise UserError(f"all rows have the label {labels.categories[0]!r}; at least 2 are needed")

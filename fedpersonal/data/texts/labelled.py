@@ -5,12 +5,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Mapping
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from fedpersonal.data.checks import check_distinct
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData
 from fedpersonal.data.tables.files import Column
@@ -18,9 +19,9 @@ from fedpersonal.data.tables.reading import read_table, time_columns
 from fedpersonal.errors import UserError
 
 BINARY_LABELS = ("0", "1")
+_Texts = TypeVar("_Texts", bound="LabelledTexts")
 
 
-# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelledTexts(LoadedData):
     """Labelled texts of many clients, a client's contiguous and in time order.
@@ -50,22 +51,18 @@ class LabelledTexts(LoadedData):
     report: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        """Makes arrays of the fields and checks them against each other."""
         dtypes = {"client_ids": object, "offsets": np.int64, "texts": object, "labels": np.int32}
         for field, dtype in {**dtypes, "label_names": object}.items():
-            array = np.asarray(getattr(self, field), dtype)
-            if array.ndim != 1:
-                raise UserError(f"{field} must have one dimension, got the shape {array.shape}")
-            object.__setattr__(self, field, array)
+            column: np.ndarray = np.asarray(getattr(self, field), dtype)
+            if column.ndim != 1:
+                raise UserError(f"{field} must have one dimension, got the shape {column.shape}")
+            object.__setattr__(self, field, column)
         self.to_client_dataset()
-        names = self.label_names.tolist()
-        if len(set(names)) < len(names):
-            twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise UserError(f"label_names must be distinct, but {twice!r} is there twice")
-        wrong = (self.labels < 0) | (self.labels >= len(names))
+        check_distinct("label_names", self.label_names.tolist())
+        wrong = (self.labels < 0) | (self.labels >= self.num_labels)
         if wrong.any():
             raise UserError(
-                f"labels must be in [0, {len(names)}), as there are so many label_names, got"
+                f"labels must be in [0, {self.num_labels}), as there are so many label_names, got"
                 f" {self.labels[wrong][0]}"
             )
 
@@ -73,11 +70,6 @@ class LabelledTexts(LoadedData):
     def num_clients(self) -> int:
         """How many clients there are."""
         return self.client_ids.size
-
-    @property
-    def num_texts(self) -> int:
-        """How many texts all clients have together."""
-        return self.texts.size
 
     @property
     def num_labels(self) -> int:
@@ -93,16 +85,11 @@ class LabelledTexts(LoadedData):
     def sizes(self) -> dict[str, int]:
         """How many texts, users and labels there are."""
         texts, labels = (f"num_{noun}" for noun in self.nouns)
-        return {texts: self.num_texts, "num_users": self.num_clients, labels: self.num_labels}
+        return {texts: self.texts.size, "num_users": self.num_clients, labels: self.num_labels}
 
     def to_client_dataset(self) -> ClientDataset:
         """The texts as examples with the feature "text", (num_texts,) str objects."""
-        return ClientDataset(
-            client_ids=self.client_ids,
-            offsets=self.offsets,
-            features={"text": self.texts},
-            labels=self.labels,
-        )
+        return ClientDataset(self.client_ids, self.offsets, {"text": self.texts}, self.labels)
 
 
 class _ByRows(Protocol):
@@ -137,13 +124,13 @@ class LabelledRows:
 
     def grouped(
         self,
-        kind: type[LabelledTexts],
+        kind: type[_Texts],
         rows: np.ndarray,
         labels: np.ndarray,
-        label_names: Sequence[str],
+        label_names: np.ndarray,
         *,
         texts: np.ndarray | None = None,
-    ) -> LabelledTexts:
+    ) -> _Texts:
         """Groups rows by user, and orders a user's by time.
 
         Args:
@@ -176,26 +163,23 @@ def read_labelled_rows(
     """Reads the good rows of a table and counts the bad ones.
 
     Args:
-        path: The table, as `read_table` reads it.
+        path: The table.
         columns: The columns of the users, the texts and the labels.
         time_column: That of the times, as of `time_columns`.
         times: Their kind, `time` or `order`.
     """
     wanted = [*map(Column, columns), *time_columns(time_column, times)]
     table = read_table(path, wanted, bad_rows="count")
-    values = (table.columns[column] for column in columns)
+    users, texts, labels = (table.columns[column] for column in columns)
     report = collections.Counter(table.report)
-    return LabelledRows(table.name, *values, table.order(time_column), report)
+    return LabelledRows(table.name, users, texts, labels, table.order(time_column), report)
 
 
 def most_frequent_labels(dataset: ClientDataset) -> np.ndarray:
-    """The label that each client has most often.
+    """The label that each client has most often, (num_clients,) int64.
 
-    Args:
-        dataset: Examples whose labels are whole numbers >= 0, (num_examples,) of any dtype.
-
-    Returns:
-        (num_clients,) int64: the lowest of equally frequent labels, 0 of a client without any.
+    Labels are whole numbers >= 0 of any dtype; of equally frequent ones it is the lowest, and 0 of
+    a client without any.
     """
     labels = dataset.labels.astype(np.int64)
     num_labels = labels.max(initial=0) + 1

@@ -31,18 +31,15 @@ def load_reddit(
 
     These are the posts of Webis-TLDR-17, those with a "tl;dr", and not the comments of the FURL
     paper (Bui et al., section 4.1), to whose limits the options default. There are no times: a
-    user's posts keep the order of the data set, which has been shuffled. It is read twice, so
-    that only the texts that are kept need memory.
+    user's posts keep the order of the data set, which has been shuffled. It is read twice, so that
+    only the texts that are kept need memory. Posts of "[deleted]" users and those without text are
+    left out.
 
     Args:
         data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
-        num_labels: As of `DocumentFilter`, and so are the other options.
-        min_texts: Users with fewer posts are left out.
-        max_texts: Users with more are left out.
-
-    Returns:
-        The documents, users by name, labels by falling frequency; posts of "[deleted]" users and
-        those without text are left out, and counted in the report.
+        num_labels: As of `DocumentFilter`, which counts in the report what is left out.
+        min_texts: Alike.
+        max_texts: Alike.
 
     Raises:
         UserError: As of `open_tfds` and of `DocumentFilter`.
@@ -54,16 +51,14 @@ def load_reddit(
         for authors, subreddits, bodies in read(["author", "subreddit", "body"])
     )
     users, labels, empty = map(np.concatenate, zip(*batches))
-    report = collections.Counter()
-    usable = count_unusable(
-        {
-            "posts of deleted users": users == b"[deleted]",
-            "posts without user": users == b"",
-            "posts without subreddit": labels == b"",
-            "posts without text": empty,
-        },
-        report,
-    )
+    unusable = {
+        "posts of deleted users": users == b"[deleted]",
+        "posts without user": users == b"",
+        "posts without subreddit": labels == b"",
+        "posts without text": empty,
+    }
+    report: collections.Counter[str] = collections.Counter()
+    usable = count_unusable(unusable, report)
     rows = LabelledRows(
         "reddit",
         users=pd.Categorical(_decoded(users[usable])),

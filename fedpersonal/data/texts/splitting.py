@@ -25,17 +25,11 @@ _POSSIBLE_END = re.compile(r"[^\w\s,'’-]")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cuts a text into its sentences and changes nothing in them.
+    """Cuts a text into its sentences, none of them empty, and changes nothing in them.
 
-    A sentence ends at a line break, and where `syntok` sees an end: it knows abbreviations such
-    as "Mr.", initials, numbers, and "..." within a sentence. Lines that start with ">" quote
-    someone else, and are left out.
-
-    Args:
-        text: The text.
-
-    Returns:
-        The sentences in order, none of them empty, without white space around them.
+    A sentence ends at a line break, and where `syntok` sees an end: it knows abbreviations such as
+    "Mr.", initials, numbers, and "..." within a sentence. Lines that start with ">" quote someone
+    else, and are left out.
     """
     sentences = []
     for line in text.splitlines():
@@ -57,26 +51,16 @@ def _split_line(line: str) -> list[str]:
 
 
 def count_words(texts: Sequence[str] | np.ndarray) -> np.ndarray:
-    """How many words and marks, in the sense of `split_words`, each of (n,) texts has.
-
-    Returns:
-        (n,) int64.
-    """
+    """Counts the words and marks, in the sense of `split_words`, of (n,) texts: (n,) int64."""
     return np.fromiter((len(_WORD.findall(text)) for text in texts), np.int64, len(texts))
 
 
 def split_words(text: str) -> list[list[str]]:
-    """Cuts a text into sentences and these into lower-cased words.
+    """Cuts a text into sentences that have words, and these into lower-cased words.
 
-    A sentence ends at a line break, and at `.`, `!`, `?` or `…` with white space after it. A
-    word is a run of letters, digits and underscores, with apostrophes inside; any other mark is
-    a word of its own.
-
-    Args:
-        text: The text, as it was written.
-
-    Returns:
-        The words of each sentence that has any, in order.
+    A sentence ends at a line break, and at `.`, `!`, `?` or `…` with white space after it. A word
+    is a run of letters, digits and underscores, with apostrophes inside; any other mark is a word
+    of its own.
     """
     # One spelling of an accented letter, and of the apostrophe, for all keyboards.
     text = unicodedata.normalize("NFC", text).lower().replace("\u2019", "'")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
+from fedpersonal.data.checks import check_counts
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.fingerprint import fingerprint
 from fedpersonal.data.loaded import LoadedData
@@ -46,20 +46,15 @@ class StackOverflowClients:
         sequence_length: int = 20,
         max_sentences: int = 1024,
     ):
-        """Lists the clients, without reading them.
+        """Lists clients whose examples have "tokens" and "creation_date"; none is read yet.
 
-        Args:
-            client_data: Clients whose examples have "tokens" and "creation_date".
-            vocabulary: The words' ids.
-            name: What to call the part.
-            sequence_length: As of `next_word_examples`.
-            max_sentences: Each client's later sentences are left out, >= 1.
+        The options are those of `load_stack_overflow`, and `name` is what to call the part.
         """
         self.name = name
         self.vocabulary = vocabulary
         self._client_data = client_data
-        self._sequence_length = check_count("sequence_length", sequence_length, minimum=1)
-        self._max_sentences = check_count("max_sentences", max_sentences, minimum=1)
+        self._sequence_length = sequence_length
+        self._max_sentences = max_sentences
         # Without examples, which are not known yet: it checks indices and chooses clients.
         ids = np.array(client_data.client_ids, object)
         self._clients = ClientDataset(ids, np.zeros(ids.size + 1, np.int64), {}, np.zeros(0))
@@ -75,19 +70,12 @@ class StackOverflowClients:
         return self._clients.client_ids
 
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
-        """Reads some clients' examples, as of `next_word_examples`; options as of `corpus`."""
+        """Reads some clients' examples, as of `next_word_examples`, by indices as of `corpus`."""
         corpus = self.corpus(client_indices)
         return next_word_examples(corpus, self.vocabulary, sequence_length=self._sequence_length)
 
     def corpus(self, client_indices: Sequence[int] | np.ndarray) -> TextCorpus:
-        """Reads some clients' sentences, a client's by date.
-
-        Args:
-            client_indices: (n,) distinct integers in [0, num_clients), in the order wanted.
-
-        Raises:
-            UserError: If an index names no client or comes twice.
-        """
+        """Reads some clients' sentences, by date; indices as of `ClientDataset.subset`."""
         client_ids = self._clients.subset(client_indices).client_ids
         sentences, counts, left_out = [], [], 0
         for client_id in client_ids:
@@ -165,17 +153,11 @@ def load_stack_overflow(
         max_sentences: Each client's later sentences are left out, >= 1.
         cache_dir: Where the data is or is to be; None for `.tff` in the home folder.
 
-    Returns:
-        The parts, whose clients are read when they are asked for.
-
     Raises:
-        UserError: If an option is out of range, or the data cannot be downloaded or opened.
+        UserError: If the data cannot be downloaded or opened.
     """
-    check_count("vocab_size", vocab_size, minimum=1)
-    Vocabulary(np.empty(0, object), num_oov_buckets)  # Before a download: the buckets' check.
     options = {"sequence_length": sequence_length, "max_sentences": max_sentences}
-    for name, value in options.items():
-        check_count(name, value, minimum=1)
+    check_counts(1, vocab_size=vocab_size, num_oov_buckets=num_oov_buckets, **options)
     folder = pathlib.Path.home() / ".tff" if cache_dir is None else pathlib.Path(cache_dir)
     import tensorflow_federated as tff
 
@@ -190,11 +172,11 @@ def load_stack_overflow(
     if len(counts) < vocab_size:
         raise UserError(f"vocab_size={vocab_size} is more than the {len(counts)} words there are")
     vocabulary = Vocabulary(np.array(list(counts), object), num_oov_buckets)
-    opened = {
-        name: StackOverflowClients(part, vocabulary, name=f"stack_overflow_{name}", **options)
+    train, validation, test = (
+        StackOverflowClients(part, vocabulary, name=f"stack_overflow_{name}", **options)
         for part, name in zip(parts, ("train", "validation", "test"))
-    }
-    return StackOverflow(**opened, vocabulary=vocabulary)
+    )
+    return StackOverflow(train, validation, test, vocabulary)
 
 
 def _download(load_data: Callable[..., Any], folder: pathlib.Path):

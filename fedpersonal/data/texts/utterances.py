@@ -52,37 +52,34 @@ def read_utterances(
     min_tokens: int = 3,
     other_names: Mapping[str, str] | None = None,
 ) -> Utterances:
-    """Reads the utterances of a .csv, .tsv or .jsonl file (or .json), gzipped or not.
+    """Reads the utterances of a table, as of `read_table`, which counts bad rows.
 
     A row is what a user said or wrote at once; each of its sentences is an utterance. A user of
-    several contexts is one client. Names of users, and of contexts, that differ in case or in
-    white space only are one name. Left out, and counted in the report, are in this order: lines
-    that cannot be read, rows without user, text, context or time, rows of contexts and users that
-    `users_per_context` does not choose, sentences that are too short, and users and contexts with
-    too few utterances, until all that are left have enough.
+    several contexts is one client. Names of users, and of contexts, that differ in case or in white
+    space only are one name. Left out, and counted in the report, are in this order: bad rows, rows
+    of contexts and users that `users_per_context` does not choose, sentences that are too short,
+    and users and contexts with too few utterances, until all that are left have enough. Users are
+    ordered by name, contexts by falling number of utterances.
 
     Args:
-        path: A table, as `read_table` reads it.
+        path: The table.
         user_column: The column of the users' names.
         text_column: The column of the texts.
         context_column: The column of the contexts' names.
         time_column: The column that orders a user's utterances, as of `time_columns`: times, or
             text such as "s01e02" if no row has a time. The order of the rows decides among equals.
-        users_per_context: How many users of each context to keep, >= 1, those with the most rows
-            in it, of equally frequent ones the alphabetically first: a number for each of the
-            contexts to keep, or one for all contexts there are, or None for all users. A user
-            chosen in one context keeps the rows of all contexts that are kept.
+        users_per_context: How many users of each context to keep, >= 1, those with the most rows in
+            it, of equally frequent ones the alphabetically first: a number for each of the contexts
+            to keep, or one for all contexts there are, or None for all users. A user chosen in one
+            context keeps the rows of all contexts that are kept.
         min_utterances: Users with fewer utterances are left out, >= 1.
         min_context_utterances: Contexts with fewer utterances are left out, >= 1.
         min_tokens: Sentences with fewer words and marks are left out, >= 1.
         other_names: Users who are called otherwise in some rows: the name by the other name.
 
-    Returns:
-        The utterances, users by name, contexts by falling number of utterances.
-
     Raises:
-        UserError: As of `read_table`, which counts bad rows, or if the table lacks a context that
-            `users_per_context` names or has fewer users of it, or no utterance is left.
+        UserError: As of `read_table`, or if the table lacks a context that `users_per_context`
+            names or has fewer users of it, or no utterance is left.
     """
     limits = {"min_context_utterances": min_context_utterances, "min_tokens": min_tokens}
     if isinstance(users_per_context, Mapping):
@@ -120,16 +117,9 @@ def read_other_texts(
     min_tokens: int = 3,
     other_names: Mapping[str, str] | None = None,
 ) -> np.ndarray:
-    """Reads what everyone else says in a table, to train a model before the users take part.
+    """Reads what everyone but the `users` says in a table, to train a model before they take part.
 
-    Args:
-        path: The table.
-        users: The names of the users whose rows are left out, compared as `read_utterances` does.
-        user_column: As of `read_utterances`, and so are the other options.
-        text_column: The column of the texts.
-        context_column: The column of the contexts' names.
-        min_tokens: Sentences with fewer words and marks are left out.
-        other_names: Users who are called otherwise in some rows.
+    Names are compared, and the options mean the same, as in `read_utterances`.
 
     Returns:
         (n,) str objects, a sentence each, of all contexts, in the order of the file; n may be 0.
@@ -164,7 +154,7 @@ def _one_spelling(names: pd.Categorical, other_names: Mapping[str, str]) -> pd.C
     names = names.remove_unused_categories()
     replaced = {_key(other): name for other, name in other_names.items()}
     cleaned = [replaced.get(_key(n), " ".join(n.split())) for n in names.categories]
-    spellings = collections.defaultdict(collections.Counter)
+    spellings = collections.defaultdict[str, collections.Counter[str]](collections.Counter)
     for name, count in zip(cleaned, np.bincount(names.codes)):
         spellings[_key(name)][name] += int(count)
     chosen = {key: counts.most_common(1)[0][0] for key, counts in spellings.items()}
@@ -207,9 +197,9 @@ def _keep_frequent_users(
 
 def _long_sentences(rows: LabelledRows, min_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the sentences with enough tokens, (n,) str objects, and the row of each."""
-    texts = rows.texts.remove_unused_categories()
+    texts = pd.Categorical(rows.texts).remove_unused_categories()
     sentences = [split_sentences(text) for text in texts.categories]
-    offsets = np.append(0, np.cumsum([len(of_text) for of_text in sentences])).astype(np.int64)
+    offsets = np.cumsum([0, *map(len, sentences)])
     distinct = list(itertools.chain.from_iterable(sentences))
     taken, bounds = group_rows(offsets, texts.codes)
     long = count_words(distinct)[taken] >= min_tokens

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
+from fedpersonal.data.checks import check_count, check_distinct
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.errors import UserError
 
@@ -18,7 +18,6 @@ EOS = 2
 NUM_SPECIAL = 3
 
 
-# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
     """The known words, and how many buckets all others are hashed into.
@@ -38,13 +37,8 @@ class Vocabulary:
     num_oov_buckets: int
 
     def __post_init__(self):
-        """Makes an array of the words and checks the fields."""
         object.__setattr__(self, "words", np.asarray(self.words, object))
-        if len(set(self.words)) < self.words.size:
-            twice = next(w for i, w in enumerate(self.words) if w in self.words[:i])
-            raise UserError(f"the words of a vocabulary must be distinct, but {twice!r} is twice")
-        if self.num_oov_buckets == 0:
-            raise UserError("num_oov_buckets=0 leaves no id for other words: at least 1 is needed")
+        check_distinct("the words of a vocabulary", self.words.tolist())
         check_count("num_oov_buckets", self.num_oov_buckets, minimum=1)
 
     @property
@@ -72,14 +66,9 @@ class Vocabulary:
         return np.array(ids, np.int32)
 
     def coverage(self, corpus: TextCorpus, client_indices: Sequence[int] | np.ndarray) -> float:
-        """The share of the words that some clients wrote that are in the vocabulary, in [0, 1].
+        """Returns the share of known ones, in [0, 1], among the words of some clients.
 
-        Args:
-            corpus: The corpus.
-            client_indices: (n,) distinct integers in [0, num_clients).
-
-        Returns:
-            The share; not a number if these clients wrote no word.
+        It is not a number if these clients, (n,) distinct indices, wrote no word.
         """
         corpus = corpus.subset(client_indices)
         known = self.ids(corpus.lexicon) < self.num_known
@@ -97,14 +86,13 @@ def build_vocabulary(
 
     Args:
         corpus: The corpus.
-        client_indices: (n,) distinct integers in [0, num_clients), the training clients: no
-            other's words are looked at.
-        vocab_size: How many words to take, >= 1; of equally frequent ones the alphabetically
-            first.
+        client_indices: (n,) distinct integers in [0, num_clients), the training clients: no other's
+            words are looked at.
+        vocab_size: How many words to take, >= 1; of equally frequent ones the first by alphabet.
         num_oov_buckets: How many buckets the other words share, >= 1.
 
     Raises:
-        UserError: If an option is out of range, or the clients have fewer distinct words.
+        UserError: If the clients have fewer distinct words.
     """
     check_count("vocab_size", vocab_size, minimum=1)
     counts = np.bincount(corpus.subset(client_indices).words, minlength=corpus.lexicon.size)

@@ -65,7 +65,7 @@ def test_sizes_and_seeds():
         (dialogues.named, again.named, other.named, (6, 8)),
         (dialogues.others, again.others, other.others, (15, 15)),
     ):
-        assert part.num_texts == 6000
+        assert part.texts.size == 6000
         assert part.num_clients == sum(users)
         assert part.label_names.tolist() == list(CONTEXTS)
         first = part.labels[part.offsets[:-1]]

@@ -45,8 +45,8 @@ def test_knowing_the_user_helps_to_find_the_subreddit(num_labels):
         # Without this text itself, which nobody who predicts it can have counted.
         seen = counts[client] - (np.arange(num_labels) == label)
         knower += label == max(topics, key=seen.__getitem__)
-    assert reader / documents.num_texts == pytest.approx(0.3 + 0.7 / 3, abs=0.02)
-    assert knower / documents.num_texts > 0.8
+    assert reader / documents.texts.size == pytest.approx(0.3 + 0.7 / 3, abs=0.02)
+    assert knower / documents.texts.size > 0.8
     guesses = most_frequent_labels(documents.to_client_dataset())[clients]
     assert np.mean(guesses == documents.labels) > 0.5
 

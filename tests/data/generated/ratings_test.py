@@ -12,11 +12,11 @@ from fedpersonal.errors import UserError
 @pytest.mark.parametrize(("num_users", "num_items"), [(300, 100_000), (300, 400), (20, 20)])
 def test_traits(num_users, num_items):
     ratings = generate_ratings(num_users=num_users, num_items=num_items, seed=1)
-    assert (ratings.num_users, ratings.num_items) == (num_users, num_items)
+    assert (ratings.user_ids.size, ratings.item_ids.size) == (num_users, num_items)
     counts = np.bincount(ratings.users, minlength=num_users)
     assert counts.min() >= 20 and counts.max() <= min(200, num_items)
     pairs = ratings.users.astype(np.int64) * num_items + ratings.items
-    assert np.unique(pairs).size == ratings.num_ratings
+    assert np.unique(pairs).size == ratings.ratings.size
     assert (np.diff(ratings.users) >= 0).all()
     assert ratings.items.min() >= 0 and ratings.items.max() < num_items
     assert set(ratings.ratings) == {1, 2, 3, 4, 5}
@@ -28,7 +28,7 @@ def test_traits(num_users, num_items):
 def test_tails_are_long():
     ratings = generate_ratings(num_users=500, num_items=2000, seed=2)
     by_item = np.sort(np.bincount(ratings.items, minlength=2000))[::-1]
-    assert by_item[:200].sum() > 0.4 * ratings.num_ratings
+    assert by_item[:200].sum() > 0.4 * ratings.ratings.size
     counts = np.bincount(ratings.users)
     assert np.median(counts) < counts.mean()
 

@@ -44,7 +44,7 @@ def test_movielens_100k():
     imported = "recbole" in sys.modules
     ratings = movielens.load_movielens_100k()
     assert ("recbole" in sys.modules) == imported
-    counts = (ratings.num_users, ratings.num_items, ratings.num_ratings)
+    counts = (ratings.user_ids.size, ratings.item_ids.size, ratings.ratings.size)
     assert counts == (943, 1682, 100_000)
     assert ratings.report == {}
     assert np.bincount(ratings.users).min() == 20
@@ -63,7 +63,7 @@ def test_movielens_100k():
 @_needs_ml_1m
 def test_movielens_1m():
     ratings = movielens.load_movielens_1m(_DATA_DIR)
-    counts = (ratings.num_users, ratings.num_items, ratings.num_ratings)
+    counts = (ratings.user_ids.size, ratings.item_ids.size, ratings.ratings.size)
     assert counts == (6040, 3706, 1_000_209)
     assert ratings.report == {}
 

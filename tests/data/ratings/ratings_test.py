@@ -14,7 +14,7 @@ from fedpersonal.data.ratings.ratings import number_ratings, read_ratings
 
 def _rows(ratings) -> list[tuple]:
     """The ratings in their order, under their original names."""
-    times = [None] * ratings.num_ratings if ratings.times is None else ratings.times.tolist()
+    times = [None] * ratings.ratings.size if ratings.times is None else ratings.times.tolist()
     users, items = ratings.user_ids[ratings.users], ratings.item_ids[ratings.items]
     return list(zip(users, items, ratings.ratings.tolist(), times))
 

@@ -53,7 +53,7 @@ def test_as_one_character_at_a_time():
 
 
 def test_wrong_options_are_refused():
-    with pytest.raises(UserError, match="characters must be distinct, but 'a' is there twice"):
+    with pytest.raises(UserError, match="characters must be distinct, but 'a' is there 2 times"):
         CharacterVocabulary("aba")
     with pytest.raises(UserError, match="num_characters must be a whole number >= 1, got 0"):
         build_characters(["a"], num_characters=0)

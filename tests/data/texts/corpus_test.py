@@ -62,7 +62,7 @@ def test_no_client_twice_and_none_that_is_not_there():
         ({"words": [0, 1]}, r"words must have shape \(6,\)"),
         ({"words": [0, 1, 2, 3, 1, 1]}, r"words must be in \[0, 3\)"),
         ({"words": [0, 1, -1, 0, 1, 1]}, r"words must be in \[0, 3\)"),
-        ({"client_offsets": [0, 3, 3, 5]}, "has 4 rows, but the offsets end at 5"),
+        ({"client_offsets": [0, 3, 3, 5]}, "has 4 rows; the offsets end at 5"),
         ({"client_ids": ["a", "b", "a"]}, "client_ids must be distinct"),
     ],
 )

@@ -91,7 +91,7 @@ def test_more_labels_than_there_are_are_all_of_them(tmp_path):
     path = _write(tmp_path / "mine.jsonl", _ROWS)
     documents = read_documents(path, num_labels=100, min_texts=1)
     assert documents.label_names.tolist() == ["sea", "art", "zoo", "rare"]
-    assert (documents.num_texts, documents.report) == (len(_ROWS), {})
+    assert (documents.texts.size, documents.report) == (len(_ROWS), {})
     assert documents.describe()["num_labels"] == 4
 
 
@@ -182,9 +182,9 @@ def test_wrong_options_are_refused(tmp_path, options, message):
 @_needs_comments
 def test_reddit_comments():
     documents = read_documents(_COMMENTS)
-    assert (documents.num_clients, documents.num_texts, documents.num_labels) == (1770, 34826, 100)
+    assert (documents.num_clients, documents.texts.size, documents.num_labels) == (1770, 34826, 100)
     assert documents.label_names[0] == "AskReddit"
     left_out = documents.report
     rows = ("rows of other labels than the 100 most frequent", "texts of these users")
-    assert documents.num_texts + sum(left_out[what] for what in rows) == 203_247
+    assert documents.texts.size + sum(left_out[what] for what in rows) == 203_247
     assert documents.num_clients + left_out["users with fewer than 15 texts"] == 8320

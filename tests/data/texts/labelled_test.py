@@ -23,7 +23,7 @@ FIELDS = {
 
 def test_counts_and_types():
     documents = LabelledTexts(**FIELDS)
-    assert (documents.num_clients, documents.num_texts, documents.num_labels) == (3, 6, 3)
+    assert (documents.num_clients, documents.texts.size, documents.num_labels) == (3, 6, 3)
     types = {name: getattr(documents, name).dtype for name in ("texts", "labels", "offsets")}
     assert types == {"texts": object, "labels": np.int32, "offsets": np.int64}
     assert not documents.is_binary
@@ -69,12 +69,15 @@ def test_most_frequent_labels_are_the_lowest_of_equals():
         ({"client_ids": ["a", "b", "a"]}, "client_ids must be distinct, but 'a' is there 2 times"),
         ({"offsets": [0, 4, 3, 6]}, "offsets must start at 0 and never descend"),
         ({"offsets": [0, 6]}, r"offsets \(num_clients \+ 1,\), got \(3,\) and \(2,\)"),
-        ({"texts": ["one"]}, r"features\['text'\] has 1 rows, but the offsets end at 6"),
+        ({"texts": ["one"]}, r"features\['text'\] has 1 rows; the offsets end at 6"),
         ({"texts": [["one"]] * 6}, r"texts must have one dimension, got the shape \(6, 1\)"),
-        ({"labels": [1]}, "labels has 1 rows, but the offsets end at 6"),
+        ({"labels": [1]}, "labels has 1 rows; the offsets end at 6"),
         ({"labels": [0, 0, 3, 0, 0, 0]}, r"labels must be in \[0, 3\), .*, got 3"),
         ({"labels": [0, 0, 0, 0, 0, -1]}, r"labels must be in \[0, 3\), .*, got -1"),
-        ({"label_names": ["x", "y", "x"]}, "label_names must be distinct, but 'x' is there twice"),
+        (
+            {"label_names": ["x", "y", "x"]},
+            "label_names must be distinct, but 'x' is there 2 times",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(fields, message):

@@ -88,7 +88,7 @@ def test_coverage():
             "vocab_size=4 is more than the 3 distinct words that the 2 training clients have",
         ),
         ({"vocab_size": 0}, "vocab_size must be a whole number >= 1, got 0"),
-        ({"num_oov_buckets": 0}, "num_oov_buckets=0 .* at least 1 is needed"),
+        ({"num_oov_buckets": 0}, "num_oov_buckets must be a whole number >= 1, got 0"),
         ({"num_oov_buckets": -1}, "num_oov_buckets must be a whole number >= 1, got -1"),
     ],
 )
@@ -98,5 +98,5 @@ def test_wrong_options_are_refused(options, message):
 
 
 def test_words_are_distinct():
-    with pytest.raises(UserError, match="must be distinct, but 'b' is twice"):
+    with pytest.raises(UserError, match="must be distinct, but 'b' is there 2 times"):
         Vocabulary(["a", "b", "b"], 1)

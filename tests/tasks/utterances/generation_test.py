@@ -8,41 +8,45 @@ import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.utterances.generation import Trained, find_name, generate, read_trained
-from fedpersonal.tasks.utterances.methods import build_model, freeze
+from fedpersonal.tasks.utterances.generation import find_name, generate
+from fedpersonal.tasks.utterances.methods import EMBEDDING
+from fedpersonal.tasks.utterances.model import build_language_model, freeze
 
 PERSONAL = "language_model/personal_embedding/embeddings"
 CONTEXT = "language_model/context_embedding/embeddings"
 PROMPT = "the harbour"
 
 
-@pytest.fixture(name="trained", scope="module")
-def _trained():
+@pytest.fixture(name="values", scope="module")
+def _values():
+    """What 3 users have kept, and the embeddings of 2 contexts."""
     random = np.random.default_rng(7)
-    return Trained(
-        {CONTEXT: random.normal(size=[2, 8]).astype(np.float32)},
-        {PERSONAL: random.normal(size=[3, 1, 8]).astype(np.float32)},
-        np.array(["Ann", "Bob", "Cleo"]),
-        np.array(["north", "south"]),
-    )
+    contexts, users = (random.normal(size=size).astype(np.float32) for size in ([2, 8], [3, 1, 8]))
+    return {CONTEXT: contexts, PERSONAL: users}
 
 
 @pytest.fixture(name="write", scope="module")
-def _write(tiny_base, trained, tmp_path_factory):
-    frozen = freeze(tiny_base, tmp_path_factory.mktemp("frozen"))
-    model = build_model("fedperc", tiny_base, frozen, num_contexts=2, history_length=1)
+def _write(tiny_base, values, tmp_path_factory):
+    model = build_language_model(
+        "prefix",
+        tiny_base,
+        freeze(tiny_base, tmp_path_factory.mktemp("frozen")),
+        local_layers=(EMBEDDING,),
+        num_contexts=2,
+        history_length=1,
+    )
 
-    def write(**options):
-        options = {"user": 0, "context": 0, "prompt": PROMPT, **options}
-        return generate(model, tiny_base, trained, **options)
+    def write(*, user=0, **options):
+        own = {**values, PERSONAL: values[PERSONAL][user]}
+        return generate(model, tiny_base, own, **{"context": 0, "prompt": PROMPT, **options})
 
     return write
 
 
-def expected_text(base, trained, user, context, *, max_tokens, seed):
+def expected_text(base, values, user, context, *, max_tokens, seed):
     """Draws a text by Gumbel's trick from transformers' own model: temperature 2, top 20."""
     model = TFGPT2LMHeadModel.from_pretrained(base.source)
-    prefix = (trained.local_values[PERSONAL][user] * trained.global_values[CONTEXT][context])[None]
+    prefix = (values[PERSONAL][user] * values[CONTEXT][context])[None]
     tokens = base.tokenizer(PROMPT)["input_ids"]
     random = np.random.default_rng(seed)
     while len(tokens) < max_tokens:
@@ -68,12 +72,12 @@ def test_prompts_are_gone_on_with_by_a_seed(write, tiny_base):
     assert text
 
 
-def test_texts_are_drawn_from_transformers_own_probabilities(write, tiny_base, trained):
+def test_texts_are_drawn_from_transformers_own_probabilities(write, tiny_base, values):
     """Which users and contexts have of their own."""
     found = []
     for user, context in ((0, 0), (2, 0), (2, 1)):
         options = {"max_tokens": 11, "seed": 4}
-        expected = expected_text(tiny_base, trained, user, context, **options)
+        expected = expected_text(tiny_base, values, user, context, **options)
         options.update(num_texts=1, temperature=2.0, top_k=20)
         assert write(user=user, context=context, **options) == [expected]
         found.append(expected)
@@ -100,31 +104,3 @@ def test_names_are_found_whatever_their_case():
         find_name("user", "Sheldn", names)
     with pytest.raises(UserError, match="--context='zzz' is unknown; did you mean 'a' or 'b'."):
         find_name("context", "zzz", ["a", "b"])
-
-
-def test_what_a_run_has_written_is_read(tmp_path):
-    path = tmp_path / "trained.npz"
-    columns = {
-        f"global/{CONTEXT}": np.ones([2, 8]),
-        f"local/{PERSONAL}": np.arange(24.0).reshape(3, 1, 8),
-        "clients": np.array(["a", "b", "c"]),
-        "known": np.array([True, False, True]),
-        "contexts": np.array(["x", "y"]),
-    }
-    np.savez(path, **columns)
-    trained = read_trained(path)
-    assert trained.clients.tolist() == ["a", "c"] and trained.contexts.tolist() == ["x", "y"]
-    np.testing.assert_array_equal(trained.global_values[CONTEXT], np.ones([2, 8]))
-    found = trained.local_values[PERSONAL]
-    np.testing.assert_array_equal(found, columns[f"local/{PERSONAL}"][[0, 2]])
-
-    with pytest.raises(UserError, match="absent.npz: no such file; --run_dir must be a run that"):
-        read_trained(tmp_path / "absent.npz")
-    for damage in (path.read_bytes()[:100], b"", b"no archive"):
-        (tmp_path / "damaged.npz").write_bytes(damage)
-        with pytest.raises(UserError, match="damaged.npz cannot be read"):
-            read_trained(tmp_path / "damaged.npz")
-    del columns["clients"]
-    np.savez(path, **columns)
-    with pytest.raises(UserError, match="users of this run keep no embedding"):
-        read_trained(path)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from experiments.papers.fedperc.embedding_specificity import (
-    Specificity,
+    compare_embeddings,
     draw_others,
-    measure_specificity,
+    shares,
 )
 from fedpersonal.evaluation.evaluate import ClientResults
 
@@ -37,7 +37,7 @@ def evaluate_by(loss, calls=None):
 
 
 def measured(loss, **options):
-    return measure_specificity(
+    return compare_embeddings(
         evaluate_by(loss), (KNOWN, {"embedding": EMBEDDINGS}), CONTEXTS, **options
     )
 
@@ -57,41 +57,43 @@ def test_others_are_of_the_same_context_and_all_different():
 
 
 def test_embeddings_that_fit_their_users_always_win():
-    found = measured(lambda user, other: 1.0 + abs(user - other))
-    assert found.shares() == {"beats_median": 1.0, "beats_mean": 1.0, "pairs_won": 1.0}
+    own, others = measured(lambda user, other: 1.0 + abs(user - other))
     # 4 users of the first context, 2 of the second.
-    assert (found.num_users, found.num_pairs) == (6, 4 * 3 + 2)
-    assert found.own[:7].tolist() == [1.0] * 7 and math.isnan(found.own[7])
-    assert sorted(found.others[0]) == [2.0, 4.0, 6.0]
+    counts = {"num_users": 6, "num_pairs": 4 * 3 + 2}
+    assert shares(own, others) == {
+        **counts,
+        "beats_median": 1.0,
+        "beats_mean": 1.0,
+        "pairs_won": 1.0,
+    }
+    assert own[:7].tolist() == [1.0] * 7 and math.isnan(own[7])
+    assert sorted(others[0]) == [2.0, 4.0, 6.0]
 
 
 def test_embeddings_that_say_nothing_of_users_win_half_of_the_pairs():
-    found = measured(lambda user, other: 5.0 + other)
-    assert found.shares()["pairs_won"] == 0.5
-    # Users 0 and 1 of four, and 2 of two.
-    assert found.shares()["beats_median"] == 0.5
+    found = shares(*measured(lambda user, other: 5.0 + other))
+    # Users 0 and 1 of four, and 2 of two, beat the median.
+    assert (found["pairs_won"], found["beats_median"]) == (0.5, 0.5)
 
 
 def test_a_median_is_not_a_mean():
-    found = Specificity(np.array([2.0]), np.array([[1.0, 1.5, 9.0, np.nan]]))
-    shares = found.shares()
-    assert (shares["beats_median"], shares["beats_mean"]) == (0.0, 1.0)
-    assert shares["pairs_won"] == pytest.approx(1 / 3)
+    found = shares(np.array([2.0]), np.array([[1.0, 1.5, 9.0, np.nan]]))
+    assert (found["beats_median"], found["beats_mean"]) == (0.0, 1.0)
+    assert found["pairs_won"] == pytest.approx(1 / 3)
     # Equal is not better.
-    assert Specificity(np.ones(1), np.ones([1, 2])).shares()["pairs_won"] == 0.0
+    assert shares(np.ones(1), np.ones([1, 2]))["pairs_won"] == 0.0
 
 
 def test_so_many_evaluations():
     calls = []
     kept = (KNOWN, {"embedding": EMBEDDINGS})
-    measure_specificity(evaluate_by(lambda *_: 1.0, calls), kept, CONTEXTS, max_others=2)
+    compare_embeddings(evaluate_by(lambda *_: 1.0, calls), kept, CONTEXTS, max_others=2)
     assert len(calls) == 3
     np.testing.assert_array_equal(calls[0], np.arange(8))
 
 
 def test_nobody_to_compare_with():
-    found = measure_specificity(
-        evaluate_by(lambda *_: 1.0), (KNOWN, {"embedding": EMBEDDINGS}), np.arange(8)
-    )
-    assert (found.num_users, found.num_pairs) == (0, 0)
-    assert all(math.isnan(share) for share in found.shares().values())
+    kept = (KNOWN, {"embedding": EMBEDDINGS})
+    found = shares(*compare_embeddings(evaluate_by(lambda *_: 1.0), kept, np.arange(8)))
+    assert (found.pop("num_users"), found.pop("num_pairs")) == (0, 0)
+    assert all(math.isnan(share) for share in found.values())

@@ -1,367 +1,229 @@
-"""FedPerC's tables, of runs that stand in for training: what is asked, what is written."""
+"""FedPerC's tables, by real runs around one tiny base model: what is run, what is written."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
-import types
+import math
 
 import numpy as np
 import pytest
-from fedpersonal.tasks.utterances.choice import UtteranceChoice
-from fedpersonal.tasks.utterances.experiment import UtteranceOptions
+from fedpersonal.data.generated_dialogues import generate_dialogues
 
-from experiments.papers.fedperc import published_figures
-from experiments.papers.fedperc import tables as fedperc_tables
-from experiments.papers.fedperc.results import COLUMNS
-from experiments.papers.fedperc.runs import UtteranceSource
-from experiments.papers.fedperc.sample_curves import plot_by_samples
-from experiments.papers.presets import Preset
+from experiments.papers import runs as run_module
+from experiments.papers.fedperc import tables
+from experiments.papers.sweep import Sweep
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.utterances.methods import METHODS
+from fedpersonal.tasks.utterances import task as utterance_task
 
-# Data, a split and a seed that do not go together.
-UNSPLIT = ("reddit", "withheld", 7)
-TINY = Preset(
-    "tiny",
-    UtteranceOptions(total_rounds=20, clients_per_round=9, rounds_per_eval=10, history_length=7),
-    {"meta_learning": {"client_learning_rate": 0.7}},
-)
-ASKED = {"seeds": [0, 1, 2], "scale_rounds": 0.5, "repeats": 4, "isolated": False}
-BYTES = {"fedperc": 32, "fedperc_generated": 0, "split_learning": 2400, "meta_learning": 0}
-SENT = {"fedperc": 64, "fedperc_generated": 2000, "split_learning": 4800, "meta_learning": 2400}
-for _of in (BYTES, SENT):
-    _of.update({f"{name}_fresh": _of[name] for name in ("split_learning", "meta_learning")})
+LENGTH, DIM = 16, 8
+TITLES = [title for title, *_ in tables.LINES.values()]
 
 
-@dataclasses.dataclass(frozen=True)
-class Source(UtteranceSource):
-    """Data that say which they are, around a base model that is never loaded."""
+@pytest.fixture(name="sweep_in", scope="module")
+def _sweep_in(tmp_path_factory, tiny_base):
+    """Returns a function that asks for tables of few utterances of 7 users."""
+    folder = tmp_path_factory.mktemp("utterances")
+    named = generate_dialogues(
+        users_per_context=(4, 3),
+        num_utterances=84,
+        others_per_context=(1, 1),
+        num_other_utterances=6,
+        seed=0,
+    ).named
+    users = np.repeat(named.client_ids, np.diff(named.offsets))
+    contexts = named.context_names[named.contexts]
+    lines = [
+        json.dumps({"user": user, "text": text, "context": context})
+        for user, text, context in zip(users, named.texts, contexts)
+    ]
+    (folder / "utterances.jsonl").write_text("\n".join(lines))
+    given = {
+        "text_file": str(folder / "utterances.jsonl"),
+        "base_model": tiny_base.source,
+        "base_model_dir": str(folder),
+        "text_length": LENGTH,
+        "history_length": 6,
+        "local_steps": 2,
+        "client_batch_size": 4,
+        "finetuning_epochs": 1,
+    }
 
-    def describe(self, base):
-        return {"dataset": self.choice.source, "base_model": base.name}
+    def sweep_in(output_dir, **changes):
+        asked = {"scale_rounds": 0.2, "preset": "quick", "isolated": False}
+        given_now = {**given, **changes.pop("given", {})}
+        return Sweep(output_dir, given=given_now, **{**asked, **changes})
 
-    def load_base(self):
-        config = types.SimpleNamespace(n_layer=2, n_embd=8, vocab_size=300)
-        weights = {"wte": np.zeros([300, 8]), "ln": np.zeros(8)}
-        return types.SimpleNamespace(
-            name="tiny", source=self.base_model, config=config, weights=weights
-        )
-
-    def load_data(self, base, *, split, seed):
-        if (self.choice.source, split, seed) == UNSPLIT:
-            raise UserError("too few users")
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice(UtteranceChoice):
-    """A choice that reads nothing."""
-
-    def describe(self):
-        return {
-            "dataset": f"the {self.source}",
-            "num_users": 19,
-            "num_utterances": 1234,
-            "num_contexts": 2,
-        }
-
-
-def source_of(name, folder="nowhere"):
-    return Source(Choice(name), str(folder), "frozen")
-
-
-def perplexity(options, samples):
-    """Half of it after all samples; withheld users have 100 more."""
-    start = 50.0 + 10 * list(METHODS).index(options.algorithm) + options.seed
-    start += 100 * (options.split == "withheld")
-    return start / (2 if samples == "all" else 1) - (5 if samples == "0" else 0)
+    return sweep_in
 
 
-def results(value):
-    return {
-        "perplexity": value,
-        "percentiles": {"perplexity": {f"p{p}": value + p for p in (5, 25, 50, 75, 95)}},
+@pytest.fixture(name="done", scope="module")
+def _done(tmp_path_factory, sweep_in):
+    """The folder of a sweep, tested on fewer numbers of samples, and its page."""
+    folder = tmp_path_factory.mktemp("fedperc")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utterance_task, "SAMPLES", (1, None))
+        patch.setattr(tables, "SAMPLES", ("1", "all"))
+        page = tables.run(sweep_in(folder), repeats=2).write(folder)
+        yield folder, page
+
+
+def summary_of(folder, name, users="seen"):
+    path = folder / "file" / f"{name}_{users}" / "seed_0" / "summary.json"
+    return json.loads(path.read_text())
+
+
+def cells_of(folder, name):
+    return json.loads((folder / "fedperc_tables.json").read_text())["tables"][name]
+
+
+def test_a_finished_sweep_is_only_read(done, sweep_in, monkeypatch):
+    folder, page = done
+
+    def work(run, about):
+        raise AssertionError(f"a run was done again: {run.title}")
+
+    monkeypatch.setattr(run_module, "_work", work)
+    assert tables.run(sweep_in(folder), repeats=2).write(folder) == page
+    for option, value in (("proximal", 2.0), ("text_length", 15)):
+        with pytest.raises(UserError, match=f"{option} was .* and is now {value}"):
+            tables.run(sweep_in(folder, given={option: value}), repeats=2)
+    with pytest.raises(UserError, match="repeats was 2 and is now 3"):
+        tables.run(sweep_in(folder), repeats=3)
+
+
+def test_perplexities_are_those_of_the_runs(done):
+    folder, page = done
+    for users in ("seen", "unseen"):
+        cells = cells_of(folder, f"file_{users}")
+        assert list(cells) == TITLES
+        for title, name, tunes in tables.LINES.values():
+            for samples in ("1", "all"):
+                by_samples = summary_of(folder, name, users)["by_samples"]
+                expected = by_samples[samples if tunes else "0"]["perplexity"]
+                assert cells[title][samples]["values"] == [expected]
+                assert f"{expected:,.2f} " in page
+        ours, other = (cells[title]["all"]["mean"] for title in ("FedPerC", "Split-Learning"))
+        lower = cells_of(folder, f"file_{users}_lower_by")["FedPerC than Split-Learning"]
+        assert lower["all"]["mean"] == pytest.approx(100 * (1 - ours / other))
+        percentiles = cells_of(folder, f"file_{users}_percentiles")["FedPerC"]
+        spread = summary_of(folder, "fedperc", users)["by_samples"]["all"]["percentiles"]
+        assert percentiles["p95"]["mean"] == spread["perplexity"]["p95"]
+    assert (folder / "fedperc_tables.png").read_bytes().startswith(b"\x89PNG")
+    assert "84 utterances of 7 users, 2 contexts. Preset quick: 1 rounds of at most" in page
+    assert f"tiny: {8 * 300:,}" not in page and "1 layers of 8" in page
+    assert "cannot be compared" not in page and "a single seed, hence" in page
+
+
+def test_rivals_have_rates_of_their_own(done):
+    rates = {}
+    for name in tables.METHODS:
+        path = done[0] / "file" / f"{name}_seen" / "seed_0" / "config.json"
+        options = json.loads(path.read_text())["options"]
+        rates[name] = (options["client_learning_rate"], options["proximal"])
+    assert rates == {
+        "fedperc": (0.1, 0.01),
+        "fedperc_generated": (0.003, 1),
+        "split_learning": (0.001, 1),
+        "split_learning_fresh": (0.003, 1),
+        "meta_learning": (0.001, 1),
+        "meta_learning_fresh": (0.003, 1),
     }
 
 
-class Runs:
-    """Stands in for all work; stops before a run if it is told so."""
+def test_the_base_model_alone_is_gpt2(done, sweep_in, tiny_base):
+    """Perplexity of the query sets by transformers' own model, behind its first token."""
+    from transformers import TFGPT2LMHeadModel
 
-    def __init__(self):
-        self.done, self.stop_at = [], None
+    options = tables.TASK.options(**sweep_in(done[0]).values(tables.TASK, "tv_shows_{}"))
+    query = tables.TASK.split(tables.TASK.read(options), options).test.query
+    gpt2 = TFGPT2LMHeadModel.from_pretrained(tiny_base.source)
+    first = np.full([query.num_examples, 1], tiny_base.config.bos_token_id)
+    logits = gpt2(np.concatenate([first, query.features["text"][:, :-1]], axis=1)).logits.numpy()
+    logits = logits.astype(np.float64)
+    losses = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(
+        logits, np.maximum(query.labels, 0)[..., np.newaxis], axis=-1
+    ).squeeze(-1)
+    counted = (query.labels >= 0) & (np.arange(LENGTH) >= 3)
+    results = summary_of(done[0], "base_model")["by_samples"]["0"]
+    assert results["perplexity"] == pytest.approx(math.exp(losses[counted].mean()), rel=1e-4)
+    assert results["num_clients"] == 7 and results["num_examples"] == query.num_examples
+    # Training has moved what stands before it.
+    trained = summary_of(done[0], "fedperc")["by_samples"]["0"]
+    assert trained["loss"] < results["loss"]
 
-    def start(self, run, config):
-        if self.stop_at == len(self.done):
-            raise KeyboardInterrupt
-        self.done.append(run.title)
-        return RunFolder.open(run.path, config, ignore=())
 
-    def train(self, run, source, config):
-        del source
-        options = run.options
-        self.start(run, config).write_summary(
-            {
-                "by_samples": {
-                    samples: results(perplexity(options, samples))
-                    for samples in ("0", "1", "5", "15", "all")
-                },
-                "kept_bytes_per_client": BYTES[options.algorithm],
-                "broadcast_bytes_per_client": SENT[options.algorithm],
-                "aggregated_bytes_per_client": SENT[options.algorithm] + 8,
-                "frozen_bytes": 9632,
-            }
+def test_embeddings_are_those_that_were_trained(done):
+    """Own losses are those of the run's test without fine-tuning."""
+    folder, page = done
+    found = summary_of(folder, "whose")
+    spread = summary_of(folder, "fedperc")["by_samples"]["0"]["percentiles"]["loss"]
+    for percentile in (5, 50, 95):
+        assert np.percentile(found["own_loss"], percentile) == pytest.approx(
+            spread[f"p{percentile}"], rel=1e-5
         )
-
-    def untrained(self, run, source, config):
-        value = 400.0 if run.options.split == "withheld" else 200.0
-        self.start(run, config).write_summary({"by_samples": {"0": results(value)}})
-
-    def embeddings(self, run, source, config):
-        self.start(run, config).write_summary(
-            {
-                "num_users": 6,
-                "num_pairs": 14,
-                "beats_median": 0.5 + 0.1 * run.options.seed,
-                "beats_mean": 1.0,
-                "pairs_won": 0.75,
-            }
-        )
-
-    def passes(self, run, source, config):
-        assert (run.options.repeats, run.options.history_length) == (4, 7)
-        self.start(run, config).write_summary(
-            {
-                name: {"train": {"median": 2.0 + i, "sd": 0.5}, "test": {"median": 1.0, "sd": 0.25}}
-                for i, name in enumerate(METHODS)
-            }
-        )
-
-    def stand_in(self, patch):
-        for name, work in {
-            "train": self.train,
-            "evaluate_untrained": self.untrained,
-            "compare_embeddings": self.embeddings,
-            "time_passes": self.passes,
-        }.items():
-            patch.setattr(fedperc_tables, name, work)
+    # 4 users of the one context, 3 of the other.
+    assert (found["num_users"], found["num_pairs"]) == (7, 4 * 3 + 3 * 2)
+    assert np.shape(found["others_losses"]) == (7, 3)
+    won = 100 * found["pairs_won"]
+    assert f"Of 18 pairs of a user and another, the user's own is better in {won:.0f} %" in page
 
 
-@pytest.fixture(name="sweep", scope="module")
-def _sweep(tmp_path_factory):
-    """The folder and the tables of a sweep of two data sets, stopped once, and its runs."""
-    folder, runs = tmp_path_factory.mktemp("fedperc"), Runs()
-    (folder / "pretraining.json").write_text("{}")
-    sources = [source_of("tv_shows", folder), source_of("generated")]
-    with pytest.MonkeyPatch.context() as patch:
-        runs.stand_in(patch)
-        runs.stop_at = 7
-        with pytest.raises(KeyboardInterrupt):
-            fedperc_tables.run(sources, TINY, str(folder), **ASKED)
-        assert not (folder / "fedperc_tables.md").exists()
-        runs.stop_at = None
-        markdown = fedperc_tables.run(sources, TINY, str(folder), **ASKED)
-    return folder, markdown, runs, sources
+def test_times_and_bytes(done):
+    folder, page = done
+    times, cells = summary_of(folder, "passes"), cells_of(folder, "passes")
+    names = ["fedperc", "fedperc_generated", "split_learning", "meta_learning"]
+    assert list(times) == names and list(cells) == [tables.METHODS[n].title for n in names]
+    for name, (paper, _) in tables._PAPER_PASSES.items():
+        train, own = cells[tables.METHODS[name].title]["train, ms"], times[name]["train"]
+        assert (train["values"], train["sd"]) == ([own["median"]], own["sd"])
+        assert train["published"] == paper and 0 < own["median"] < 60_000
+    # An embedding of users and one a context, of 32-bit floats; and a round's own numbers.
+    ours, heads = cells["FedPerC"], cells["Split-Learning"]
+    assert ours["kept"]["mean"] == 4 * DIM
+    assert ours["received"]["mean"] - 4 * 2 * DIM in range(0, 9)
+    assert ours["needed"]["mean"] == ours["kept"]["mean"] + ours["received"]["mean"]
+    assert cells["Meta-Learning"]["kept"]["mean"] == 0
+    assert cells["FedPerC (Generated)"]["kept"]["mean"] == 0
+    share = 100 * ours["needed"]["mean"] / heads["needed"]["mean"]
+    assert (ours["of heads, %"]["mean"], heads["of heads, %"]["mean"]) == (share, 100)
+    frozen = summary_of(folder, "fedperc")["frozen_bytes"]
+    assert f"frozen base of {frozen:,} bytes" in page and "(paper: 0.001 %)" in page
 
 
-def found_in(folder):
-    return json.loads((folder / "fedperc_tables.json").read_text())["datasets"]
-
-
-def cells(markdown):
-    """All rows of all tables, without rulers."""
-    return [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in markdown.splitlines()
-        if line.startswith("|") and not line.startswith("|-")
+def test_data_that_cannot_be_split_are_refused_before_the_first_run(tmp_path, sweep_in, tiny_base):
+    lines = [
+        json.dumps({"user": user, "text": f"some more words {n}", "context": "c"})
+        for user in "ab"
+        for n in range(9)
     ]
-
-
-def test_an_interrupted_sweep_goes_on(sweep):
-    folder, _, runs, _ = sweep
-    # Of each data set: 4 methods, the base model, embeddings and times.
-    assert len(runs.done) == 2 * (6 * 2 * 3 + 2 * 3 + 3 + 1)
-    assert runs.done[:3] == [
-        "FedPerC, known users, seed 0",
-        "FedPerC (Generated), known users, seed 0",
-        "Split-Learning, known users, seed 0",
-    ]
-    config = folder / "tv_shows" / "meta_learning_withheld" / "seed_2" / "config.json"
-    flags = json.loads(config.read_text())["options"]
-    assert (flags["algorithm"], flags["split"], flags["seed"]) == ("meta_learning", "withheld", 2)
-    assert (flags["client_learning_rate"], flags["total_rounds"]) == (0.7, 10)
-    assert (flags["dataset"], flags["base_model"]) == ("tv_shows", "tiny")
-
-
-def test_a_finished_sweep_is_only_read(sweep, monkeypatch):
-    folder, markdown, _, sources = sweep
-    runs = Runs()
-    runs.stand_in(monkeypatch)
-    assert fedperc_tables.run(sources, TINY, str(folder), **ASKED) == markdown
-    changed = dataclasses.replace(TINY, options=dataclasses.replace(TINY.options, proximal=2.0))
-    with pytest.raises(UserError, match="proximal was 1.0 and is now 2.0"):
-        fedperc_tables.run(sources, changed, str(folder), **ASKED)
-    assert not runs.done
-
-
-def test_data_that_cannot_be_split_are_refused_before_the_first_run(monkeypatch, tmp_path):
-    runs = Runs()
-    runs.stand_in(monkeypatch)
-    sources = [source_of("tv_shows"), source_of("reddit")]
-    with pytest.raises(UserError, match="too few users"):
-        fedperc_tables.run(sources, TINY, str(tmp_path), **{**ASKED, "seeds": [1, 7]})
-    assert not runs.done and not any(tmp_path.iterdir())
-
-
-def test_perplexities_are_means_and_deviations_over_seeds(sweep):
-    folder, markdown, _, _ = sweep
-    assert (folder / "fedperc_tables.md").read_text() == markdown + "\n"
-    lines = cells(markdown)
-    titles = ["samples", *(column.title for column in COLUMNS)]
-    assert titles[1:3] == ["FedPerC", "FedPerC (Frozen)"] and titles[-1] == "Base model"
-    # Seeds 0, 1 and 2 add as much each; halves after all samples.
-    assert lines[:5] == [
-        titles,
-        *(
-            [
-                samples,
-                f"51.00 ± 1.00 ({paper[0]})",
-                f"46.00 ± 1.00 ({paper[1]})",
-                f"61.00 ± 1.00 ({paper[2]})",
-                f"71.00 ± 1.00 ({paper[3]})",
-                f"81.00 ± 1.00 ({paper[3]})",
-                f"91.00 ± 1.00 ({paper[4]})",
-                f"101.00 ± 1.00 ({paper[4]})",
-                "200.00 ± 0.00",
-            ]
-            for samples, paper in {
-                "1": (57.2, 50.3, 51.6, 359.4, 111.7),
-                "5": (51.5, 50.7, 51.7, 244.5, 110.0),
-                "15": (48.8, 51.0, 51.7, 167.7, 111.9),
-            }.items()
-        ),
-        [
-            "all",
-            "25.50 ± 0.50 (46.7)",
-            "46.00 ± 1.00 (51.2)",
-            "30.50 ± 0.50 (52.1)",
-            "35.50 ± 0.50 (82.1)",
-            "40.50 ± 0.50 (82.1)",
-            "45.50 ± 0.50 (113.0)",
-            "50.50 ± 0.50 (113.0)",
-            "200.00 ± 0.00",
-        ],
-    ]
-    assert lines[6][:2] == ["1", "151.00 ± 1.00 (205.1)"] and lines[6][-1] == "400.00 ± 0.00"
-    # The paper has nothing of generated dialogues.
-    generated = markdown[markdown.index("## the generated") :]
-    assert cells(generated)[1][1] == "51.00 ± 1.00"
-    assert "brackets the paper's. Lower" not in generated and "paper: 8" not in generated
-
-
-def test_who_is_lower_than_whom(sweep):
-    folder, markdown, _, _ = sweep
-    lower = found_in(folder)[0]["lower_by"]
-    assert len(lower) == 2 * 2 * 5
-    first = lower[0]
-    assert (first["split"], first["method"], first["baseline"]) == (
-        "known",
-        "fedperc",
-        "split_learning",
-    )
-    assert first["per_cent"] == pytest.approx([100 * 20 / 71] * 3 + [100 * 10 / 35.5])
-    assert first["paper"][-1] == pytest.approx(100 * (1 - 46.7 / 82.1))
-    assert (
-        "- FedPerC is lower than Split-Learning by 28.2 / 28.2 / 28.2 / 28.2 % after "
-        "1 / 5 / 15 / all samples (paper: 84.1 / 78.9 / 70.9 / 43.1).\n"
-    ) in markdown
-    assert "- FedPerC (Generated) is lower than Base model by 69.5 / 69.5 / 69.5 / 84.8" in markdown
-
-
-def test_percentiles_over_users_are_of_all_samples(sweep):
-    found = found_in(sweep[0])[0]["user_percentiles"]["known"]
-    assert found["fedperc"] == {f"p{p}": 25.5 + p for p in (5, 25, 50, 75, 95)}
-    assert found["fedperc_frozen"]["p50"] == 96.0 and found["base_model"]["p5"] == 205.0
-
-
-def test_times_and_bytes(sweep):
-    _, markdown, _, _ = sweep
-    lines = cells(markdown)[10:15]
-    assert lines[0][1:3] == ["train, ms", "test, ms"]
-    assert lines[1:] == [
-        ["FedPerC", "2.0 ± 0.5 (88.2)", "1.0 ± 0.2 (40.4)", "32", "64", "72", "96", "1.33"],
-        ["FedPerC (Generated)", "3.0 ± 0.5 (56.0)", "1.0 ± 0.2 (47.0)", "0", "2,000", "2,008"]
-        + ["2,000", "27.8"],
-        ["Split-Learning", "4.0 ± 0.5 (222.1)", "1.0 ± 0.2 (65.4)", "2,400", "4,800", "4,808"]
-        + ["7,200", "100"],
-        ["Meta-Learning", "6.0 ± 0.5 (111.8)", "1.0 ± 0.2 (36.8)", "0", "2,400", "2,408"]
-        + ["2,400", "33.3"],
-    ]
-    assert "frozen base of 9,632 bytes" in markdown and "(paper: 0.001 %)" in markdown
-
-
-def test_the_heading_says_what_cannot_be_compared(sweep):
-    _, markdown, _, _ = sweep
-    shows, generated = markdown.split("## the generated")
-    assert "1,234 utterances of 19 users, 2 contexts. Preset tiny: 10 rounds of at most 9" in shows
-    assert "tiny: 2,408 parameters, 2 layers of 8, 300 tokens; a small one that was" in shows
-    assert "cannot be compared" in shows and "cannot be compared" not in generated
-    assert "mean ± standard deviation over 3 seeds" in shows
-
-
-def test_whose_embedding_is_told(sweep):
-    folder, markdown, _, _ = sweep
-    shares = found_in(folder)[0]["own_embeddings"]
-    assert (shares["beats_median"], shares["beats_median_sd"]) == pytest.approx((0.6, 0.1))
-    assert "of 60 ± 10 % of 6 known users are likelier" in markdown
-    assert "Of 14 pairs of a user and another, the user's own is better in 75 ± 0 %" in markdown
-
-
-def test_all_values_are_in_the_csv(sweep):
-    with open(sweep[0] / "fedperc_tables.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    # Data sets, splits, columns, samples and seeds.
-    assert len(rows) == 2 * 2 * 8 * 4 * 3
-    (row,) = (
-        r
-        for r in rows
-        if (r["dataset"], r["split"], r["method"], r["samples"], r["seed"])
-        == ("the generated", "withheld", "split_learning", "all", "2")
-    )
-    assert float(row["perplexity"]) == 86.0
-
-
-def test_pictures(sweep, tmp_path):
-    folder, *_ = sweep
-    assert (folder / "fedperc_tables.png").read_bytes().startswith(b"\x89PNG")
-    rows = [
-        {"method": "fedperc", "samples": "1", "perplexity": 3.0, "perplexity_sd": None},
-        {"method": "other", "samples": "1", "perplexity": 300.0, "perplexity_sd": None},
-    ]
-    plot_by_samples([("one", rows)], tmp_path / "a" / "b.png", title="t", titles={"fedperc": "F"})
-    assert (tmp_path / "a" / "b.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_single_seed_has_no_deviation(monkeypatch, tmp_path):
-    Runs().stand_in(monkeypatch)
-    markdown = fedperc_tables.run(
-        [source_of("reddit")], TINY, str(tmp_path), **{**ASKED, "seeds": [1]}
-    )
-    assert cells(markdown)[1][:2] == ["1", "51.00 (219.5)"]
-    assert "a single seed, hence no standard deviation" in markdown
-    assert "of 60 % of 6 known users" in markdown
+    (tmp_path / "two.jsonl").write_text("\n".join(lines))
+    sweep = sweep_in(tmp_path / "out", given={"text_file": str(tmp_path / "two.jsonl")})
+    with pytest.raises(UserError, match="2 users; at least 3 are needed"):
+        tables.run(sweep)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_the_paper_reports():
     """A few figures of each table's corners."""
-    assert published_figures.perplexity("reddit", "known", "fedperc", "1") == (219.5, 35.7)
-    assert published_figures.perplexity("reddit", "known", "meta_learning", "all") == (241.4, 2.1)
-    assert published_figures.perplexity("tv_shows", "withheld", "fedperc", "1") == (205.1, 292.2)
-    shows = [
-        published_figures.perplexity("tv_shows", "withheld", method, "all")
-        for method in published_figures.METHODS
-    ]
-    assert shows == [(52.3, 3.3), (98.2, 9.5), (68.6, 5.1), (96.7, 14.5), (114.2, 17.0)]
-    assert published_figures.perplexity("generated", "known", "fedperc", "1") is None
-    assert published_figures.perplexity("tv_shows", "known", "base_model", "1") is None
+    paper = tables.published()
+    assert len(paper) == 4 * 4 * 5
+    assert paper["reddit", "seen", "fedperc", "1"] == 219.5
+    assert paper["reddit", "seen", "meta_learning", "all"] == 241.4
+    assert paper["tv_shows", "unseen", "fedperc", "1"] == 205.1
+    lines = ("fedperc", "fedperc_frozen", "fedperc_generated", "split_learning", "meta_learning")
+    shows = [paper["tv_shows", "unseen", line, "all"] for line in lines]
+    assert shows == [52.3, 98.2, 68.6, 96.7, 114.2]
+
+
+def test_published_figures_stand_for_both_starts_of_heads(done, sweep_in):
+    """As if the runs' data had been the paper's."""
+    runs = tables._plan(sweep_in(done[0]), "file", 2)
+    source = dataclasses.make_dataclass("Source", ["kind", "name"])("tv_shows", "TV")
+    table = tables._perplexities(source, runs, "seen")
+    assert [row["all"].published for row in table.cells.values()] == [
+        46.7, 51.2, 52.1, 82.1, 82.1, 113.0, 113.0, None
+    ]  # fmt: skip
+    lower = tables._lower_by(table).cells["FedPerC than Split-Learning"]["all"]
+    assert lower.published == pytest.approx(100 * (1 - 46.7 / 82.1))
+    assert "(46.70)" in table.markdown()

@@ -1,0 +1,89 @@
+"""Imports run one way, and what must answer at once imports nothing heavy."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# Each room may import those before it; rooms in one line may import each other's modules too.
+ORDER = [
+    {"errors", "atomic_files"},
+    {"options", "data", "runtime"},
+    {"model", "language_models", "optimizers"},
+    {"models", "algorithm"},
+    {"algorithms", "client"},
+    {"process"},
+    {"evaluation", "local_state"},
+    {"simulation"},
+    {"trained"},
+    {"trainer", "loaded_run"},
+    {"tasks"},
+]
+PLACES = {room: place for place, rooms in enumerate(ORDER) for room in rooms}
+
+# These know nothing of TensorFlow Federated.
+WITHOUT_TFF = ("data", "models", "language_models")
+FILES = sorted((ROOT / "fedpersonal").rglob("*.py"))
+
+
+def imported(path):
+    """Yields the modules that a file imports, of types alone or when it is called, too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def at_import(path):
+    """Yields the modules that are imported with a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room_of(path):
+    return path.relative_to(ROOT / "fedpersonal").with_suffix("").parts[0]
+
+
+def test_every_room_has_its_place():
+    rooms = {room_of(path) for path in FILES} - {"__init__"}
+    assert rooms == set(PLACES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "fedpersonal")))
+def test_imports_run_one_way(path):
+    room = room_of(path)
+    if room == "__init__":
+        return
+    for module in at_import(path):
+        parts = module.split(".")
+        if parts[0] == "experiments":
+            raise AssertionError(f"the library imports {module}")
+        if parts[0] == "fedpersonal" and len(parts) > 1 and parts[1] in PLACES:
+            assert PLACES[parts[1]] <= PLACES[room], module
+            same = PLACES[parts[1]] == PLACES[room] and parts[1] != room
+            assert not same or room not in ("data", "models"), module
+
+
+@pytest.mark.parametrize("room", WITHOUT_TFF)
+def test_rooms_without_tensorflow_federated(room):
+    known = [
+        (path, module)
+        for path in (ROOT / "fedpersonal" / room).rglob("*.py")
+        for module in imported(path)
+        if module.split(".")[0] == "tensorflow_federated"
+    ]
+    # TFF's own data set is read through it.
+    assert {path.name for path, _ in known} <= {"stack_overflow.py"}
+
+
+def test_runtime_knows_nothing_of_the_library():
+    for path in (ROOT / "fedpersonal" / "runtime").glob("*.py"):
+        for module in imported(path):
+            assert not module.startswith("fedpersonal.") or module.startswith("fedpersonal.runtime")

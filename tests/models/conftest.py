@@ -1,0 +1,29 @@
+"""The models of FedPerC and its baselines around a tiny base."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def build_method(tiny_base, tmp_path_factory):
+    """A function of a method's name and sizes that builds its model."""
+    from fedpersonal.tasks.utterances.methods import METHODS
+    from fedpersonal.tasks.utterances.model import build_language_model, freeze
+
+    frozen = freeze(tiny_base, tmp_path_factory.mktemp("frozen"))
+    methods = {method.name: method for method in METHODS}
+
+    def build(name, *, num_contexts, history_length=1):
+        method = methods[name]
+        return build_language_model(
+            method.model,
+            tiny_base,
+            frozen,
+            local_layers=method.own_layers,
+            num_contexts=num_contexts,
+            history_length=history_length,
+            is_fresh=method.is_fresh,
+        )
+
+    return build
