@@ -100,9 +100,10 @@ def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, 
 
 def _define(declaration: Declaration, holder: flags.FlagValues = flags.FLAGS) -> None:
     name, default, rule = declaration.name, declaration.default, declaration.rule
-    if isinstance(default, tuple):
+    if declaration.is_list:
         define_list = {int: flags.DEFINE_multi_integer, str: flags.DEFINE_list}[declaration.kind]
-        define_list(name, default and list(default), rule.help, flag_values=holder)
+        values = list(default) if isinstance(default, tuple) else None
+        define_list(name, values, rule.help, flag_values=holder)
     elif rule.choices:
         flags.DEFINE_enum(name, default, rule.choices, rule.help, flag_values=holder)
     else:

@@ -273,7 +273,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Returns further entries of the summary that are known before the test."""
         return {}
 
-    def names(self, experiment: Experiment) -> Mapping[str, np.ndarray]:
+    def names(self, experiment: Experiment[OptionsT, DataT]) -> Mapping[str, np.ndarray]:
         """Returns what the rows of tables stand for, by the input that picks them."""
         return {}
 

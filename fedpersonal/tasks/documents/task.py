@@ -149,7 +149,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             "num_users": experiment.data.num_users,
         }
 
-    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+    def names(self, experiment: DocumentExperiment) -> dict[str, np.ndarray]:
         """Names the users whose embeddings are rows of the server's table."""
         return {"user": experiment.data.train.client_ids} if experiment.method.has_table else {}
 

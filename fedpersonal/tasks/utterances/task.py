@@ -260,7 +260,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             "frozen_bytes": _frozen_bytes(model),
         }
 
-    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+    def names(self, experiment: UtteranceExperiment) -> dict[str, np.ndarray]:
         """Names the contexts."""
         return {"context": experiment.data.context_names}
 
