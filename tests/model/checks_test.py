@@ -63,11 +63,6 @@ def test_data_that_fits_is_itself(make_dataset):
         ({"x": X}, LABELS, r"input 'word': its features are \['x'\]"),
         ({"x": X[:, :2], "word": WORD}, LABELS, r"'x' has shape \(2,\) an example.*has \(3,\)"),
         ({"x": X[:, 0], "word": WORD}, LABELS, r"'x' has shape \(\) an example.*has \(3,\)"),
-        (
-            {"x": np.array([[1, 2], [3]] * 2, object), "word": WORD},
-            LABELS,
-            "'x' has dtype object; the model's input 'x' is float32. Make numbers",
-        ),
         ({"x": X, "word": WORD.astype(str)}, LABELS, "'word' has dtype <U.*is int32. Make numbers"),
         ({"x": X, "word": WORD * 1.5}, LABELS, "'word' has dtype float64.*fractions would be lost"),
         (
