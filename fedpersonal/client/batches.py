@@ -138,5 +138,11 @@ def example_values(
     return {metric.name: pair(metric) for metric in model.metrics}
 
 
+def zero_sums(model: PartitionedModel, num_clients: int | tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns metric sums of nothing."""
+    names = ["loss", *(metric.name for metric in model.metrics)]
+    return {name: tf.zeros([num_clients, 2]) for name in names}
+
+
 def _without(values: Values, names: Container[str]) -> Values:
     return {k: v for k, v in values.items() if k not in names}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fedpersonal.client.batches import example_values
+from fedpersonal.client.batches import example_values, zero_sums
 from fedpersonal.client.values import ClientValues, Examples, count_clients
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
@@ -221,12 +221,6 @@ def sum_over_chunks(
         lambda start, _: start < tf.size(rows), add_chunk, (0, zeros), parallel_iterations=1
     )
     return total
-
-
-def zero_sums(model: PartitionedModel, num_clients: int | tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns metric sums of nothing."""
-    names = ["loss", *(metric.name for metric in model.metrics)]
-    return {name: tf.zeros([num_clients, 2]) for name in names}
 
 
 def predict_examples(

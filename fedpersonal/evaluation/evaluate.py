@@ -21,10 +21,10 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Phase, RidgePhase
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
 from fedpersonal.client.checks import check_phases
-from fedpersonal.client.pooled import PACKINGS, evaluate_in_turn
+from fedpersonal.client.pooled import PACKINGS, predict_in_turn
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import run_phase
-from fedpersonal.client.values import starting_values
+from fedpersonal.client.values import ClientValues, Examples, starting_values
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import check_choice
 from fedpersonal.model.metrics import Metric, finalize
@@ -216,29 +216,30 @@ class Evaluation:
         if with_kept:
             member_fields["local"] = local_type(model, clients_per_shard=clients)
         member_type = tff.to_type(member_fields)
-        evaluate_stack = _evaluate_stacked
+        predict: Callable[..., Any] = _predict_stacked
         if packing == "pooled":
-            evaluate_stack = functools.partial(evaluate_in_turn, with_predictions=with_predictions)
+            predict = functools.partial(predict_in_turn, with_predictions=with_predictions)
 
         @keras_computation(weights_type, member_type)
         def evaluate_member(weights, member):
-            query = as_examples(model, member["query"])
-            before, after, predictions = evaluate_stack(
-                model,
-                phases,
-                dict(weights),
-                as_examples(model, member["support"]),
-                query,
-                tf.constant([seed, -1]),
-                with_before=with_before,
-                kept=as_kept(member["local"]) if with_kept else None,
+            support, query = (as_examples(model, member[part]) for part in ("support", "query"))
+            start = functools.partial(
+                starting_values, model, dict(weights), support, tf.constant([seed, -1])
             )
+            values, before = start(), None
+            if with_before:
+                before, predictions = predict(model, (), values, support, query)
+            if with_before and not phases and not with_kept:
+                after = before
+            else:
+                values = start(as_kept(member["local"])) if with_kept else values
+                after, predictions = predict(model, phases, values, support, query)
             output = collections.OrderedDict(
                 ids=member["ids"],
                 num_examples=tf.reduce_sum(query.mask, [1, 2]),
                 after=collections.OrderedDict(sorted(after.items())),
             )
-            if with_before:
+            if before is not None:
                 output["before"] = collections.OrderedDict(sorted(before.items()))
             if predictions is not None:
                 if packing == "pooled":  # These are (C, N, B).
@@ -307,25 +308,19 @@ class Evaluation:
         )
 
 
-def _evaluate_stacked(model, phases, global_values, support, query, seed, *, with_before, kept):
-    """Does the work of `evaluate_in_turn`, clients stacked; also returns their predictions."""
-    values = starting_values(model, global_values, support, seed)
-
-    def predicted(values):
-        only = tf.zeros([tf.shape(query.mask)[0]], tf.int32)
-        batch = take_batch(model, query, only, values)
-        outcome = predict_batch(model, values, batch, training=False)
-        return batch_metric_sums(model, batch, outcome), outcome.predictions
-
-    before, predictions = predicted(values) if with_before else (None, None)
-    if not phases and kept is None and with_before:
-        return before, before, predictions
-    if kept is not None:
-        values = starting_values(model, global_values, support, seed, kept)
+def _predict_stacked(
+    model: PartitionedModel,
+    phases: Sequence[Phase],
+    values: ClientValues,
+    support: Examples,
+    query: Examples,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Does the work of `predict_in_turn`, clients stacked; predictions are (C, B, ...)."""
     for phase in phases:
         values = run_phase(model, phase, values, support)
-    after, predictions = predicted(values)
-    return before, after, predictions
+    batch = take_batch(model, query, tf.zeros([tf.shape(query.mask)[0]], tf.int32), values)
+    outcome = predict_batch(model, values, batch, training=False)
+    return batch_metric_sums(model, batch, outcome), outcome.predictions
 
 
 # The same clients are evaluated on more and more examples: tracing takes longer than running.

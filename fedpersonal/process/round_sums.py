@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.client.one_step import as_sums, count_steps, may_step_together, step_together
+from fedpersonal.client.one_step import count_steps, may_step_together, step_together
 from fedpersonal.client.pooled import train_in_turn
 from fedpersonal.client.stacked import ClientOutput, train_clients
 from fedpersonal.client.values import Examples, Kept
@@ -48,8 +48,7 @@ def train_and_sum(
         return train_in_turn(model, algorithm, global_values, examples, seed, summarize, kept)
 
     def together() -> tuple[collections.OrderedDict, Values]:
-        step = step_together(model, algorithm, global_values, examples, seed, kept)
-        return as_sums(step), step.local_values if algorithm.keeps else {}
+        return step_together(model, algorithm, global_values, examples, seed, kept)
 
     if packing == "pooled" and may_step_together(model, algorithm):
         return _first_if_finite(count_steps(algorithm, examples) == 1, together, in_turn)
