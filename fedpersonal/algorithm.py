@@ -199,6 +199,7 @@ class Algorithm:
             names = tuple(v.name for v in own if v.is_local)
             # A ridge phase moves local variables alone.
             if names and isinstance(phase, GradientPhase):
-                variables = "local" if len(names) == len(model.local_variables) else names
+                is_all = len(names) == len(model.local_variables)
+                variables: str | tuple[str, ...] = "local" if is_all else names
                 restricted.append(dataclasses.replace(phase, variables=variables, proximal=0.0))
         return tuple(restricted)

@@ -47,6 +47,6 @@ def fedperc(
         weighting=weighting,
         max_update_norm=max_update_norm,
     )
-    variables = "all" if layers is None else tuple(layers)
+    variables: str | tuple[str, ...] = "all" if layers is None else tuple(layers)
     phases = (dataclasses.replace(algorithm.last_phase, variables=variables),)
     return dataclasses.replace(algorithm, name="fedperc", phases=phases, local_variables="kept")

@@ -152,12 +152,13 @@ class Method:
 
     def fits(self, layers: Layers) -> bool:
         """Tells whether a model with these layers has what the method needs."""
-        parts = {*self.needs, self.local_part, self.finetunes} - {None, "all", "global"}
-        return all(getattr(layers, part) for part in parts)
+        parts = {*self.needs, self.local_part, self.finetunes} - {"all", "global"}
+        return all(getattr(layers, part) for part in parts if part)
 
     def local_layers(self, options: Options, layers: Layers) -> tuple[str, ...]:
         """Returns the layers that are each client's own."""
-        named = hasattr(self.options, "local_layers") and getattr(options, "local_layers", ())
+        has_option = hasattr(self.options, "local_layers")
+        named = getattr(options, "local_layers", ()) if has_option else ()
         return named or (getattr(layers, self.local_part) if self.local_part else ())
 
     def finetuning(self, options: ClientOptions, layers: Layers) -> tuple[Phase, ...]:

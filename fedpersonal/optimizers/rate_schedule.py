@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # A schedule is told in options, before anything slow is imported.
 if TYPE_CHECKING:
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     from fedpersonal.optimizers.keras import AnyOptimizer
 
-    Optimizer = tff.learning.optimizers.Optimizer
     Values = Mapping[str, tf.Tensor]
     Specs = Mapping[str, tf.TensorSpec]
-    State = Mapping[str, object]
+    State = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +77,7 @@ class ScheduledOptimizer:
         return self._at_full_rate.next(state, weights, gradients)
 
     @property
-    def _at_full_rate(self) -> Optimizer:
+    def _at_full_rate(self) -> tff.learning.optimizers.Optimizer:
         from fedpersonal.optimizers.keras import as_tff_optimizer
 
         return as_tff_optimizer(self.optimizer)
@@ -87,7 +86,7 @@ class ScheduledOptimizer:
 class ScaledOptimizer:
     """A TFF optimizer with its learning rate times a factor that is known at run time."""
 
-    def __init__(self, optimizer: Optimizer, factor: tf.Tensor):
+    def __init__(self, optimizer: tff.learning.optimizers.Optimizer, factor: tf.Tensor):
         """Takes the optimizer, whose state holds its learning rate, and the factor."""
         self._optimizer = optimizer
         self._factor = factor
