@@ -66,7 +66,7 @@ def test_phases_that_move_local_variables_alone_personalise_as_they_are(model):
 
 @pytest.mark.parametrize("build", [furl, fed_per])
 def test_joint_phases_personalise_by_their_local_part(model, build):
-    algorithm = build(client_optimizer=SGD, local_optimizer=ADAM, max_steps=7)
+    algorithm = build(client_optimizer=SGD, local_optimizer=ADAM, max_local_steps=7)
     for one in (algorithm, algorithm.stateless_twin()):
         (phase,) = one.personalization(model)
         assert phase == dataclasses.replace(one.phases[0], variables="local")
@@ -113,7 +113,10 @@ def test_rows_are_needed_where_global_variables_move():
             lambda: recon(reconstruction="newton"),
             r"reconstruction must be one of \['gradient', 'ridge'\], not 'newton'",
         ),
-        (lambda: recon(support_query_split="thirds"), r"support_query_split must be one of \['skip', 'aggregated', 'shared'\]"),
+        (
+            lambda: recon(support_query_split="thirds"),
+            r"support_query_split must be one of \['skip', 'aggregated', 'shared'\]",
+        ),
         (
             lambda: recon(reconstruction_optimizer=None),
             "gradient reconstruction needs a reconstruction_optimizer",

@@ -66,12 +66,7 @@ def predict_batch(
 ) -> Outcome:
     """Applies each client's model to its batch.
 
-    Args:
-        model: The partitioned model.
-        values: Values of all variables; of lookup tables the batch's rows are used instead. Their
-            noise is that of the step.
-        batch: The batch.
-        training: Keras' training flag.
+    Of lookup tables the batch's rows are used instead of `values`, whose noise is that of the step.
     """
     own = {**_without(values.own, model.tables), **batch.minis}
     shared = _without(values.shared, own)

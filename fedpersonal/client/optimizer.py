@@ -146,8 +146,10 @@ class _SplitOptimizer:
         """As a `ClientOptimizer`'s."""
         new_values, new_state = {}, []
         for optimizer, own_state in zip(self._optimizers, state):
-            own = [_only(mapping, optimizer.names) for mapping in (values, stepped, gradients)]
-            moved, own_state = optimizer.next(own_state, *own, places, is_active)
+            own, rows, slopes = (
+                _only(mapping, optimizer.names) for mapping in (values, stepped, gradients)
+            )
+            moved, own_state = optimizer.next(own_state, own, rows, slopes, places, is_active)
             new_values.update(moved)
             new_state.append(own_state)
         return {name: new_values[name] for name in values}, tuple(new_state)

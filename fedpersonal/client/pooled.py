@@ -59,7 +59,7 @@ def train_in_turn(
         global_values: Global variable's name to the value that the server broadcast.
         examples: The clients' examples; clients without any come last.
         seed: int32 of shape (2,), from which local variables start.
-        summarize: Maps one client's examples and output to a structure of tensors.
+        summarize: Maps clients' examples and output to a structure of tensors.
         kept: Local variables that the clients have kept, where the algorithm has them do so.
 
     Returns:

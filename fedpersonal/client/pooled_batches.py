@@ -157,14 +157,8 @@ def predict_pool(
 ) -> RowOutcome:
     """Applies the model to all examples of a pool at once.
 
-    Args:
-        model: The partitioned model.
-        values: Variable name to the value that all clients share; of tables `rows` are used.
-        rows: Table name to the rows of the pool's ids.
-        pool: The examples.
-        training: Keras' training flag.
-        with_metrics: Whether to sum metrics.
-        noise: uint64 (C,): the clients' noise of the step, where the model draws some.
+    Clients share `values`; of tables the `rows` of the pool's ids are used. `noise`, uint64 (C,),
+    is the clients' of the step, where the model draws some.
     """
     features = dict(pool.features)
     for feature in set(model.tables.values()):
@@ -230,17 +224,11 @@ def predict_examples(
     *,
     with_predictions: bool = False,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
-    """Predicts all examples of all clients.
-
-    Args:
-        model: The partitioned model.
-        values: The clients' values. With several clients, only tables may be among their own.
-        examples: Their examples.
-        with_predictions: Whether to return predictions, which must be one number an example.
+    """Predicts all examples of all clients, of whose own values several share all but tables.
 
     Returns:
-        Metric name, and `loss`, to float32 (C, 2), sums of values and of weights; and the
-        predictions, float32 (C, N, B), or None.
+        Metric name, and `loss`, to float32 (C, 2), sums of values and of weights; and predictions,
+        float32 (C, N, B), one number an example, or None.
     """
     pool = pool_examples(model, examples)
     is_real = tf.reshape(examples.mask, [-1]) > 0

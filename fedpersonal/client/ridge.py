@@ -22,17 +22,10 @@ def solve_local_values(
     examples: Examples,
     mask: tf.Tensor,
 ) -> Values:
-    """Solves every client's least-squares problem.
+    """Solves every client's least-squares problem; values (C, ...) give local shapes only.
 
-    Args:
-        model: A model whose output is one number an example and linear in its local variables.
-        phase: The weight of the squared norm.
-        values: The clients' values; the local ones give shapes only.
-        examples: The examples of `C` clients.
-        mask: float32 (C, N, B), 1 for the examples to fit.
-
-    Returns:
-        Local variable's name to the solution, (C, ...).
+    The model's output must be one number an example and linear in its local variables
+    (`check_linear`). `mask`, float32 (C, N, B), is 1 for the examples to fit.
     """
     clients = tf.shape(mask)[0]
     num_examples = tf.size(mask[0])

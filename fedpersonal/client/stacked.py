@@ -211,8 +211,10 @@ def take_steps(
 
     def step_clients(step, moved, state, sums):
         current = frozen.fold_noise(step)._replace(own={**frozen.own, **moved})
-        *parts, batch_sums = differentiate(current, moved, batches[step], active[step])
-        moved, state = optimizer.next(state, moved, *parts, active[step])
+        stepped, gradients, places, batch_sums = differentiate(
+            current, moved, batches[step], active[step]
+        )
+        moved, state = optimizer.next(state, moved, stepped, gradients, places, active[step])
         return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
 
     _, moved, _, sums = tf.while_loop(

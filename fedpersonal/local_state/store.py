@@ -179,10 +179,7 @@ class LocalStateStore:
         return [b"".join(column[i].tobytes() for column in columns) for i in range(len(columns[0]))]
 
     def unpack(self, rows: Sequence[bytes | None]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Makes values of rows.
-
-        Args:
-            rows: Of n clients.
+        """Makes values of n clients' rows.
 
         Returns:
             Which clients have a row, bool (n,); and local variable's name to (n, ...), zeros where

@@ -33,14 +33,8 @@ class _SeededDraws:
 def seeded_initializer(initial_value: Any, shape: tuple[int, ...], dtype: tf.DType) -> Initializer:
     """Turns what Keras gives a new variable as its value into a function of a seed.
 
-    Args:
-        initial_value: A value, a function that returns one, or a Keras initializer with its
-            arguments bound.
-        shape: The variable's shape.
-        dtype: Its dtype.
-
-    Returns:
-        A function of an int32 seed of shape (2,); it needs a graph.
+    It gives a value, a function that returns one, or a Keras initializer with its arguments bound.
+    The function's seed is int32 of shape (2,); it needs a graph.
     """
     initializer: Any = getattr(initial_value, "func", None)
 

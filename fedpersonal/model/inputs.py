@@ -26,11 +26,7 @@ def arrange_inputs(
 def read_inputs(
     model: tf.keras.Model, given: InputSpec | None
 ) -> tuple[dict[str, tf.TensorSpec], str]:
-    """Returns the inputs' specs by name, and whether a model takes a dict, a list or a tensor.
-
-    Args:
-        model: The model.
-        given: As of `PartitionedModel`.
+    """Returns the inputs' specs by name, and whether a model takes a `dict`, `list` or `tensor`.
 
     Raises:
         UserError: If the model does not tell its inputs, or has others than are given.

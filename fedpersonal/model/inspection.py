@@ -61,11 +61,8 @@ def inspect_model(
 ) -> Inspection:
     """Builds a model and calls it once on placeholders, as in training.
 
-    Args:
-        build_model: Builds it.
-        input_spec: As of `PartitionedModel`.
-        start: Initial values of the model's weights, in Keras' order, or None for those that its
-            initializers draw.
+    `start` are initial values of the model's weights, in Keras' order, or None for those that its
+    initializers draw.
 
     Raises:
         UserError: If it is no Keras model, does not tell its inputs, has several outputs, draws

@@ -74,12 +74,7 @@ class OwnedTablesFactory(tff.aggregators.WeightedAggregationFactory):
 def weighted_aggregation(
     model: PartitionedModel, algorithm: Algorithm, aggregator: Aggregator | None
 ) -> tff.aggregators.WeightedAggregationFactory:
-    """Returns what aggregates clients' updates by their weights.
-
-    Args:
-        model: The partitioned model.
-        algorithm: What a client does.
-        aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
+    """Returns what aggregates clients' updates by their weights: by default the weighted mean.
 
     Raises:
         UserError: If an unweighted aggregator meets an algorithm that weights clients.

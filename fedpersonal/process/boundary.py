@@ -91,9 +91,6 @@ def check_boundary(
         declared: Names of crossings that may be made of local variables, as what is clipped before
             it leaves a client.
 
-    Returns:
-        The crossings.
-
     Raises:
         LocalVariableError: If a tensor sent has the name of a local variable.
     """

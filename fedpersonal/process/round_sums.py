@@ -84,11 +84,7 @@ def sum_clients(
 ) -> collections.OrderedDict:
     """Sums over a shard's clients: weighted updates as whole variables, weights and metrics.
 
-    Args:
-        model: The partitioned model.
-        start: Global variable's name to the value that was broadcast.
-        rows: Lookup table's variable name to the rows that each client touches, int32 (C, R).
-        output: Of the clients.
+    `rows` are those of lookup tables that each client touches, int32 (C, R).
     """
     updates = collections.OrderedDict()
     for variable in model.global_variables:
@@ -109,14 +105,7 @@ def sum_clients(
 def client_updates(
     model: PartitionedModel, start: Values, rows: Mapping[str, tf.Tensor], output: ClientOutput
 ) -> collections.OrderedDict:
-    """Returns the update of a shard's one client, of tables as whole ones.
-
-    Args:
-        model: The partitioned model.
-        start: Global variable's name to the value that was broadcast.
-        rows: Lookup table's variable name to the rows that the client touches, int32 (1, R).
-        output: Of the client.
-    """
+    """Returns the update of a shard's one client, of tables as whole ones."""
     updates = collections.OrderedDict()
     for variable in model.global_variables:
         name = variable.name

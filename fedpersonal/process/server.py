@@ -50,11 +50,6 @@ def summing_server(
     """Returns the server of shards that send `round_sums.sum_clients`.
 
     Each computation costs a copy of the weights, so there is one for all that it does.
-
-    Args:
-        model: The partitioned model.
-        optimizer: The server's optimizer.
-        seed: Seed of the global variables' initial values.
     """
 
     @tff.tensorflow.computation
@@ -93,14 +88,7 @@ def aggregating_server(
     *,
     seed: int,
 ) -> Server:
-    """Returns the server of shards that send one client's `update`, `weight` and `metrics`.
-
-    Args:
-        model: The partitioned model.
-        optimizer: The server's optimizer.
-        aggregator: What aggregates updates.
-        seed: Seed of the global variables' initial values.
-    """
+    """Returns the server of shards that send one client's `update`, `weight` and `metrics`."""
     first_weights = tff.tensorflow.computation(lambda: initial_weights(model, seed))
     weights_type = first_weights.type_signature.result
     aggregation = aggregator.create(weights_type.trainable, tff.TensorType(np.float32))
