@@ -83,7 +83,9 @@ def inspect_model(
                 warnings.filterwarnings("ignore", message="The initializer .* is unseeded")
                 model = build_model()
                 if not isinstance(model, tf.keras.Model):
-                    raise UserError(f"build_model must return a tf.keras.Model, not {model!r}.")
+                    raise UserError(
+                        f"build_model must return a tf.keras.Model, it returned {model!r}."
+                    )
                 specs, takes = read_inputs(model, input_spec)
                 draws = NoiseDraws(fold(tf.zeros([1], tf.uint64), 0))
                 draws.give_to(model)

@@ -20,17 +20,17 @@ def local_type(model: PartitionedModel, *, clients_per_shard: int) -> tff.Struct
     Its fields: `places`, int32 (C,), which client of the cohort each is, -1 for none; `known`, bool
     (C,), whether it has kept anything; `values`, local variable's name to (C, ...).
     """
-    values = collections.OrderedDict(
-        (v.name, tff.TensorType(v.dtype.as_numpy_dtype, [clients_per_shard, *v.shape]))
+    room = clients_per_shard
+    values = [
+        (v.name, tff.TensorType(v.dtype.as_numpy_dtype, [room, *v.shape]))
         for v in model.local_variables
+    ]
+    fields = collections.OrderedDict(
+        places=tff.TensorType(np.int32, [room]),
+        known=tff.TensorType(np.bool_, [room]),
+        values=collections.OrderedDict(values),
     )
-    return tff.to_type(
-        collections.OrderedDict(
-            places=tff.TensorType(np.int32, [clients_per_shard]),
-            known=tff.TensorType(np.bool_, [clients_per_shard]),
-            values=values,
-        )
-    )
+    return tff.to_type(fields)
 
 
 def local_of(

@@ -66,11 +66,10 @@ def summing_server(
         @tff.tensorflow.computation(state.type_signature.member, sums.type_signature.member)
         def update(state, sums):
             weights = state.global_model_weights.trainable
-            weight = sums["weight"]
-            mean = collections.OrderedDict(
-                (name, total if name in model.owned else tf.math.divide_no_nan(total, weight))
-                for name, total in sums["updates"].items()
-            )
+            mean = collections.OrderedDict(sums["updates"])
+            for name, total in sums["updates"].items():
+                if name not in model.owned:
+                    mean[name] = tf.math.divide_no_nan(total, sums["weight"])
             optimizer_state, weights = optimizer.next(state.finalizer, weights, mean)
             new_weights = tff.learning.models.ModelWeights(weights, ())
             new_state = State(new_weights, (), state.client_work + 1, (), optimizer_state)
