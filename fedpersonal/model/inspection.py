@@ -152,9 +152,7 @@ def _check_draws(added: set[tuple[str, str]]) -> None:
 
 
 def _list_variables(
-    model: tf.keras.Model,
-    created: list[tuple[tf.Variable, dict]],
-    start: list[np.ndarray] | None,
+    model: tf.keras.Model, created: list[tuple[tf.Variable, dict]], start: list[np.ndarray] | None
 ) -> tuple[tuple[VariableSpec, ...], tuple[tuple, ...]]:
     """Lists the model's own variables: those of an optimizer or of Keras' metrics are not."""
     weights = {v.ref(): i for i, v in enumerate(model.weights)}
