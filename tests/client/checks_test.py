@@ -10,7 +10,7 @@ from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.client.checks import check_phases
 from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import Evaluation
+from fedpersonal.evaluation.evaluate import evaluation_computation
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
@@ -70,10 +70,7 @@ def test_phases_that_are_refused(model, phase, message):
     algorithm = Algorithm("own", (phase,), local_variables="rebuilt")
     with pytest.raises(UserError, match=message):
         build_process(
-            model,
-            algorithm,
-            execution=Execution.per_client(batch_size=1),
-            server_optimizer=SGD,
+            model, algorithm, execution=Execution.per_client(batch_size=1), server_optimizer=SGD
         )
     with pytest.raises(UserError, match=message):
-        Evaluation(model, [phase], clients=1, batch_size=1, query_batch_size=1)
+        evaluation_computation(model, (phase,), clients=1, batch_size=1, query_batch_size=1)

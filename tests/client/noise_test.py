@@ -37,23 +37,21 @@ def _dataset(make_dataset):
     )
 
 
-def run(execution, local, dataset, *, batch_size=3, rounds=2, state=None):
+def run(how, local, dataset, *, batch_size=3, rounds=2, state=None):
     """Returns the state after some rounds, the weights, and each round's loss."""
     model = PartitionedModel(build_model, local_layers=["head"] if local else [])
     if local:
         algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
     else:
         algorithm = fed_avg(client_optimizer=SGD)
-    if execution == "per_client":
-        how, clients = Execution.per_client(batch_size=batch_size), [0, 1, 2]
-    else:
-        how = Execution.packed(batch_size=batch_size, clients_per_shard=2, packing=execution)
-        clients = [2, 1, 0]
-    process = build_process(model, algorithm, execution=how, server_optimizer=SGD, seed=3)
-    cohort = make_cohort(model, dataset, clients, execution=how).examples
+    execution = Execution.per_client(batch_size=batch_size)
+    if how != "per_client":
+        execution = Execution.packed(batch_size=batch_size, clients_per_shard=2, packing=how)
+    process = build_process(model, algorithm, execution=execution, server_optimizer=SGD, seed=3)
+    cohort = make_cohort(model, dataset, [2, 1, 0], execution=execution)
     state, losses = state or process.initialize(), []
     for _ in range(rounds):
-        output = process.next(state, cohort)
+        output = process.next(state, cohort.examples)
         state = output.state
         losses.append(output.metrics["loss"])
     return state, dict(state.global_model_weights.trainable), losses
@@ -76,10 +74,13 @@ def test_steps_draw_anew(dataset):
 
     def loss(epochs):
         phase = GradientPhase("all", "all", still, epochs=epochs)
-        how, algorithm = Execution.per_client(batch_size=5), Algorithm("still", (phase,), "none")
-        process = build_process(model, algorithm, execution=how, server_optimizer=SGD)
-        cohort = make_cohort(model, dataset, [0], execution=how).examples
-        return process.next(process.initialize(), cohort).metrics["loss"]
+        algorithm, execution = (
+            Algorithm("still", (phase,), "none"),
+            Execution.per_client(batch_size=5),
+        )
+        process = build_process(model, algorithm, execution=execution, server_optimizer=SGD)
+        cohort = make_cohort(model, dataset, [0], execution=execution)
+        return process.next(process.initialize(), cohort.examples).metrics["loss"]
 
     assert abs(loss(2) / loss(1) - 1) > 1e-3
 
