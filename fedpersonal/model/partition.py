@@ -38,12 +38,15 @@ class PartitionedModel:
         frozen: The frozen variables' values, or None.
         lookups: Layer name to the input whose ids select rows of that layer's only variable.
         unit: What `example_weights` counts.
+        example_weight: Maps labels to as how many each example counts, or None.
         sequence_length: Maps features and labels to the lengths of sequences, or None.
         chunk_places: How many places of sequences pooled execution computes at once, or None.
         owned_tables: The lookups of which each row is touched by one client alone.
         input_spec: Input name to `tf.TensorSpec` with a leading, unknown batch dimension.
         label_spec: The labels' `tf.TensorSpec`, likewise.
         metrics: Metrics beside the loss.
+        given_loss: The loss as it was given, or compiled.
+        given_metrics: The metrics, likewise.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
     """
 
@@ -129,8 +132,9 @@ class PartitionedModel:
         found = inspect_model(build_model, input_spec, start)
         self.input_spec, self._takes = found.input_spec, found.takes
         self.draws_noise = found.draws_noise
-        self._example_weight = example_weight
+        self.example_weight = example_weight
         loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
+        self.given_loss, self.given_metrics = loss, metrics
         self._example_loss = as_example_fn(loss)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         local, frozen_names = (
@@ -287,9 +291,9 @@ class PartitionedModel:
 
     def example_weights(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns as how many each example counts, float32 (batch,)."""
-        if self._example_weight is None:
+        if self.example_weight is None:
             return tf.ones(tf.shape(labels)[:1])
-        return tf.cast(self._example_weight(labels), tf.float32)
+        return tf.cast(self.example_weight(labels), tf.float32)
 
     def as_labels(self, predictions: tf.Tensor) -> tf.Tensor:
         """Drops a last axis of one that labels lack: Keras models often end in Dense(1)."""

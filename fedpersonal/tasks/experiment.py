@@ -13,11 +13,11 @@ from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.algorithms import fed_recon
 from fedpersonal.algorithms.method import Layers, Method
 from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
-from fedpersonal.loaded_run import save_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.options import Options
 from fedpersonal.process.boundary import as_table
+from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.clients import pooled_clients
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.report import report_run
@@ -202,7 +202,7 @@ def run_experiment(
         )
     with trained:
         report = task.test(experiment, trained)
-        save_model(run_folder, trained, task.sizes(experiment.data))
+        save_model(run_folder, trained, {"sizes": task.sizes(experiment.data)})
     return report_run(
         run_folder,
         trained.loop,
