@@ -187,10 +187,10 @@ class Trainer:
         """
         resources = contextlib.ExitStack()
         try:
-            is_ours = not isinstance(folder, RunFolder)
+            is_saved = folder is not None and not isinstance(folder, RunFolder)
             if folder is None:
                 folder = resources.enter_context(tempfile.TemporaryDirectory())
-            if is_ours:
+            if not isinstance(folder, RunFolder):
                 folder = RunFolder.open(folder, self._describe(), about={"data": self._data})
                 folder.write_boundary(as_table(self.crossings))
             store = None
@@ -224,7 +224,7 @@ class Trainer:
                     kept_by=snapshot and snapshot.kept_by,
                     round_number=kept_best.best_round,
                 )
-            if is_ours:
+            if is_saved:
                 about = {"model": describe_model(self.model)}
                 save_model(folder, trained, about, snapshot=snapshot)
         except BaseException:

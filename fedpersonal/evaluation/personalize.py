@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +14,7 @@ from fedpersonal.algorithm import Phase
 from fedpersonal.client.stacked import run_phase
 from fedpersonal.client.values import Kept, starting_values
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.process.packing import as_examples, pack_clients
 
 
@@ -41,24 +43,28 @@ def personalize(
         Variable's name to value, of all variables.
     """
     shared = {v.name: tf.constant(weights[v.name]) for v in model.global_variables}
-    brought = {name: tf.constant(value) for name, value in (kept or {}).items()}
     if support is None:
-        draw = tf.function(
-            lambda: model.initial_values(model.local_variables, tf.constant([seed, -1]))
-        )
-        return _plain({**shared, **(draw() if kept is None else brought)})
+        own = model.initial_local_values(seed=seed) if kept is None else kept
+        return {**_plain(shared), **own}
     packed = pack_clients(model, support, [0], clients_per_shard=1, batch_size=batch_size)
+    phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
+    brought = None if kept is None else {k: tf.constant(v[np.newaxis]) for k, v in kept.items()}
+    examples = tf.nest.map_structure(tf.constant, packed)
+    return _plain(_traced(model, phases, seed)(shared, examples, brought))
 
-    @tf.function(autograph=False)
-    def run() -> dict[str, tf.Tensor]:
-        examples = as_examples(model, tf.nest.map_structure(tf.constant, packed))
-        start = None
-        if kept is not None:
-            own = {name: value[tf.newaxis] for name, value in brought.items()}
-            start = Kept(tf.constant([True]), own)
+
+# One client is asked after another: tracing takes longer than running.
+@functools.lru_cache(maxsize=4)
+def _traced(
+    model: PartitionedModel, phases: tuple[Phase, ...], seed: int
+) -> Callable[[Values, Mapping[str, Any], Values | None], Values]:
+    @tf.function(autograph=False, reduce_retracing=True)
+    def run(shared: Values, packed: Mapping[str, Any], kept: Values | None) -> Values:
+        examples = as_examples(model, packed)
+        start = None if kept is None else Kept(tf.constant([True]), kept)
         values = starting_values(model, shared, examples, tf.constant([seed, -1]), start)
         for phase in phases:
-            values = run_phase(model, dataclasses.replace(phase, data="all"), values, examples)
+            values = run_phase(model, phase, values, examples)
         own = {name: value[0] for name, value in values.own.items()}
         for name in own.keys() & model.global_tables.keys():
             # A client has the rows that it touches; alone in its shard, none is padding.
@@ -66,7 +72,7 @@ def personalize(
             own[name] = tf.tensor_scatter_nd_update(shared[name], rows, own[name])
         return {**shared, **own}
 
-    return _plain(run())
+    return run
 
 
 def _plain(values: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:

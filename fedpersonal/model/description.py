@@ -18,15 +18,17 @@ def describe_model(model: PartitionedModel) -> dict[str, Any] | None:
 
     Returns:
         None where there are parts that JSON cannot hold: layers, losses or metrics that are not
-        Keras' own, functions such as `example_weight` or those of a Lambda layer, frozen
-        variables.
+        Keras' own, nested models, functions such as `example_weight` or those of a Lambda layer,
+        frozen variables.
     """
     parts = (model.example_weight, model.sequence_length, model.frozen)
     if any(part is not None for part in parts):
         return None
     with tf.Graph().as_default():
         built = model.build()
-    if not all(_is_keras(layer) for layer in built._flatten_layers()):
+    layers = list(built._flatten_layers(include_self=False))
+    # Keras may read a nested model without end, if it was built in a graph.
+    if not all(_is_keras(layer) and not isinstance(layer, tf.keras.Model) for layer in layers):
         return None
     try:
         described = {
@@ -45,11 +47,7 @@ def describe_model(model: PartitionedModel) -> dict[str, Any] | None:
         again = read_model(json.loads(json.dumps(described)))
     except (TypeError, ValueError, NotImplementedError):
         return None
-    known, found = (
-        [(v.name, v.shape, v.dtype, v.is_local) for v in one.variables] for one in (model, again)
-    )
-    is_same = known == found and list(model.input_spec) == list(again.input_spec)
-    return described if is_same else None
+    return described if _is_same(model, again) else None
 
 
 def read_model(described: dict[str, Any]) -> PartitionedModel:
@@ -80,6 +78,21 @@ def read_model(described: dict[str, Any]) -> PartitionedModel:
         raise UserError(f"Keras cannot build the model that is described ({error}).") from error
 
 
+def _is_same(model: PartitionedModel, again: PartitionedModel) -> bool:
+    """Tells whether two models hold the same; Keras may create global variables in another order.
+
+    Initial values of local variables count, as clients without examples predict with them.
+    """
+    known, found = (
+        ({(v.name, v.shape, v.dtype) for v in one.global_variables}, list(one.input_spec))
+        for one in (model, again)
+    )
+    if known != found:
+        return False
+    known, found = (one.initial_local_values() for one in (model, again))
+    return list(known) == list(found) and all((known[k] == found[k]).all() for k in known)
+
+
 def _is_keras(part: object) -> bool:
     kind = type(part) if not callable(part) or hasattr(part, "get_config") else part
     return kind.__module__.startswith("keras.") and not isinstance(part, tf.keras.layers.Lambda)
@@ -91,7 +104,7 @@ def _name(part: Loss | Metrics, module: Any) -> Any:
         return part
     if not _is_keras(part):
         raise TypeError(f"{part!r} is not Keras' own.")
-    return module.serialize(part)
+    return module.serialize(part) if hasattr(part, "get_config") else part.__name__
 
 
 def _find(described: Any, module: Any) -> Any:

@@ -233,8 +233,15 @@ class PartitionedModel:
 
     def initial_global_values(self, *, seed: int = 0) -> dict[str, np.ndarray]:
         """Returns initial values of the global variables, variable name to array."""
-        draw = tf.function(lambda s: self.initial_values(self.global_variables, s))
-        return {k: v.numpy() for k, v in draw(tf.constant([seed, 0], tf.int32)).items()}
+        return self._draw(self.global_variables, [seed, 0])
+
+    def initial_local_values(self, *, seed: int = 0) -> dict[str, np.ndarray]:
+        """Returns initial values of the local variables of a client without examples."""
+        return self._draw(self.local_variables, [seed, -1])
+
+    def _draw(self, variables: Sequence[VariableSpec], seed: Sequence[int]) -> dict:
+        draw = tf.function(lambda s: self.initial_values(variables, s))
+        return {k: v.numpy() for k, v in draw(tf.constant(seed, tf.int32)).items()}
 
     def predict(
         self,
