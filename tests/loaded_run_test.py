@@ -32,7 +32,9 @@ def build(*, units=1, own=False):
         hidden = tf.keras.layers.Dense(3, activation="tanh")(x)
         hidden = Weighing(name="weighing")(hidden) if own else hidden
         both = tf.keras.layers.Concatenate()([hidden, vector])
-        return tf.keras.Model({"x": x, "item": item}, tf.keras.layers.Dense(units, name="own")(both))
+        return tf.keras.Model(
+            {"x": x, "item": item}, tf.keras.layers.Dense(units, name="own")(both)
+        )
 
     return build_model
 
@@ -146,7 +148,9 @@ def test_another_model_is_refused_by_name(keras_run):
         return fp.load_run(keras_run[0], model=model, algorithm=algorithm).trained
 
     nobodys = fp.PartitionedModel(build(), lookups={"items": "item"})
-    with pytest.raises(fp.UserError, match=r"local variables are \['own/kernel', 'own/bias'\], not"):
+    with pytest.raises(
+        fp.UserError, match=r"local variables are \['own/kernel', 'own/bias'\], not"
+    ):
         load(nobodys)
     with pytest.raises(fp.UserError, match="local_state.sqlite holds the local variables of anot"):
         load(partitioned(build(units=2)))

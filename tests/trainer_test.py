@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import fedpersonal as fp
 
@@ -175,3 +176,18 @@ def test_the_server_takes_keras_optimizers(model, data):
         np.testing.assert_allclose(
             trained.weights["shared/kernel"], start["shared/kernel"], atol=1e-6
         )
+
+
+def test_an_aggregator_with_bytes_in_its_state_goes_on(model, data, tmp_path):
+    """That of differential privacy names its mechanism."""
+    aggregator = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+        noise_multiplier=1e-9, clients_per_round=4, clip=1.0
+    )
+    options = {"clients_per_round": 4, "batch_size": 4, "execution": "per_client"}
+    algorithm = fp.fed_recon(
+        client_optimizer=SGD, reconstruction_optimizer=SGD, weighting="uniform"
+    )
+    trainer = fp.Trainer(model, algorithm, data, aggregator=aggregator, **options)
+    fit(trainer, 1, folder=tmp_path).close()
+    with fit(trainer, 2, folder=tmp_path) as trained:
+        assert trained.loop.resumed_from == 1
