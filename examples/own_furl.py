@@ -52,8 +52,7 @@ trainer = fp.Trainer(model, algorithm, train, clients_per_round=10, batch_size=8
 folder = sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp()
 with trainer.fit(rounds=80, folder=folder, progress=False) as trained:
     table = trained.evaluate(test)
-    print(
-        f"loss before {table['loss_before'].mean():.4f}, with taste {table['loss_after'].mean():.4f}"
-    )
+    print(f"loss before {table['loss_before'].mean():.4f}")
+    print(f"loss with their taste {table['loss_after'].mean():.4f}")
     print("predicted", trained.predict({"x": x[0, :3]}, client="client0").round(2))
     trained.export(folder + "/saved_model", "client0")

@@ -29,21 +29,20 @@ flags.DEFINE_integer("seed", 0, "Seed of the draws.", lower_bound=0)
 def main() -> None:
     """Prints the texts."""
     from fedpersonal.language_models.base_model import load_base_model
-    from fedpersonal.local_state.store import read_all
-    from fedpersonal.simulation.model_file import read_model
+    from fedpersonal.local_state.store import LOCAL_STATE, read_all
+    from fedpersonal.saved_model import read_saved_model
     from fedpersonal.simulation.run_folder import RunFolder
     from fedpersonal.tasks.utterances.generation import find_name, generate
     from fedpersonal.tasks.utterances.methods import EMBEDDING
     from fedpersonal.tasks.utterances.model import build_language_model, freeze
-    from fedpersonal.trained import LOCAL_STATE
 
     folder = RunFolder.read(FLAGS.run_dir)
     algorithm = folder.config["options"].get("algorithm")
     if algorithm != "fedperc":
         raise UserError(f"{folder.path} is a run of {algorithm}; only fedperc can generate.")
-    saved, source = read_model(folder.path), folder.summary["base_model"]
+    saved, source = read_saved_model(folder.path), folder.summary["base_model"]
     clients, kept = read_all(folder.path / LOCAL_STATE)
-    contexts = saved.names["context"].tolist()
+    contexts = saved.about["names"]["context"]
     user = find_name("user", FLAGS.user, clients)
     context = find_name("context", FLAGS.context, contexts)
     base = load_base_model(source)

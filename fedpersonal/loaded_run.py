@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
 import importlib
-import json
 import os
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.atomic_files import write_json
+from fedpersonal.algorithm import Algorithm, Phase
+from fedpersonal.algorithms import fed_recon
 from fedpersonal.errors import UserError
-from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
+from fedpersonal.model.description import read_model
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.simulation.model_file import SavedModel, read_model, write_model
+from fedpersonal.saved_model import check_model, read_saved_model
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import RunRecord
-from fedpersonal.trained import LOCAL_STATE, Kept, TrainedModel
-
-SIZES = "model.json"
-
-
-def save_model(
-    folder: RunRecord,
-    trained: TrainedModel,
-    sizes: Mapping[str, Any],
-    names: Mapping[str, np.ndarray],
-) -> None:
-    """Writes what `load_run` needs beside the usual files.
-
-    Args:
-        folder: The run's folder.
-        trained: The model after its last round; what clients keep is in their store.
-        sizes: What a task builds the model of, such as its number of items.
-        names: What the rows of tables stand for, by the input that picks them.
-    """
-    write_model(folder.path, SavedModel(trained.weights, names))
-    about = {"sizes": sizes, "batch_size": trained.batch_size, "seed": trained.seed}
-    write_json(folder.path / SIZES, about)
+from fedpersonal.trained import TrainedModel
 
 
 class LoadedRun(RunRecord):
@@ -53,62 +30,87 @@ class LoadedRun(RunRecord):
         path: os.PathLike,
         model: PartitionedModel | None = None,
         algorithm: Algorithm | None = None,
+        finetuning: Sequence[Phase] = (),
     ):
         """Use `load_run`."""
         super().__init__(path)
-        self._given = model, algorithm
-
-    @property
-    def names(self) -> Mapping[str, np.ndarray]:
-        """What the rows of the model's tables stand for, by the input that picks them."""
-        return read_model(self.path).names
+        self._model, self._algorithm, self._finetuning = model, algorithm, tuple(finetuning)
 
     @functools.cached_property
     def trained(self) -> TrainedModel:
         """The trained model; `close` it where other programs want the store of local state.
 
         Raises:
-            UserError: If the run has not ended, or is of a program whose model is not given.
+            UserError: If the run has not ended, is of another model or algorithm than those given,
+                or is of a program of one's own whose algorithm, or model, is not given.
         """
-        weights = read_model(self.path).weights
-        try:
-            about = json.loads((self.path / SIZES).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / SIZES} cannot be read ({error}).") from None
-        model, algorithm = self._build(about["sizes"])
-        resources = contextlib.ExitStack()
-        kept_by = None
-        if algorithm.keeps:
-            store = LocalStateStore.open(self.path / LOCAL_STATE, model.local_variables)
-            resources.callback(store.close)
-
-            def kept_by(clients: Sequence[str]) -> Kept:
-                return store.unpack(store.read(list(clients)))
-
-        return TrainedModel(
-            model,
-            algorithm,
-            weights,
-            kept_by,
-            batch_size=about["batch_size"],
-            seed=about["seed"],
-            resources=resources,
+        saved = read_saved_model(self.path)
+        if "task" in self.config["options"]:
+            pieces = self._of_task(saved.about)
+        else:
+            pieces = self._of_program(saved.about)
+        known = {name: saved.about[name] for name in ("batch_size", "seed", "round_number")}
+        trained = TrainedModel(**pieces, weights=saved.weights, **known)
+        check_model(self.path, trained.model, saved)
+        if not trained.algorithm.keeps:
+            return trained
+        if saved.snapshot is not None:
+            return dataclasses.replace(trained, kept_by=saved.snapshot.kept_by)
+        path = self.path / LOCAL_STATE
+        if not path.exists():
+            raise UserError(f"{self.path} has no {LOCAL_STATE}, which has what clients keep.")
+        store = LocalStateStore.open(path, trained.model.local_variables)
+        trained.resources.callback(store.close)
+        return dataclasses.replace(
+            trained, kept_by=lambda clients: store.unpack(store.read(clients))
         )
 
-    def _build(self, sizes: dict[str, Any]) -> tuple[PartitionedModel, Algorithm]:
-        model, algorithm = self._given
-        if model is not None and algorithm is not None:
-            return model, algorithm
-        options = dict(self.config["options"])
-        if "task" not in options:
+    def _of_program(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        options, given = self.config["options"], self._algorithm
+        if given is None:
             raise UserError(
-                f"{self.path} is the run of a program of one's own: give load_run its model and "
-                "its algorithm."
+                f"{self.path} is the run of a program of one's own: give load_run its algorithm, "
+                f"{options['algorithm']}."
             )
+        found = {"algorithm": given.name, "finetuning_phases": len(self._finetuning)}
+        for name, value in found.items():
+            if value != options[name]:
+                raise UserError(
+                    f"{self.path} is a run with {name} = {options[name]!r}, not {value!r}."
+                )
+        model = self._model
+        if model is None and about["model"] is None:
+            raise UserError(
+                f"{self.path}: its model is not of Keras' own parts alone, so it is not in the "
+                "folder: give load_run the model."
+            )
+        if model is None:
+            model = read_model(about["model"])
+        local = [v.name for v in model.local_variables]
+        if local != options["local_variables"]:
+            raise UserError(
+                f"{self.path} is the run of another model: its local variables are "
+                f"{options['local_variables']}, not {local}."
+            )
+        return {"model": model, "algorithm": given, "finetuning": self._finetuning}
+
+    def _of_task(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        if self._model or self._algorithm or self._finetuning:
+            raise UserError(
+                f"{self.path} is the run of a binary, which knows its model and its algorithm: "
+                "give load_run the folder alone."
+            )
+        options, sizes = dict(self.config["options"]), types.SimpleNamespace(**about["sizes"])
         task = importlib.import_module(options.pop("task")).TASK
         settled = task.settle(task.options(**options))
-        model, algorithm, _ = task.build(types.SimpleNamespace(**sizes), settled)
-        return model, algorithm
+        model, algorithm, layers = task.build(sizes, settled)
+        model = task.evaluated_model(sizes, settled, model)
+        return {
+            "model": model,
+            "algorithm": algorithm,
+            "rebuilding": fed_recon.rebuilding(settled) if model.local_variables else (),
+            "finetuning": task.method(settled).finetuning(settled, layers),
+        }
 
 
 def load_run(
@@ -116,16 +118,18 @@ def load_run(
     *,
     model: PartitionedModel | None = None,
     algorithm: Algorithm | None = None,
+    finetuning: Sequence[Phase] = (),
 ) -> LoadedRun:
     """Opens the folder of a finished run.
 
     Args:
-        folder: The folder, of a binary or of a program of one's own.
-        model: The partitioned model that it trained; binaries' runs know theirs.
-        algorithm: The algorithm, likewise.
+        folder: The folder, of a binary or of a program of one's own that gave it to `Trainer.fit`.
+        model: The partitioned model that a program trained; not needed where all of its layers,
+            its loss and its metrics are Keras' own, nor for a binary's run.
+        algorithm: The algorithm of a program.
+        finetuning: As of its `Trainer`.
 
     Raises:
         UserError: If it is no run's folder.
     """
-    record = RunFolder.read(folder)
-    return LoadedRun(record.path, model, algorithm)
+    return LoadedRun(RunFolder.read(folder).path, model, algorithm, finetuning)

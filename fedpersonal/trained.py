@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -17,26 +18,29 @@ from fedpersonal.data.splits import split_support_query
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
 from fedpersonal.evaluation.personalize import personalize
+from fedpersonal.local_state.snapshot import Kept
+from fedpersonal.model.export import to_keras
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.simulation.loop import LoopResult
-
-LOCAL_STATE = "local_state.sqlite"
-
-# Who of some clients has kept anything, bool (n,), and local variable's name to (n, ...).
-Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainedModel:
     """A model after its rounds, and what clients keep.
 
+    A client that has kept local variables predicts with them. Any other rebuilds its own from a
+    support set. Either then fine-tunes its copy of the model, where there are phases for that.
+
     Attributes:
         model: The partitioned model.
         algorithm: What clients did in a round.
         weights: Global variable's name to value.
         kept_by: Maps clients' names to what they have kept; None where clients keep nothing.
+        rebuilding: What rebuilds local variables; None for the algorithm's `personalization`.
+        finetuning: What trains a client's copy before it predicts, from its support set.
         batch_size: Examples of a client's batch.
         seed: Seed of local variables' initial values.
+        round_number: The round whose model it is; 0 before the first.
         loop: The rounds' times; None between rounds.
         resources: What `close` gives back.
     """
@@ -44,9 +48,12 @@ class TrainedModel:
     model: PartitionedModel
     algorithm: Algorithm
     weights: Mapping[str, np.ndarray]
-    kept_by: Callable[[Sequence[str]], Kept] | None
+    kept_by: Callable[[Sequence[str]], Kept] | None = None
+    rebuilding: tuple[Phase, ...] | None = None
+    finetuning: tuple[Phase, ...] = ()
     batch_size: int = 16
     seed: int = 0
+    round_number: int = 0
     loop: LoopResult | None = None
     resources: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
@@ -60,63 +67,76 @@ class TrainedModel:
         """Lets other processes have the store of what clients keep."""
         self.resources.close()
 
-    def evaluate(
+    def results(
         self, clients: ClientDataset, *, support: ClientDataset | None = None
-    ) -> pd.DataFrame:
+    ) -> ClientResults:
         """Evaluates clients, each before and after its model is personalised.
-
-        A client that has kept local variables predicts with them. Any other builds its own by the
-        algorithm's `personalization`, from a support set.
 
         Args:
             clients: What is predicted.
-            support: What local variables are built from, of the same clients; None: every second
-                batch of `clients`, which is then not predicted. Clients that have kept theirs need
-                none.
+            support: What clients' models are personalised on, by the same names; None: every
+                second batch of `clients`, which is then not predicted. Clients that predict with
+                what they have kept, and do not fine-tune, need none, and predict all.
 
         Returns:
-            A row a client: `client`, `num_examples`, whether it was `seen` in training, and each
-            metric `_before` and `_after`.
+            Sums over each client's examples, in the order of `clients`, without predictions.
 
         Raises:
-            UserError: If nobody has anything to predict.
+            UserError: If a client is not in the support set, or nobody has anything to predict.
         """
-        known, _ = self._kept(clients.client_ids)
-        tables = []
-        for is_known in (True, False):
-            some = np.flatnonzero(known == is_known)
+        has_kept, _ = self._kept(clients.client_ids)
+        places, parts = [], []
+        for is_kept in (True, False):
+            some = np.flatnonzero(has_kept == is_kept)
             if len(some):
-                own = None if support is None else support.subset(some)
-                results = self._evaluate(clients.subset(some), own, is_known)
-                tables.append(pd.DataFrame(results.per_client()).assign(seen=is_known))
-        table = pd.concat(tables).set_index("client").loc[list(clients.client_ids)].reset_index()
-        if not table["num_examples"].sum():
+                places.append(some)
+                parts.append(self._evaluate(clients.subset(some), support, is_kept))
+        if not sum(part.num_examples.sum() for part in parts):
             raise UserError(
                 "nobody has anything to predict: each client has too few examples for a query set."
                 f" Give support, or a batch_size below {self.batch_size}."
             )
+        return _join(parts, np.argsort(np.concatenate(places)))
+
+    def evaluate(
+        self, clients: ClientDataset, *, support: ClientDataset | None = None
+    ) -> pd.DataFrame:
+        """Evaluates clients, and says of each what came of it.
+
+        Args:
+            clients: As of `results`.
+            support: As of `results`.
+
+        Returns:
+            A row a client: its name `client`; `num_examples`, which it predicts; `has_kept`,
+            whether it does so with local variables that it has kept; and the loss and each metric
+            before and after personalisation: `loss_before`, `loss_after`, `rmse_before`... Before,
+            local variables are initial ones. NaN where a client has nothing to predict.
+        """
+        table = pd.DataFrame(self.results(clients, support=support).per_client())
+        table.insert(2, "has_kept", self._kept(clients.client_ids)[0])
         return table
 
     def overall(
         self, clients: ClientDataset, *, support: ClientDataset | None = None
     ) -> dict[str, float]:
-        """Returns each metric over all clients' examples, after personalisation.
+        """Returns the loss and each metric over all examples of all clients, personalised.
 
-        Arguments are those of `evaluate`. Metrics are means weighted by examples.
+        Args:
+            clients: As of `results`.
+            support: As of `results`.
         """
-        table = self.evaluate(clients, support=support)
-        weights = table["num_examples"]
-        names = [name for name in table.columns if name.endswith("_after")]
-        means = {n: np.average(table[n].fillna(0), weights=weights) for n in names}
-        return {name[: -len("_after")]: float(mean) for name, mean in means.items()}
+        return self.results(clients, support=support).overall()
 
     def _evaluate(
-        self, query: ClientDataset, support: ClientDataset | None, is_known: bool
+        self, query: ClientDataset, support: ClientDataset | None, has_kept: bool
     ) -> ClientResults:
-        phases = () if is_known else self.algorithm.personalization(self.model)
-        if support is None and phases:
+        phases = self._personalization(has_kept)
+        if support is not None:
+            support = _of_clients(support, query.client_ids)
+        elif phases:
             support, query = split_support_query(query, batch_size=self.batch_size)
-        elif support is None:
+        else:
             support = query.filter_examples(np.zeros(query.num_examples, bool))
         evaluate = build_evaluation(
             self.model,
@@ -124,11 +144,19 @@ class TrainedModel:
             support,
             query,
             batch_size=self.batch_size,
-            with_kept=is_known,
+            with_kept=has_kept,
             seed=self.seed,
         )
-        kept = (self._kept(query.client_ids),) if is_known else ()
+        kept = (self._kept(query.client_ids),) if has_kept else ()
         return evaluate(self.weights, *kept)
+
+    def _personalization(self, has_kept: bool) -> tuple[Phase, ...]:
+        if has_kept:
+            return self.finetuning
+        rebuilding = self.rebuilding
+        if rebuilding is None:
+            rebuilding = self.algorithm.personalization(self.model)
+        return (*rebuilding, *self.finetuning)
 
     def _kept(self, client_ids: Sequence[str]) -> Kept:
         if self.kept_by is None:
@@ -142,28 +170,30 @@ class TrainedModel:
 
         Args:
             client: Its name; None for a client that nobody has seen.
-            support: Its examples, of one client, from which it builds local variables that it has
-                not kept; None for initial ones.
+            support: Examples from which it personalises its model: of one client, or of several
+                among which it is. None for a client that uses what it has kept; with client=None,
+                for a model with initial local variables.
 
         Raises:
-            UserError: If the client has kept nothing and there is no support set.
+            UserError: If it needs a support set and there is none, or the set is not the client's.
         """
-        known, kept = self._kept([client] if client is not None else [])
-        if known.any():
-            return {**self.weights, **{name: value[0] for name, value in kept.items()}}
-        if client is not None and support is None and self.model.local_variables:
+        if support is not None and (client is not None or support.num_clients != 1):
+            support = _of_clients(support, [client])
+        known, kept = self._kept([] if client is None else [client])
+        has_kept = bool(known.any())
+        phases = self._personalization(has_kept)
+        if client is not None and support is None and phases:
+            lacks = "fine-tunes its model" if has_kept else "has kept no local variables"
             raise UserError(
-                f"client {client!r} has kept no local variables; give support, its examples, or "
-                "client=None for a model with initial ones."
+                f"client {client!r} {lacks}; give support, its examples, or client=None for a "
+                "model with initial local variables."
             )
-        phases: tuple[Phase, ...] = ()
-        if support is not None:
-            phases = self.algorithm.personalization(self.model)
         return personalize(
             self.model,
-            phases,
+            phases if support is not None else (),
             self.weights,
             support,
+            kept={name: value[0] for name, value in kept.items()} if has_kept else None,
             batch_size=self.batch_size,
             seed=self.seed,
         )
@@ -183,18 +213,28 @@ class TrainedModel:
             support: As of `values`.
 
         Returns:
-            The model's output, (n, ...).
+            The model's output, (n, ...); (n,) of one number an example.
+
+        Raises:
+            UserError: If an input is missing, and as `values`.
         """
+        missing = sorted(self.model.input_spec.keys() - features.keys())
+        if missing:
+            raise UserError(f"features lack the model's input {missing[0]!r}; got {[*features]}.")
         values = self.values(client, support=support)
+        given = {n: tf.cast(features[n], s.dtype) for n, s in self.model.input_spec.items()}
+        return self._output(values, given).numpy()
+
+    @functools.cached_property
+    def _output(self) -> Callable[[Mapping, Mapping], tf.Tensor]:
         model = self.model
+        values = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.variables}
 
-        @tf.function(autograph=False)
-        def output(features: Mapping[str, tf.Tensor]) -> tf.Tensor:
-            constants = {name: tf.constant(value) for name, value in values.items()}
-            return model.as_labels(model.predict(constants, features, training=False)[0])
+        @tf.function(autograph=False, input_signature=[values, dict(model.input_spec)])
+        def output(values: Mapping, features: Mapping) -> tf.Tensor:
+            return model.as_labels(model.predict(values, features, training=False)[0])
 
-        given = {n: tf.cast(features[n], s.dtype) for n, s in model.input_spec.items()}
-        return output(given).numpy()
+        return output
 
     def to_keras(
         self, client: str | None = None, *, support: ClientDataset | None = None
@@ -205,8 +245,6 @@ class TrainedModel:
             client: As of `values`.
             support: As of `values`.
         """
-        from fedpersonal.model.export import to_keras
-
         return to_keras(self.model, self.values(client, support=support))
 
     def export(
@@ -224,3 +262,34 @@ class TrainedModel:
             support: As of `values`.
         """
         tf.saved_model.save(self.to_keras(client, support=support), os.fspath(folder))
+
+
+def _of_clients(support: ClientDataset, client_ids: Sequence[str]) -> ClientDataset:
+    """Returns the support sets of some clients, in their order."""
+    places = {name: place for place, name in enumerate(support.client_ids)}
+    missing = [name for name in client_ids if name not in places]
+    if missing and missing[0] is None:
+        raise UserError(f"support has {support.num_clients} clients; say which one: client=...")
+    if missing:
+        raise UserError(
+            f"support has no client {missing[0]!r}; its {support.num_clients} clients are "
+            f"{', '.join(map(repr, support.client_ids[:3]))}..."
+        )
+    return support.subset([places[name] for name in client_ids])
+
+
+def _join(parts: Sequence[ClientResults], order: np.ndarray) -> ClientResults:
+    """Returns the results of several groups of clients as one, in another order."""
+
+    def sums(stage: str) -> dict[str, np.ndarray]:
+        columns = [getattr(part, stage) for part in parts]
+        return {name: np.concatenate([c[name] for c in columns])[order] for name in columns[0]}
+
+    return ClientResults(
+        client_ids=np.concatenate([part.client_ids for part in parts])[order],
+        num_examples=np.concatenate([part.num_examples for part in parts])[order],
+        before=sums("before"),
+        after=sums("after"),
+        predictions=None,
+        metrics=parts[0].metrics,
+    )

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow_federated as tff
 
 from fedpersonal import runtime
-from fedpersonal.algorithm import Algorithm
+from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.local_state.rounds import Rounds, read_kept
-from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
+from fedpersonal.local_state.snapshot import Snapshot
+from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
+from fedpersonal.model.description import describe_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import as_table, check_boundary
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import Cohort, make_cohort
+from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.callbacks.callback import Callback
+from fedpersonal.simulation.callbacks.watched_metric import BestModel
 from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, drawn_clients
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
-from fedpersonal.trained import LOCAL_STATE, TrainedModel
+from fedpersonal.trained import TrainedModel
 
 if TYPE_CHECKING:
+    from fedpersonal.optimizers.keras import AnyOptimizer
     from fedpersonal.process.aggregation import Aggregator
+    from fedpersonal.process.server import State
 
 Validate = Callable[[TrainedModel], Mapping[str, float]]
 
@@ -51,7 +58,8 @@ class Trainer:
         algorithm: Algorithm,
         train: ClientDataset | ReadWhenDrawn,
         *,
-        server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+        finetuning: Sequence[Phase] = (),
+        server_optimizer: AnyOptimizer | None = None,
         clients_per_round: int = 10,
         batch_size: int = 16,
         local_steps: int | None = None,
@@ -68,6 +76,8 @@ class Trainer:
             model: The partitioned model.
             algorithm: What a client does in a round.
             train: The clients that train, with the model's inputs among their features.
+            finetuning: What trains a client's copy of the model before it predicts, on its support
+                set.
             server_optimizer: What takes the mean of the clients' updates for a gradient; None for
                 SGD of rate 1, which adds the mean.
             clients_per_round: Clients drawn for a round; of fewer clients, all.
@@ -87,9 +97,17 @@ class Trainer:
         """
         runtime.start()
         self.model, self.algorithm = model, algorithm
+        self._finetuning = tuple(finetuning)
         self._batch_size, self._seed = batch_size, seed
+        self._data = train.fingerprint() if isinstance(train, ClientDataset) else None
+        self._drawn: dict[str, Any] = {}
         if clients_of_round is None:
             clients_per_round = min(clients_per_round, train.num_clients)
+            self._drawn = {
+                "clients_per_round": clients_per_round,
+                "local_steps": local_steps,
+                "dropout_rate": dropout_rate,
+            }
             sampler = ClientSampler(
                 num_clients=train.num_clients,
                 clients_per_round=clients_per_round,
@@ -138,70 +156,81 @@ class Trainer:
         rounds_per_eval: int = 50,
         rounds_per_checkpoint: int = 50,
         callbacks: Sequence[Callback] = (),
+        best: str | None = None,
+        best_mode: str = "min",
         progress: bool = True,
     ) -> TrainedModel:
         """Runs the rounds that are missing.
 
         Args:
             rounds: Rounds in all.
-            folder: The run's folder, which receives `metrics.csv`, TensorBoard events, checkpoints
-                and what clients keep; a run that is there goes on. None for one that is removed
-                with the program.
-            validate: Maps a model between rounds to metrics, such as those of `evaluate`.
+            folder: The run's folder, which receives `metrics.csv`, TensorBoard events, checkpoints,
+                what clients keep and the model, for `load_run`; a run that is there goes on. None
+                for one that is removed when the model is closed.
+            validate: Maps a model between rounds to metrics, such as those of `overall`, which
+                become `eval/...`.
             rounds_per_eval: Rounds from one validation to the next.
             rounds_per_checkpoint: Rounds from one checkpoint to the next.
             callbacks: What else takes part, such as `EarlyStopping`.
+            best: A metric of `metrics.csv`, such as `eval/loss`: the model returned is that of the
+                round where it was best, with what clients had kept then. Checkpoints carry this
+                model, too. None for the last round's.
+            best_mode: Whether less of that metric (`min`) or more (`max`) is better.
             progress: Whether to report progress on stderr.
 
         Returns:
-            The trained model.
+            The trained model. Close it, or use it in a `with` statement, where other programs want
+            what clients keep.
 
         Raises:
             UserError: If training diverges, or the folder holds another run or cannot be written.
         """
         resources = contextlib.ExitStack()
-        if folder is None:
-            folder = resources.enter_context(tempfile.TemporaryDirectory())
-        if not isinstance(folder, RunFolder):
-            folder = RunFolder.open(folder, self._describe())
-            folder.write_boundary(as_table(self.crossings))
-        store = None
-        if self.algorithm.keeps:
-            path = folder.path / LOCAL_STATE
-            store = LocalStateStore.open(path, self.model.local_variables)
-            resources.callback(store.close)
-
-        def trained(state: Any, **known: Any) -> TrainedModel:
-            def kept_by(clients: np.ndarray) -> Any:
-                return read_kept(store, state, list(clients))
-
-            return TrainedModel(
-                self.model,
-                self.algorithm,
-                state.global_model_weights.trainable,
-                kept_by if store else None,
-                batch_size=self._batch_size,
-                seed=self._seed,
-                **known,
-            )
-
         try:
+            is_saved = folder is not None and not isinstance(folder, RunFolder)
+            if folder is None:
+                folder = resources.enter_context(tempfile.TemporaryDirectory())
+            if not isinstance(folder, RunFolder):
+                folder = RunFolder.open(folder, self._describe(), about={"data": self._data})
+                folder.write_boundary(as_table(self.crossings))
+            store = None
+            if self.algorithm.keeps:
+                path = folder.path / LOCAL_STATE
+                store = LocalStateStore.open(path, self.model.local_variables)
+                resources.callback(store.close)
+            kept_best = BestModel(best, mode=best_mode, keep=_keep(store)) if best else None
             loop = run_rounds(
                 process=Rounds(self.process, store),
                 cohort_fn=self.cohort,
                 run_folder=folder,
                 total_rounds=rounds,
-                evaluate_fn=validate and (lambda state, _: validate(trained(state))),
+                evaluate_fn=validate
+                and (lambda *reached: validate(self._trained(store, *reached))),
                 rounds_per_eval=rounds_per_eval,
                 rounds_per_checkpoint=rounds_per_checkpoint,
                 progress=progress,
                 saved_in=StoreCheckpoints(store) if store else None,
-                callbacks=callbacks,
+                callbacks=[*callbacks, kept_best] if kept_best else callbacks,
             )
+            trained = self._trained(store, loop.state, loop.resumed_from + loop.rounds_run)
+            trained = dataclasses.replace(trained, loop=loop, resources=resources)
+            snapshot = None
+            if kept_best:
+                weights, local = kept_best.kept["weights"], kept_best.kept["local"]
+                snapshot = Snapshot(**local) if local else None
+                trained = dataclasses.replace(
+                    trained,
+                    weights=weights,
+                    kept_by=snapshot and snapshot.kept_by,
+                    round_number=kept_best.best_round,
+                )
+            if is_saved:
+                about = {"model": describe_model(self.model)}
+                save_model(folder, trained, about, snapshot=snapshot)
         except BaseException:
             resources.close()
             raise
-        return trained(loop.state, loop=loop, resources=resources)
+        return trained
 
     def count_rounds(self, rounds: int) -> dict[str, int]:
         """Returns in how many rounds each training client took part, by name.
@@ -218,23 +247,44 @@ class Trainer:
 
     def untrained(self) -> TrainedModel:
         """Returns the model with its initial weights, of which no client has kept anything."""
-        state = self.process.initialize()
+        nobody = Snapshot.empty(self.model.local_variables) if self.algorithm.keeps else None
+        trained = self._trained(None, self.process.initialize(), 0)
+        return dataclasses.replace(trained, kept_by=nobody and nobody.kept_by)
+
+    def _trained(
+        self, store: LocalStateStore | None, state: State | KeptState, round_number: int
+    ) -> TrainedModel:
         return TrainedModel(
             self.model,
             self.algorithm,
             state.global_model_weights.trainable,
-            None,
+            functools.partial(read_kept, store, state) if store else None,
+            finetuning=self._finetuning,
             batch_size=self._batch_size,
             seed=self._seed,
+            round_number=round_number,
         )
 
     def _describe(self) -> dict[str, Any]:
         execution = self._execution
         return {
             "algorithm": self.algorithm.name,
-            "local_layers": [v.name for v in self.model.local_variables],
+            "local_variables": [v.name for v in self.model.local_variables],
+            "finetuning_phases": len(self._finetuning),
             "batch_size": self._batch_size,
             "execution": execution.kind,
             "packing": execution.packing,
             "seed": self._seed,
+            **self._drawn,
         }
+
+
+def _keep(store: LocalStateStore | None) -> Callable[[State | KeptState], dict[str, Any]]:
+    """Returns what keeps the weights of a state, and what clients have kept: it moves on."""
+
+    def keep(state: State | KeptState) -> dict[str, Any]:
+        weights = dict(state.global_model_weights.trainable)
+        local = vars(Snapshot.take(store, state)) if store else None
+        return {"weights": weights, "local": local and dict(local)}
+
+    return keep

@@ -20,6 +20,7 @@ ORDER = [
     {"evaluation", "local_state"},
     {"simulation"},
     {"trained"},
+    {"saved_model"},
     {"trainer", "loaded_run"},
     {"tasks"},
 ]

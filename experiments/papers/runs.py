@@ -163,7 +163,7 @@ def _split(runs: Sequence[Run]) -> None:
 
 
 def _work(run: Run, about: Mapping[str, Any]) -> None:
-    from fedpersonal.loaded_run import LoadedRun
+    from fedpersonal.loaded_run import load_run
     from fedpersonal.tasks.experiment import build_experiment, run_experiment
 
     options = run.trainer.options
@@ -172,8 +172,7 @@ def _work(run: Run, about: Mapping[str, Any]) -> None:
     if run.trained_by is None:
         run_experiment(experiment, folder)
     else:
-        loaded = LoadedRun(run.trained_by.path, experiment.model, experiment.algorithm)
-        with loaded.trained as trained:
+        with load_run(run.trained_by.path).trained as trained:
             folder.write_summary((run.measure or _test)(run, experiment, trained))
 
 

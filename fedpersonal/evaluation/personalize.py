@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from fedpersonal.algorithm import Phase
 from fedpersonal.client.stacked import run_phase
-from fedpersonal.client.values import starting_values
+from fedpersonal.client.values import Kept, starting_values
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.process.packing import as_examples, pack_clients
 
 
@@ -21,16 +24,18 @@ def personalize(
     weights: Mapping[str, np.ndarray],
     support: ClientDataset | None,
     *,
+    kept: Mapping[str, np.ndarray] | None = None,
     batch_size: int,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Runs phases on one client's support set.
+    """Runs phases on one client's support set as a whole, as evaluation does.
 
     Args:
         model: The partitioned model.
         phases: What personalises.
         weights: Global variable's name to value.
         support: The client's examples, of one client; None where there are no phases.
+        kept: Local variable's name to what the client has kept; None for initial values.
         batch_size: Examples of a batch.
         seed: Seed of local variables' initial values.
 
@@ -39,28 +44,35 @@ def personalize(
     """
     shared = {v.name: tf.constant(weights[v.name]) for v in model.global_variables}
     if support is None:
-        draw = tf.function(
-            lambda: model.initial_values(model.local_variables, tf.constant([seed, -1]))
-        )
-        return _plain({**shared, **draw()})
+        own = model.initial_local_values(seed=seed) if kept is None else kept
+        return {**_plain(shared), **own}
     packed = pack_clients(model, support, [0], clients_per_shard=1, batch_size=batch_size)
+    phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
+    brought = None if kept is None else {k: tf.constant(v[np.newaxis]) for k, v in kept.items()}
+    examples = tf.nest.map_structure(tf.constant, packed)
+    return _plain(_traced(model, phases, seed)(shared, examples, brought))
 
-    @tf.function(autograph=False)
-    def run() -> dict[str, tf.Tensor]:
-        examples = as_examples(model, tf.nest.map_structure(tf.constant, packed))
-        values = starting_values(model, shared, examples, tf.constant([seed, -1]))
+
+# One client is asked after another: tracing takes longer than running.
+@functools.lru_cache(maxsize=4)
+def _traced(
+    model: PartitionedModel, phases: tuple[Phase, ...], seed: int
+) -> Callable[[Values, Mapping[str, Any], Values | None], Values]:
+    @tf.function(autograph=False, reduce_retracing=True)
+    def run(shared: Values, packed: Mapping[str, Any], kept: Values | None) -> Values:
+        examples = as_examples(model, packed)
+        start = None if kept is None else Kept(tf.constant([True]), kept)
+        values = starting_values(model, shared, examples, tf.constant([seed, -1]), start)
         for phase in phases:
             values = run_phase(model, phase, values, examples)
-        own = {}
-        for name, value in values.own.items():
-            # Of global tables a client has the rows that it touches.
-            is_part = name in model.global_tables
-            rows = examples.rows[name][0][:, tf.newaxis] if is_part else None
-            whole = shared[name] if is_part else None
-            own[name] = tf.tensor_scatter_nd_update(whole, rows, value[0]) if is_part else value[0]
+        own = {name: value[0] for name, value in values.own.items()}
+        for name in own.keys() & model.global_tables.keys():
+            # A client has the rows that it touches; alone in its shard, none is padding.
+            rows = examples.rows[name][0][:, tf.newaxis]
+            own[name] = tf.tensor_scatter_nd_update(shared[name], rows, own[name])
         return {**shared, **own}
 
-    return _plain(run())
+    return run
 
 
 def _plain(values: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:

@@ -21,6 +21,9 @@ import tensorflow as tf
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import VariableSpec
 
+# Its name in the folder of a run.
+LOCAL_STATE = "local_state.sqlite"
+
 _FORMAT = "fedpersonal local state store 1"
 _TABLES = {"about", "local_state", "run"}
 # What SQLite says, and what that means here.
@@ -133,6 +136,11 @@ class LocalStateStore:
         """How many clients have kept something."""
         with _explained(self.path):
             return self._connection.execute("SELECT COUNT(*) FROM local_state").fetchone()[0]
+
+    def client_ids(self) -> list[str]:
+        """Returns the clients that have kept something."""
+        with _explained(self.path):
+            return [name for (name,) in self._connection.execute("SELECT client FROM local_state")]
 
     def read(self, client_ids: Sequence[str]) -> list[bytes | None]:
         """Returns each client's row, or None where a client has kept nothing."""

@@ -34,8 +34,13 @@ def to_keras(model: PartitionedModel, values: Mapping[str, np.ndarray]) -> tf.ke
         }
         built(model.arrange(empty))
     # Its optimizer and its metrics have variables, too.
-    own = {variable.ref() for variable in built.weights}
-    for variable, spec in zip((v for v in created if v.ref() in own), model.all_variables):
-        value = model.frozen.array(spec.name) if spec.is_frozen else values[spec.name]
-        variable.assign(value)
+    weights = {variable.ref() for variable in built.weights}
+    own = [variable for variable in created if variable.ref() in weights]
+    if [tuple(v.shape) for v in own] != [spec.shape for spec in model.all_variables]:
+        raise ValueError(
+            f"the Keras model has the variables {[v.name for v in own]}, the partitioned model "
+            f"{[spec.name for spec in model.all_variables]}."
+        )
+    for variable, spec in zip(own, model.all_variables):
+        variable.assign(model.frozen.array(spec.name) if spec.is_frozen else values[spec.name])
     return built

@@ -39,6 +39,8 @@ class PartitionedModel:
         frozen: The frozen variables' values.
         input_spec: Input name to `tf.TensorSpec` with a leading, unknown batch dimension.
         metrics: Metrics beside the loss.
+        given_loss: The loss as it was given, or compiled.
+        given_metrics: The metrics, likewise.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
     """
 
@@ -124,8 +126,9 @@ class PartitionedModel:
         found = inspect_model(build_model, input_spec, start)
         self.input_spec, self._takes = found.input_spec, found.takes
         self.draws_noise = found.draws_noise
-        self._example_weight = example_weight
+        self.example_weight = example_weight
         loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
+        self.given_loss, self.given_metrics = loss, metrics
         self._example_loss = as_example_fn(loss)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         local, frozen_names = (
@@ -214,8 +217,15 @@ class PartitionedModel:
 
     def initial_global_values(self, *, seed: int = 0) -> dict[str, np.ndarray]:
         """Returns initial values of the global variables, variable name to array."""
-        draw = tf.function(lambda s: self.initial_values(self.global_variables, s))
-        return {k: v.numpy() for k, v in draw(tf.constant([seed, 0], tf.int32)).items()}
+        return self._draw(self.global_variables, [seed, 0])
+
+    def initial_local_values(self, *, seed: int = 0) -> dict[str, np.ndarray]:
+        """Returns initial values of the local variables of a client without examples."""
+        return self._draw(self.local_variables, [seed, -1])
+
+    def _draw(self, variables: Sequence[VariableSpec], seed: Sequence[int]) -> dict:
+        draw = tf.function(lambda s: self.initial_values(variables, s))
+        return {k: v.numpy() for k, v in draw(tf.constant(seed, tf.int32)).items()}
 
     def predict(
         self,
@@ -273,9 +283,9 @@ class PartitionedModel:
 
     def example_weights(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns as how many each example counts, float32 (batch,)."""
-        if self._example_weight is None:
+        if self.example_weight is None:
             return tf.ones(tf.shape(labels)[:1])
-        return tf.cast(self._example_weight(labels), tf.float32)
+        return tf.cast(self.example_weight(labels), tf.float32)
 
     def as_labels(self, predictions: tf.Tensor) -> tf.Tensor:
         """Drops a last axis of one that labels lack: Keras models often end in Dense(1)."""

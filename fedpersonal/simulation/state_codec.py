@@ -24,7 +24,7 @@ def encode(state: Any) -> tuple[dict, dict[str, np.ndarray]]:
     Args:
         state: A nesting of dicts and OrderedDicts with text or int keys, lists, tuples, named
             tuples, dataclasses and attrs objects around NumPy arrays and scalars, tensors, Python
-            numbers, texts and None. Tensors come back as NumPy arrays.
+            numbers, texts, bytes and None. Tensors come back as NumPy arrays.
 
     Returns:
         The description and the arrays by name.
@@ -56,6 +56,8 @@ def _decode(node: dict, arrays: dict[str, np.ndarray], classes: dict[str, type])
     kind = node["kind"]
     if kind == "plain":
         return node["value"]
+    if kind == "bytes":
+        return arrays[node["name"]].tobytes()
     if kind in ("array", "scalar"):
         return arrays[node["name"]] if kind == "array" else arrays[node["name"]][()]
     parts = [_decode(child, arrays, classes) for child in node["parts"]]
@@ -81,6 +83,9 @@ def _encode(
     cls = type(value)
     if cls in _PLAIN:
         return {"kind": "plain", "value": value}
+    kind = None
+    if cls is bytes:
+        value, kind = np.frombuffer(value, np.uint8), "bytes"
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "numpy"):
         value = value.numpy() if hasattr(value, "numpy") else value
         array = np.asarray(value)
@@ -89,7 +94,8 @@ def _encode(
         # Keys like 'a/b' may give two places one name.
         name = place if place not in arrays else f"{place}#{len(arrays)}"
         arrays[name] = array
-        return {"kind": "array" if isinstance(value, np.ndarray) else "scalar", "name": name}
+        kind = kind or ("array" if isinstance(value, np.ndarray) else "scalar")
+        return {"kind": kind, "name": name}
 
     kind, keys, parts = _open(value, place)
     children = [_encode(p, f"{place}/{key}", arrays, classes) for key, p in zip(keys, parts)]

@@ -15,10 +15,10 @@ from fedpersonal.algorithms.method import Layers, Method
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
-from fedpersonal.loaded_run import save_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.process.boundary import as_table
+from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.clients import pooled_clients
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.findings import check_clients, tell_never_drawn, tell_outliers
@@ -215,8 +215,9 @@ def run_experiment(
         trained = trainer.untrained()
     with trained:
         report = task.test(experiment, trained)
-        names = task.names(experiment)
-        save_model(run_folder, trained, task.sizes(experiment.data), names)
+        names = {name: column.tolist() for name, column in task.names(experiment).items()}
+        about = {"sizes": task.sizes(experiment.data), "names": names}
+        save_model(run_folder, trained, about)
         report = _with_findings(experiment, trained, report)
     return report_run(
         run_folder,

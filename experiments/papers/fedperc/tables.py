@@ -211,7 +211,7 @@ def _lower_by(table: ResultTable) -> ResultTable:
 
 def _passes(runs: Runs) -> ResultTable:
     """Returns Table 3. However heads start, they are as large: there is one row for both."""
-    from fedpersonal.trained import LOCAL_STATE
+    from fedpersonal.local_state.store import LOCAL_STATE
 
     times = runs["passes", "seen"][0].summary
     cells: dict[str, dict[str, Cell]] = {}

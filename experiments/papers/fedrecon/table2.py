@@ -11,7 +11,7 @@ from experiments.papers.result_table import Cell, Report, ResultTable, over_seed
 from experiments.papers.runs import Run, complete, share_training
 from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.model_file import read_model
+from fedpersonal.saved_model import read_saved_model
 from fedpersonal.tasks.next_word.source import Sentences
 from fedpersonal.tasks.next_word.task import TASK
 
@@ -149,7 +149,7 @@ class Communication(NamedTuple):
 def communication(run: Run) -> Communication:
     """Returns what has crossed the boundary in a run, or in the one whose training it shares."""
     record = run.trainer.record
-    variables = read_model(record.path).weights
+    variables = read_saved_model(record.path).weights
     sent = [c for c in record.boundary if c["name"].rpartition(".")[2] in variables]
     # l, whether or not this run keeps it local.
     has_local = any(name.split("/")[0] in TASK.layers.embedding for name in variables)

@@ -20,7 +20,7 @@ from experiments.papers.runs import Run, complete
 from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.algorithms.method import KeepingOptions, Method
 from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
-from fedpersonal.simulation.model_file import read_model
+from fedpersonal.saved_model import read_saved_model
 from fedpersonal.tasks.documents.task import TASK
 
 _NEIGHBOURS = 10
@@ -145,12 +145,11 @@ def _curve(runs: Sequence[Run]) -> dict[float, Cell]:
 
 def user_embeddings(run: Run) -> pd.DataFrame:
     """Returns the embeddings of the users who have one, a row a user, by the user's name."""
-    from fedpersonal.local_state.store import read_all
-    from fedpersonal.trained import LOCAL_STATE
+    from fedpersonal.local_state.store import LOCAL_STATE, read_all
 
-    saved = read_model(run.path)
+    saved = read_saved_model(run.path)
     if _TABLE in saved.weights:
-        return pd.DataFrame(saved.weights[_TABLE], index=saved.names["user"])
+        return pd.DataFrame(saved.weights[_TABLE], index=saved.about["names"]["user"])
     clients, values = read_all(run.path / LOCAL_STATE)
     return pd.DataFrame(values[_TABLE][:, 0], index=clients)
 

@@ -13,7 +13,7 @@ from experiments.papers import runs as run_module
 from experiments.papers.furl import table3
 from experiments.papers.sweep import Sweep
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.model_file import read_model
+from fedpersonal.saved_model import read_saved_model
 
 GIVEN = {
     "dataset": "generated",
@@ -134,7 +134,7 @@ def test_embeddings_of_users_whom_both_know_are_compared(done):
     )
     # The server has a row for everybody; of the others those who took part in two rounds of 9.
     assert len(server) == 180 and 9 < len(own) <= 18
-    saved = read_model(runs["centralized_personalized"].path)
+    saved = read_saved_model(runs["centralized_personalized"].path)
     np.testing.assert_array_equal(server, saved.weights["user_embedding/embeddings"])
 
     agreement = json.loads((folder / "table3.json").read_text())["map"]

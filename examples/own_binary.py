@@ -1,0 +1,13 @@
+"""The binary of MovieLens with one more method.
+
+python -m examples.own_binary --algorithm=slow_body --ratings_file=path/to/ratings.csv
+"""
+
+import examples.own_method  # noqa: F401  It registers its method.
+from experiments import launch
+from fedpersonal.tasks.ratings.task import TASK
+
+main = launch.task_main(TASK)
+
+if __name__ == "__main__":
+    launch.run(main)

@@ -1,0 +1,12 @@
+"""A method on handwritten digits of unlike clients.
+
+python -m examples.own_task.run --algorithm=fed_rep
+"""
+
+from examples.own_task.task import TASK
+from experiments import launch
+
+main = launch.task_main(TASK)
+
+if __name__ == "__main__":
+    launch.run(main)

@@ -1,0 +1,115 @@
+"""A partitioned model in JSON, where it is made of Keras' own parts alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import tensorflow as tf
+
+from fedpersonal.errors import UserError
+from fedpersonal.model.keras_metrics import Metrics
+from fedpersonal.model.losses import Loss
+from fedpersonal.model.partition import PartitionedModel
+
+
+def describe_model(model: PartitionedModel) -> dict[str, Any] | None:
+    """Returns what `read_model` makes the same partitioned model of, for JSON.
+
+    Returns:
+        None where there are parts that JSON cannot hold: layers, losses or metrics that are not
+        Keras' own, nested models, functions such as `example_weight` or those of a Lambda layer,
+        frozen variables.
+    """
+    parts = (model.example_weight, model.sequence_length, model.frozen)
+    if any(part is not None for part in parts):
+        return None
+    with tf.Graph().as_default():
+        built = model.build()
+    layers = list(built._flatten_layers(include_self=False))
+    # Keras may read a nested model without end, if it was built in a graph.
+    if not all(_is_keras(layer) and not isinstance(layer, tf.keras.Model) for layer in layers):
+        return None
+    try:
+        described = {
+            "keras": built.to_json(),
+            "loss": _name(model.given_loss, tf.keras.losses),
+            "metrics": [
+                _name(metric, tf.keras.metrics) for metric in tf.nest.flatten(model.given_metrics)
+            ],
+            "local_layers": [v.name for v in model.local_variables],
+            "lookups": model.lookups,
+            "owned_tables": sorted(model.owned_tables),
+            "input_spec": {name: _shape(spec) for name, spec in model.input_spec.items()},
+            "label_spec": _shape(model.label_spec),
+            "unit": model.unit,
+        }
+        again = read_model(json.loads(json.dumps(described)))
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+    return described if _is_same(model, again) else None
+
+
+def read_model(described: dict[str, Any]) -> PartitionedModel:
+    """Returns the partitioned model that `describe_model` described.
+
+    Raises:
+        UserError: If Keras cannot build it.
+    """
+    text, input_spec = described["keras"], described["input_spec"]
+    if '"Lambda"' in text:
+        raise UserError("a model with a Lambda layer is not read from a file, as it holds code.")
+    try:
+        tf.keras.models.model_from_json(text)
+        return PartitionedModel(
+            lambda: tf.keras.models.model_from_json(text),
+            local_layers=described["local_layers"],
+            loss=_find(described["loss"], tf.keras.losses),
+            metrics=[_find(metric, tf.keras.metrics) for metric in described["metrics"]],
+            lookups=described["lookups"],
+            owned_tables=described["owned_tables"],
+            input_spec={name: tf.TensorSpec(*spec) for name, spec in input_spec.items()},
+            label_spec=tf.TensorSpec(*described["label_spec"]),
+            unit=described["unit"],
+        )
+    except UserError:
+        raise
+    except Exception as error:  # Keras raises what it likes.
+        raise UserError(f"Keras cannot build the model that is described ({error}).") from error
+
+
+def _is_same(model: PartitionedModel, again: PartitionedModel) -> bool:
+    """Tells whether two models hold the same; Keras may create global variables in another order.
+
+    Initial values of local variables count, as clients without examples predict with them.
+    """
+    known, found = (
+        ({(v.name, v.shape, v.dtype) for v in one.global_variables}, list(one.input_spec))
+        for one in (model, again)
+    )
+    if known != found:
+        return False
+    known, found = (one.initial_local_values() for one in (model, again))
+    return list(known) == list(found) and all((known[k] == found[k]).all() for k in known)
+
+
+def _is_keras(part: object) -> bool:
+    kind = type(part) if not callable(part) or hasattr(part, "get_config") else part
+    return kind.__module__.startswith("keras.") and not isinstance(part, tf.keras.layers.Lambda)
+
+
+def _name(part: Loss | Metrics, module: Any) -> Any:
+    """Returns a loss or a metric by its name, or as Keras describes it."""
+    if isinstance(part, str):
+        return part
+    if not _is_keras(part):
+        raise TypeError(f"{part!r} is not Keras' own.")
+    return module.serialize(part) if hasattr(part, "get_config") else part.__name__
+
+
+def _find(described: Any, module: Any) -> Any:
+    return described if isinstance(described, str) else module.deserialize(described)
+
+
+def _shape(spec: tf.TensorSpec) -> list:
+    return [spec.shape.as_list(), spec.dtype.name]

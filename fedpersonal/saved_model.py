@@ -1,0 +1,100 @@
+"""A trained model in its run's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedpersonal.atomic_files import OWNER_ONLY, atomic_write, write_json
+from fedpersonal.errors import UserError
+from fedpersonal.local_state.snapshot import Snapshot
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.simulation.run_record import RunRecord
+from fedpersonal.trained import TrainedModel
+
+WEIGHTS = "model.npz"
+ABOUT = "model.json"
+_GLOBAL, _LOCAL, _CLIENTS = "global ", "local ", "clients"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SavedModel:
+    """What was written.
+
+    Attributes:
+        weights: Global variable's name to value.
+        snapshot: What clients had kept in the round of the model, where that is not the last one.
+        about: `batch_size`, `seed`, `round_number` and what `save_model` was given.
+    """
+
+    weights: Mapping[str, np.ndarray]
+    snapshot: Snapshot | None
+    about: Mapping[str, Any]
+
+
+def save_model(
+    folder: RunRecord,
+    trained: TrainedModel,
+    about: Mapping[str, Any],
+    *,
+    snapshot: Snapshot | None = None,
+) -> None:
+    """Writes what `load_run` needs beside the usual files.
+
+    Args:
+        folder: The run's folder.
+        trained: The model.
+        about: What to build the partitioned model of: a task's `sizes`, or `model`, as
+            `describe_model` describes it.
+        snapshot: What clients had kept in the model's round; None where their store says it.
+    """
+    arrays = {_GLOBAL + name: np.asarray(value) for name, value in trained.weights.items()}
+    if snapshot is not None:
+        arrays[_CLIENTS] = snapshot.clients
+        arrays.update({_LOCAL + name: value for name, value in snapshot.values.items()})
+    with atomic_write(folder.path / WEIGHTS, "wb", permissions=OWNER_ONLY) as file:
+        np.savez(file, **arrays)
+    known = {name: getattr(trained, name) for name in ("batch_size", "seed", "round_number")}
+    write_json(folder.path / ABOUT, {**about, **known})
+
+
+def read_saved_model(path: pathlib.Path) -> SavedModel:
+    """Reads what `save_model` wrote to a run's folder.
+
+    Raises:
+        UserError: If the run has not ended, or a file is damaged.
+    """
+    try:
+        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        with np.load(path / WEIGHTS, allow_pickle=False) as file:
+            arrays = dict(file)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: the run has not ended ({error.filename}).") from None
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: its model cannot be read ({error}).") from None
+
+    def named(prefix: str) -> dict[str, np.ndarray]:
+        return {n[len(prefix) :]: value for n, value in arrays.items() if n.startswith(prefix)}
+
+    snapshot = Snapshot(arrays[_CLIENTS], named(_LOCAL)) if _CLIENTS in arrays else None
+    return SavedModel(named(_GLOBAL), snapshot, about)
+
+
+def check_model(path: pathlib.Path, model: PartitionedModel, saved: SavedModel) -> None:
+    """Raises a UserError unless a model has the global variables that were saved."""
+    ours = {v.name: tuple(v.shape) for v in model.global_variables}
+    theirs = {name: value.shape for name, value in saved.weights.items()}
+    wrong = [name for name, shape in ours.items() if theirs.get(name) != shape]
+    if wrong:
+        name = wrong[0]
+        is_there = f"of shape {theirs[name]}" if name in theirs else "missing"
+        raise UserError(
+            f"{path} is the run of another model: the global variable {name!r} of shape "
+            f"{ours[name]} is {is_there} there; the run's are {theirs}."
+        )

@@ -1,0 +1,182 @@
+"""`load_run` on the folder of a program of one's own; on binaries' it is in tests/tasks."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedpersonal as fp
+
+SGD = tf.keras.optimizers.SGD(0.1)
+FURL = fp.furl(client_optimizer=SGD)
+
+
+class Weighing(tf.keras.layers.Layer):
+    """A layer that is not Keras' own."""
+
+    def build(self, shape):
+        self.vector = self.add_weight("vector", [shape[-1]], initializer="ones")
+
+    def call(self, inputs):
+        return inputs * self.vector
+
+
+def build(*, units=1, own=False):
+    def build_model():
+        x = tf.keras.Input([2], name="x")
+        item = tf.keras.Input([], dtype=tf.int32, name="item")
+        vector = tf.keras.layers.Embedding(5, 2, name="items")(item)
+        hidden = tf.keras.layers.Dense(3, activation="tanh")(x)
+        hidden = Weighing(name="weighing")(hidden) if own else hidden
+        both = tf.keras.layers.Concatenate()([hidden, vector])
+        return tf.keras.Model(
+            {"x": x, "item": item}, tf.keras.layers.Dense(units, name="own")(both)
+        )
+
+    return build_model
+
+
+def partitioned(build_model, **options):
+    options = {"metrics": ["mae"], "loss": tf.keras.losses.Huber(), **options}
+    return fp.PartitionedModel(
+        build_model, local_layers=["own"], lookups={"items": "item"}, **options
+    )
+
+
+@pytest.fixture(name="data", scope="module")
+def _data():
+    random = np.random.default_rng(0)
+    return fp.ClientDataset(
+        client_ids=[f"c{i}" for i in range(6)],
+        offsets=np.arange(7) * 8,
+        features={
+            "x": random.normal(size=(48, 2)).astype(np.float32),
+            "item": random.integers(0, 5, 48).astype(np.int32),
+        },
+        labels=random.normal(size=48).astype(np.float32),
+    )
+
+
+@pytest.fixture(name="run", scope="module")
+def _run(data, tmp_path_factory):
+    """A finished run, its folder, and what it says of all clients."""
+
+    def run(model, algorithm=FURL):
+        folder = tmp_path_factory.mktemp("run")
+        trainer = fp.Trainer(model, algorithm, data.subset([0, 1, 2, 3]), batch_size=4)
+        with trainer.fit(rounds=2, folder=folder, progress=False) as trained:
+            return folder, trained.evaluate(data)
+
+    return run
+
+
+def assert_says(trained, data, expected):
+    with trained:
+        found = trained.evaluate(data)
+    assert list(found) == list(expected)
+    for column in expected:
+        np.testing.assert_array_equal(found[column], expected[column], err_msg=column)
+
+
+@pytest.fixture(name="keras_run", scope="module")
+def _keras_run(run):
+    return run(partitioned(build()))
+
+
+def test_a_run_opens_with_its_model(keras_run, data):
+    folder, expected = keras_run
+    assert expected["has_kept"].sum() == 4
+    loaded = fp.load_run(folder, model=partitioned(build()), algorithm=FURL)
+    assert len(loaded.metrics) == 2 and loaded.trained.round_number == 2
+    assert_says(loaded.trained, data, expected)
+
+
+def test_a_model_of_keras_own_parts_is_in_the_folder(keras_run, data):
+    folder, expected = keras_run
+    assert_says(fp.load_run(folder, algorithm=FURL).trained, data, expected)
+
+
+def test_so_is_a_ready_made_sequential_model(data, run):
+    columns = {"first_input": data.features["x"]}
+    data = fp.ClientDataset(data.client_ids, data.offsets, columns, data.labels)
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(3, input_shape=[2], name="first"), tf.keras.layers.Dense(1)]
+    )
+    model.compile(loss="mae", metrics=["mse"])
+    model = fp.PartitionedModel(model)
+    algorithm = fp.fed_avg(client_optimizer=SGD)
+    trainer = fp.Trainer(model, algorithm, data)
+    folder, _ = run(partitioned(build()))
+    with trainer.fit(rounds=1, folder=folder / "inner", progress=False) as trained:
+        expected = trained.evaluate(data)
+    assert "mse_after" in expected or "mean_squared_error_after" in expected
+    assert_says(fp.load_run(folder / "inner", algorithm=algorithm).trained, data, expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"build_model": build(own=True)},
+        {"loss": lambda labels, predictions: tf.abs(labels - predictions)},
+        {"metrics": [fp.Metric("double", lambda labels, predictions: 2 * predictions)]},
+        {"example_weight": lambda labels: 1 + tf.abs(labels), "metrics": []},
+    ],
+    ids=["layer", "loss", "metric", "weight"],
+)
+def test_other_models_must_be_given(run, data, options):
+    folder, expected = run(partitioned(**{"build_model": build(), **options}))
+    with pytest.raises(fp.UserError, match="not of Keras' own parts alone.*give load_run the mod"):
+        _ = fp.load_run(folder, algorithm=FURL).trained
+    again = partitioned(**{"build_model": build(), **options})
+    assert_says(fp.load_run(folder, model=again, algorithm=FURL).trained, data, expected)
+
+
+def test_a_model_with_code_is_not_read(keras_run, tmp_path):
+    from fedpersonal.model.description import read_model
+
+    about = json.loads((keras_run[0] / "model.json").read_text())["model"]
+    about["keras"] = about["keras"].replace('"Dense"', '"Lambda"')
+    with pytest.raises(fp.UserError, match="with a Lambda layer is not read"):
+        read_model(about)
+
+
+def test_another_model_is_refused_by_name(keras_run):
+    def load(model, algorithm=FURL):
+        return fp.load_run(keras_run[0], model=model, algorithm=algorithm).trained
+
+    nobodys = fp.PartitionedModel(build(), lookups={"items": "item"})
+    with pytest.raises(
+        fp.UserError, match=r"local variables are \['own/kernel', 'own/bias'\], not"
+    ):
+        load(nobodys)
+    with pytest.raises(fp.UserError, match="local_state.sqlite holds the local variables of anot"):
+        load(partitioned(build(units=2)))
+
+    with pytest.raises(fp.UserError, match="global variable 'weighing/vector' .* is missing there"):
+        load(partitioned(build(own=True)))
+    with pytest.raises(fp.UserError, match="run with algorithm = 'furl', not 'fed_per'"):
+        load(partitioned(build()), fp.fed_per(client_optimizer=SGD))
+
+
+def test_what_is_missing_is_named(keras_run, tmp_path):
+    folder, _ = keras_run
+    with pytest.raises(fp.UserError, match="program of one's own: give load_run its alg.*, furl"):
+        _ = fp.load_run(folder).trained
+    with pytest.raises(fp.UserError, match="finetuning_phases = 0, not 1"):
+        phase = fp.GradientPhase("all", "all", SGD)
+        _ = fp.load_run(folder, algorithm=FURL, finetuning=[phase]).trained
+    with pytest.raises(fp.UserError, match="not the folder of a run"):
+        fp.load_run(tmp_path)
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(fp.UserError, match="the run has not ended"):
+        _ = fp.load_run(tmp_path, algorithm=FURL).trained
+    for name in ("model.json", "model.npz"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(fp.UserError, match="has no local_state.sqlite"):
+        _ = fp.load_run(tmp_path, algorithm=FURL).trained
+    (tmp_path / "model.npz").write_bytes((folder / "model.npz").read_bytes()[:99])
+    with pytest.raises(fp.UserError, match="its model cannot be read"):
+        _ = fp.load_run(tmp_path, algorithm=FURL).trained

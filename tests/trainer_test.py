@@ -1,0 +1,193 @@
+"""`Trainer` from first rounds to a model, in a folder and without one."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fedpersonal as fp
+
+ROUNDS = 6
+
+
+@pytest.fixture(name="data", scope="module")
+def _data():
+    random = np.random.default_rng(0)
+    slopes = random.normal(size=(12, 2))
+    x = random.normal(size=(12, 16, 2)).astype(np.float32)
+    labels = np.einsum("cnd,cd->cn", x, slopes) + random.normal(0, 0.3, (12, 16))
+    return fp.ClientDataset(
+        client_ids=[f"c{i}" for i in range(12)],
+        offsets=np.arange(13) * 16,
+        features={"x": x.reshape(-1, 2)},
+        labels=labels.reshape(-1).astype(np.float32),
+    )
+
+
+@pytest.fixture(name="model", scope="module")
+def _model():
+    def build():
+        x = tf.keras.Input([2], name="x")
+        hidden = tf.keras.layers.Dense(3, activation="tanh", name="shared")(x)
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
+
+    return fp.PartitionedModel(build, local_layers=["own"], metrics=["RootMeanSquaredError"])
+
+
+SGD = tf.keras.optimizers.SGD(0.2)
+ALGORITHMS = {
+    "kept": fp.furl(client_optimizer=SGD),
+    "rebuilt": fp.fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD),
+}
+
+
+@pytest.fixture(name="trainer", scope="module", params=ALGORITHMS)
+def _trainer(request, model, data):
+    algorithm = ALGORITHMS[request.param]
+    seen = data.subset(np.arange(10))
+    return fp.Trainer(model, algorithm, seen, clients_per_round=4, batch_size=4)
+
+
+def fit(trainer, rounds=ROUNDS, **options):
+    return trainer.fit(rounds=rounds, progress=False, **options)
+
+
+def contents(trained, data):
+    """The weights, and what all clients keep."""
+    kept = trained.kept_by(data.client_ids) if trained.kept_by else (np.zeros(1), {})
+    return {**trained.weights, "known": kept[0], **{f"kept {k}": v for k, v in kept[1].items()}}
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_run_goes_on_to_the_same_bits(trainer, data, tmp_path):
+    with fit(trainer) as straight:
+        expected = contents(straight, data)
+    with fit(trainer, 2, folder=tmp_path) as first:
+        assert (first.round_number, first.loop.rounds_run) == (2, 2)
+    with fit(trainer, folder=tmp_path) as trained:
+        assert (trained.round_number, trained.loop.resumed_from) == (ROUNDS, 2)
+        assert_equal(contents(trained, data), expected)
+
+
+def test_a_run_without_a_folder_leaves_none(trainer, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with fit(trainer, 1):
+        assert len(list(tmp_path.iterdir())) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_is_of_one_data_set_and_one_way_to_train(trainer, data, tmp_path):
+    fit(trainer, 1, folder=tmp_path).close()
+    parts = trainer.model, trainer.algorithm
+    options = {"clients_per_round": 4, "batch_size": 4}
+    other = fp.Trainer(*parts, data.subset(np.arange(9)), **options)
+    with pytest.raises(fp.UserError, match="holds a run with other data"):
+        fit(other, folder=tmp_path)
+    other = fp.Trainer(*parts, data.subset(np.arange(10)), **{**options, "clients_per_round": 5})
+    with pytest.raises(fp.UserError, match="clients_per_round was 4 and is now 5"):
+        fit(other, folder=tmp_path)
+
+
+def test_progress_is_told_on_stderr(trainer, capfd):
+    trainer.fit(rounds=1).close()
+    output, errors = capfd.readouterr()
+    assert not output and "train/loss" in errors
+    fit(trainer, 1).close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_untrained_model_is_of_nobody(trainer, data):
+    untrained = trainer.untrained()
+    table = untrained.evaluate(data)
+    assert not table["has_kept"].any() and np.isfinite(table["loss_after"]).all()
+    assert untrained.round_number == 0
+    with fit(trainer, 1) as trained:
+        names = untrained.weights
+        assert any((trained.weights[name] != untrained.weights[name]).any() for name in names)
+
+
+@pytest.fixture(name="losses", scope="module")
+def _losses():
+    """What validations say, in turn; those of round 2 and 4 are the lowest and the highest."""
+    return {1: 3.0, 2: 1.0, 3: 4.0, 4: 5.0, 5: 2.0, 6: 2.5}
+
+
+@pytest.mark.parametrize(("mode", "best_round"), [("min", 2), ("max", 4)])
+def test_the_best_model_is_that_of_its_round(trainer, data, losses, mode, best_round, tmp_path):
+    seen = {}
+
+    def validate(trained):
+        seen[trained.round_number] = contents(trained, data)
+        return {"loss": losses[trained.round_number]}
+
+    options = {"validate": validate, "rounds_per_eval": 1, "rounds_per_checkpoint": 1}
+    options.update(best="eval/loss", best_mode=mode, folder=tmp_path)
+    fit(trainer, 3, **options).close()
+    with fit(trainer, **options) as trained:  # The best one may be of the former session.
+        assert (trained.round_number, trained.loop.resumed_from) == (best_round, 3)
+        assert_equal(contents(trained, data), seen[best_round])
+    changed = {name for name, value in seen[6].items() if (value != seen[best_round][name]).any()}
+    assert "shared/kernel" in changed
+    assert ("kept own/kernel" in changed) == trainer.algorithm.keeps
+    loaded = fp.load_run(tmp_path, algorithm=trainer.algorithm, model=trainer.model).trained
+    with loaded:
+        assert loaded.round_number == best_round
+        assert_equal(contents(loaded, data), seen[best_round])
+
+
+def test_early_stopping_ends_a_run(trainer, losses):
+    def validate(trained):
+        return {"loss": losses[trained.round_number]}
+
+    stopping = fp.EarlyStopping("eval/loss", patience=2)
+    with fit(trainer, validate=validate, rounds_per_eval=1, callbacks=[stopping]) as trained:
+        assert trained.round_number == 4
+        assert "has not got better since round 2" in trained.loop.stop_reason
+
+
+def test_a_best_metric_must_be_there(trainer):
+    with pytest.raises(fp.UserError, match="watches eval/loss, but no round is evaluated"):
+        fit(trainer, best="eval/loss")
+    with pytest.raises(fp.UserError, match="mode must be one of"):
+        fit(trainer, best="train/loss", best_mode="least")
+
+
+def test_a_folder_says_what_crossed(trainer, tmp_path):
+    fit(trainer, 1, folder=tmp_path).close()
+    boundary = json.loads((tmp_path / "boundary.json").read_text())
+    names = {row["name"].split(".")[-1] for row in boundary}
+    assert "shared/kernel" in names and "own/kernel" not in names
+
+
+def test_the_server_takes_keras_optimizers(model, data):
+    parts = model, ALGORITHMS["rebuilt"], data
+    still = fp.Trainer(*parts, server_optimizer=tf.keras.optimizers.SGD(1e-9))
+    start = still.untrained().weights
+    with fit(still, 1) as trained:
+        np.testing.assert_allclose(
+            trained.weights["shared/kernel"], start["shared/kernel"], atol=1e-6
+        )
+
+
+def test_an_aggregator_with_bytes_in_its_state_goes_on(model, data, tmp_path):
+    """That of differential privacy names its mechanism."""
+    aggregator = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+        noise_multiplier=1e-9, clients_per_round=4, clip=1.0
+    )
+    options = {"clients_per_round": 4, "batch_size": 4, "execution": "per_client"}
+    algorithm = fp.fed_recon(
+        client_optimizer=SGD, reconstruction_optimizer=SGD, weighting="uniform"
+    )
+    trainer = fp.Trainer(model, algorithm, data, aggregator=aggregator, **options)
+    fit(trainer, 1, folder=tmp_path).close()
+    with fit(trainer, 2, folder=tmp_path) as trained:
+        assert trained.loop.resumed_from == 1
