@@ -41,10 +41,8 @@ def _lines(task: Task) -> Iterator[str]:
 
 
 def _default(option: Declaration) -> str:
-    value = option.default
-    if value is None or value == ():
-        return ""
-    return f"`{','.join(map(str, value)) if option.is_list else str(value)}`"
+    values = option.default if option.is_list else (option.default,)
+    return "" if values in ((), (None,)) else f"`{','.join(map(str, values))}`"
 
 
 def _range(option: Declaration) -> str:
