@@ -34,10 +34,8 @@ def pad_batches(
     Args:
         dataset: All clients' examples.
         client_indices: (clients,) integers in [0, dataset.num_clients), repeats allowed.
-        batch_size: Examples in a batch, >= 1; a client's last batch may hold fewer.
-
-    Returns:
-        The batches, in the order of `client_indices`: as many for each as one needs, at least 1.
+        batch_size: Examples in a batch, >= 1; a client's last batch may hold fewer. All clients get
+            as many batches as one of them needs, at least 1.
     """
     batch_size = check_count("batch_size", batch_size, minimum=1)
     clients = dataset.check_client_indices(client_indices)

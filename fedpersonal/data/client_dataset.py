@@ -20,16 +20,13 @@ _TEXTS = ("string", "bytes", "empty")
 class ClientDataset:
     """Examples of many clients, stored as columns, a client's examples contiguous.
 
+    Fields that do not fit each other are a `UserError`.
+
     Attributes:
         client_ids: (num_clients,) distinct names, str objects.
         offsets: (num_clients + 1,) int64; client `i` owns rows `offsets[i]:offsets[i + 1]`.
         features: Columns by name, each (num_examples, ...) of numbers or of str.
         labels: (num_examples, ...), alike.
-
-    Raises:
-        UserError: If the lengths disagree, the offsets do not ascend from 0 to the number of
-            examples, two clients have the same name, a name is no str, or a column is no array
-            of numbers or of str.
     """
 
     client_ids: np.ndarray

@@ -52,18 +52,14 @@ def find_source(
 
     Args:
         sources: The data that there are.
-        dataset: One of `sources.choices`. "auto" is the file, if there is one, else what the
-            folder has, else, without a folder, `sources.default`.
+        dataset: One of `sources.choices`. "auto" is the file, if there is one, else what the folder
+            has, else, without a folder, `sources.default`.
         file: A table of one's own.
         data_dir: A folder of data.
 
     Returns:
-        The source, "file" or one of `sources.datasets`, and the path of its file or folder: None
-        of data that are made up, come with a package, or are downloaded to their usual place.
-
-    Raises:
-        UserError: If there is no such dataset, two sources are named, a folder is needed and not
-            named, or it has none of the files.
+        The source, "file" or one of `sources.datasets`, and the path of its file or folder: None of
+        data that are made up, come with a package, or are downloaded to their usual place.
     """
     if dataset not in sources.choices:
         raise UserError(

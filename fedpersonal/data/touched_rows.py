@@ -16,17 +16,13 @@ def touched_rows(ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndar
     `table[rows[c]][positions[c]]` equals `table[ids[c]]` wherever the mask is not 0.
 
     Args:
-        ids: (clients, num_batches, batch_size) integers in [0, 2**31 - 1]; what stands where
-            the mask is 0 is ignored.
+        ids: (clients, num_batches, batch_size) integers in [0, 2**31 - 1], where the mask is not 0.
         mask: The same shape, 1 or True for an example, 0 or False for padding.
 
     Returns:
         rows: (clients, num_rows) int32, a client's distinct ids ascending, then 0 as padding.
-        positions: (clients, num_batches, batch_size) int32 indices into the client's rows;
-            0 where the mask is 0.
-
-    Raises:
-        UserError: If the shapes differ, or an id is out of range.
+        positions: Of the shape of `ids`, int32 indices into the client's rows; 0 where the mask is
+            0.
     """
     ids, real = np.asarray(ids), np.asarray(mask).astype(bool)
     if ids.ndim != 3 or ids.dtype.kind not in "iu" or ids.shape != real.shape:

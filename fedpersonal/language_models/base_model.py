@@ -10,7 +10,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -59,13 +59,10 @@ def load_base_model(source: str | os.PathLike) -> BaseModel:
             tf_model.h5 (or model.safetensors). Where there is no such folder, a name on the hub,
             such as "distilgpt2", whose files are downloaded into HuggingFace's cache.
 
-    Returns:
-        The model.
-
     Raises:
         UserError: If there is no such folder and the hub does not have the model or cannot be
-            reached, a file is missing or unreadable, the files do not fit each other, or the
-            model is not a GPT-2.
+            reached, a file is missing or unreadable, the files do not fit each other, or the model
+            is not a GPT-2.
     """
     source = os.fspath(source)
     if os.path.isdir(source):
@@ -78,11 +75,7 @@ def load_base_model(source: str | os.PathLike) -> BaseModel:
     weights_file = _find_files(folder)
     config = _read_config(folder / _CONFIG)
     tokenizer = _read_tokenizer(folder)
-    if len(tokenizer) != config.vocab_size:
-        raise UserError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, but {_CONFIG} says "
-            f"vocab_size={config.vocab_size}"
-        )
+    _check_fit(f"{folder}: the tokenizer", tokenizer, _CONFIG, config)
     return BaseModel(name, source, config, _read_weights(weights_file, config), tokenizer)
 
 
@@ -91,7 +84,7 @@ def save_base_model(
     model: TFGPT2LMHeadModel,
     tokenizer: GPT2TokenizerFast,
     *,
-    notes: Mapping[str, Any] | None = None,
+    notes: Mapping[str, object] | None = None,
 ) -> None:
     """Writes a model as `load_base_model` reads it; the folder appears whole or not at all.
 
@@ -102,14 +95,9 @@ def save_base_model(
         notes: Values for JSON files to write beside the model, by file name.
 
     Raises:
-        UserError: If the folder holds something or cannot be written, or the tokenizer is not
-            the model's.
+        UserError: As of `check_is_free`, or if the tokenizer is not the model's.
     """
-    if len(tokenizer) != model.config.vocab_size:
-        raise UserError(
-            f"the tokenizer has {len(tokenizer)} tokens, but the model has "
-            f"vocab_size={model.config.vocab_size}"
-        )
+    _check_fit("the tokenizer", tokenizer, "the model", model.config)
     check_is_free(folder)
     folder = pathlib.Path(folder).resolve()
     temporary = folder.with_name(folder.name + TEMPORARY_SUFFIX)
@@ -133,9 +121,6 @@ def save_base_model(
 
 def check_is_free(folder: str | os.PathLike) -> None:
     """Checks that `save_base_model` can make a folder, and makes the folders above it.
-
-    Args:
-        folder: The folder to be made.
 
     Raises:
         UserError: If it is a file, holds something, or the folder above cannot be written to.
@@ -169,30 +154,33 @@ def _download(name: str) -> pathlib.Path:
             snapshot_download(name, allow_patterns=[_SAFETENSORS])
         return folder
     except HFValidationError:
-        raise UserError(
-            f"{name}: there is no such folder, nor can the hub have it; {_SERVES}"
-        ) from None
+        problem = "there is no such folder, nor can the hub have it"
     except RepositoryNotFoundError:
-        raise UserError(f"{name}: neither a folder nor a model on the hub; {_SERVES}") from None
+        problem = "neither a folder nor a model on the hub"
     except (OSError, RequestException):
-        raise UserError(
-            f"{name}: there is no such folder, and the hub cannot be reached for it; {_SERVES}"
-        ) from None
+        problem = "there is no such folder, and the hub cannot be reached for it"
+    raise UserError(f"{name}: {problem}; {_SERVES}")
 
 
 def _find_files(folder: pathlib.Path) -> pathlib.Path:
     """Returns the file of the weights; raises `UserError` if a file is missing."""
     missing = [name for name in ("vocab.json", "merges.txt") if not (folder / name).is_file()]
+    weights = [folder / name for name in (_H5, _SAFETENSORS) if (folder / name).is_file()]
     if not (folder / _CONFIG).is_file():
-        raise UserError(f"{folder}: there is no {_CONFIG}; {_SERVES}")
-    if missing and not (folder / "tokenizer.json").is_file():
-        raise UserError(
-            f"{folder}: there is no tokenizer.json, nor {' and '.join(missing)}; {_SERVES}"
-        )
-    for name in (_H5, _SAFETENSORS):
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"{folder}: there is no {_H5}, nor {_SAFETENSORS}; {_SERVES}")
+        absent = _CONFIG
+    elif missing and not (folder / "tokenizer.json").is_file():
+        absent = f"tokenizer.json, nor {' and '.join(missing)}"
+    elif not weights:
+        absent = f"{_H5}, nor {_SAFETENSORS}"
+    else:
+        return weights[0]
+    raise UserError(f"{folder}: there is no {absent}; {_SERVES}")
+
+
+def _check_fit(what: str, tokenizer: GPT2TokenizerFast, other: str, config: GPT2Config) -> None:
+    num_tokens, wanted = len(tokenizer), config.vocab_size
+    if num_tokens != wanted:
+        raise UserError(f"{what} has {num_tokens} tokens, but {other} has vocab_size={wanted}")
 
 
 def _read_config(path: pathlib.Path) -> GPT2Config:
@@ -200,23 +188,21 @@ def _read_config(path: pathlib.Path) -> GPT2Config:
 
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {_line(error)}") from None
-    if not isinstance(values, dict) or values.get("model_type") != "gpt2":
-        found = values.get("model_type") if isinstance(values, dict) else None
-        raise UserError(f"{path}: model_type must be 'gpt2', got {found!r}")
-    try:
+        kind = values.get("model_type") if isinstance(values, dict) else None
+        if kind != "gpt2":
+            raise UserError(f"{path}: model_type must be 'gpt2', got {kind!r}")
         config = GPT2Config.from_dict(values)
-    except (ValueError, TypeError, AttributeError) as error:
+    except UserError:
+        raise
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read: {_line(error)}") from None
     for name in _SIZES:
         value = getattr(config, name)
         if type(value) is not int or value < 1:
             raise UserError(f"{path}: {name} must be a whole number >= 1, got {value!r}")
-    if config.n_embd % config.n_head:
-        raise UserError(
-            f"{path}: n_embd={config.n_embd} is not a multiple of n_head={config.n_head}"
-        )
+    width, heads = config.n_embd, config.n_head
+    if width % heads:
+        raise UserError(f"{path}: n_embd={width} is not a multiple of n_head={heads}")
     for name in _UNSUPPORTED:
         if getattr(config, name):
             raise UserError(f"{path}: {name}=true is not supported")

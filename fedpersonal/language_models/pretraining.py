@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import sys
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tqdm
 
-from fedpersonal.data.checks import check_count
+from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.errors import UserError
 from fedpersonal.language_models.tokenizer_training import MIN_VOCAB_SIZE, train_tokenizer
 
 if TYPE_CHECKING:
+    import tensorflow as tf
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
     from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
 
@@ -42,9 +44,6 @@ class ModelSizes:
         num_heads: Attention heads of a block, >= 1; `dim` is a multiple of it.
         dim: Size of embeddings and hidden states.
         positions: The most tokens that it can read, >= 2; a window has as many.
-
-    Raises:
-        UserError: If a size is out of range.
     """
 
     vocab_size: int = 4096
@@ -55,9 +54,7 @@ class ModelSizes:
 
     def __post_init__(self):
         check_count("vocab_size", self.vocab_size, minimum=MIN_VOCAB_SIZE)
-        check_count("num_layers", self.num_layers, minimum=1)
-        check_count("num_heads", self.num_heads, minimum=1)
-        check_count("dim", self.dim, minimum=1)
+        check_counts(1, num_layers=self.num_layers, num_heads=self.num_heads, dim=self.dim)
         check_count("positions", self.positions, minimum=2)
         if self.dim % self.num_heads:
             raise UserError(f"dim={self.dim} is not a multiple of num_heads={self.num_heads}")
@@ -119,16 +116,11 @@ def pretrain(
         seed: Fixes the held-out texts, the initial weights and the windows, >= 0.
         progress: Whether to show on stderr how far training has come.
 
-    Returns:
-        The model, its tokenizer and the report.
-
     Raises:
-        UserError: If an option is out of range, there are too few texts, or the loss is no longer
-            finite.
+        UserError: If there are too few texts, or the loss is no longer finite.
     """
-    steps = check_count("steps", steps, minimum=1)
-    batch_size = check_count("batch_size", batch_size, minimum=1)
-    seed = check_count("seed", seed)
+    check_counts(1, steps=steps, batch_size=batch_size)
+    check_count("seed", seed)
     if not (learning_rate > 0 and math.isfinite(learning_rate)):
         raise UserError(f"learning_rate must be a finite number > 0, got {learning_rate!r}")
     texts = [text for text in texts if text.strip()]
@@ -154,7 +146,7 @@ def pretrain(
     trainer = _Trainer(model, steps=steps, learning_rate=learning_rate)
     initial = trainer.perplexity(_consecutive_windows(held_out, length, batch_size))
     start = time.monotonic()
-    with _Progress(steps, show=progress) as shown:
+    with contextlib.closing(_Progress(steps, show=progress)) as shown:
         for step in range(1, steps + 1):
             starts = random.integers(len(training) - length + 1, size=(batch_size, 1))
             loss = trainer.train(training[starts + np.arange(length)])
@@ -184,12 +176,9 @@ def _encode(texts: Sequence[str], tokenizer: GPT2TokenizerFast) -> np.ndarray:
     end = [tokenizer.eos_token_id]
     parts = []
     for first in range(0, len(texts), _ENCODED_AT_ONCE):
-        encoded = tokenizer(
-            list(texts[first : first + _ENCODED_AT_ONCE]),
-            return_attention_mask=False,
-            verbose=False,
-        )
-        parts += [np.array(ids + end, np.int32) for ids in encoded["input_ids"]]
+        some = list(texts[first : first + _ENCODED_AT_ONCE])
+        encoded = tokenizer(some, return_attention_mask=False, verbose=False)["input_ids"]
+        parts += [np.array(ids + end, np.int32) for ids in encoded]
     return np.concatenate(parts)
 
 
@@ -259,8 +248,8 @@ class _Trainer:
         self._train = tf.function(self._train_step, input_signature=batch)
         self._evaluate = tf.function(self._sums, input_signature=batch)
 
-    def train(self, tokens: np.ndarray):
-        """Makes a step on windows (batch, time) and returns its mean loss, a scalar tensor."""
+    def train(self, tokens: np.ndarray) -> tf.Tensor:
+        """Makes a step on windows (batch, time) and returns its mean loss, a scalar."""
         return self._train(tokens)
 
     def perplexity(self, batches: Iterator[np.ndarray]) -> float:
@@ -296,20 +285,12 @@ class _Progress:
     """A progress bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self, steps: int, *, show: bool):
-        self._steps, self._every = steps, math.ceil(steps / _REPORTS)
-        self._show = show
+        self._steps, self._every, self._show = steps, math.ceil(steps / _REPORTS), show
         self._start = time.monotonic()
         on_terminal = show and sys.stderr.isatty()
         self._bar = tqdm.tqdm(total=steps, unit="step", dynamic_ncols=True, disable=not on_terminal)
 
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
-
     def is_due(self, step: int) -> bool:
-        """Tells whether `advance` is to be called after this step."""
         return step % self._every == 0 or step == self._steps
 
     def advance(self, step: int, loss: float) -> None:
@@ -321,3 +302,6 @@ class _Progress:
             seconds = time.monotonic() - self._start
             line = f"step {step}/{self._steps}, {seconds:.0f} s: loss {loss:.3f}"
             print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        self._bar.close()

@@ -21,19 +21,13 @@ MIN_VOCAB_SIZE = 257
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> GPT2TokenizerFast:
     """Trains a tokenizer that can encode any text and give it back unchanged.
 
-    Equal texts, in whatever order, give equal tokenizers.
+    Equal texts, in whatever order, give equal tokenizers; without any there is a `UserError`.
 
     Args:
         texts: The texts.
         vocab_size: How many tokens there are to be, >= 257: the 256 bytes, pairs, and as the last
             one `<|endoftext|>`, which begins and ends texts. It becomes fewer if the texts do not
             have so many pairs.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        UserError: If `vocab_size` is out of range or there is no text.
     """
     from tokenizers import models, pre_tokenizers, trainers
     from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -40,7 +39,7 @@ def document_classifier(
     character_dim: int = 32,
     lstm_units: int = 32,
     hidden_units: Sequence[int] = (64,),
-    user_initializer: Any = "uniform",
+    user_initializer: str | tf.keras.initializers.Initializer = "uniform",
 ) -> Callable[[], tf.keras.Model]:
     """Returns a builder of a character BiLSTM and an MLP on the text's and the user's vectors.
 
@@ -60,8 +59,7 @@ def document_classifier(
         user_initializer: Keras initializer of user embeddings.
 
     Returns:
-        A function without arguments that returns the model; its output are logits of shape
-        (batch, num_outputs).
+        A builder of the model, whose output are logits of shape (batch, num_outputs).
     """
 
     def build() -> tf.keras.Model:
@@ -78,9 +76,8 @@ def document_classifier(
             ends.append(table(inputs["user"]))
         hidden = tf.concat(ends, axis=-1)
         for number, units in enumerate(hidden_units):
-            hidden = tf.keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")(
-                hidden
-            )
+            layer = tf.keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")
+            hidden = layer(hidden)
         return tf.keras.Model(inputs, tf.keras.layers.Dense(num_outputs, name="logits")(hidden))
 
     return build

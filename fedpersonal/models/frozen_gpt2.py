@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2MainLayer
 
 
@@ -16,8 +16,7 @@ class FrozenGPT2(tf.keras.layers.Layer):
     Its variables are those of transformers' `TFGPT2MainLayer`, in its order.
     """
 
-    def __init__(self, config: Any, **kwargs):
-        """Takes a `transformers.GPT2Config`."""
+    def __init__(self, config: GPT2Config, **kwargs):
         super().__init__(trainable=False, **kwargs)
         self.transformer = TFGPT2MainLayer(config, name="transformer")
         self._start = config.bos_token_id

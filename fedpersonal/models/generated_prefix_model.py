@@ -11,16 +11,13 @@ personal embeddings start from zero, not at random, so that they depend on nothi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 
 from fedpersonal.models.frozen_gpt2 import FrozenGPT2
 from fedpersonal.models.prefix_language_model import BASE, CONTEXT, NAME, PERSONAL
-
-PERSONAL_GENERATOR = "personal_generator"
-CONTEXT_GENERATOR = "context_generator"
 
 
 class EmbeddingGenerator(tf.keras.layers.Layer):
@@ -54,22 +51,17 @@ class EmbeddingGenerator(tf.keras.layers.Layer):
 class GeneratedPrefixModel(tf.keras.Model):
     """GPT-2 behind the product of a generated personal and a generated context embedding."""
 
-    def __init__(self, config: Any, *, num_contexts: int, start: np.ndarray, spread: float):
-        """See `generated_prefix_model`."""
+    def __init__(self, config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float):
         super().__init__(name=NAME)
         dim = config.n_embd
         normal = tf.keras.initializers.RandomNormal(stddev=0.02)
-        self.personal_embedding = tf.keras.layers.Embedding(
-            1, dim, embeddings_initializer="zeros", name=PERSONAL
-        )
-        self.context_embedding = tf.keras.layers.Embedding(
-            num_contexts, dim, embeddings_initializer=normal, name=CONTEXT
-        )
+        self.personal_embedding = tf.keras.layers.Embedding(1, dim, "zeros", name=PERSONAL)
+        self.context_embedding = tf.keras.layers.Embedding(num_contexts, dim, normal, name=CONTEXT)
         self.personal_generator = EmbeddingGenerator(
-            dim, config.n_head, start=np.ones_like(start), spread=spread, name=PERSONAL_GENERATOR
+            dim, config.n_head, start=np.ones_like(start), spread=spread, name="personal_generator"
         )
         self.context_generator = EmbeddingGenerator(
-            dim, config.n_head, start=start, spread=spread, name=CONTEXT_GENERATOR
+            dim, config.n_head, start=start, spread=spread, name="context_generator"
         )
         self.base = FrozenGPT2(config, name=BASE)
 
@@ -89,16 +81,14 @@ class GeneratedPrefixModel(tf.keras.Model):
 
 
 def generated_prefix_model(
-    config: Any, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
+    config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
 ) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of a `GeneratedPrefixModel`.
-
-    Untrained, it predicts nearly as the base model by itself does.
+    """Returns a builder of a model that untrained predicts nearly as the base by itself does.
 
     Args:
-        config: The base's `transformers.GPT2Config`.
+        config: That of the base.
         num_contexts: How many contexts there are.
-        start: float32 (dim,): the base model's own embedding of a text's first token.
+        start: float32 (dim,): the base's own embedding of a text's first token.
         spread: How far from it, and from 1, generated embeddings start.
     """
     return lambda: GeneratedPrefixModel(

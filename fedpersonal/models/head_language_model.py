@@ -7,10 +7,10 @@ own, or as a layer that has been trained on nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 
 from fedpersonal.models.frozen_gpt2 import FrozenGPT2
 from fedpersonal.models.prefix_language_model import BASE, NAME
@@ -18,12 +18,13 @@ from fedpersonal.models.prefix_language_model import BASE, NAME
 PERSONAL_HEAD = "personal_head"
 CONTEXT_HEAD = "context_head"
 SHARED_HEAD = "head"
+Initial = Callable[..., tf.Tensor]
 
 
 class _Head(tf.keras.layers.Layer):
     """A matrix (dim, ids)."""
 
-    def __init__(self, shape: tuple[int, int], initial: Callable[..., tf.Tensor], **kwargs):
+    def __init__(self, shape: tuple[int, int], initial: Initial, **kwargs):
         super().__init__(**kwargs)
         self._shape, self._initial = shape, initial
 
@@ -35,54 +36,36 @@ class _Head(tf.keras.layers.Layer):
         return tf.matmul(hidden, self.kernel)
 
 
-class SplitHeadModel(tf.keras.Model):
-    """GPT-2 under the mean of a personal and a context head."""
+class HeadModel(tf.keras.Model):
+    """GPT-2 under one head, or, with contexts, under the mean of a personal and a context head."""
 
-    def __init__(self, config: Any, *, num_contexts: int, initial: Callable[..., tf.Tensor]):
-        """See `split_head_model`."""
+    def __init__(self, config: GPT2Config, initial: Initial, num_contexts: int | None = None):
         super().__init__(name=NAME)
         self._shape = (config.n_embd, config.vocab_size)
-        self.personal_head = _Head(self._shape, initial, name=PERSONAL_HEAD)
-        self.context_head = tf.keras.layers.Embedding(
-            num_contexts,
-            config.n_embd * config.vocab_size,
-            embeddings_initializer=initial,
-            name=CONTEXT_HEAD,
-        )
+        name = SHARED_HEAD if num_contexts is None else PERSONAL_HEAD
+        self.head = _Head(self._shape, initial, name=name)
+        self.context_head = None
+        if num_contexts is not None:
+            size = config.n_embd * config.vocab_size
+            self.context_head = tf.keras.layers.Embedding(
+                num_contexts, size, initial, name=CONTEXT_HEAD
+            )
         self.base = FrozenGPT2(config, name=BASE)
 
     def call(self, inputs, training=None):
         """Maps `text` (batch, time) and `context` (batch,) to logits (batch, time, ids)."""
         del training
         hidden = self.base(inputs["text"])
+        if self.context_head is None:
+            return self.head(hidden)
         of_context = tf.reshape(self.context_head(inputs["context"]), [-1, *self._shape])
-        return 0.5 * (self.personal_head(hidden) + tf.matmul(hidden, of_context))
+        return 0.5 * (self.head(hidden) + tf.matmul(hidden, of_context))
 
 
-class SharedHeadModel(tf.keras.Model):
-    """GPT-2 under one head."""
+def as_base(head: Callable[[], tf.Tensor]) -> Initial:
+    """Returns an initializer of heads that start as what `head` returns in a graph, (dim, ids)."""
 
-    def __init__(self, config: Any, *, initial: Callable[..., tf.Tensor]):
-        """See `shared_head_model`."""
-        super().__init__(name=NAME)
-        shape = (config.n_embd, config.vocab_size)
-        self.head = _Head(shape, initial, name=SHARED_HEAD)
-        self.base = FrozenGPT2(config, name=BASE)
-
-    def call(self, inputs, training=None):
-        """Maps `text` (batch, time) to logits (batch, time, ids)."""
-        del training
-        return self.head(self.base(inputs["text"]))
-
-
-def as_base(head: Callable[[], tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Returns an initializer of heads that all start as the base model's own.
-
-    Args:
-        head: Returns, in a graph, the base's head (dim, ids).
-    """
-
-    def initial(shape: Any, dtype: Any = None) -> tf.Tensor:
+    def initial(shape: Sequence[int], dtype: tf.DType | None = None) -> tf.Tensor:
         del dtype
         matrix = head()
         count = tf.reduce_prod(shape) // tf.size(matrix)
@@ -91,35 +74,24 @@ def as_base(head: Callable[[], tf.Tensor]) -> Callable[..., tf.Tensor]:
     return initial
 
 
-def fresh(config: Any) -> tf.keras.initializers.Initializer:
-    """Returns an initializer of heads that start at random, as GPT-2's matrices do.
-
-    Args:
-        config: The base's `transformers.GPT2Config`.
-    """
+def fresh(config: GPT2Config) -> tf.keras.initializers.Initializer:
+    """Returns an initializer of heads that start at random, as GPT-2's matrices do."""
     return tf.keras.initializers.RandomNormal(stddev=config.initializer_range)
 
 
 def split_head_model(
-    config: Any, *, num_contexts: int, initial: Callable[..., tf.Tensor]
+    config: GPT2Config, *, num_contexts: int, initial: Initial
 ) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of a `SplitHeadModel`.
+    """Returns a builder of a model with a personal head and one for each context.
 
     Args:
-        config: The base's `transformers.GPT2Config`.
+        config: That of the base.
         num_contexts: How many contexts there are.
-        initial: Initializer of the heads, such as `fresh`.
+        initial: Initializer of the heads: `as_base` or `fresh`.
     """
-    return lambda: SplitHeadModel(config, num_contexts=num_contexts, initial=initial)
+    return lambda: HeadModel(config, initial, num_contexts)
 
 
-def shared_head_model(
-    config: Any, *, initial: Callable[..., tf.Tensor]
-) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of a `SharedHeadModel`.
-
-    Args:
-        config: The base's `transformers.GPT2Config`.
-        initial: Initializer of the head, such as `fresh`.
-    """
-    return lambda: SharedHeadModel(config, initial=initial)
+def shared_head_model(config: GPT2Config, *, initial: Initial) -> Callable[[], tf.keras.Model]:
+    """Returns a builder of a model with one head; `initial` is as of `split_head_model`."""
+    return lambda: HeadModel(config, initial)

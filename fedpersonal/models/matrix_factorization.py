@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Union
 
 import tensorflow as tf
+
+Initializer = Union[str, tf.keras.initializers.Initializer]
 
 
 class OwnVector(tf.keras.layers.Layer):
     """A trained vector that is the same for every example: one user's embedding or bias."""
 
-    def __init__(self, size: int, *, initializer="uniform", **kwargs):
-        """Takes the vector's size and a Keras initializer."""
+    def __init__(self, size: int, *, initializer: Initializer = "uniform", **kwargs):
         super().__init__(**kwargs)
         self._size = size
         self._initializer = initializer
@@ -30,7 +32,6 @@ class SquaredNormLoss(tf.keras.layers.Layer):
     """Adds a weight times the squared norm of each example's vectors to its loss."""
 
     def __init__(self, weight: float, **kwargs):
-        """Takes the weight."""
         super().__init__(**kwargs)
         self._weight = weight
 
@@ -49,8 +50,8 @@ def matrix_factorization(
     use_biases: bool = False,
     mean_rating: float = 0.0,
     l2: float = 0.0,
-    embedding_initializer="uniform",
-    user_initializer=None,
+    embedding_initializer: Initializer = "uniform",
+    user_initializer: Initializer | None = None,
 ) -> Callable[[], tf.keras.Model]:
     """Returns a builder of R ~ P Q^T as a Keras model of input `item` (and `user`).
 
@@ -70,36 +71,32 @@ def matrix_factorization(
         user_initializer: The same for user embeddings alone; None for `embedding_initializer`.
 
     Returns:
-        A function without arguments that returns the model; its output has shape (batch,).
+        A builder of the model, whose output has shape (batch,).
     """
     user_start = embedding_initializer if user_initializer is None else user_initializer
 
-    def user_vector(inputs, name: str, size: int, initializer):
-        initializer = _fresh(initializer)
-        if num_users is None:
+    def vectors_of(
+        who: str, what: str, inputs: Mapping[str, tf.Tensor], size: int, initializer: Initializer
+    ) -> tf.Tensor:
+        initializer, name = _fresh(initializer), f"{who}_{what}"
+        rows = num_items if who == "item" else num_users
+        if rows is None:
             return OwnVector(size, initializer=initializer, name=name)(inputs["item"])
-        table = tf.keras.layers.Embedding(
-            num_users, size, embeddings_initializer=initializer, name=name
-        )
-        return table(inputs["user"])
-
-    def item_vector(inputs, name: str, size: int, initializer):
-        table = tf.keras.layers.Embedding(
-            num_items, size, embeddings_initializer=_fresh(initializer), name=name
-        )
-        return table(inputs["item"])
+        table = tf.keras.layers.Embedding(rows, size, embeddings_initializer=initializer, name=name)
+        return table(inputs[who])
 
     def build() -> tf.keras.Model:
         inputs = {"item": tf.keras.Input([], dtype=tf.int32, name="item")}
         if num_users is not None:
             inputs["user"] = tf.keras.Input([], dtype=tf.int32, name="user")
-        user = user_vector(inputs, "user_embedding", embedding_dim, user_start)
-        item = item_vector(inputs, "item_embedding", embedding_dim, embedding_initializer)
-        vectors = [user, item]
-        rating = tf.reduce_sum(user * item, axis=-1) + mean_rating
+        starts = {"user": user_start, "item": embedding_initializer}
+        vectors = [
+            vectors_of(who, "embedding", inputs, embedding_dim, start)
+            for who, start in starts.items()
+        ]
+        rating = tf.reduce_sum(vectors[0] * vectors[1], axis=-1) + mean_rating
         if use_biases:
-            biases = [user_vector(inputs, "user_bias", 1, "zeros")]
-            biases.append(item_vector(inputs, "item_bias", 1, "zeros"))
+            biases = [vectors_of(who, "bias", inputs, 1, "zeros") for who in starts]
             rating += biases[0][:, 0] + biases[1][:, 0]
             vectors += biases
         if l2:
@@ -109,7 +106,7 @@ def matrix_factorization(
     return build
 
 
-def _fresh(initializer):
+def _fresh(initializer: Initializer) -> tf.keras.initializers.Initializer:
     """Returns an initializer of its own for each layer: Keras' draw the same each time."""
     initializer = tf.keras.initializers.get(initializer)
     if isinstance(initializer, tf.keras.initializers.Initializer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -16,7 +15,6 @@ class JoinedEmbeddings(tf.keras.layers.Layer):
     """The sum of two embeddings, each of its own tokens alone; padding is zero and masked."""
 
     def __init__(self, num_known: int, **kwargs):
-        """Takes the first id of the out-of-vocabulary tokens."""
         super().__init__(**kwargs)
         self._num_known = num_known
 
@@ -45,7 +43,7 @@ def next_word_lstm(
     lstm_units: int = 670,
     projection_dim: int = 96,
     recurrent_layer: Callable[..., tf.keras.layers.Layer] = LSTM,
-    oov_initializer: Any = "uniform",
+    oov_initializer: str | tf.keras.initializers.Initializer = "uniform",
 ) -> Callable[[], tf.keras.Model]:
     """Returns a builder of an LSTM language model as a Keras model.
 
@@ -64,8 +62,7 @@ def next_word_lstm(
         oov_initializer: Keras initializer of `oov_embedding`.
 
     Returns:
-        A function without arguments that returns the model; its output are logits of shape
-        (batch, time, num_known + num_oov_buckets).
+        A builder of the model, whose output are logits (batch, time, num_known + num_oov_buckets).
     """
 
     def build() -> tf.keras.Model:
@@ -75,10 +72,7 @@ def next_word_lstm(
         }
         known = tf.keras.layers.Embedding(num_known, embedding_dim, name="known_embedding")
         other = tf.keras.layers.Embedding(
-            num_oov_buckets,
-            embedding_dim,
-            embeddings_initializer=oov_initializer,
-            name="oov_embedding",
+            num_oov_buckets, embedding_dim, oov_initializer, name="oov_embedding"
         )
         hidden = JoinedEmbeddings(num_known, name="embedding")(
             [inputs["token"], known(inputs["known_token"]), other(inputs["oov_token"])]

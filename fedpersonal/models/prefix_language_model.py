@@ -7,10 +7,10 @@ element by element, takes the place of a text's first token.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 
 from fedpersonal.models.frozen_gpt2 import FrozenGPT2
 
@@ -28,8 +28,7 @@ INPUT_SPEC = {
 class PrefixLanguageModel(tf.keras.Model):
     """GPT-2 behind the product of a personal and a context embedding."""
 
-    def __init__(self, config: Any, *, num_contexts: int, start: np.ndarray, spread: float):
-        """See `prefix_language_model`."""
+    def __init__(self, config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float):
         super().__init__(name=NAME)
         near_one = tf.keras.initializers.RandomNormal(mean=1.0, stddev=spread)
         self.personal_embedding = tf.keras.layers.Embedding(
@@ -51,17 +50,15 @@ class PrefixLanguageModel(tf.keras.Model):
 
 
 def prefix_language_model(
-    config: Any, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
+    config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
 ) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of a `PrefixLanguageModel`.
-
-    Untrained, it predicts nearly as the base model by itself does.
+    """Returns a builder of a model that untrained predicts nearly as the base by itself does.
 
     Args:
-        config: The base's `transformers.GPT2Config`.
+        config: That of the base.
         num_contexts: How many contexts there are.
-        start: float32 (dim,), with which context embeddings start: the base model's own embedding
-            of a text's first token.
+        start: float32 (dim,), with which context embeddings start: the base's own embedding of a
+            text's first token.
         spread: Standard deviation, around 1, of the numbers with which personal embeddings start.
     """
     return lambda: PrefixLanguageModel(

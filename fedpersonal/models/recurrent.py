@@ -18,7 +18,6 @@ class LSTM(tf.keras.layers.Layer):
     """
 
     def __init__(self, units: int, **kwargs):
-        """Takes the number of units."""
         super().__init__(**kwargs)
         self.units = units
         self.supports_masking = True
@@ -41,15 +40,10 @@ class LSTM(tf.keras.layers.Layer):
         # Time first: each step then reads and writes a block of memory.
         is_real = tf.transpose(mask)[..., tf.newaxis]
         sequence = tf.transpose(inputs, [1, 0, 2])
+        weights = (self.kernel, self.recurrent_kernel, self.bias)
+        kernel, recurrent_kernel, bias = map(tf.convert_to_tensor, weights)
         run = _predict if training is False else _run
-        outputs = run(
-            sequence,
-            tf.convert_to_tensor(self.kernel),
-            tf.convert_to_tensor(self.recurrent_kernel),
-            tf.convert_to_tensor(self.bias),
-            is_real,
-        )
-        return tf.transpose(outputs, [1, 0, 2])
+        return tf.transpose(run(sequence, kernel, recurrent_kernel, bias, is_real), [1, 0, 2])
 
 
 class BidirectionalEnds(tf.keras.layers.Layer):
@@ -59,7 +53,6 @@ class BidirectionalEnds(tf.keras.layers.Layer):
     """
 
     def __init__(self, units: int, **kwargs):
-        """Takes the number of units of each."""
         super().__init__(**kwargs)
         self.units = units
 
@@ -105,10 +98,12 @@ def _unit_forget_bias(shape, dtype=None, **kwargs):
     return tf.concat([tf.zeros(units), tf.ones(units), tf.zeros(2 * units)], 0)
 
 
-def _input_share(sequence, kernel, bias):
-    """Returns the input's share of all gates at all steps: (time, ..., batch, 4 * units)."""
+def _begin(sequence, kernel, recurrent_kernel, bias):
+    """Returns the number of steps, the input's share of all their gates, and the first states."""
+    steps = tf.shape(sequence)[0]
     share = tf.matmul(_steps_as_rows(sequence), kernel) + bias
-    return _rows_as_steps(share, tf.shape(sequence)[0])
+    batch = [*sequence.shape[1:-2], tf.shape(sequence)[-2]]
+    return steps, _rows_as_steps(share, steps), tf.zeros([*batch, recurrent_kernel.shape[-2]])
 
 
 def _steps_as_rows(sequence):
@@ -126,30 +121,23 @@ def _rows_as_steps(rows, steps):
     return tf.transpose(apart, [inner, *range(inner), inner + 1, inner + 2]) if inner else apart
 
 
-def _open_gates(from_input, hidden, recurrent_kernel):
-    """Returns the four gates of a step, each (..., batch, units)."""
+def _advance(from_input, hidden, cell, recurrent_kernel, is_real):
+    """Returns the next states and the four gates of a step, each (..., batch, units)."""
     pre = from_input + tf.matmul(hidden, recurrent_kernel)
     let_in, keep, candidate, let_out = tf.split(pre, 4, axis=-1)
-    return tf.sigmoid(let_in), tf.sigmoid(keep), tf.tanh(candidate), tf.sigmoid(let_out)
-
-
-def _first_states(sequence, recurrent_kernel):
-    """Returns the states before the first step, zeros of (..., batch, units)."""
-    batch = [*sequence.shape[1:-2], tf.shape(sequence)[-2]]
-    return tf.zeros([*batch, recurrent_kernel.shape[-2]])
+    gates = tf.sigmoid(let_in), tf.sigmoid(keep), tf.tanh(candidate), tf.sigmoid(let_out)
+    let_in, keep, candidate, let_out = gates
+    new_cell = keep * cell + let_in * candidate
+    new_hidden = let_out * tf.tanh(new_cell)
+    return tf.where(is_real, new_hidden, hidden), tf.where(is_real, new_cell, cell), gates
 
 
 def _predict(sequence, kernel, recurrent_kernel, bias, is_real):
     """Runs the recurrence over (time, ..., batch, size), a mask (time, ..., batch, 1) beside it."""
-    steps = tf.shape(sequence)[0]
-    from_input = _input_share(sequence, kernel, bias)
-    zeros = _first_states(sequence, recurrent_kernel)
+    steps, from_input, zeros = _begin(sequence, kernel, recurrent_kernel, bias)
 
     def advance(step, hidden, cell, outputs):
-        let_in, keep, candidate, let_out = _open_gates(from_input[step], hidden, recurrent_kernel)
-        new_cell = keep * cell + let_in * candidate
-        hidden = tf.where(is_real[step], let_out * tf.tanh(new_cell), hidden)
-        cell = tf.where(is_real[step], new_cell, cell)
+        hidden, cell, _ = _advance(from_input[step], hidden, cell, recurrent_kernel, is_real[step])
         return step + 1, hidden, cell, outputs.write(step, hidden)
 
     outputs = tf.TensorArray(tf.float32, steps, element_shape=zeros.shape)
@@ -164,9 +152,7 @@ def _run(sequence, kernel, recurrent_kernel, bias, is_real):
 
     @tf.custom_gradient
     def recurrence(sequence, kernel, recurrent_kernel, bias):
-        steps = tf.shape(sequence)[0]
-        from_input = _input_share(sequence, kernel, bias)
-        zeros = _first_states(sequence, recurrent_kernel)
+        steps, from_input, zeros = _begin(sequence, kernel, recurrent_kernel, bias)
         units = zeros.shape[-1]
 
         def array(width):
@@ -174,13 +160,10 @@ def _run(sequence, kernel, recurrent_kernel, bias, is_real):
 
         def advance(step, hidden, cell, hiddens, cells, gates):
             hiddens, cells = hiddens.write(step, hidden), cells.write(step, cell)
-            opened = _open_gates(from_input[step], hidden, recurrent_kernel)
+            hidden, cell, opened = _advance(
+                from_input[step], hidden, cell, recurrent_kernel, is_real[step]
+            )
             gates = gates.write(step, tf.concat(opened, -1))
-            let_in, keep, candidate, let_out = opened
-            new_cell = keep * cell + let_in * candidate
-            new_hidden = let_out * tf.tanh(new_cell)
-            cell = tf.where(is_real[step], new_cell, cell)
-            hidden = tf.where(is_real[step], new_hidden, hidden)
             return step + 1, hidden, cell, hiddens, cells, gates
 
         _, hidden, cell, *arrays = tf.while_loop(

@@ -11,7 +11,7 @@ PAD = 0
 
 def count_tokens(labels: tf.Tensor) -> tf.Tensor:
     """Maps labels (batch, time) to how many of each sentence are no padding, float32 (batch,)."""
-    return tf.reduce_sum(tf.cast(tf.not_equal(labels, PAD), tf.float32), axis=1)
+    return count(tf.not_equal(labels, PAD))
 
 
 def sum_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -75,12 +75,13 @@ def token_accuracy(
 
     return Metric(
         name,
-        example_value=lambda labels, logits: _count(right(labels, logits)),
-        example_weight=lambda labels: _count(counts(labels)),
+        example_value=lambda labels, logits: count(right(labels, logits)),
+        example_weight=lambda labels: count(counts(labels)),
     )
 
 
-def _count(tokens: tf.Tensor) -> tf.Tensor:
+def count(tokens: tf.Tensor) -> tf.Tensor:
+    """Counts where a mask (batch, time) is True: float32 (batch,)."""
     return tf.reduce_sum(tf.cast(tokens, tf.float32), axis=1)
 
 
@@ -115,12 +116,9 @@ def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor, best: tf.Tensor) -> tf.
         normalizer = highest - tf.math.log(tf.gather(probabilities, best, batch_dims=1))
 
         def gradient(upstream):
-            rows = tf.range(tf.size(labels))
-            return tf.tensor_scatter_nd_sub(
-                probabilities * upstream[:, tf.newaxis],
-                tf.stack([rows, labels], axis=1),
-                upstream,
-            )
+            places = tf.stack([tf.range(tf.size(labels)), labels], axis=1)
+            scaled = probabilities * upstream[:, tf.newaxis]
+            return tf.tensor_scatter_nd_sub(scaled, places, upstream)
 
         return normalizer - tf.gather(logits, labels, batch_dims=1), gradient
 

@@ -10,14 +10,14 @@ import math
 import tensorflow as tf
 
 from fedpersonal.model.metrics import Metric
-from fedpersonal.models.token_prediction import token_losses
+from fedpersonal.models.token_prediction import count, token_losses
 
 NOTHING = -1
 
 
 def count_utterance_tokens(labels: tf.Tensor) -> tf.Tensor:
     """Maps labels to how many tokens each utterance has, float32 (batch,)."""
-    return tf.reduce_sum(tf.cast(labels >= 0, tf.float32), axis=1)
+    return count(labels >= 0)
 
 
 def sum_utterance_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

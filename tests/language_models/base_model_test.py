@@ -210,7 +210,7 @@ def test_weights_without_one_of_them(folder):
     [
         ({"model_type": "bert"}, "model_type must be 'gpt2', got 'bert'"),
         ({"model_type": None}, "model_type must be 'gpt2', got None"),
-        ({"vocab_size": 261}, "the tokenizer has 260 tokens, but config.json says vocab_size=261"),
+        ({"vocab_size": 261}, "the tokenizer has 260 tokens, but config.json has vocab_size=261"),
         ({"n_layer": 0}, "n_layer must be a whole number >= 1, got 0"),
         ({"n_embd": "x"}, "n_embd must be a whole number >= 1, got 'x'"),
         ({"n_head": 3}, "n_embd=16 is not a multiple of n_head=3"),

@@ -78,15 +78,13 @@ def generate_dialogues(
     Returns:
         The sentences, named "generated_dialogues" and "generated_others".
     """
-    groups = {
-        "users_per_context": (users_per_context, "num_utterances", num_utterances),
-        "others_per_context": (others_per_context, "num_other_utterances", num_other_utterances),
-    }
-    for name, (numbers, total_name, total) in groups.items():
+    groups = {"users_per_context": users_per_context, "others_per_context": others_per_context}
+    for name, numbers in groups.items():
         if not isinstance(numbers, Sequence) or len(numbers) != len(CONTEXTS):
             raise UserError(f"{name} must be a number for each of 2 contexts, got {numbers!r}")
         check_counts(1, **{f"{name}[{i}]": number for i, number in enumerate(numbers)})
-        check_count(total_name, total, minimum=3 * sum(numbers))
+    check_count("num_utterances", num_utterances, minimum=3 * sum(users_per_context))
+    check_count("num_other_utterances", num_other_utterances, minimum=3 * sum(others_per_context))
     rng = np.random.default_rng(check_count("seed", seed))
     return GeneratedDialogues(
         _draw(rng, "generated_dialogues", "speaker", users_per_context, num_utterances),

@@ -74,10 +74,8 @@ def generate_clicks(
 
     A user's click rate is drawn from a Beta distribution of mean 0.2. A message, all of whose words
     are of one topic, multiplies it by 1.4 if the topic is one of the first four, else by 0.6; so
-    the text tells something, and the user more. Options are as of `generate_subreddits`.
-
-    Returns:
-        The messages, named "generated_clicks", with labels called "0" and "1".
+    the text tells something, and the user more. Options are as of `generate_subreddits`. Labels are
+    called "0" and "1", the data "generated_clicks".
     """
     rng, offsets = _start(num_users, texts_per_user, seed)
     rates = np.repeat(rng.beta(*_CLICK_SHAPES, num_users), np.diff(offsets))

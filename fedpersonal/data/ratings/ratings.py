@@ -68,16 +68,10 @@ def read_ratings(
     min_ratings: int = 1,
     name: str | None = None,
 ) -> Ratings:
-    """Reads the ratings of a table, as of `read_table`, which refuses bad rows.
+    """Reads the ratings, finite numbers, of a table, as of `read_table`, which refuses bad rows.
 
-    Args:
-        path: The table.
-        user_column: The column of the users' names.
-        item_column: The column of the items' names.
-        rating_column: The column of the ratings, finite numbers.
-        time_column: The column of the times, as of `time_columns`.
-        min_ratings: As of `number_ratings`.
-        name: What to call the ratings; None for the file's name without its extensions.
+    Times are as of `time_columns`, and `min_ratings` as of `number_ratings`. The ratings are called
+    `name`, by default as the file is without its extensions.
     """
     check_count("min_ratings", min_ratings, minimum=1)
     wanted = [Column(user_column), Column(item_column), Column(rating_column, "real")]

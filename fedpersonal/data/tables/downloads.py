@@ -47,9 +47,8 @@ def open_tfds(
         data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
 
     Returns:
-        A function of the names of features of one value each, which reads these columns of the
-        training split: batches, in the same order each time, of a (n,) array a column. Texts are
-        objects of UTF-8 bytes.
+        A function of names of features of one value each, which reads these columns of the training
+        split in batches, in the same order each time: a (n,) array a column, texts as UTF-8 bytes.
 
     Raises:
         UserError: If TensorFlow Datasets is missing, or the data cannot be downloaded or prepared.

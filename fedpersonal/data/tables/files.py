@@ -94,16 +94,11 @@ class TableFile:
         return cls(path, _SEPARATORS[extension])
 
     def rows(self, wanted: Sequence[Column], present: set[str]) -> Iterator[tuple[int, Row]]:
-        """Reads the rows; blank lines are none.
+        """Yields a row's first line in the file, from 1, and what it has; blank lines are no rows.
 
-        Args:
-            wanted: The columns.
-            present: Receives the names of the columns that there are, while rows are read.
-
-        Yields:
-            A row's first line in the file, from 1, and its texts, one of each column wanted (""
-            where there is none), or what is wrong with it. Bytes that are not UTF-8 are lone
-            surrogates.
+        That is its texts, one of each wanted column ("" where there is none), or what is wrong with
+        it. Bytes that are not UTF-8 are lone surrogates. The set `present` receives the names of
+        the columns that there are, while rows are read.
 
         Raises:
             UserError: If the file cannot be read, has a bad header, or, with a header, lacks a

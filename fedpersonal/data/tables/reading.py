@@ -134,9 +134,7 @@ def count_unusable(
 ) -> np.ndarray:
     """Returns which rows nothing is wrong with, (n,) bool, and adds the others to the report.
 
-    Args:
-        unusable: What can be wrong, and where it is: (n,) bool.
-        report: What is added to, a row by the first thing that is wrong with it.
+    A row is counted by the first thing of `unusable` that is wrong with it.
     """
     usable = np.ones(len(next(iter(unusable.values()))), bool)
     for what, wrong in unusable.items():

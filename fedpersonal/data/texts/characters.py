@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -14,9 +15,6 @@ PADDING = 0
 UNKNOWN = 1
 NUM_SPECIAL = 2
 
-_NUM_CODE_POINTS = sys.maxunicode + 1
-_BLOCK = 1 << 14
-
 
 @dataclasses.dataclass(frozen=True)
 class CharacterVocabulary:
@@ -24,9 +22,6 @@ class CharacterVocabulary:
 
     Attributes:
         characters: Distinct lower-case characters, the most frequent first.
-
-    Raises:
-        UserError: If two characters are the same.
     """
 
     characters: str
@@ -47,7 +42,7 @@ class CharacterVocabulary:
             is one unknown character: a recurrent layer that skips padding needs something to read.
         """
         check_count("length", length, minimum=1)
-        ids = np.full(_NUM_CODE_POINTS, UNKNOWN, np.int32)
+        ids = np.full(sys.maxunicode + 1, UNKNOWN, np.int32)
         ids[_code_points([self.characters])] = np.arange(NUM_SPECIAL, self.size)
         kept = [text.lower()[:length] for text in texts]
         lengths = np.fromiter(map(len, kept), np.int64, len(kept))
@@ -68,12 +63,11 @@ def build_characters(
             lowest code points.
     """
     check_count("num_characters", num_characters, minimum=1)
-    counts = np.zeros(_NUM_CODE_POINTS, np.int64)
-    for start in range(0, len(texts), _BLOCK):  # All texts at once may not fit into memory.
-        lower = [text.lower() for text in texts[start : start + _BLOCK]]
-        counts += np.bincount(_code_points(lower), minlength=_NUM_CODE_POINTS)
-    order = np.argsort(-counts, kind="stable")[:num_characters]
-    return CharacterVocabulary("".join(map(chr, order[counts[order] > 0])))
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(text.lower())
+    chosen = sorted(counts, key=lambda character: (-counts[character], character))
+    return CharacterVocabulary("".join(chosen[:num_characters]))
 
 
 def _code_points(texts: Sequence[str]) -> np.ndarray:

@@ -26,10 +26,6 @@ class TextCorpus(LoadedData):
         words: (num_words,) int32 indices into the lexicon.
         lexicon: (num_distinct,) distinct words, str objects; some may not occur.
         report: How many things of which kind were left out when the corpus was made.
-
-    Raises:
-        UserError: If the lengths disagree, offsets do not ascend from 0, two clients have the
-            same name, or a word is not in the lexicon.
     """
 
     name: str

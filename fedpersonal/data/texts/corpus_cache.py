@@ -28,11 +28,8 @@ def read_cached(
 ) -> TextCorpus:
     """Takes a corpus out of a folder's file, or calls `read` and writes that file.
 
-    Args:
-        cache_dir: The folder, which is made if need be.
-        source: The file that the corpus is read from; its content counts, not its name.
-        settings: All options of the reading, of what JSON can write.
-        read: Reads the corpus.
+    The file is that of the content of `source`, whatever its name, and of the `settings` of its
+    reading, of what JSON can write.
     """
     key = hashlib.sha256()
     try:

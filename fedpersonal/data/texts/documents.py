@@ -93,16 +93,8 @@ def read_documents(
 ) -> LabelledTexts:
     """Reads the labelled texts of a table, as of `read_table`, which counts bad rows.
 
-    Args:
-        path: The table.
-        user_column: The column of the users' names.
-        text_column: The column of the texts.
-        label_column: The column of the labels, text or numbers.
-        time_column: The column of the times that order a user's texts, as of `time_columns`. The
-            order of the rows decides among equal ones.
-        num_labels: As of `DocumentFilter`, which counts in the report what is left out.
-        min_texts: Alike.
-        max_texts: Alike.
+    Columns are as of `read_text`, labels being texts or numbers, and the other options as of
+    `DocumentFilter`, which counts in the report what it leaves out.
     """
     wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
     rows = read_labelled_rows(path, (user_column, text_column, label_column), time_column)

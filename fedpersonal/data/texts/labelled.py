@@ -34,10 +34,6 @@ class LabelledTexts(LoadedData):
         labels: (num_texts,) int32 in [0, num_labels).
         label_names: (num_labels,) distinct names, str objects; some may not occur.
         report: How many things of which kind were left out when the texts were chosen.
-
-    Raises:
-        UserError: If the lengths disagree, the offsets do not ascend from 0, two clients or two
-            labels have the same name, or a label has none.
     """
 
     nouns: ClassVar[tuple[str, str]] = ("texts", "labels")
@@ -119,8 +115,8 @@ class LabelledRows:
     def only(self, kept: np.ndarray, others: str) -> LabelledRows:
         """Returns the rows of a mask, (n,) bool, and counts the `others` in the report."""
         self.report[others] += int((~kept).sum())
-        columns = {field: getattr(self, field)[kept] for field in ("users", "texts", "labels")}
-        return dataclasses.replace(self, **columns, times=self.times[kept])
+        columns = ("users", "texts", "labels", "times")
+        return dataclasses.replace(self, **{name: getattr(self, name)[kept] for name in columns})
 
     def grouped(
         self,
@@ -131,14 +127,10 @@ class LabelledRows:
         *,
         texts: np.ndarray | None = None,
     ) -> _Texts:
-        """Groups rows by user, and orders a user's by time.
+        """Groups some `rows`, (m,) int64, by user, and orders a user's by time.
 
-        Args:
-            kind: What to make of them.
-            rows: (m,) int64, which rows.
-            labels: (m,) their places among the `label_names`.
-            label_names: (num_labels,) names.
-            texts: (m,) other texts than theirs, or None.
+        Labels are (m,) places among the `label_names`, and texts, if given, (m,) others than the
+        rows'.
         """
         users = self.users[rows].remove_unused_categories()
         order = np.lexsort((self.times[rows], users.codes))
@@ -162,11 +154,8 @@ def read_labelled_rows(
 ) -> LabelledRows:
     """Reads the good rows of a table and counts the bad ones.
 
-    Args:
-        path: The table.
-        columns: The columns of the users, the texts and the labels.
-        time_column: That of the times, as of `time_columns`.
-        times: Their kind, `time` or `order`.
+    Columns are those of the users, the texts and the labels; times are of the kind `time` or
+    `order`.
     """
     wanted = [*map(Column, columns), *time_columns(time_column, times)]
     table = read_table(path, wanted, bad_rows="count")

@@ -30,19 +30,11 @@ def load_reddit(
     """Loads `reddit` of TensorFlow Datasets (3 GB to download, 18 GB prepared) by subreddit.
 
     These are the posts of Webis-TLDR-17, those with a "tl;dr", and not the comments of the FURL
-    paper (Bui et al., section 4.1), to whose limits the options default. There are no times: a
-    user's posts keep the order of the data set, which has been shuffled. It is read twice, so that
-    only the texts that are kept need memory. Posts of "[deleted]" users and those without text are
-    left out.
-
-    Args:
-        data_dir: Where TensorFlow Datasets keeps its data; None for its usual place.
-        num_labels: As of `DocumentFilter`, which counts in the report what is left out.
-        min_texts: Alike.
-        max_texts: Alike.
-
-    Raises:
-        UserError: As of `open_tfds` and of `DocumentFilter`.
+    paper (Bui et al., section 4.1), to whose limits, those of `DocumentFilter`, the options
+    default. There are no times: a user's posts keep the order of the data set, which has been
+    shuffled. It is read twice, so that only the texts that are kept need memory. Posts of
+    "[deleted]" users and those without text are left out. `data_dir` and errors are as of
+    `open_tfds`.
     """
     wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
     read = open_tfds("reddit", title="Reddit", url=_URL, advice=_ADVICE, data_dir=data_dir)

@@ -28,9 +28,6 @@ class Vocabulary:
     Attributes:
         words: (V,) distinct words, str objects, the most frequent first.
         num_oov_buckets: B >= 1.
-
-    Raises:
-        UserError: If two words are the same, or there is no bucket.
     """
 
     words: np.ndarray
