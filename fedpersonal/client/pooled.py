@@ -53,14 +53,8 @@ def train_in_turn(
 ) -> tuple[Any, Values]:
     """Does the work of `train_clients` without stacking clients' weights.
 
-    Args:
-        model: The partitioned model.
-        algorithm: The phases.
-        global_values: Global variable's name to the value that the server broadcast.
-        examples: The clients' examples; clients without any come last.
-        seed: int32 of shape (2,), from which local variables start.
-        summarize: Maps clients' examples and output to a structure of tensors.
-        kept: Local variables that the clients have kept, where the algorithm has them do so.
+    Clients without examples come last. `summarize` maps clients' examples and output to a structure
+    of tensors.
 
     Returns:
         The sum of these structures over clients; and, where they are kept, local variable's name
