@@ -23,6 +23,7 @@ from fedpersonal.client.pooled_batches import (
     predict_pool,
     rows_of_batches,
     sum_over_chunks,
+    sum_weights,
 )
 from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.stacked import bound_local_values
@@ -68,9 +69,7 @@ def step_together(
     pool = pool_examples(model, examples)
     batches, active, num_examples = schedule_phase(phase, examples)
     rows = longest_first(model, pool, rows_of_batches(examples, batches[0], active[0]))
-    totals = tf.math.unsorted_segment_sum(
-        tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
-    )
+    totals = sum_weights(pool, rows)
     exists = tf.reduce_max(examples.mask, [1, 2])
     weights = totals if algorithm.weighting == "num_examples" else exists
     slopes, metric_sums = _slopes(model, values, pool, rows, weights, totals)

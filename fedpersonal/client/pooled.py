@@ -26,6 +26,7 @@ from fedpersonal.client.pooled_batches import (
     predict_examples,
     predict_pool,
     rows_of_batches,
+    sum_weights,
     without_client_axis,
 )
 from fedpersonal.client.stacked import (
@@ -171,9 +172,7 @@ def run_pooled_phase(
 
     def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
         rows = longest_first(model, pool, rows_of_batches(examples, index, active))
-        totals = tf.math.unsorted_segment_sum(
-            tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
-        )
+        totals = sum_weights(pool, rows)
         return take_gradient(model, values, list(moved), pool, rows, totals, with_metrics)
 
     return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)

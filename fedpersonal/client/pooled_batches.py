@@ -97,6 +97,12 @@ def longest_first(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> tf.Te
     return tf.gather(rows, tf.argsort(tf.gather(pool.lengths, rows), direction="DESCENDING"))
 
 
+def sum_weights(pool: Pool, rows: tf.Tensor) -> tf.Tensor:
+    """Sums the weights of rows by client, float32 (C,)."""
+    weights, clients = tf.gather(pool.weights, rows), tf.gather(pool.clients, rows)
+    return tf.math.unsorted_segment_sum(weights, clients, pool.num_clients)
+
+
 def choose_rows(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> Pool:
     """Returns a pool of some rows, cut to the longest of them where the model allows."""
     chosen = tf.nest.map_structure(
