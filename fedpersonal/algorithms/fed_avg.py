@@ -44,21 +44,9 @@ def fed_avg(
         max_update_norm: Bound on the norm of a client's update, or None.
     """
     phase = GradientPhase(
-        variables="all",
-        data="all",
-        optimizer=client_optimizer,
-        epochs=local_epochs,
-        max_steps=max_local_steps,
-        optimizers=optimizers or {},
-        proximal=proximal,
+        "all", "all", client_optimizer, local_epochs, max_local_steps, optimizers or {}, proximal
     )
-    return Algorithm(
-        name="fed_avg",
-        phases=(phase,),
-        local_variables="none",
-        weighting=weighting,
-        max_update_norm=max_update_norm,
-    )
+    return Algorithm("fed_avg", (phase,), "none", weighting, max_update_norm)
 
 
 def build(options: ClientOptions, layers: Layers) -> Algorithm:

@@ -11,13 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase
-from fedpersonal.algorithms.method import (
-    ClientOptions,
-    FinetuningOptions,
-    Layers,
-    Method,
-    RebuildingOptions,
-)
+from fedpersonal.algorithms import method
+from fedpersonal.algorithms.method import ClientOptions, Layers, Method, RebuildingOptions
 from fedpersonal.data.parts import SPLITS
 from fedpersonal.errors import check_choice
 from fedpersonal.optimizers.named import build_client_optimizer
@@ -75,27 +70,11 @@ def fed_recon(
     elif reconstruction_optimizer is None:
         raise ValueError("fed_recon: gradient reconstruction needs a reconstruction_optimizer.")
     else:
-        rebuild = GradientPhase(
-            variables="local",
-            data=support,
-            optimizer=reconstruction_optimizer,
-            epochs=reconstruction_epochs,
-            max_steps=max_reconstruction_steps,
-        )
-    update = GradientPhase(
-        variables="all" if joint_training else "global",
-        data=query,
-        optimizer=client_optimizer,
-        epochs=local_epochs,
-        max_steps=max_local_steps,
-    )
-    return Algorithm(
-        name="fed_recon",
-        phases=(rebuild, update),
-        local_variables="rebuilt",
-        weighting=weighting,
-        max_update_norm=max_update_norm,
-    )
+        steps = reconstruction_epochs, max_reconstruction_steps
+        rebuild = GradientPhase("local", support, reconstruction_optimizer, *steps)
+    moving = "all" if joint_training else "global"
+    update = GradientPhase(moving, query, client_optimizer, local_epochs, max_local_steps)
+    return Algorithm("fed_recon", (rebuild, update), "rebuilt", weighting, max_update_norm)
 
 
 class FedReconOptions(ClientOptions, RebuildingOptions):
@@ -116,18 +95,17 @@ class FedReconOptions(ClientOptions, RebuildingOptions):
     )
 
 
-class _Finetuned(FedReconOptions, FinetuningOptions):
+class _Finetuned(FedReconOptions, method.FinetuningOptions):
     """FedRecon, and fine-tuning."""
 
 
 def build(options: FedReconOptions, layers: Layers) -> Algorithm:
     """Returns FedRecon as options describe it."""
     del layers
+    optimizer = build_client_optimizer("sgd", options.reconstruction_learning_rate)
     return fed_recon(
         **options.local_work(),
-        reconstruction_optimizer=build_client_optimizer(
-            "sgd", options.reconstruction_learning_rate
-        ),
+        reconstruction_optimizer=optimizer,
         reconstruction=options.reconstruction,
         support_query_split=options.support_query_split,
         reconstruction_epochs=options.reconstruction_epochs,

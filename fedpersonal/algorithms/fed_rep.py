@@ -38,27 +38,10 @@ def fed_rep(
         weighting: `num_examples` or `uniform`.
         max_update_norm: Bound on the norm of a client's update, or None.
     """
-    head = GradientPhase(
-        variables="local",
-        data="all",
-        optimizer=local_optimizer or client_optimizer,
-        epochs=local_only_epochs,
-        max_steps=max_local_steps,
-    )
-    representation = GradientPhase(
-        variables="global",
-        data="all",
-        optimizer=client_optimizer,
-        epochs=local_epochs,
-        max_steps=max_local_steps,
-    )
-    return Algorithm(
-        name="fed_rep",
-        phases=(head, representation),
-        local_variables="kept",
-        weighting=weighting,
-        max_update_norm=max_update_norm,
-    )
+    optimizer = local_optimizer or client_optimizer
+    head = GradientPhase("local", "all", optimizer, local_only_epochs, max_local_steps)
+    body = GradientPhase("global", "all", client_optimizer, local_epochs, max_local_steps)
+    return Algorithm("fed_rep", (head, body), "kept", weighting, max_update_norm)
 
 
 class FedRepOptions(KeepingOptions):

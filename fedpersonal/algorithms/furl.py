@@ -35,21 +35,9 @@ def furl(
         weighting: `num_examples` (c_i in equation 4) or `uniform`.
         max_update_norm: Bound on the norm of a client's update, or None.
     """
-    phase = GradientPhase(
-        variables="all",
-        data="all",
-        optimizer=client_optimizer,
-        optimizers={"local": local_optimizer} if local_optimizer else {},
-        epochs=local_epochs,
-        max_steps=max_local_steps,
-    )
-    return Algorithm(
-        name="furl",
-        phases=(phase,),
-        local_variables="kept",
-        weighting=weighting,
-        max_update_norm=max_update_norm,
-    )
+    others = {"local": local_optimizer} if local_optimizer else {}
+    phase = GradientPhase("all", "all", client_optimizer, local_epochs, max_local_steps, others)
+    return Algorithm("furl", (phase,), "kept", weighting, max_update_norm)
 
 
 def build(options: KeepingOptions, layers: Layers) -> Algorithm:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from fedpersonal.client.values import ClientValues, Examples, over_clients
+from fedpersonal.client.values import ClientValues, Examples, join_axes, over_clients
 from fedpersonal.model.lookups import count_ids, fetch_rows
 from fedpersonal.model.metrics import Metric
 from fedpersonal.model.noise import fold
@@ -92,11 +92,9 @@ def predict_batch(
     predictions, added = over_clients(client_output, (own, features, noise))
     # Losses are example by example: all clients' at once.
     shape = tf.shape(batch.mask)
-    flat_labels, flat_predictions = (
-        tf.reshape(t, tf.concat([[-1], tf.shape(t)[2:]], 0)) for t in (batch.labels, predictions)
-    )
-    losses = tf.reshape(model.example_losses(flat_labels, flat_predictions), shape)
-    weights = tf.reshape(model.example_weights(flat_labels), shape)
+    labels = join_axes(batch.labels, 2)
+    losses = tf.reshape(model.example_losses(labels, join_axes(predictions, 2)), shape)
+    weights = tf.reshape(model.example_weights(labels), shape)
     for extra in added:
         losses += weights * (extra if extra.shape.rank == 2 else extra[:, tf.newaxis])
     return Outcome(predictions, losses, tf.where(batch.mask > 0, weights, 0.0))
@@ -107,11 +105,7 @@ def batch_metric_sums(
 ) -> dict[str, tf.Tensor]:
     """Sums values and weights of the loss and of every metric: name to float32 (C, 2)."""
     shape = tf.shape(batch.mask)
-    labels, predictions = (
-        tf.reshape(t, tf.concat([[-1], tf.shape(t)[2:]], 0))
-        for t in (batch.labels, outcome.predictions)
-    )
-    values = example_values(model, labels, predictions)
+    values = example_values(model, join_axes(batch.labels, 2), join_axes(outcome.predictions, 2))
     pairs = {k: tf.reshape(v, tf.concat([shape, [2]], 0)) for k, v in values.items()}
     pairs["loss"] = tf.stack([outcome.losses, outcome.weights], axis=-1)
     # Not a product with the mask: what padding predicts may be anything, even NaN.

@@ -14,8 +14,7 @@ def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
     """Checks what phases name, and their optimizers, against a model.
 
     Raises:
-        UserError: If a phase or its `optimizers` name what is no variable of the model, or a frozen
-            one, or an optimizer cannot be used.
+        UserError: If one names no variable, or a frozen one, or an optimizer cannot be used.
     """
     for i, phase in enumerate(phases):
         if not isinstance(phase, GradientPhase):

@@ -23,10 +23,11 @@ from fedpersonal.client.pooled_batches import (
     predict_pool,
     rows_of_batches,
     sum_over_chunks,
+    sum_weights,
 )
 from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.stacked import bound_local_values
-from fedpersonal.client.values import ClientValues, Examples, Kept, starting_values
+from fedpersonal.client.values import ClientValues, Examples, Kept, align, starting_values
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.probing import adds_losses_of_batches
 
@@ -68,9 +69,7 @@ def step_together(
     pool = pool_examples(model, examples)
     batches, active, num_examples = schedule_phase(phase, examples)
     rows = longest_first(model, pool, rows_of_batches(examples, batches[0], active[0]))
-    totals = tf.math.unsorted_segment_sum(
-        tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
-    )
+    totals = sum_weights(pool, rows)
     exists = tf.reduce_max(examples.mask, [1, 2])
     weights = totals if algorithm.weighting == "num_examples" else exists
     slopes, metric_sums = _slopes(model, values, pool, rows, weights, totals)
@@ -98,11 +97,10 @@ def _slopes(
     weights: tf.Tensor,
     totals: tf.Tensor,
 ) -> tuple[Values, dict[str, tf.Tensor]]:
-    """Differentiates the clients' mean losses, chunk by chunk.
+    """Differentiates the clients' mean losses, chunk by chunk; and sums metrics.
 
-    Returns:
-        Variable's name to the sum of its clients' gradients, weighted but for owned and local
-        tables; of local ones (C, ...). And metric sums.
+    Gradients are summed over clients, weighted but for owned and local tables; of local ones (C,
+    ...).
     """
     dense = {k: v for k, v in values.shared.items() if k not in model.tables}
     zeros = {
@@ -146,10 +144,9 @@ def _into_table(model, name, slope, places, chosen: Pool, weights, table) -> tf.
     """Sums the slopes of fetched rows into zeros shaped like their table or like clients' own."""
     feature = chosen.features[model.tables[name]]
     if places is not None or name in model.owned:
-        owners = tf.reshape(chosen.clients, [-1] + [1] * (feature.shape.rank - 1))
-        owners = tf.reshape(tf.broadcast_to(owners, tf.shape(feature)), [-1])
-        scale = tf.math.reciprocal_no_nan(tf.gather(weights, owners))
-        slope *= tf.reshape(scale, [-1] + [1] * (slope.shape.rank - 1))
+        owners = tf.broadcast_to(align(chosen.clients, feature.shape.rank), tf.shape(feature))
+        scale = tf.math.reciprocal_no_nan(tf.gather(weights, tf.reshape(owners, [-1])))
+        slope *= align(scale, slope.shape.rank)
     at = tf.reshape(feature, [-1]) if places is None else places
     if places is None:
         return tf.math.unsorted_segment_sum(slope, at, table.shape[0])

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import GradientPhase
-from fedpersonal.client.values import over_clients, tile_clients, where_client
+from fedpersonal.client.values import join_axes, over_clients, tile_clients, where_client
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec
 from fedpersonal.optimizers.keras import as_tff_optimizer
@@ -165,20 +165,14 @@ def _add_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tenso
     TensorFlow's pure scatter copies the whole table at every step. The tables must be the loop's
     own copy, read by nothing that may run after this.
     """
-    flat_rows = _flat_rows(rows, places)
-    flat = tf.reshape(tables, tf.concat([[-1], tf.shape(tables)[2:]], 0))
-    added = tf.raw_ops.InplaceAdd(x=flat, i=tf.reshape(places, [-1]), v=flat_rows)
+    flat_rows = join_axes(rows, places.shape.rank)
+    flat, places = join_axes(tables, 2), tf.reshape(places, [-1])
+    added = tf.raw_ops.InplaceAdd(x=flat, i=places, v=flat_rows)
     return tf.ensure_shape(tf.reshape(added, tf.shape(tables)), tables.shape)
 
 
 def _sum_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Sums rows by their places into zeros shaped like tables (C, R, ...)."""
-    shape = tf.shape(tables)
-    flat = tf.math.unsorted_segment_sum(
-        _flat_rows(rows, places), tf.reshape(places, [-1]), shape[0] * shape[1]
-    )
-    return tf.reshape(flat, shape)
-
-
-def _flat_rows(rows: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(rows, tf.concat([[-1], tf.shape(rows)[places.shape.rank :]], 0))
+    shape, flat_rows = tf.shape(tables), join_axes(rows, places.shape.rank)
+    places = tf.reshape(places, [-1])
+    return tf.reshape(tf.math.unsorted_segment_sum(flat_rows, places, shape[0] * shape[1]), shape)

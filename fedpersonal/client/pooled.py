@@ -26,6 +26,7 @@ from fedpersonal.client.pooled_batches import (
     predict_examples,
     predict_pool,
     rows_of_batches,
+    sum_weights,
     without_client_axis,
 )
 from fedpersonal.client.stacked import (
@@ -53,14 +54,8 @@ def train_in_turn(
 ) -> tuple[Any, Values]:
     """Does the work of `train_clients` without stacking clients' weights.
 
-    Args:
-        model: The partitioned model.
-        algorithm: The phases.
-        global_values: Global variable's name to the value that the server broadcast.
-        examples: The clients' examples; clients without any come last.
-        seed: int32 of shape (2,), from which local variables start.
-        summarize: Maps clients' examples and output to a structure of tensors.
-        kept: Local variables that the clients have kept, where the algorithm has them do so.
+    Clients without examples come last. `summarize` maps clients' examples and output to a structure
+    of tensors.
 
     Returns:
         The sum of these structures over clients; and, where they are kept, local variable's name
@@ -177,9 +172,7 @@ def run_pooled_phase(
 
     def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
         rows = longest_first(model, pool, rows_of_batches(examples, index, active))
-        totals = tf.math.unsorted_segment_sum(
-            tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
-        )
+        totals = sum_weights(pool, rows)
         return take_gradient(model, values, list(moved), pool, rows, totals, with_metrics)
 
     return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)

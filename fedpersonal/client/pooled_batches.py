@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fedpersonal.client.batches import example_values, zero_sums
-from fedpersonal.client.values import ClientValues, Examples, count_clients
+from fedpersonal.client.values import ClientValues, Examples, align, count_clients, join_axes
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 
@@ -63,12 +63,8 @@ class RowOutcome(NamedTuple):
 
 def pool_examples(model: PartitionedModel, examples: Examples) -> Pool:
     """Flattens the examples of a stack of clients."""
-
-    def flat(tensor: tf.Tensor) -> tf.Tensor:
-        return tf.reshape(tensor, tf.concat([[-1], tf.shape(tensor)[3:]], 0))
-
-    features = {k: flat(v) for k, v in examples.features.items()}
-    labels, mask = flat(examples.labels), flat(examples.mask)
+    features = {k: join_axes(v, 3) for k, v in examples.features.items()}
+    labels, mask = join_axes(examples.labels, 3), join_axes(examples.mask, 3)
     clients = count_clients(examples)
     lengths = tf.zeros_like(mask, tf.int32)
     if model.sequence_length is not None:
@@ -80,7 +76,7 @@ def pool_examples(model: PartitionedModel, examples: Examples) -> Pool:
         lengths=lengths,
         clients=tf.repeat(tf.range(clients), tf.size(examples.mask[0])),
         places=tf.range(tf.size(mask)) % tf.shape(examples.mask)[2],
-        positions={k: flat(v) for k, v in examples.positions.items()},
+        positions={k: join_axes(v, 3) for k, v in examples.positions.items()},
         num_clients=clients,
     )
 
@@ -99,6 +95,12 @@ def longest_first(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> tf.Te
     if model.sequence_length is None:
         return rows
     return tf.gather(rows, tf.argsort(tf.gather(pool.lengths, rows), direction="DESCENDING"))
+
+
+def sum_weights(pool: Pool, rows: tf.Tensor) -> tf.Tensor:
+    """Sums the weights of rows by client, float32 (C,)."""
+    weights, clients = tf.gather(pool.weights, rows), tf.gather(pool.clients, rows)
+    return tf.math.unsorted_segment_sum(weights, clients, pool.num_clients)
 
 
 def choose_rows(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> Pool:
@@ -136,10 +138,9 @@ def fetch_pool_rows(
     for name, feature in model.tables.items():
         if name in values.own:
             table, position = values.own[name], pool.positions[name]
-            owner = tf.reshape(pool.clients, [-1] + [1] * (position.shape.rank - 1))
+            owner = align(pool.clients, position.shape.rank)
             places[name] = tf.reshape(owner * tf.shape(table)[1] + position, [-1])
-            flat = tf.reshape(table, tf.concat([[-1], tf.shape(table)[2:]], 0))
-            rows[name] = tf.gather(flat, places[name])
+            rows[name] = tf.gather(join_axes(table, 2), places[name])
         else:
             rows[name] = tf.gather(values.shared[name], tf.reshape(pool.features[feature], [-1]))
     return rows, places
@@ -179,10 +180,8 @@ def predict_pool(
         losses += pool.weights * extra
     if not with_metrics:
         return RowOutcome(predictions, losses, {})
-    pairs = {
-        "loss": tf.stack([losses, pool.weights], axis=-1),
-        **example_values(model, pool.labels, predictions),
-    }
+    pairs = example_values(model, pool.labels, predictions)
+    pairs["loss"] = tf.stack([losses, pool.weights], axis=-1)
     sums = {
         name: tf.math.unsorted_segment_sum(pair, pool.clients, pool.num_clients)
         for name, pair in pairs.items()

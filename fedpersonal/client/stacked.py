@@ -21,6 +21,7 @@ from fedpersonal.client.values import (
     ClientValues,
     Examples,
     Kept,
+    align,
     count_clients,
     own_copies,
     phase_mask,
@@ -87,9 +88,6 @@ def train_clients(
         examples: The clients' examples.
         seed: int32 of shape (2,), from which local variables start.
         kept: Those that the clients have kept, where the algorithm has them do so.
-
-    Returns:
-        The clients' output.
     """
     start = values = starting_values(model, global_values, examples, seed, kept)
     for phase in algorithm.phases[:-1]:
@@ -256,7 +254,7 @@ def moving_names(model: PartitionedModel, phase: Phase) -> list[str]:
 def _clip(updates: Values, max_norm: float) -> Values:
     """Scales each client's update, all variables together, down to a norm."""
     scale = max_norm / tf.maximum(tf.sqrt(_squared_norms(updates)), max_norm)
-    return {k: u * tf.reshape(scale, [-1] + [1] * (u.shape.rank - 1)) for k, u in updates.items()}
+    return {k: u * align(scale, u.shape.rank) for k, u in updates.items()}
 
 
 def _squared_norms(values: Values) -> tf.Tensor:

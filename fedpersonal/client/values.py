@@ -141,6 +141,16 @@ def count_client_batches(examples: Examples) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, -1), tf.int32), -1)
 
 
+def join_axes(tensor: tf.Tensor, count: int) -> tf.Tensor:
+    """Makes one axis of the first ones."""
+    return tf.reshape(tensor, tf.concat([[-1], tf.shape(tensor)[count:]], 0))
+
+
+def align(column: tf.Tensor, rank: int) -> tf.Tensor:
+    """Gives (C,) axes of one, to be broadcast against a tensor of a rank."""
+    return tf.reshape(column, [-1] + [1] * (rank - 1))
+
+
 def tile_clients(value: tf.Tensor, clients: int | tf.Tensor) -> tf.Tensor:
     """Repeats a value for every client: (...) to (clients, ...)."""
     return tf.tile(value[tf.newaxis], [clients] + [1] * value.shape.rank)

@@ -124,15 +124,8 @@ def pack_evaluation(
 ) -> list[collections.OrderedDict]:
     """Packs two data sets of the same clients into shards for an evaluation.
 
-    Args:
-        model: The partitioned model.
-        support: What a client's model is personalised on.
-        query: What is predicted.
-        clients: Clients a shard.
-        batch_size: Examples a batch of the support set.
-        query_batch_size: Examples a batch of the query set; None for one batch that holds it all,
-            which stacked packing needs.
-        touched_data: `all` where phases move global lookup tables, else `none`.
+    `query_batch_size` is None for one batch that holds the whole query set, which stacked packing
+    needs; `touched_data` is `all` where phases move global lookup tables, else `none`.
     """
     width = query_batch_size or max(1, int(query.counts.max(initial=1)))
     order = np.argsort(-support.counts, kind="stable")

@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +142,7 @@ class LocalStateStore:
         with _explained(self.path):
             return [name for (name,) in self._connection.execute("SELECT client FROM local_state")]
 
-    def read(self, client_ids: Sequence[str]) -> list[bytes | None]:
+    def read(self, client_ids: Iterable[str]) -> list[bytes | None]:
         """Returns each client's row, or None where a client has kept nothing."""
         rows: dict[str, bytes] = {}
         ids = list(client_ids)

@@ -20,10 +20,8 @@ def check_data(model: PartitionedModel, dataset: ClientDataset) -> ClientDataset
     """Checks clients' examples against a model, and returns them under the model's names.
 
     Features are the model's inputs by name; there may be others. One feature alone is the input of
-    a model with one input, whatever their names.
-
-    Raises:
-        UserError: If an input has no feature, or a column's shape or dtype is not the model's.
+    a model with one input, whatever their names. A UserError says that an input has no feature, or
+    that a column's shape or dtype is not the model's.
     """
     dataset = _matched(model, dataset)
     for name, spec in model.input_spec.items():

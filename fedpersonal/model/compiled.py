@@ -77,8 +77,7 @@ def choose_loss_and_metrics(
 ) -> tuple[Loss, Metrics]:
     """Returns loss and metrics as they are given, or else compiled, or else `mse` and none.
 
-    Raises:
-        UserError: If the model is compiled with more than can be taken from there.
+    A UserError says that the model is compiled with more than can be taken from there.
     """
     if compiled is not None:
         if compiled.ignored and (loss is None or metrics is None):

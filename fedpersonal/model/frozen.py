@@ -34,11 +34,9 @@ class FrozenVariables:
 
     @classmethod
     def write(cls, folder: str | os.PathLike, values: Mapping[str, np.ndarray]) -> FrozenVariables:
-        """Writes values, unless the folder has them already.
+        """Writes float32 values by variable name, unless the folder has them already.
 
-        Args:
-            folder: Where; files are named by their content, so that many models can share it.
-            values: Variable name to float32 array.
+        Files are named by their content, so that many models can share the folder.
 
         Raises:
             ValueError: If a value is not float32, or has nothing in it.

@@ -28,11 +28,9 @@ _SHORT = {"acc": "accuracy", "ce": "crossentropy"}
 
 
 def as_metrics(metrics: Metrics, *, are_weighted: bool) -> tuple[Metric, ...]:
-    """Turns metrics in any form into the library's.
+    """Turns metrics, in any form that `PartitionedModel` takes, into the library's.
 
-    Args:
-        metrics: `Metric`s; Keras metrics, their names, or functions of (labels, predictions).
-        are_weighted: Whether examples count as several, which Keras metrics do not know.
+    `are_weighted` tells whether examples count as several, which Keras metrics do not know.
 
     Raises:
         UserError: If one is no mean over examples, is unknown, or has the name of another.

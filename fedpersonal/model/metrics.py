@@ -69,14 +69,9 @@ def binary_accuracy(name: str = "accuracy") -> Metric:
 
 
 def finalize(metrics: Sequence[Metric], sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Turns sums over examples into metrics, elementwise.
+    """Turns sums over examples into metrics, elementwise; NaN where there was no example.
 
-    Args:
-        metrics: The metrics beside the loss.
-        sums: Metric name, or `loss`, to (..., 2): the sums of its example values and weights.
-
-    Returns:
-        Metric name to value (...); NaN where there was no example.
+    `sums` maps a metric's name, or `loss`, to (..., 2): the sums of its example values and weights.
     """
     finalizers = {"loss": _identity, **{m.name: m.finalize for m in metrics}}
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -89,8 +84,7 @@ def finalize(metrics: Sequence[Metric], sums: Mapping[str, np.ndarray]) -> dict[
 def rank_of_first(scores: np.ndarray) -> np.ndarray:
     """Returns the rank, from 0, of each row's first score among the row; ties count half.
 
-    Args:
-        scores: (num_clients, num_candidates) floats, the held-out item's first.
+    Scores are floats (num_clients, num_candidates), the held-out item's first.
     """
     first, others = scores[:, :1], scores[:, 1:]
     return (others > first).sum(1) + 0.5 * (others == first).sum(1)
@@ -99,12 +93,7 @@ def rank_of_first(scores: np.ndarray) -> np.ndarray:
 def ranking_metrics(ranks: np.ndarray, *, at: int) -> dict[str, np.ndarray]:
     """Returns hit rate and NDCG of a single relevant item at a cut-off, for each client.
 
-    Args:
-        ranks: (num_clients,) ranks from 0.
-        at: The cut-off, such as 10.
-
-    Returns:
-        `hr@10` and `ndcg@10` (for a cut-off of 10), float64 (num_clients,).
+    With `at=10` and ranks (num_clients,), from 0: `hr@10` and `ndcg@10`, float64 (num_clients,).
     """
     hit = ranks < at
     return {

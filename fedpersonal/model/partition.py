@@ -96,16 +96,12 @@ class PartitionedModel:
                 it: sequences, which are the inputs and labels whose second dimension is None in
                 their spec, may then be cut to the longest of a batch.
             chunk_places: How many places of sequences pooled execution computes at once, of 64
-                sequences at the most; None for 64 sequences, however long. Attention is busy with a
-                few hundred places, and small chunks of sequences of one length leave little to
-                pad; a recurrent layer, which takes place by place, is better off with many
-                sequences.
+                sequences at the most; None for 64 sequences, however long, which suits recurrent
+                layers. Attention is busy with a few hundred places, and pads less.
 
         Raises:
-            UserError: If a name chooses no variable, a lookup does not fit its layer, there are
-                `chunk_places` without lengths of sequences, a frozen variable has no value of its
-                shape, the model has variables that are not trained by gradient or several outputs,
-                it cannot be cloned, or a metric is no mean over examples.
+            UserError: If a name chooses no variable, or the model, its lookups, frozen values or
+                metrics are not as said above.
         """
         start = compiled = None
         if isinstance(build_model, tf.keras.Model):
@@ -131,10 +127,8 @@ class PartitionedModel:
         self.given_loss, self.given_metrics = loss, metrics
         self._example_loss = as_example_fn(loss)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
-        local, frozen_names = (
-            (names,) if isinstance(names, str) else tuple(names)
-            for names in (local_layers, frozen_layers)
-        )
+        layers = (local_layers, frozen_layers)
+        local, frozen_names = ((n,) if isinstance(n, str) else tuple(n) for n in layers)
         self.all_variables = split_variables(found.variables, local, frozen_names)
         self._creation_keys = found.keys
         self.frozen = FrozenVariables({}, {}) if frozen is None else frozen

@@ -50,9 +50,8 @@ def build_server_optimizer(
         epsilon: Of `adam`, `yogi` and `adagrad`: added to the preconditioner's root.
         initial_accumulator: Initial preconditioner of `yogi` and `adagrad`.
         decay_rounds: Rounds over which the rate falls in a straight line to 0, or 0 for a constant
-            rate. Where few and unlike clients take part in a round, the global variables swing
-            with whom was drawn, by as much as the rate lets them; with one that falls they settle,
-            and what clients keep fits them.
+            rate, with which the global variables swing with whom was drawn. With one that falls
+            they settle, and what clients keep fits them.
     """
     import tensorflow_federated as tff
 

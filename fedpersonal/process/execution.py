@@ -34,9 +34,6 @@ class Execution:
             together, which suits models of many small operations. `pooled`: clients put their
             examples together where they share weights and take turns where not, which suits models
             bound by arithmetic.
-
-    Raises:
-        ValueError: If an option is out of range.
     """
 
     kind: str
@@ -73,14 +70,7 @@ class Execution:
     def for_cohorts(
         cls, clients: int, *, batch_size: int, kind: str = "packed", packing: str = "stacked"
     ) -> Execution:
-        """Returns the execution of cohorts of a size, packed into one shard a processor.
-
-        Args:
-            clients: The most clients of a cohort.
-            batch_size: Examples a batch.
-            kind: `packed` or `per_client`.
-            packing: `stacked` or `pooled`; per-client execution has no use for it.
-        """
+        """Returns the execution of cohorts of so many clients, in one shard a processor."""
         if kind == "per_client":
             return cls.per_client(batch_size=batch_size)
         if clients < 1:

@@ -36,17 +36,15 @@ def packed_type(
         name: tff.TensorType(np.int32, [*shape, *model.input_spec[feature].shape[1:]])
         for name, feature in tables.items()
     }
-    return tff.to_type(
-        collections.OrderedDict(
-            features=by_name({k: batched(s) for k, s in model.input_spec.items()}),
-            labels=batched(model.label_spec),
-            mask=tff.TensorType(np.float32, shape),
-            rows=by_name(
-                dict.fromkeys(tables, tff.TensorType(np.int32, [clients_per_shard, None]))
-            ),
-            positions=by_name(positions),
-        )
+    rows = dict.fromkeys(tables, tff.TensorType(np.int32, [clients_per_shard, None]))
+    fields = collections.OrderedDict(
+        features=by_name({k: batched(s) for k, s in model.input_spec.items()}),
+        labels=batched(model.label_spec),
+        mask=tff.TensorType(np.float32, shape),
+        rows=by_name(rows),
+        positions=by_name(positions),
     )
+    return tff.to_type(fields)
 
 
 def pack_clients(

@@ -12,7 +12,7 @@ from fedpersonal.algorithm import Algorithm
 from fedpersonal.client.one_step import count_steps, may_step_together, step_together
 from fedpersonal.client.pooled import train_in_turn
 from fedpersonal.client.stacked import ClientOutput, train_clients
-from fedpersonal.client.values import Examples, Kept
+from fedpersonal.client.values import Examples, Kept, align
 from fedpersonal.model.partition import PartitionedModel, Values
 
 
@@ -26,16 +26,9 @@ def train_and_sum(
     packing: str,
     kept: Kept | None = None,
 ) -> tuple[collections.OrderedDict, Values]:
-    """Trains many clients and sums what of them is aggregated.
+    """Trains many clients, as `train_clients` does, and sums what of them is aggregated.
 
-    Args:
-        model: The partitioned model.
-        algorithm: What a client does.
-        global_values: Global variable's name to the value that the server broadcast.
-        examples: The clients' examples; clients without any come last.
-        seed: int32 of shape (2,), from which local variables start.
-        packing: `stacked` or `pooled`.
-        kept: Local variables that the clients have kept, where the algorithm has them do so.
+    Clients without examples come last; `packing` is `stacked` or `pooled`.
 
     Returns:
         The sums; and, where they are kept, local variable's name to (C, ...) after the round.
@@ -80,7 +73,7 @@ def sum_clients(
         name, update = variable.name, output.updates[variable.name]
         weights = tf.ones_like(output.weights) if name in model.owned else output.weights
         # TFF's convention: an update points from the client's final value to the initial one.
-        weighted = -update * tf.reshape(weights, [-1] + [1] * (update.shape.rank - 1))
+        weighted = -update * align(weights, update.shape.rank)
         if name in model.global_tables:
             flat = tf.reshape(weighted, tf.concat([[-1], variable.shape[1:]], 0))
             updates[name] = _scatter_rows(tf.reshape(rows[name], [-1]), flat, start[name])

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from fedpersonal.data.generated_dialogues import generate_dialogues
+from fedpersonal.data.generated.dialogues import generate_dialogues
 
 from experiments.papers import runs as run_module
 from experiments.papers.fedperc import tables

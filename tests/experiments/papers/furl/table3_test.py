@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from fedpersonal.data.documents import most_frequent_labels
+from fedpersonal.data.texts.labelled import most_frequent_labels
 
 from experiments.papers import runs as run_module
 from experiments.papers.furl import table3
