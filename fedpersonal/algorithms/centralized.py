@@ -24,9 +24,7 @@ def build_personalized(options: KeepingOptions, layers: Layers) -> Algorithm:
     """Returns the same with a learning rate of its own for users' embeddings."""
     users = build_client_optimizer("sgd", options.local_learning_rate)
     algorithm = build(options, layers)
-    phase = dataclasses.replace(
-        algorithm.phases[0], optimizers=dict.fromkeys(layers.table, users)
-    )
+    phase = dataclasses.replace(algorithm.phases[0], optimizers=dict.fromkeys(layers.table, users))
     return dataclasses.replace(algorithm, name="centralized_personalized", phases=(phase,))
 
 

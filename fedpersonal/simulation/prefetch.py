@@ -14,13 +14,9 @@ Made = TypeVar("Made")
 def one_ahead(make: Callable[[int], Made], numbers: range) -> Iterator[Callable[[int], Made]]:
     """Makes things in a second thread while the first is busy with the one before.
 
-    Args:
-        make: Makes the thing of a number.
-        numbers: The numbers that will be asked for, in this order.
-
     Yields:
-        A function that returns the thing of a number and has the next one begun. What `make`
-        raises, it raises.
+        A function that returns the thing of one of the numbers, which are asked for in their order,
+        and has the next one begun. What `make` raises, it raises.
     """
     thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="prefetch")
     begun: dict[int, concurrent.futures.Future[Made]] = {}

@@ -29,8 +29,8 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
     """Makes sure, before anything slow, that there is something to train and to test on.
 
     Returns:
-        `num_clients_without_query`, the training clients that train on nothing because all that
-        they have is one batch; nothing for algorithms without query sets.
+        `num_clients_without_query`, how many train on nothing as they have a single batch; nothing
+        for algorithms without query sets.
 
     Raises:
         UserError: If nobody has a query set.
