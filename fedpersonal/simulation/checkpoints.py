@@ -49,7 +49,7 @@ class Checkpoints:
         self._remove_old()
 
     def save(self, round_number: int, state: Any) -> None:
-        """Saves a round's state, what `state_codec.encode` takes; when this returns it is on disk."""
+        """Saves a round's state, of what `state_codec.encode` takes, and waits for the disk."""
         path = self._folder / f"round_{round_number:06d}.npz"
         with atomic_files.atomic_write(path, "wb", permissions=atomic_files.OWNER_ONLY) as file:
             write_state(file, state)
