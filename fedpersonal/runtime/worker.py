@@ -116,9 +116,8 @@ def _retire_services() -> None:
     """Disarms the objects through which TFF starts its workers and, too late, ends them.
 
     A computation that loses its worker, to Ctrl-C say, asks its `ServiceManager` for another one,
-    in a thread of its own that may be halfway when the program ends. And when the interpreter
-    finalizes a manager, the modules that its `__del__` needs are gone already: each would print an
-    'Exception ignored in ... ServiceManager.__del__'.
+    in a thread that may be halfway when the program ends. And a manager's `__del__` would print an
+    'Exception ignored': the modules that it needs are gone when the interpreter finalizes it.
     """
     factory: Any = sys.modules.get(_FACTORY)
     if factory is None:

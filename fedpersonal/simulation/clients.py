@@ -42,7 +42,7 @@ def drawn_clients(
     Args:
         train: The training clients.
         sample: Round number to the indices of the clients that take part.
-        examples_per_round: How many examples a client draws at random for a round, or None for all.
+        examples_per_round: How many examples a client draws for a round by `seed`; None for all.
         seed: Seed of these draws.
     """
 
@@ -64,12 +64,9 @@ def drawn_clients(
 def pooled_clients(
     train: ClientDataset, *, rounds_per_epoch: int = 1, seed: int = 0
 ) -> ClientsOfRound:
-    """Returns what makes one client of everybody's examples, shuffled in each epoch.
+    """Returns what makes one client of everybody's examples, shuffled in each epoch by the seed.
 
-    Args:
-        train: The training clients.
-        rounds_per_epoch: Rounds that together see each example once.
-        seed: Seed of the shuffles.
+    An epoch, in which each example is seen once, is so many rounds.
     """
     size = math.ceil(train.num_examples / rounds_per_epoch)
 

@@ -97,7 +97,8 @@ def _look_past_the_start(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _draw_curve(ax: Axes, curve: pd.Series, color: str) -> None:
-    label = _label(curve.name)
+    source, *details = curve.name.split("/")[:-1]
+    label = ", ".join([_SOURCES[source], *details]).replace("_", " ")
     if curve.name.startswith("train/") and len(curve) > _FEW_ROUNDS:
         window = max(3, len(curve) // _WINDOWS_A_RUN)
         ax.plot(curve.index, curve, color=color, linewidth=0.6, alpha=0.3)
@@ -107,8 +108,3 @@ def _draw_curve(ax: Axes, curve: pd.Series, color: str) -> None:
     ax.plot(
         curve.index, curve, color=color, linewidth=1.8, marker=marker, markersize=4, label=label
     )
-
-
-def _label(name: str) -> str:
-    source, *details = name.split("/")[:-1]
-    return ", ".join([_SOURCES[source], *details]).replace("_", " ")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedpersonal.errors import UserError
@@ -17,7 +18,6 @@ from fedpersonal.simulation.callbacks.progress import Progress
 from fedpersonal.simulation.callbacks.saver import Saver, Storage
 from fedpersonal.simulation.callbacks.tensorboard import TensorBoard
 from fedpersonal.simulation.checkpoints import Checkpoints
-from fedpersonal.simulation.prefetch import one_ahead
 from fedpersonal.simulation.run_folder import RunFolder
 
 
@@ -96,7 +96,7 @@ def run_rounds(
 
     resumed_from = run.round_number
     rounds = range(resumed_from + 1, total_rounds + 1) if run.stop_reason is None else range(0)
-    with one_ahead(cohort_fn, rounds) as cohort_of, contextlib.ExitStack() as stack:
+    with _one_ahead(cohort_fn, rounds) as cohort_of, contextlib.ExitStack() as stack:
         for callback in everybody:
             callback.on_start(run)
             stack.push(functools.partial(_end, callback, run))
@@ -125,6 +125,28 @@ def run_rounds(
         median_round_seconds=log.median_seconds,
         stop_reason=run.stop_reason,
     )
+
+
+@contextlib.contextmanager
+def _one_ahead(make: Callable[[int], Any], rounds: range) -> Iterator[Callable[[int], Any]]:
+    """Yields what returns a round's cohort, asked for in order, and has the next one made.
+
+    It is made in a second thread while this one is busy with the round. What `make` raises, the
+    function that is yielded raises.
+    """
+    thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+    begun: dict[int, concurrent.futures.Future] = {}
+
+    def get(number: int) -> Any:
+        for wanted in (number, number + 1):
+            if wanted in rounds and wanted not in begun:
+                begun[wanted] = thread.submit(make, wanted)
+        return begun.pop(number).result()
+
+    try:
+        yield get
+    finally:
+        thread.shutdown(cancel_futures=True)
 
 
 def _end(callback: Callback, run: Run, kind: Any, error: BaseException | None, trace: Any) -> None:

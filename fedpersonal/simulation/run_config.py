@@ -27,13 +27,9 @@ def settle(
     ignore: Collection[str] = (),
     about: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns the content of `config.json` for a run that starts or goes on.
+    """Returns the content of `config.json` for a run that starts or, if the file exists, goes on.
 
-    Args:
-        path: The file; if it exists, it is that of the run's former sessions.
-        options: The options of this session by name.
-        ignore: The options that may differ from session to session.
-        about: As of `RunFolder.open`.
+    Arguments are those of `RunFolder.open`.
 
     Returns:
         `options`, `seed`, `data` if given, and `versions`, `runtime`, `num_shards` of the first

@@ -40,19 +40,13 @@ class ClientSampler:
             raise UserError(f"seed is {seed}; it must not be negative.")
         if not 0.0 <= dropout_rate < 1.0:
             raise UserError(f"dropout_rate is {dropout_rate}; it must be at least 0 and below 1.")
-        self._num_clients = num_clients
-        self._clients_per_round = clients_per_round
-        self._seed = seed
-        self._dropout_rate = dropout_rate
+        self._sizes = num_clients, clients_per_round
+        self._seed, self._dropout_rate = seed, dropout_rate
 
     def sample(self, round_number: int) -> np.ndarray:
-        """Returns the indices of the clients of a round, in the order in which they were drawn.
-
-        Args:
-            round_number: A non-negative integer.
-        """
+        """Returns the indices of the clients of a round >= 0, in the order of their draw."""
         random = np.random.default_rng((self._seed, round_number))
-        drawn = random.choice(self._num_clients, self._clients_per_round, replace=False)
+        drawn = random.choice(*self._sizes, replace=False)
         if self._dropout_rate == 0.0:
             return drawn
         # One uniform number a client: whoever drew the largest is the last to leave.

@@ -22,9 +22,7 @@ class StoreCheckpoints:
     def save(self, round_number: int, state: Mapping[str, Any]) -> None:
         """Commits what clients have kept since the last commit, and the run's state.
 
-        Args:
-            round_number: The round after which the state was reached.
-            state: Its `state` is a `KeptState`; the rest is what `state_codec.encode` takes.
+        Its `state` is a `KeptState`; the rest is what `state_codec.encode` takes.
         """
         kept = state["state"]
         file = io.BytesIO()
@@ -32,10 +30,7 @@ class StoreCheckpoints:
         self._store.commit(kept.uncommitted(self._store), SavedRun(round_number, file.getvalue()))
 
     def restore(self, *, like: KeptState) -> checkpoints.Checkpoint | None:
-        """Returns what was committed last, or None.
-
-        Args:
-            like: A state of the same process.
+        """Returns what was committed last, or None; `like` is a state of the same process.
 
         Raises:
             UserError: If it is damaged.

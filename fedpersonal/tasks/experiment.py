@@ -124,12 +124,7 @@ class Experiment(Generic[OptionsT, DataT]):
 def build_experiment(
     task: Task[OptionsT, SourceT, DataT], source: SourceT, options: OptionsT
 ) -> Experiment[OptionsT, DataT]:
-    """Splits the data and builds the models and the training process.
-
-    Args:
-        task: The task.
-        source: Its data, as read.
-        options: Its options.
+    """Splits data as read, and builds the models and the training process.
 
     Raises:
         UserError: If the data do not suffice, or options do not fit them.
@@ -185,12 +180,7 @@ def build_experiment(
 def run_experiment(
     experiment: Experiment, run_folder: RunFolder, *, progress: bool = True
 ) -> dict[str, Any]:
-    """Trains, evaluates the test clients, and writes the run folder.
-
-    Args:
-        experiment: The experiment.
-        run_folder: Where the run goes, or goes on.
-        progress: Whether to report progress on stderr.
+    """Trains, evaluates the test clients, and writes the run folder, in which a run may go on.
 
     Returns:
         The summary, as written to `summary.json`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +13,11 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.parts import QUERY_PARTS
 from fedpersonal.data.splits import check_query_sets, count_query_examples
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.simulation.clients import ReadWhenDrawn
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Data
-
-if TYPE_CHECKING:
-    from fedpersonal.evaluation.evaluate import ClientResults
-    from fedpersonal.simulation.clients import ReadWhenDrawn
-    from fedpersonal.trained import TrainedModel
+from fedpersonal.trained import TrainedModel
 
 # Local state so many times as large as the median client's has blown up.
 _OUTLIER = 100.0
@@ -29,8 +27,8 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
     """Makes sure, before anything slow, that there is something to train and to test on.
 
     Returns:
-        `num_clients_without_query`, the training clients that train on nothing because all that
-        they have is one batch; nothing for algorithms without query sets.
+        `num_clients_without_query`, how many train on nothing as they have a single batch; nothing
+        for algorithms without query sets.
 
     Raises:
         UserError: If nobody has a query set.

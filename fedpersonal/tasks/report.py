@@ -58,9 +58,6 @@ def report_run(
 def summarize(report: TestReport) -> dict[str, Any]:
     """Returns what a test came to.
 
-    Args:
-        report: Of the test clients.
-
     Raises:
         UserError: If the loss is not finite.
     """

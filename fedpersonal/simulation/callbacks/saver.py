@@ -30,13 +30,7 @@ class Saver(Callback):
     """
 
     def __init__(self, storage: Storage, callbacks: Sequence[Callback], *, every: int):
-        """Takes what it works with.
-
-        Args:
-            storage: Where checkpoints are.
-            callbacks: Those that remember something.
-            every: Rounds from one checkpoint to the next.
-        """
+        """Takes the callbacks that remember something, and the rounds between checkpoints."""
         self._storage = storage
         self._every = every
         self._reached = Checkpoint(0, {})
@@ -49,10 +43,7 @@ class Saver(Callback):
             self._callbacks[f"{kind} {count[kind]}"] = callback
 
     def resume(self, run: Run) -> None:
-        """Puts a run, and the callbacks, where its last checkpoint was; does nothing without one.
-
-        Args:
-            run: The run, with the first state of its process.
+        """Puts a run, in its first state, and the callbacks where its last checkpoint was, if any.
 
         Raises:
             UserError: The run is beyond its last round.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fedpersonal.data.generated.corpus import generate_corpus
-from fedpersonal.data.sources import FILE, Sources, find_source
+from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.data.splits import split_clients
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.data.texts.corpus_files import read_text
@@ -128,15 +128,3 @@ class Sentences:
             return None
         trainers = (split_clients(self.corpus.num_clients, seed=seed)[0] for seed in seeds)
         return min(int(np.unique(self.corpus.subset(train).words).size) for train in trainers)
-
-
-def find_sentences(options: SentenceOptions) -> Sentences:
-    """Settles what `auto` means.
-
-    Raises:
-        UserError: If the folder of data has neither of both, or two sources are named.
-    """
-    found = find_source(
-        SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
-    )
-    return Sentences(*found, options)

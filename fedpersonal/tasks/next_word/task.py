@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fedpersonal.algorithms.method import Layers, Method
+from fedpersonal.data.sources import find_source
 from fedpersonal.options import option
 from fedpersonal.tasks.next_word.data import NextWordData, sample_stack_overflow, split_text
-from fedpersonal.tasks.next_word.source import SentenceOptions, Sentences, find_sentences
+from fedpersonal.tasks.next_word.source import SOURCES, SentenceOptions, Sentences
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Task
 
@@ -72,8 +73,11 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
         return options.replace(num_oov_buckets=buckets)
 
     def read(self, options: NextWordRun) -> Sentences:
-        """Reads the sentences that options name."""
-        return find_sentences(options)
+        """Finds the sentences that options name."""
+        found = find_source(
+            SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
+        )
+        return Sentences(*found, options)
 
     def split(self, source: Sentences, options: NextWordRun) -> NextWordData:
         """Splits the sentences with the vocabulary and buckets that the options ask for."""

@@ -24,8 +24,7 @@ class RankedSet(EvaluationSet):
     """Clients to evaluate by ratings and by a ranking.
 
     Attributes:
-        ranking: What is ranked: the held-out item of a client first, then up to 99 others, with
-            what local variables are built from before.
+        ranking: What is ranked, a client's held-out item before up to 99 others, and its support.
     """
 
     ranking: EvaluationSet | None = None

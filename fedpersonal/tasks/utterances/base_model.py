@@ -36,7 +36,7 @@ def find_base_model(
         source: A folder, or a name on the hub; None to pretrain.
         dialogues: The utterances.
         cache_dir: Where pretrained models are kept.
-        progress: Whether to report progress on stderr.
+        progress: Whether to report on stderr.
 
     Raises:
         UserError: If the model cannot be loaded, or there are too few texts to train one.

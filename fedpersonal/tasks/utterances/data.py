@@ -282,11 +282,7 @@ def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _stratified_order(rng: np.random.Generator, strata: np.ndarray) -> np.ndarray:
-    """Orders things (n,) by chance, so that any first part of them has its share of each stratum.
-
-    Returns:
-        (n,) int64 indices.
-    """
+    """Orders things (n,) by chance, so that any first part has its share of each stratum."""
     by_stratum = np.lexsort((rng.random(strata.size), strata))
     sizes = np.bincount(strata)
     places = np.arange(strata.size) - (np.cumsum(sizes) - sizes)[strata[by_stratum]]

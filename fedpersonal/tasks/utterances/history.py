@@ -43,20 +43,10 @@ def add_own_history(
 def add_history_of(dataset: ClientDataset, support: ClientDataset, *, length: int) -> ClientDataset:
     """Gives each utterance what the same client has written in its support set.
 
-    Args:
-        dataset: Utterances.
-        support: Others of the same clients.
-        length: Tokens of a history, >= 1; a longer one is cut.
-
-    Returns:
-        As `add_own_history`.
+    The rest is as of `add_own_history`.
     """
-    of_clients = np.stack(
-        [
-            _join(support.labels, np.arange(*support.offsets[i : i + 2]), length)
-            for i in range(support.num_clients)
-        ]
-    )
+    rows = [np.arange(*support.offsets[i : i + 2]) for i in range(support.num_clients)]
+    of_clients = np.stack([_join(support.labels, own, length) for own in rows])
     return _with_history(dataset, of_clients[dataset.example_clients])
 
 

@@ -28,7 +28,6 @@ from fedpersonal.tasks.utterances.source import DialogueOptions, Dialogues, find
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluate import ClientResults
-    from fedpersonal.language_models.base_model import BaseModel
     from fedpersonal.local_state.noisy_mean import NoisyMean
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
@@ -119,10 +118,6 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         from fedpersonal.tasks.utterances.base_model import find_base_model
 
         base = find_base_model(options.base_model, source, cache_dir=options.base_model_dir)
-        return self.split_for(base, source, options)
-
-    def split_for(self, base: BaseModel, source: Dialogues, options: UtteranceRun) -> UtteranceData:
-        """Splits the utterances and tokenises them for a base model that is known."""
         split = split_unseen if options.evaluate_on == "unseen" else split_seen
         data = split(
             source.utterances,
@@ -142,7 +137,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def sizes(self, data: UtteranceData) -> dict[str, Any]:
         """Returns the base model and the contexts."""
-        assert data.base  # Since `split_for`.
+        assert data.base  # Since `split`.
         return {"base_model": data.base.source, "contexts": data.context_names.tolist()}
 
     def build_model(

@@ -8,11 +8,11 @@ import math
 
 import numpy as np
 import pytest
-from fedpersonal.data.generated.dialogues import generate_dialogues
 
 from experiments.papers import runs as run_module
 from experiments.papers.fedperc import tables
 from experiments.papers.sweep import Sweep
+from fedpersonal.data.generated.dialogues import generate_dialogues
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances import task as utterance_task
 
