@@ -47,7 +47,7 @@ def run(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         status = _INTERRUPTED
     except SystemExit as end:
-        status = end.code or 0
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
     runtime.leave(status)
 
 

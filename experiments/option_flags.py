@@ -102,7 +102,8 @@ def _define(declaration: Declaration, holder: flags.FlagValues = flags.FLAGS) ->
     name, default, rule = declaration.name, declaration.default, declaration.rule
     if declaration.is_list:
         define_list = {int: flags.DEFINE_multi_integer, str: flags.DEFINE_list}[declaration.kind]
-        define_list(name, default and list(default), rule.help, flag_values=holder)
+        values = list(default) if isinstance(default, tuple) else None
+        define_list(name, values, rule.help, flag_values=holder)
     elif rule.choices:
         flags.DEFINE_enum(name, default, rule.choices, rule.help, flag_values=holder)
     else:

@@ -141,6 +141,13 @@ class Algorithm:
             raise ValueError(f"Algorithm {self.name!r}: the last phase must be a GradientPhase.")
 
     @property
+    def last_phase(self) -> GradientPhase:
+        """The phase that gives the metrics and the weight."""
+        phase = self.phases[-1]
+        assert isinstance(phase, GradientPhase)
+        return phase
+
+    @property
     def keeps(self) -> bool:
         """Whether clients keep their local variables from round to round."""
         return self.local_variables == "kept"
@@ -155,17 +162,13 @@ class Algorithm:
             # One for each, since equal optimizers step together.
             return found.setdefault(id(optimizer), optimizer.at_round(round_number))
 
-        phases = tuple(
-            dataclasses.replace(
-                phase,
-                optimizer=settle(phase.optimizer),
-                optimizers={name: settle(other) for name, other in phase.optimizers.items()},
-            )
-            if isinstance(phase, GradientPhase)
-            else phase
-            for phase in self.phases
-        )
-        return dataclasses.replace(self, phases=phases)
+        def settle_phase(phase: Phase) -> Phase:
+            if not isinstance(phase, GradientPhase):
+                return phase
+            others = {name: settle(other) for name, other in phase.optimizers.items()}
+            return dataclasses.replace(phase, optimizer=settle(phase.optimizer), optimizers=others)
+
+        return dataclasses.replace(self, phases=tuple(map(settle_phase, self.phases)))
 
     def stateless_twin(self) -> Algorithm:
         """Returns the same phases with local variables that start afresh in every round."""
@@ -180,18 +183,10 @@ class Algorithm:
     def personalization(self, model: PartitionedModel) -> tuple[Phase, ...]:
         """Returns the phases by which a client builds its local variables before it predicts.
 
-        They move local variables alone, with the global ones as they are. Where the algorithm has
-        phases that do just that (FedRecon's reconstruction, FedRep's head), it is these, as in
-        training. Where it trains both kinds together (FURL, FedPer), it is those phases restricted
-        to the local variables, with the same optimizers and as many epochs. The rule is the same
-        whether local variables are rebuilt or kept; but a client that has kept some needs no
-        phases: what it has kept is what training gave it.
-
-        Args:
-            model: The partitioned model, which knows what the phases' names stand for.
-
-        Returns:
-            The phases, in order; none where the algorithm has no local variables.
+        Where the algorithm has phases that move local variables alone (FedRecon's reconstruction,
+        FedRep's head), it is these, as in training. Where it trains both kinds together (FURL,
+        FedPer), it is those phases restricted to the local variables, with the same optimizers and
+        as many epochs. A client that has kept local variables needs no phases.
         """
         if self.local_variables == "none":
             return ()
@@ -202,8 +197,9 @@ class Algorithm:
         restricted = []
         for phase, own in zip(self.phases, moving):
             names = tuple(v.name for v in own if v.is_local)
-            if names:
+            # A ridge phase moves local variables alone.
+            if names and isinstance(phase, GradientPhase):
                 is_all = len(names) == len(model.local_variables)
-                variables = "local" if is_all else names
+                variables: str | tuple[str, ...] = "local" if is_all else names
                 restricted.append(dataclasses.replace(phase, variables=variables, proximal=0.0))
         return tuple(restricted)

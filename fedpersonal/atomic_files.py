@@ -21,9 +21,8 @@ OWNER_ONLY = 0o600
 def atomic_write(
     path: str | os.PathLike, mode: str = "w", *, permissions: int = 0o666
 ) -> Iterator[IO]:
-    """Opens a file for writing that takes its name only when it is complete and on disk.
+    """Opens a file for writing, in a folder that is made, that takes its name only when complete.
 
-    Its folder is made.
     A reader, and a process killed at any moment, sees the former file or the new one.
 
     Args:
@@ -31,17 +30,14 @@ def atomic_write(
         mode: 'w' for UTF-8 text, 'wb' for bytes.
         permissions: Those of the file, less what the process masks; `OWNER_ONLY` for what others
             must not read.
-
-    Yields:
-        The open file.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, permissions)
-        with open(descriptor, mode, **text) as file:
+        with open(descriptor, mode, encoding=encoding, newline=newline) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

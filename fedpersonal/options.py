@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
 from fedpersonal.errors import UserError
 
 Value = Union[bool, int, float, str, tuple, None]
+_Own = TypeVar("_Own", bound="Options")
 
 # Nothing that this project counts is larger; a slip of a digit shows before any work.
 _MOST = 10**9
@@ -48,7 +49,7 @@ class Rule:
         bounds = [("at least", self.at_least), ("above", self.above), ("at most", most)]
         return " and ".join(f"{words} {bound:,}" for words, bound in bounds if bound is not None)
 
-    def allows(self, value: bool | int | float | str) -> bool:
+    def allows(self, value: Any) -> bool:
         """Tells whether a value is among the choices and in the range."""
         if isinstance(value, (bool, str)):
             return not self.choices or value in self.choices
@@ -57,14 +58,8 @@ class Rule:
         return least <= value <= most and (self.above is None or value > self.above)
 
 
-def option(default: Value, help: str, **rule: object) -> Value:
-    """Declares an option as the value of a dataclass' field.
-
-    Args:
-        default: The default.
-        help: What it means, in a short sentence.
-        **rule: Other attributes of `Rule`.
-    """
+def option(default: Value, help: str, **rule: Any) -> Any:
+    """Declares an option, a field of an `Options` class, by its default and its `Rule`."""
     return dataclasses.field(default=default, metadata={"rule": Rule(help, **rule)})
 
 
@@ -102,7 +97,7 @@ class Declaration:
             raise self._mistake(value)
         return tuple(self._check_one(one, value) for one in value)
 
-    def _check_one(self, value: Value, shown: Value) -> Value:
+    def _check_one(self, value: Any, shown: Value) -> Any:
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
             is_whole = isinstance(value, numbers.Integral)
             if (self.kind is float or (self.kind is int and is_whole)) and self.rule.allows(value):
@@ -113,11 +108,9 @@ class Declaration:
 
     def _mistake(self, value: Value) -> UserError:
         kind = {bool: "true or false", int: "a whole number", float: "a finite number"}
-        wanted = (
-            f"one of {', '.join(self.rule.choices)}"
-            if self.rule.choices
-            else (f"{kind.get(self.kind, 'a text')} {self.rule.range(self.kind)}".rstrip())
-        )
+        wanted = f"{kind.get(self.kind, 'a text')} {self.rule.range(self.kind)}".rstrip()
+        if self.rule.choices:
+            wanted = f"one of {', '.join(self.rule.choices)}"
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         each = "each must be" if self.is_list else "it must be"
         return UserError(f"--{self.name} is {shown[:80]}; {each} {wanted}.")
@@ -131,18 +124,19 @@ class Options:
     """
 
     _declared: ClassVar[Mapping[str, Declaration]] = {}
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]
+
+    if TYPE_CHECKING:  # Each subclass has that of a dataclass.
+
+        def __init__(self, **values: Any): ...
 
     def __init_subclass__(cls, defaults: Mapping[str, Value] | None = None, **kwargs: object):
         """Makes a dataclass of the subclass, with the inherited defaults changed."""
         super().__init_subclass__(**kwargs)
-        own = cls.__dict__.get("__annotations__", {})
-        inherited = {
-            f.name: f
-            for base in reversed(cls.__mro__[1:])
-            if dataclasses.is_dataclass(base)
-            for f in dataclasses.fields(base)
-        }
-        cls.__annotations__ = own
+        inherited: dict[str, dataclasses.Field] = {}
+        for base in reversed(cls.__mro__[1:]):
+            inherited.update(getattr(base, "__dataclass_fields__", {}))
+        cls.__annotations__ = own = cls.__dict__.get("__annotations__", {})
         for name, default in (defaults or {}).items():
             if name not in inherited:
                 raise TypeError(f"{cls.__name__}: {name!r} is no inherited option.")
@@ -151,9 +145,8 @@ class Options:
             own[name] = field.type
         said = (cls.__dict__.get("__doc__") or f"Options of {cls.__name__}.").rstrip()
         dataclasses.dataclass(frozen=True)(cls)
-        cls._declared = {
-            f.name: _declare(f) for f in dataclasses.fields(cls) if "rule" in f.metadata
-        }
+        options = [f for f in dataclasses.fields(cls) if "rule" in f.metadata]
+        cls._declared = {f.name: _declare(f) for f in options}
         lines = [f"    {d.name}: {d.rule.help}" for d in cls._declared.values()]
         cls.__doc__ = "\n".join([said, "", "Attributes:", *lines]) if lines else said
         for declaration in cls._declared.values():
@@ -176,21 +169,19 @@ class Options:
         """Returns the value of each option by name."""
         return {name: getattr(self, name) for name in self._declared}
 
-    def replace(self, **changes: Value) -> Options:
+    def replace(self: _Own, **changes: Value) -> _Own:
         """Returns the options with other values of some."""
         return dataclasses.replace(self, **changes)
 
 
 def _declare(field: dataclasses.Field) -> Declaration:
-    kind = field.type
+    kind: Any = field.type
     said = (kind.__name__ if type(kind) is type else str(kind)).replace(" ", "")
+    kind, is_list = said.split("|")[0], said.startswith("tuple[")
+    kind = _KINDS[kind[len("tuple[") :].split(",")[0] if is_list else kind]
+    default: Any = field.default
     is_optional = said.endswith("|None")
-    kind = said[: -len("|None")] if is_optional else said
-    is_list = kind.startswith("tuple[")
-    kind = kind[len("tuple[") :].split(",")[0] if is_list else kind
-    return Declaration(
-        field.name, _KINDS[kind], is_list, is_optional, field.default, field.metadata["rule"]
-    )
+    return Declaration(field.name, kind, is_list, is_optional, default, field.metadata["rule"])
 
 
 def join(name: str, *classes: type[Options], doc: str = "") -> type[Options]:
@@ -201,13 +192,12 @@ def join(name: str, *classes: type[Options], doc: str = "") -> type[Options]:
         *classes: The classes; where two have an option, the first one's default holds.
         doc: Its docstring.
     """
-    bases = []
+    bases: list[type[Options]] = []
     for cls in classes:
         if not any(issubclass(base, cls) for base in bases):
             bases = [base for base in bases if not issubclass(cls, base)] + [cls]
-    defaults = {}
+    defaults: dict[str, Value] = {}
     for cls in reversed(classes):
         defaults.update({n: d.default for n, d in cls.declarations().items()})
-    return type(
-        name, tuple(bases), {"__doc__": doc or None, "__module__": __name__}, defaults=defaults
-    )
+    contents = {"__doc__": doc or None, "__module__": __name__}
+    return type(name, tuple(bases), contents, defaults=defaults)

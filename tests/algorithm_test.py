@@ -66,7 +66,7 @@ def test_phases_that_move_local_variables_alone_personalise_as_they_are(model):
 
 @pytest.mark.parametrize("build", [furl, fed_per])
 def test_joint_phases_personalise_by_their_local_part(model, build):
-    algorithm = build(client_optimizer=SGD, local_optimizer=ADAM, max_steps=7)
+    algorithm = build(client_optimizer=SGD, local_optimizer=ADAM, max_local_steps=7)
     for one in (algorithm, algorithm.stateless_twin()):
         (phase,) = one.personalization(model)
         assert phase == dataclasses.replace(one.phases[0], variables="local")

@@ -23,10 +23,8 @@ def build(options: ClientOptions, layers: Layers) -> Algorithm:
 def build_personalized(options: KeepingOptions, layers: Layers) -> Algorithm:
     """Returns the same with a learning rate of its own for users' embeddings."""
     users = build_client_optimizer("sgd", options.local_learning_rate)
-    algorithm = build(options, layers)
-    phase = dataclasses.replace(
-        algorithm.phases[0], optimizers=dict.fromkeys(layers.embedding, users)
-    )
+    algorithm, optimizers = build(options, layers), dict.fromkeys(layers.table, users)
+    phase = dataclasses.replace(algorithm.last_phase, optimizers=optimizers)
     return dataclasses.replace(algorithm, name="centralized_personalized", phases=(phase,))
 
 
@@ -37,7 +35,7 @@ METHODS = (
         "Centralized + user embeddings",
         build_personalized,
         KeepingOptions,
-        needs=("embedding",),
+        needs=("table",),
         is_federated=False,
         has_table=True,
         server_optimizer="sgd",

@@ -21,7 +21,7 @@ class FedBabuOptions(ClientOptions, FinetuningOptions):
 def build(options: FedBabuOptions, layers: Layers) -> Algorithm:
     """Returns FedBABU as options describe it."""
     algorithm = fed_avg(**options.local_work())
-    body = dataclasses.replace(algorithm.phases[0], variables=layers.without("head"))
+    body = dataclasses.replace(algorithm.last_phase, variables=layers.without("head"))
     return dataclasses.replace(algorithm, name="fed_babu", phases=(body,))
 
 

@@ -7,10 +7,12 @@ phase on the generators' layers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedpersonal.algorithm import Algorithm, GradientPhase
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.algorithms.fed_avg import fed_avg
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
@@ -37,18 +39,14 @@ def fedperc(
         weighting: `uniform`, as in the paper, or `num_examples`.
         max_update_norm: Bound on the norm of a client's update, or None.
     """
-    phase = GradientPhase(
-        variables="all" if layers is None else tuple(layers),
-        data="all",
-        optimizer=client_optimizer,
-        epochs=local_epochs,
-        max_steps=max_local_steps,
+    algorithm = fed_avg(
+        client_optimizer=client_optimizer,
+        local_epochs=local_epochs,
+        max_local_steps=max_local_steps,
         proximal=proximal,
-    )
-    return Algorithm(
-        name="fedperc",
-        phases=(phase,),
-        local_variables="kept",
         weighting=weighting,
         max_update_norm=max_update_norm,
     )
+    variables: str | tuple[str, ...] = "all" if layers is None else tuple(layers)
+    phases = (dataclasses.replace(algorithm.last_phase, variables=variables),)
+    return dataclasses.replace(algorithm, name="fedperc", phases=phases, local_variables="kept")

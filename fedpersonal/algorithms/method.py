@@ -39,10 +39,9 @@ class ClientOptions(Options):
 
     def local_work(self) -> dict[str, Any]:
         """Returns what every algorithm's factory takes of these."""
+        optimizer = build_client_optimizer(self.client_optimizer, self.client_learning_rate)
         return {
-            "client_optimizer": build_client_optimizer(
-                self.client_optimizer, self.client_learning_rate
-            ),
+            "client_optimizer": optimizer,
             "local_epochs": self.local_steps or self.local_epochs,
             "max_local_steps": self.local_steps or self.max_local_steps or None,
             "weighting": self.weighting,
@@ -76,16 +75,14 @@ class KeepingOptions(ClientOptions, RebuildingOptions):
 
     def settle(self, algorithm: Algorithm) -> Algorithm:
         """Returns an algorithm with the bound on local variables, stateless where asked."""
-        bounded = dataclasses.replace(
-            algorithm, max_local_update_norm=self.max_local_update_norm or None
-        )
+        bound = self.max_local_update_norm or None
+        bounded = dataclasses.replace(algorithm, max_local_update_norm=bound)
         return bounded if self.local_state == "kept" else bounded.stateless_twin()
 
     def local_optimizer(self) -> tff.learning.optimizers.Optimizer:
         """Returns the optimizer of local variables."""
-        return build_client_optimizer(
-            "sgd", self.local_learning_rate, decay_rounds=self.decay_rounds
-        )
+        rate, rounds = self.local_learning_rate, self.decay_rounds
+        return build_client_optimizer("sgd", rate, decay_rounds=rounds)
 
 
 class FinetuningOptions(Options):
@@ -104,12 +101,14 @@ class Layers:
         embedding: Those that tell clients apart, such as a user embedding.
         head: The last ones.
         body: Those that turn inputs into a representation.
+        table: Those that can have a row for each user, where a server has everybody's data.
         everything: All layers with variables that move, once the model is built.
     """
 
     embedding: tuple[str, ...] = ()
     head: tuple[str, ...] = ()
     body: tuple[str, ...] = ()
+    table: tuple[str, ...] = ()
     everything: tuple[str, ...] = ()
 
     @property
@@ -155,35 +154,30 @@ class Method:
 
     def fits(self, layers: Layers) -> bool:
         """Tells whether a model with these layers has what the method needs."""
-        parts = {*self.needs, self.local_part, self.finetunes} - {None, "all", "global"}
-        return all(getattr(layers, part) for part in parts)
+        parts = {*self.needs, self.local_part, self.finetunes} - {"all", "global"}
+        return all(getattr(layers, part) for part in parts if part)
 
     def local_layers(self, options: Options, layers: Layers) -> tuple[str, ...]:
         """Returns the layers that are each client's own."""
-        named = (
-            getattr(options, "local_layers", ()) if hasattr(self.options, "local_layers") else ()
-        )
+        has_option = hasattr(self.options, "local_layers")
+        named = getattr(options, "local_layers", ()) if has_option else ()
         return named or (getattr(layers, self.local_part) if self.local_part else ())
 
-    def finetuning(self, options: FinetuningOptions, layers: Layers) -> tuple[Phase, ...]:
+    def finetuning(self, options: ClientOptions, layers: Layers) -> tuple[Phase, ...]:
         """Returns what a client's copy is trained by before it predicts."""
         if self.finetunes is None:
             return ()
         # A part alone is fine-tuned as it would be rebuilt, for a fair comparison.
         is_whole = self.finetunes in ("all", "global")
         kind = "finetuning" if is_whole else "reconstruction"
-        rate = getattr(options, f"{kind}_learning_rate")
-        if not getattr(options, f"{kind}_epochs"):
-            return ()
-        return (
-            GradientPhase(
-                variables=self.finetunes if is_whole else getattr(layers, self.finetunes),
-                data="all",
-                optimizer=build_client_optimizer(options.client_optimizer, rate),
-                epochs=getattr(options, f"{kind}_epochs"),
-                max_steps=getattr(options, f"max_{kind}_steps") or None,
-            ),
+        rate, epochs, max_steps = (
+            getattr(options, name)
+            for name in (f"{kind}_learning_rate", f"{kind}_epochs", f"max_{kind}_steps")
         )
+        optimizer = build_client_optimizer(options.client_optimizer, rate)
+        variables = self.finetunes if is_whole else getattr(layers, self.finetunes)
+        phase = GradientPhase(variables, "all", optimizer, epochs, max_steps or None)
+        return (phase,) if epochs else ()
 
 
 def register(method: Method) -> None:
@@ -201,9 +195,6 @@ def methods() -> Mapping[str, Method]:
 
 @functools.cache
 def _found() -> Mapping[str, Method]:
-    found = {}
-    for module in pkgutil.iter_modules(fedpersonal.algorithms.__path__):
-        file = importlib.import_module(f"fedpersonal.algorithms.{module.name}")
-        for method in getattr(file, "METHODS", ()):
-            found[method.name] = method
-    return found
+    names = [module.name for module in pkgutil.iter_modules(fedpersonal.algorithms.__path__)]
+    files = [importlib.import_module(f"fedpersonal.algorithms.{name}") for name in names]
+    return {method.name: method for file in files for method in getattr(file, "METHODS", ())}

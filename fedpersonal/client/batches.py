@@ -66,12 +66,7 @@ def predict_batch(
 ) -> Outcome:
     """Applies each client's model to its batch.
 
-    Args:
-        model: The partitioned model.
-        values: Values of all variables; of lookup tables the batch's rows are used instead. Their
-            noise is that of the step.
-        batch: The batch.
-        training: Keras' training flag.
+    Of lookup tables the batch's rows are used instead of `values`, whose noise is that of the step.
     """
     own = {**_without(values.own, model.tables), **batch.minis}
     shared = _without(values.shared, own)
@@ -136,6 +131,12 @@ def example_values(
         return tf.stack([metric.example_value(labels, predictions), weight], axis=-1)
 
     return {metric.name: pair(metric) for metric in model.metrics}
+
+
+def zero_sums(model: PartitionedModel, num_clients: int | tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns metric sums of nothing."""
+    names = ["loss", *(metric.name for metric in model.metrics)]
+    return {name: tf.zeros([num_clients, 2]) for name in names}
 
 
 def _without(values: Values, names: Container[str]) -> Values:

@@ -8,11 +8,11 @@ local epoch and few examples a client are of this kind.
 from __future__ import annotations
 
 import collections
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
+from fedpersonal.client.batches import zero_sums
 from fedpersonal.client.optimizer import optimizer_of, plain_sgd_rate
 from fedpersonal.client.pooled_batches import (
     Pool,
@@ -23,33 +23,12 @@ from fedpersonal.client.pooled_batches import (
     predict_pool,
     rows_of_batches,
     sum_over_chunks,
-    zero_sums,
 )
 from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.stacked import bound_local_values
 from fedpersonal.client.values import ClientValues, Examples, Kept, starting_values
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.probing import adds_losses_of_batches
-from fedpersonal.model.variables import VariableSpec
-
-
-class OneStep(NamedTuple):
-    """What comes of a round.
-
-    Attributes:
-        updates: Global variable's name to the sum over clients of weight * (initial - final value),
-            of owned tables without the weight.
-        weights: float32 (C,): the clients' weights.
-        num_examples: float32 (C,).
-        metric_sums: Metric name, and `loss`, to float32 (C, 2).
-        local_values: Local variable's name to (C, ...) after the step.
-    """
-
-    updates: Values
-    weights: tf.Tensor
-    num_examples: tf.Tensor
-    metric_sums: dict[str, tf.Tensor]
-    local_values: Values
 
 
 def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
@@ -61,14 +40,14 @@ def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
         and phase.variables == "all"
         and algorithm.max_update_norm is None
         and all(v.name in model.tables for v in model.local_variables)
-        and all(_rate(phase, v) is not None for v in model.variables)
+        and all(plain_sgd_rate(optimizer_of(phase, v)) is not None for v in model.variables)
         and not adds_losses_of_batches(model)
     )
 
 
 def count_steps(algorithm: Algorithm, examples: Examples) -> tf.Tensor:
     """Returns the most steps that a client takes, int32."""
-    return tf.shape(schedule_phase(algorithm.phases[0], examples).active)[0]
+    return tf.shape(schedule_phase(algorithm.last_phase, examples).active)[0]
 
 
 def step_together(
@@ -78,18 +57,13 @@ def step_together(
     examples: Examples,
     seed: tf.Tensor,
     kept: Kept | None = None,
-) -> OneStep:
-    """Takes the one step of every client.
+) -> tuple[collections.OrderedDict, Values]:
+    """Takes the one step of every client; arguments and results are of `train_and_sum`.
 
-    Args:
-        model: The partitioned model.
-        algorithm: One of which `may_step_together` is true.
-        global_values: Global variable's name to the value that the server broadcast.
-        examples: The clients' examples; `count_steps` of them is 1.
-        seed: int32 of shape (2,), from which local variables start.
-        kept: Local variables that the clients have kept, where the algorithm has them do so.
+    The algorithm must be one of which `may_step_together` is true, and `count_steps` of it 1.
     """
-    phase = algorithm.phases[0]
+    phase = algorithm.last_phase
+    rates = {v.name: plain_sgd_rate(optimizer_of(phase, v)) for v in model.variables}
     values = starting_values(model, global_values, examples, seed, kept)
     pool = pool_examples(model, examples)
     batches, active, num_examples = schedule_phase(phase, examples)
@@ -100,12 +74,20 @@ def step_together(
     exists = tf.reduce_max(examples.mask, [1, 2])
     weights = totals if algorithm.weighting == "num_examples" else exists
     slopes, metric_sums = _slopes(model, values, pool, rows, weights, totals)
-    updates = {v.name: _rate(phase, v) * slopes[v.name] for v in model.global_variables}
-    local = {
-        v.name: values.own[v.name] - _rate(phase, v) * slopes[v.name] for v in model.local_variables
-    }
-    local = bound_local_values(algorithm, {name: values.own[name] for name in local}, local)
-    return OneStep(updates, weights, num_examples, metric_sums, local)
+    steps = {name: rates[name] * slope for name, slope in slopes.items()}
+    updates = {v.name: steps[v.name] for v in model.global_variables}
+    start = {v.name: values.own[v.name] for v in model.local_variables}
+    local = {name: value - steps[name] for name, value in start.items()}
+    local = bound_local_values(algorithm, start, local)
+    metrics = {k: tf.reduce_sum(v, 0) for k, v in metric_sums.items()}
+    metrics["num_examples"] = tf.reduce_sum(num_examples)
+    metrics["num_dropped_updates"] = tf.zeros([])
+    sums = collections.OrderedDict(
+        updates=collections.OrderedDict(updates),
+        weight=tf.reduce_sum(weights),
+        metrics=collections.OrderedDict(sorted(metrics.items())),
+    )
+    return sums, local if algorithm.keeps else {}
 
 
 def _slopes(
@@ -123,7 +105,6 @@ def _slopes(
         tables; of local ones (C, ...). And metric sums.
     """
     dense = {k: v for k, v in values.shared.items() if k not in model.tables}
-
     zeros = {
         v.name: tf.zeros_like(values.own[v.name] if v.is_local else values.shared[v.name])
         for v in model.variables
@@ -174,19 +155,3 @@ def _into_table(model, name, slope, places, chosen: Pool, weights, table) -> tf.
         return tf.math.unsorted_segment_sum(slope, at, table.shape[0])
     shape = tf.shape(table)
     return tf.reshape(tf.math.unsorted_segment_sum(slope, at, shape[0] * shape[1]), shape)
-
-
-def _rate(phase: GradientPhase, variable: VariableSpec) -> float | None:
-    return plain_sgd_rate(optimizer_of(phase, variable))
-
-
-def as_sums(step: OneStep) -> collections.OrderedDict:
-    """Returns what `round_sums.sum_clients` returns."""
-    metrics = {k: tf.reduce_sum(v, 0) for k, v in step.metric_sums.items()}
-    metrics["num_examples"] = tf.reduce_sum(step.num_examples)
-    metrics["num_dropped_updates"] = tf.zeros([])
-    return collections.OrderedDict(
-        updates=collections.OrderedDict(step.updates),
-        weight=tf.reduce_sum(step.weights),
-        metrics=collections.OrderedDict(sorted(metrics.items())),
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -13,35 +14,26 @@ from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec
 from fedpersonal.optimizers.keras import as_tff_optimizer
 
-Optimizer = tff.learning.optimizers.Optimizer
-
 
 def client_optimizer(
     phase: GradientPhase, values: Values, model: PartitionedModel
 ) -> ClientOptimizer | _SplitOptimizer:
-    """Returns what steps the variables that a phase moves.
-
-    Args:
-        phase: The phase.
-        values: What it moves: variable's name to (C, ...).
-        model: The partitioned model.
-    """
-    groups: list[tuple[Optimizer, Values]] = []
+    """Returns what steps the variables that a phase moves, by name of shape (C, ...)."""
+    # Optimizers by identity: equal ones step together only where they are one.
+    groups: dict[int, tuple[tff.learning.optimizers.Optimizer, Values]] = {}
     for variable in model.variables:
         if variable.name in values:
             optimizer = optimizer_of(phase, variable)
-            group = next((own for other, own in groups if other is optimizer), None)
-            if group is None:
-                groups.append((optimizer, group := {}))
+            _, group = groups.setdefault(id(optimizer), (optimizer, {}))
             group[variable.name] = values[variable.name]
     optimizers = [
         ClientOptimizer(optimizer, group, model, proximal=phase.proximal)
-        for optimizer, group in groups
+        for optimizer, group in groups.values()
     ]
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
 
 
-def optimizer_of(phase: GradientPhase, variable: VariableSpec) -> Optimizer:
+def optimizer_of(phase: GradientPhase, variable: VariableSpec) -> tff.learning.optimizers.Optimizer:
     """Returns the optimizer with which a phase moves a variable: the most specific one."""
     key = variable.first_name(phase.optimizers)
     if key is None and variable.is_local and "local" in phase.optimizers:
@@ -49,7 +41,7 @@ def optimizer_of(phase: GradientPhase, variable: VariableSpec) -> Optimizer:
     return as_tff_optimizer(phase.optimizer if key is None else phase.optimizers[key])
 
 
-def plain_sgd_rate(optimizer: Optimizer) -> float | None:
+def plain_sgd_rate(optimizer: tff.learning.optimizers.Optimizer) -> float | None:
     """Returns the learning rate of SGD without momentum, or None for another optimizer."""
     state = optimizer.initialize({})
     return state["learning_rate"] if list(state) == ["learning_rate"] else None
@@ -69,7 +61,7 @@ class ClientOptimizer:
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: tff.learning.optimizers.Optimizer,
         values: Values,
         model: PartitionedModel,
         *,
@@ -92,13 +84,11 @@ class ClientOptimizer:
         self._is_plain_sgd = list(state) == ["learning_rate"] and not self._anchors
         clients = tf.shape(next(iter(values.values())))[0]
         self._constant_state = state
-        self.initial_state = (
-            ()
-            if self._is_plain_sgd
-            else tf.nest.map_structure(
+        self.initial_state: Any = ()
+        if not self._is_plain_sgd:
+            self.initial_state = tf.nest.map_structure(
                 lambda s: tile_clients(tf.convert_to_tensor(s), clients), state
             )
-        )
 
     def private_copies(self, values: Values) -> Values:
         """Copies what steps change in place, so that nothing else sees it change."""
@@ -156,8 +146,10 @@ class _SplitOptimizer:
         """As a `ClientOptimizer`'s."""
         new_values, new_state = {}, []
         for optimizer, own_state in zip(self._optimizers, state):
-            own = (_only(mapping, optimizer.names) for mapping in (values, stepped, gradients))
-            moved, own_state = optimizer.next(own_state, *own, places, is_active)
+            own, rows, slopes = (
+                _only(mapping, optimizer.names) for mapping in (values, stepped, gradients)
+            )
+            moved, own_state = optimizer.next(own_state, own, rows, slopes, places, is_active)
             new_values.update(moved)
             new_state.append(own_state)
         return {name: new_values[name] for name in values}, tuple(new_state)

@@ -9,13 +9,13 @@ clients take turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
-from fedpersonal.client.optimizer import client_optimizer
+from fedpersonal.client.batches import zero_sums
 from fedpersonal.client.pooled_batches import (
     Pool,
     choose_rows,
@@ -27,16 +27,14 @@ from fedpersonal.client.pooled_batches import (
     predict_pool,
     rows_of_batches,
     without_client_axis,
-    zero_sums,
 )
-from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.stacked import (
-    PHASE_END,
     ClientOutput,
+    PhaseOutput,
     client_output,
     moving_names,
     run_phase,
-    split_values,
+    take_steps,
 )
 from fedpersonal.client.values import ClientValues, Examples, Kept, starting_values
 from fedpersonal.model.partition import PartitionedModel, Values
@@ -61,7 +59,7 @@ def train_in_turn(
         global_values: Global variable's name to the value that the server broadcast.
         examples: The clients' examples; clients without any come last.
         seed: int32 of shape (2,), from which local variables start.
-        summarize: Maps one client's examples and output to a structure of tensors.
+        summarize: Maps clients' examples and output to a structure of tensors.
         kept: Local variables that the clients have kept, where the algorithm has them do so.
 
     Returns:
@@ -69,29 +67,25 @@ def train_in_turn(
         to (C, ...) after the round.
     """
     start = values = starting_values(model, global_values, examples, seed, kept)
-    phases = list(algorithm.phases)
-    while len(phases) > 1 and shares_weights(model, phases[0], values):
+    phases = list(algorithm.phases[:-1])
+    while phases and shares_weights(model, phases[0], values):
         values = _run_pooled(model, phases.pop(0), values, examples)
-    if len(phases) == 1 and shares_weights(model, phases[0], values):
-        values, sums, num_examples = run_pooled_phase(
-            model, phases[0], values, examples, with_metrics=True
-        )
-        output = client_output(model, algorithm, start, values, examples, sums, num_examples)
+
+    def finish(start: ClientValues, values: ClientValues, examples: Examples) -> tuple[Any, Values]:
+        for phase in phases:
+            values = _run_pooled(model, phase, values, examples)
+        last = run_pooled_phase(model, algorithm.last_phase, values, examples, with_metrics=True)
+        output = client_output(model, algorithm, start, examples, last)
         return summarize(examples, output), output.local_values if algorithm.keeps else {}
+
+    if not phases and shares_weights(model, algorithm.last_phase, values):
+        return finish(start, values, examples)
 
     def client_summary(client: tf.Tensor) -> Any:
         own_examples, own_values = _only(client, examples, values)
         _, own_start = _only(client, examples, start)
-        for phase in phases[:-1]:
-            own_values = _run_pooled(model, phase, own_values, own_examples)
-        own_values, sums, num_examples = run_pooled_phase(
-            model, phases[-1], own_values, own_examples, with_metrics=True
-        )
-        output = client_output(
-            model, algorithm, own_start, own_values, own_examples, sums, num_examples
-        )
-        local_values = output.local_values if algorithm.keeps else {}
-        return summarize(own_examples, output), {k: v[0] for k, v in local_values.items()}
+        total, local_values = finish(own_start, own_values, own_examples)
+        return total, {k: v[0] for k, v in local_values.items()}
 
     summary = tf.function(client_summary, autograph=False).get_concrete_function(
         tf.TensorSpec([], tf.int32)
@@ -117,53 +111,21 @@ def train_in_turn(
     return total, {name: array.stack() for name, array in arrays.items()}
 
 
-def evaluate_in_turn(
+def predict_in_turn(
     model: PartitionedModel,
-    phases: tuple[Phase, ...],
-    global_values: Values,
-    support: Examples,
-    query: Examples,
-    seed: tf.Tensor,
-    *,
-    with_before: bool,
-    kept: Kept | None = None,
-    with_predictions: bool = False,
-) -> tuple[dict[str, tf.Tensor] | None, dict[str, tf.Tensor], tf.Tensor | None]:
-    """Predicts each client's query set after, and if asked before, it is personalised.
-
-    A client is personalised by the local variables that it has kept, if any are given, and then by
-    phases on its support set.
-
-    Returns:
-        Metric name, and `loss`, to float32 (C, 2), before (or None) and after; and predictions
-        after, float32 (C, N, B), where asked for, else None.
-    """
-    values = starting_values(model, global_values, support, seed)
-    before = None
-    if with_before:
-        before, predictions = _predict_after(
-            model, (), values, support, query, with_predictions=with_predictions
-        )
-        if not phases and kept is None:
-            return before, before, predictions
-    if kept is not None:
-        values = starting_values(model, global_values, support, seed, kept)
-    after, predictions = _predict_after(
-        model, phases, values, support, query, with_predictions=with_predictions
-    )
-    return before, after, predictions
-
-
-def _predict_after(
-    model: PartitionedModel,
-    phases: tuple[Phase, ...],
+    phases: Sequence[Phase],
     values: ClientValues,
     support: Examples,
     query: Examples,
     *,
-    with_predictions: bool,
+    with_predictions: bool = False,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
-    """Predicts the query sets after phases on the support sets."""
+    """Predicts the query sets after phases on the support sets.
+
+    Returns:
+        Metric name, and `loss`, to float32 (C, 2); and predictions, float32 (C, N, B), where asked
+        for, else None.
+    """
     rest = list(phases)
     while rest and shares_weights(model, rest[0], values):
         values = _run_pooled(model, rest.pop(0), values, support)
@@ -178,7 +140,7 @@ def _predict_after(
         sums, predictions = predict_examples(
             model, own_values, own_query, with_predictions=with_predictions
         )
-        return {k: v[0] for k, v in sums.items()}, predictions[0] if with_predictions else ()
+        return {k: v[0] for k, v in sums.items()}, () if predictions is None else predictions[0]
 
     sums, predictions = tf.map_fn(
         predict_client,
@@ -204,48 +166,30 @@ def run_pooled_phase(
     values: ClientValues,
     examples: Examples,
     *,
-    with_metrics: bool,
-) -> tuple[ClientValues, dict[str, tf.Tensor], tf.Tensor]:
+    with_metrics: bool = False,
+) -> PhaseOutput:
     """Does the work of `run_gradient_phase` on the pooled examples of clients that share weights.
 
     A single client shares all of its weights with itself, whichever they are.
     """
-    frozen, moving_values = split_values(model, phase, values, examples)
-    moving = list(moving_values)
-    optimizer = client_optimizer(phase, moving_values, model)
     pool = pool_examples(model, examples)
-    batches, active, num_examples = schedule_phase(phase, examples)
-    zeros = zero_sums(model, pool.num_clients) if with_metrics else {}
+    take_gradient = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
 
-    def step_clients(step, moved, state, sums):
-        rows = rows_of_batches(examples, batches[step], active[step])
-        rows = longest_first(model, pool, rows)
+    def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
+        rows = longest_first(model, pool, rows_of_batches(examples, index, active))
         totals = tf.math.unsorted_segment_sum(
             tf.gather(pool.weights, rows), tf.gather(pool.clients, rows), pool.num_clients
         )
-        current = frozen.fold_noise(step)._replace(own={**frozen.own, **moved})
-        take_step = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
-        stepped, gradients, places, batch_sums = take_step(
-            model, current, moving, pool, rows, totals, with_metrics
-        )
-        moved, state = optimizer.next(state, moved, stepped, gradients, places, active[step])
-        return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
+        return take_gradient(model, values, list(moved), pool, rows, totals, with_metrics)
 
-    _, moved, _, sums = tf.while_loop(
-        lambda step, *_: step < tf.shape(active)[0],
-        step_clients,
-        (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
-        parallel_iterations=1,
-    )
-    values = values._replace(own={**frozen.own, **moved}).fold_noise(PHASE_END)
-    return values, sums, num_examples
+    return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)
 
 
 def _run_pooled(
     model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
 ) -> ClientValues:
     if isinstance(phase, GradientPhase):
-        return run_pooled_phase(model, phase, values, examples, with_metrics=False)[0]
+        return run_pooled_phase(model, phase, values, examples).values
     return run_phase(model, phase, values, examples)
 
 
@@ -263,12 +207,7 @@ def _only(
 
 
 def _whole_gradient(model, values, moving, pool, rows, totals, with_metrics):
-    """Differentiates every client's mean loss over its rows.
-
-    Returns:
-        Moving variable's name to value, of tables the rows fetched; the same of gradients; table's
-        name to where these rows stand among all clients'; and metric sums.
-    """
+    """Differentiates every client's mean loss over its rows, as `take_steps` wants."""
     chosen = choose_rows(model, pool, rows)
     fetched, places = fetch_pool_rows(model, values, chosen)
     dense = {k: v for k, v in values.own.items() if k in moving and k not in model.tables}
@@ -312,29 +251,15 @@ def _chunked_gradient(model, values, moving, pool: Pool, rows, totals, with_metr
         ]
         return (chunk + 1, end, *written, {k: sums[k] + chunk_sums[k] for k in sums})
 
+    zeros = zero_sums(model, pool.num_clients) if with_metrics else {}
     *_, stepped, gradients, places, sums = tf.while_loop(
         lambda chunk, start, *_: start < tf.size(rows),
         add_chunk,
-        (
-            0,
-            0,
-            arrays(tf.float32),
-            arrays(tf.float32),
-            arrays(tf.int32),
-            zero_sums(model, pool.num_clients) if with_metrics else {},
-        ),
+        (0, 0, *map(arrays, (tf.float32, tf.float32, tf.int32)), zeros),
         parallel_iterations=1,
     )
 
-    def joined(array, shape):
+    def joined(array, shape=lambda name: [None, *values.own[name].shape[2:]]):
         return {name: tf.ensure_shape(array[name].concat(), shape(name)) for name in moving}
 
-    def row_shape(name):
-        return [None, *values.own[name].shape[2:]]
-
-    return (
-        joined(stepped, row_shape),
-        joined(gradients, row_shape),
-        joined(places, lambda _: [None]),
-        sums,
-    )
+    return joined(stepped), joined(gradients), joined(places, lambda _: [None]), sums

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fedpersonal.client.batches import example_values
+from fedpersonal.client.batches import example_values, zero_sums
 from fedpersonal.client.values import ClientValues, Examples, count_clients
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
@@ -157,14 +157,8 @@ def predict_pool(
 ) -> RowOutcome:
     """Applies the model to all examples of a pool at once.
 
-    Args:
-        model: The partitioned model.
-        values: Variable name to the value that all clients share; of tables `rows` are used.
-        rows: Table name to the rows of the pool's ids.
-        pool: The examples.
-        training: Keras' training flag.
-        with_metrics: Whether to sum metrics.
-        noise: uint64 (C,): the clients' noise of the step, where the model draws some.
+    Clients share `values`; of tables the `rows` of the pool's ids are used. `noise`, uint64 (C,),
+    is the clients' of the step, where the model draws some.
     """
     features = dict(pool.features)
     for feature in set(model.tables.values()):
@@ -223,12 +217,6 @@ def sum_over_chunks(
     return total
 
 
-def zero_sums(model: PartitionedModel, num_clients: int | tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns metric sums of nothing."""
-    names = ["loss", *(metric.name for metric in model.metrics)]
-    return {name: tf.zeros([num_clients, 2]) for name in names}
-
-
 def predict_examples(
     model: PartitionedModel,
     values: ClientValues,
@@ -236,17 +224,11 @@ def predict_examples(
     *,
     with_predictions: bool = False,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
-    """Predicts all examples of all clients.
-
-    Args:
-        model: The partitioned model.
-        values: The clients' values. With several clients, only tables may be among their own.
-        examples: Their examples.
-        with_predictions: Whether to return predictions, which must be one number an example.
+    """Predicts all examples of all clients, of whose own values several share all but tables.
 
     Returns:
-        Metric name, and `loss`, to float32 (C, 2), sums of values and of weights; and the
-        predictions, float32 (C, N, B), or None.
+        Metric name, and `loss`, to float32 (C, 2), sums of values and of weights; and predictions,
+        float32 (C, N, B), one number an example, or None.
     """
     pool = pool_examples(model, examples)
     is_real = tf.reshape(examples.mask, [-1]) > 0

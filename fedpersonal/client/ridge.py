@@ -13,6 +13,7 @@ from fedpersonal.algorithm import RidgePhase
 from fedpersonal.client.values import ClientValues, Examples
 from fedpersonal.model.lookups import count_ids, fetch_rows
 from fedpersonal.model.partition import PartitionedModel, Values
+from fedpersonal.model.probing import random_values
 
 
 def solve_local_values(
@@ -22,17 +23,10 @@ def solve_local_values(
     examples: Examples,
     mask: tf.Tensor,
 ) -> Values:
-    """Solves every client's least-squares problem.
+    """Solves every client's least-squares problem; values (C, ...) give local shapes only.
 
-    Args:
-        model: A model whose output is one number an example and linear in its local variables.
-        phase: The weight of the squared norm.
-        values: The clients' values; the local ones give shapes only.
-        examples: The examples of `C` clients.
-        mask: float32 (C, N, B), 1 for the examples to fit.
-
-    Returns:
-        Local variable's name to the solution, (C, ...).
+    The model's output must be one number an example and linear in its local variables
+    (`check_linear`). `mask`, float32 (C, N, B), is 1 for the examples to fit.
     """
     clients = tf.shape(mask)[0]
     num_examples = tf.size(mask[0])
@@ -84,26 +78,18 @@ def solve_local_values(
     slopes = tape.gradient(offsets, zeros, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
     sizes = [v.size for v in model.local_variables]
-    design = tf.concat(
-        [
-            tf.reshape(slopes[v.name], [clients, num_examples, v.size])
-            for v in model.local_variables
-        ],
-        axis=-1,
-    )
+    flat_slopes = [
+        tf.reshape(slopes[v.name], [clients, num_examples, v.size]) for v in model.local_variables
+    ]
+    design = tf.concat(flat_slopes, axis=-1)
     # Not a product with the mask: what padding predicts may be anything, even NaN.
     fitted = tf.reshape(mask, [clients, num_examples, 1]) > 0
     design = tf.where(fitted, design, 0.0)
-    residuals = tf.reshape(examples.labels, tf.shape(fitted)) - tf.reshape(
-        offsets, tf.shape(fitted)
-    )
-    residuals = tf.where(fitted, residuals, 0.0)
+    labels, offsets = (tf.reshape(t, tf.shape(fitted)) for t in (examples.labels, offsets))
+    residuals = tf.where(fitted, labels - offsets, 0.0)
+    bias_l2 = phase.l2 if phase.bias_l2 is None else phase.bias_l2
     penalty = tf.concat(
-        [
-            tf.fill([size], phase.bias_l2 if size == 1 and phase.bias_l2 is not None else phase.l2)
-            for size in sizes
-        ],
-        axis=0,
+        [tf.fill([size], bias_l2 if size == 1 else phase.l2) for size in sizes], axis=0
     )
     normal = tf.matmul(design, design, transpose_a=True) + tf.linalg.diag(penalty)
     moments = tf.matmul(design, residuals, transpose_a=True)
@@ -129,30 +115,20 @@ def check_linear(model: PartitionedModel) -> None:
 
     @tf.function
     def second_differences():
-        seed = tf.constant([0, 0])
-        features = {}
+        values, others, features = random_values(model), random_values(model, seed=1), {}
         for name, spec in model.input_spec.items():
             shape = [1] + [d or 1 for d in spec.shape[1:]]
+            features[name] = tf.zeros(shape, spec.dtype)
             if spec.dtype.is_floating:
                 # Zeros would hide whatever the local variables are multiplied with.
-                features[name] = tf.random.stateless_normal(shape, seed, dtype=spec.dtype)
-            else:
-                features[name] = tf.zeros(shape, spec.dtype)
-        global_values = {
-            v.name: tf.random.stateless_normal(v.shape, seed + i)
-            for i, v in enumerate(model.global_variables)
-        }
-        one, other = (
-            {
-                v.name: tf.random.stateless_normal(v.shape, seed + 1000 * k + i)
-                for i, v in enumerate(model.local_variables)
-            }
-            for k in (1, 2)
-        )
+                features[name] = tf.random.stateless_normal(shape, [0, 0], dtype=spec.dtype)
 
         def output(first, second):
-            local = {k: first * one[k] + second * other[k] for k in one}
-            return model.predict({**global_values, **local}, features, training=False)[0]
+            local = {
+                v.name: first * values[v.name] + second * others[v.name]
+                for v in model.local_variables
+            }
+            return model.predict({**values, **local}, features, training=False)[0]
 
         origin, corner = output(0.0, 0.0), output(1.0, 0.0)
         # The first is blind to one side of a kink, such as relu's, the second to odd functions.

@@ -7,12 +7,13 @@ beyond a client's last one leaves its variables and its optimizer's state alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
-from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
+from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch, zero_sums
 from fedpersonal.client.optimizer import client_optimizer
 from fedpersonal.client.ridge import solve_local_values
 from fedpersonal.client.schedule import schedule_phase
@@ -55,6 +56,20 @@ class ClientOutput(NamedTuple):
     local_values: Values
 
 
+class PhaseOutput(NamedTuple):
+    """What comes of a phase.
+
+    Attributes:
+        values: The values after it.
+        sums: Metric name, and `loss`, to float32 (C, 2); empty where metrics were not asked for.
+        num_examples: float32 (C,): examples processed.
+    """
+
+    values: ClientValues
+    sums: dict[str, tf.Tensor]
+    num_examples: tf.Tensor
+
+
 def train_clients(
     model: PartitionedModel,
     algorithm: Algorithm,
@@ -79,32 +94,19 @@ def train_clients(
     start = values = starting_values(model, global_values, examples, seed, kept)
     for phase in algorithm.phases[:-1]:
         values = run_phase(model, phase, values, examples)
-    values, sums, num_examples = run_gradient_phase(
-        model, algorithm.phases[-1], values, examples, with_metrics=True
-    )
-    return client_output(model, algorithm, start, values, examples, sums, num_examples)
+    last = run_gradient_phase(model, algorithm.last_phase, values, examples, with_metrics=True)
+    return client_output(model, algorithm, start, examples, last)
 
 
 def client_output(
     model: PartitionedModel,
     algorithm: Algorithm,
     start: ClientValues,
-    values: ClientValues,
     examples: Examples,
-    sums: dict[str, tf.Tensor],
-    num_examples: tf.Tensor,
+    last: PhaseOutput,
 ) -> ClientOutput:
-    """Makes of the values after all phases what comes of the round.
-
-    Args:
-        model: The partitioned model.
-        algorithm: Weighting and bound of updates.
-        start: The values before all phases.
-        values: The values after the last phase.
-        examples: The clients' examples.
-        sums: Metric sums of the last phase, each (C, 2).
-        num_examples: float32 (C,): examples that it processed.
-    """
+    """Makes of the values before all phases, and of the last one, what comes of the round."""
+    values, sums, num_examples = last
     before = own_copies(model, start.shared, examples)
     updates = {name: values.own.get(name, before[name]) - before[name] for name in before}
     finite = tf.reduce_all(
@@ -128,13 +130,7 @@ def client_output(
 
 
 def bound_local_values(algorithm: Algorithm, start: Values, values: Values) -> Values:
-    """Holds what a round changes in each client's local variables down to a norm.
-
-    Args:
-        algorithm: Its `max_local_update_norm`.
-        start: Local variable's name to (C, ...) before the round.
-        values: The same after it.
-    """
+    """Holds what a round changes in each client's local variables, (C, ...), down to a norm."""
     bound = algorithm.max_local_update_norm
     if bound is None or not start:
         return values
@@ -144,10 +140,12 @@ def bound_local_values(algorithm: Algorithm, start: Values, values: Values) -> V
     return {k: where_client(is_small, values[k], v + held[k]) for k, v in start.items()}
 
 
-def run_phase(model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples):
+def run_phase(
+    model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
+) -> ClientValues:
     """Runs one phase of either kind and returns the values after it."""
     if isinstance(phase, GradientPhase):
-        return run_gradient_phase(model, phase, values, examples, with_metrics=False)[0]
+        return run_gradient_phase(model, phase, values, examples).values
     local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
     return values._replace(own={**values.own, **local})
 
@@ -158,70 +156,81 @@ def run_gradient_phase(
     values: ClientValues,
     examples: Examples,
     *,
+    with_metrics: bool = False,
+) -> PhaseOutput:
+    """Runs the steps of a gradient phase, clients stacked."""
+
+    def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
+        batch = take_batch(model, examples, index, values)
+        with tf.GradientTape() as tape:
+            variables = {k: batch.minis.get(k, v) for k, v in moved.items()}
+            tape.watch(variables)
+            minis = {k: variables.get(k, v) for k, v in batch.minis.items()}
+            dense = values._replace(own={**values.own, **variables})
+            outcome = predict_batch(model, dense, batch._replace(minis=minis), training=True)
+            # Clients share no variable here, so the sum's gradient is each client's own.
+            totals = tf.reduce_sum(outcome.weights, -1)
+            shares = batch.mask * tf.math.divide_no_nan(active, totals)[:, tf.newaxis]
+            total = tf.reduce_sum(outcome.losses * shares)
+        gradients = tape.gradient(
+            total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        places = {k: _places(v, batch.positions[k]) for k, v in moved.items() if k in model.tables}
+        sums = batch_metric_sums(model, batch, outcome) if with_metrics else {}
+        sums = {name: pairs * active[:, tf.newaxis] for name, pairs in sums.items()}
+        return variables, gradients, places, sums
+
+    return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)
+
+
+def take_steps(
+    model: PartitionedModel,
+    phase: GradientPhase,
+    values: ClientValues,
+    examples: Examples,
+    differentiate: Callable[..., tuple[Values, Values, Values, Values]],
+    *,
     with_metrics: bool,
-) -> tuple[ClientValues, dict[str, tf.Tensor], tf.Tensor]:
-    """Runs the steps of a gradient phase.
+) -> PhaseOutput:
+    """Takes the steps of a gradient phase.
 
     Args:
         model: The partitioned model.
         phase: The phase.
         values: The values before it.
         examples: The clients' examples.
+        differentiate: Maps a step's values, those of them that move, and each client's batch and
+            whether it takes the step, (C,), to the first three by name that `ClientOptimizer.next`
+            wants: what is stepped, its gradients and its places; and to metric sums, (C, 2).
         with_metrics: Whether to sum metrics, each batch taken before its step.
-
-    Returns:
-        The values after it, metric name to sums of shape (C, 2), and the number of examples
-        processed, float32 (C,).
     """
     frozen, moving_values = split_values(model, phase, values, examples)
     optimizer = client_optimizer(phase, moving_values, model)
-    tables = [name for name in moving_values if name in model.tables]
     batches, active, num_examples = schedule_phase(phase, examples)
-    names = ["loss"] + [m.name for m in model.metrics] if with_metrics else []
-    sums = {name: tf.zeros([count_clients(examples), 2]) for name in names}
+    zeros = zero_sums(model, count_clients(examples)) if with_metrics else {}
 
     def step_clients(step, moved, state, sums):
-        current = frozen._replace(own={**frozen.own, **moved})
-        batch = take_batch(model, examples, batches[step], current)
-        is_active = active[step]
-        with tf.GradientTape() as tape:
-            variables = {k: batch.minis.get(k, v) for k, v in moved.items()}
-            tape.watch(variables)
-            minis = {k: variables.get(k, v) for k, v in batch.minis.items()}
-            dense = frozen.fold_noise(step)._replace(own={**frozen.own, **variables})
-            outcome = predict_batch(model, dense, batch._replace(minis=minis), training=True)
-            # Clients share no variable here, so the sum's gradient is each client's own.
-            totals = tf.reduce_sum(outcome.weights, -1)
-            shares = batch.mask * tf.math.divide_no_nan(is_active, totals)[:, tf.newaxis]
-            total = tf.reduce_sum(outcome.losses * shares)
-        gradients = tape.gradient(
-            total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        current = frozen.fold_noise(step)._replace(own={**frozen.own, **moved})
+        stepped, gradients, places, batch_sums = differentiate(
+            current, moved, batches[step], active[step]
         )
-        places = {name: _places(moved[name], batch.positions[name]) for name in tables}
-        moved, state = optimizer.next(state, moved, variables, gradients, places, is_active)
-        if with_metrics:
-            batch_sums = batch_metric_sums(model, batch, outcome)
-            sums = {k: sums[k] + batch_sums[k] * is_active[:, tf.newaxis] for k in sums}
-        return step + 1, moved, state, sums
+        moved, state = optimizer.next(state, moved, stepped, gradients, places, active[step])
+        return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
 
     _, moved, _, sums = tf.while_loop(
         lambda step, *_: step < tf.shape(active)[0],
         step_clients,
-        (0, optimizer.private_copies(moving_values), optimizer.initial_state, sums),
+        (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
         parallel_iterations=1,
     )
     values = values._replace(own={**frozen.own, **moved}).fold_noise(PHASE_END)
-    return values, sums, num_examples
+    return PhaseOutput(values, sums, num_examples)
 
 
 def split_values(
     model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
 ) -> tuple[ClientValues, Values]:
-    """Splits the values into those that a phase leaves alone and those that it moves.
-
-    Returns:
-        The frozen values; and a copy for each client, (C, ...), of what moves.
-    """
+    """Returns the values that a phase leaves alone; and each client's, (C, ...), that it moves."""
     moving = moving_names(model, phase)
     lent = {k: v for k, v in values.shared.items() if k in moving and k not in values.own}
     own = {**values.own, **own_copies(model, lent, examples)}

@@ -85,21 +85,18 @@ def starting_values(
     A client's draw depends on the seed and on its own examples, and so on nothing of how clients
     are executed. So does its noise.
     """
-    if not model.local_variables and not model.draws_noise:
-        return ClientValues(dict(global_values), {})
     prints, noise = _fingerprints(examples), None
     if model.draws_noise:
         noise = fold(fold(fold(tf.zeros([], tf.uint64), seed[0]), seed[1]), prints)
     if not model.local_variables:
         return ClientValues(dict(global_values), {}, noise)
     seeds = tf.stack([prints + seed[0], tf.zeros_like(prints) + seed[1]], axis=-1)
+    specs = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.local_variables}
     # Not over_clients: vectorised random draws do not exist.
     fresh = tf.map_fn(
         lambda own: model.initial_values(model.local_variables, own),
         seeds,
-        fn_output_signature={
-            v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.local_variables
-        },
+        fn_output_signature=specs,
     )
     fresh = {k: tf.ensure_shape(v, [seeds.shape[0], *v.shape[1:]]) for k, v in fresh.items()}
     if kept is not None:

@@ -33,15 +33,16 @@ def auc(
         UserError: If a label is neither 0 nor 1, a score or weight is not finite, a weight is
             negative, or they are not as many.
     """
-    labels = check_column("labels", labels, len(scores))
-    scores = check_numbers("scores", scores, len(labels))
-    weights = np.ones(len(labels)) if weights is None else weights
-    weights = check_numbers("weights", weights, len(labels))
-    if not np.isin(labels, (0, 1)).all():
+    truth = check_column("labels", labels, len(np.asarray(scores)))
+    logits = check_numbers("scores", scores, len(truth))
+    counts = check_numbers(
+        "weights", np.ones(len(truth)) if weights is None else weights, len(truth)
+    )
+    if not np.isin(truth, (0, 1)).all():
         raise UserError("labels must be 0 or 1")
-    if (weights < 0).any():
+    if (counts < 0).any():
         raise UserError("weights must not be negative")
-    counted = weights > 0
-    if len(np.unique(labels[counted])) < 2:
+    counted = counts > 0
+    if len(np.unique(truth[counted])) < 2:
         return math.nan
-    return float(roc_auc_score(labels[counted], scores[counted], sample_weight=weights[counted]))
+    return float(roc_auc_score(truth[counted], logits[counted], sample_weight=counts[counted]))

@@ -9,16 +9,7 @@ from fedpersonal.errors import UserError
 
 
 def check_column(name: str, column: npt.ArrayLike, length: int) -> np.ndarray:
-    """Returns `column` as an array, once it is known to have the shape (length,).
-
-    Args:
-        name: The argument's name, for the message.
-        column: What the caller gave.
-        length: How many entries are right.
-
-    Raises:
-        UserError: If its shape is another.
-    """
+    """Returns `column` as an array; a UserError names it unless its shape is (length,)."""
     column = np.asarray(column)
     if column.shape != (length,):
         raise UserError(f"{name} must have the shape [{length}], got {list(column.shape)}")
@@ -35,16 +26,7 @@ def check_numbers(name: str, column: npt.ArrayLike, length: int) -> np.ndarray:
 def check_embeddings(
     name: str, embeddings: npt.ArrayLike, *, num_users: int | None = None
 ) -> np.ndarray:
-    """Returns `embeddings` as float64 (num_users, dimensions), once they are known to be finite.
-
-    Args:
-        name: The argument's name, for the message.
-        embeddings: What the caller gave.
-        num_users: How many users are right; None for any number.
-
-    Raises:
-        UserError: If they are no such table.
-    """
+    """Returns `embeddings` as finite float64 (num_users, dimensions), of any number for None."""
     embeddings = np.asarray(embeddings, np.float64)
     rows = "users" if num_users is None else num_users
     if embeddings.ndim != 2 or not embeddings.size or rows not in ("users", len(embeddings)):

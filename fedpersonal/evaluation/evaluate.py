@@ -21,10 +21,10 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Phase, RidgePhase
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
 from fedpersonal.client.checks import check_phases
-from fedpersonal.client.pooled import PACKINGS, evaluate_in_turn
+from fedpersonal.client.pooled import PACKINGS, predict_in_turn
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import run_phase
-from fedpersonal.client.values import starting_values
+from fedpersonal.client.values import ClientValues, Examples, starting_values
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import check_choice
 from fedpersonal.model.metrics import Metric, finalize
@@ -102,14 +102,10 @@ class ClientResults:
         """
         columns = self.per_client()
         known = self.num_examples > 0
-        spread = {
-            name[: -len("_after")]: {
-                f"p{p}": float(v)
-                for p, v in zip(PERCENTILES, np.nanpercentile(values[known], PERCENTILES))
-            }
-            for name, values in columns.items()
-            if name.endswith("_after") and known.any()
-        }
+        spread: dict[str, dict[str, float]] = {}
+        for name in self.after if known.any() else ():
+            values = np.nanpercentile(columns[f"{name}_after"][known], PERCENTILES)
+            spread[name] = {f"p{p}": float(value) for p, value in zip(PERCENTILES, values)}
         if self.before is None or not known.any():
             return {"percentiles": spread, "share_hurt": None}
         hurt = columns["loss_after"][known] > columns["loss_before"][known]
@@ -126,24 +122,21 @@ def pack_evaluation(
     query_batch_size: int | None = None,
     touched_data: str = "none",
 ) -> list[collections.OrderedDict]:
-    """Packs two data sets of the same clients for an `Evaluation`.
+    """Packs two data sets of the same clients into shards for an evaluation.
 
     Args:
         model: The partitioned model.
         support: What a client's model is personalised on.
         query: What is predicted.
-        clients: Clients a member.
+        clients: Clients a shard.
         batch_size: Examples a batch of the support set.
         query_batch_size: Examples a batch of the query set; None for one batch that holds it all,
             which stacked packing needs.
         touched_data: `all` where phases move global lookup tables, else `none`.
-
-    Returns:
-        The members; an evaluation may take them again and again.
     """
     width = query_batch_size or max(1, int(query.counts.max(initial=1)))
     order = np.argsort(-support.counts, kind="stable")
-    members = []
+    shards = []
     for chunk in (order[i : i + clients] for i in range(0, len(order), clients)):
         packed = pack_parts(
             model,
@@ -154,182 +147,98 @@ def pack_evaluation(
             touched_data=touched_data,
         )
         ids = np.pad(chunk, (0, clients - len(chunk)), constant_values=-1).astype(np.int32)
-        members.append(collections.OrderedDict(ids=ids, support=packed[0], query=packed[1]))
-    return members
-
-
-class Evaluation:
-    """Evaluates clients in packed members; built once, called with any weights."""
-
-    def __init__(
-        self,
-        model: PartitionedModel,
-        phases: Sequence[Phase],
-        *,
-        clients: int,
-        batch_size: int,
-        query_batch_size: int,
-        packing: str = "stacked",
-        with_before: bool = True,
-        with_kept: bool = False,
-        with_predictions: bool = False,
-        seed: int = 0,
-    ):
-        """Builds the TFF computation.
-
-        Args:
-            model: The partitioned model.
-            phases: What personalises a client's model: `Algorithm.personalization`, fine-tuning,
-                or nothing. They run on the support set as a whole.
-            clients: Clients a member, as packed.
-            batch_size: Examples a batch of the support set, as packed.
-            query_batch_size: Examples a batch of the query set, as packed.
-            packing: `stacked` or `pooled`, as for training.
-            with_before: Whether to predict before personalisation, too.
-            with_kept: Whether clients bring local variables that they have kept, from which
-                personalisation then starts.
-            with_predictions: Whether `pooled` packing returns predictions too, which must then be
-                one number an example.
-            seed: Seed of the local variables' initial values.
-
-        Raises:
-            ValueError: If a phase does not fit the model.
-        """
-        check_choice("Evaluation", "packing", packing, PACKINGS)
-        check_phases(model, phases)
-        if any(isinstance(phase, RidgePhase) for phase in phases):
-            check_linear(model)
-        if packing == "pooled":
-            check_rows_are_independent(model)
-        self._model = model
-        phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
-        weights_type = tff.to_type(
-            collections.OrderedDict(
-                (v.name, (v.dtype.as_numpy_dtype, list(v.shape))) for v in model.global_variables
-            )
-        )
-        member_fields = collections.OrderedDict(
-            ids=(np.int32, [clients]),
-            support=packed_type(model, clients_per_shard=clients, batch_size=batch_size),
-            query=packed_type(model, clients_per_shard=clients, batch_size=query_batch_size),
-        )
-        if with_kept:
-            member_fields["local"] = local_type(model, clients_per_shard=clients)
-        member_type = tff.to_type(member_fields)
-        evaluate_stack = _evaluate_stacked
-        if packing == "pooled":
-            evaluate_stack = functools.partial(evaluate_in_turn, with_predictions=with_predictions)
-
-        @keras_computation(weights_type, member_type)
-        def evaluate_member(weights, member):
-            query = as_examples(model, member["query"])
-            before, after, predictions = evaluate_stack(
-                model,
-                phases,
-                dict(weights),
-                as_examples(model, member["support"]),
-                query,
-                tf.constant([seed, -1]),
-                with_before=with_before,
-                kept=as_kept(member["local"]) if with_kept else None,
-            )
-            output = collections.OrderedDict(
-                ids=member["ids"],
-                num_examples=tf.reduce_sum(query.mask, [1, 2]),
-                after=collections.OrderedDict(sorted(after.items())),
-            )
-            if with_before:
-                output["before"] = collections.OrderedDict(sorted(before.items()))
-            if predictions is not None:
-                if packing == "pooled":  # These are (C, N, B).
-                    predictions = tf.reshape(predictions, [tf.shape(predictions)[0], -1])
-                output["predictions"] = predictions
-            return output
-
-        @tff.federated_computation(
-            tff.FederatedType(weights_type, tff.SERVER), tff.FederatedType(member_type, tff.CLIENTS)
-        )
-        def evaluate(weights, members):
-            return tff.federated_map(evaluate_member, (tff.federated_broadcast(weights), members))
-
-        self.computation = evaluate
-
-    def __call__(
-        self,
-        weights: Mapping[str, np.ndarray],
-        members: Sequence[Mapping[str, Any]],
-        client_ids: np.ndarray,
-        kept: tuple[np.ndarray, Mapping[str, np.ndarray]] | None = None,
-    ) -> ClientResults:
-        """Evaluates global variables.
-
-        Args:
-            weights: Global variable's name to value; others are ignored.
-            members: From `pack_evaluation`.
-            client_ids: (num_clients,) names of the clients packed.
-            kept: Where clients bring what they have kept: who has kept anything, bool
-                (num_clients,), and local variable's name to (num_clients, ...).
-        """
-        if kept is not None:
-            known, values = kept
-            members = [
-                collections.OrderedDict(
-                    member, local=local_of(member["ids"], known=known, values=values)
-                )
-                for member in members
-            ]
-        weights = collections.OrderedDict(
-            (v.name, weights[v.name]) for v in self._model.global_variables
-        )
-        outputs = self.computation(weights, list(members))
-        # Results may come back in another order than they went out, so they carry their ids.
-        ids = np.concatenate([o["ids"] for o in outputs])
-        order = np.argsort(ids, kind="stable")[(ids < 0).sum() :]
-
-        def column(*path: str) -> np.ndarray:
-            parts = []
-            for output in outputs:
-                for key in path:
-                    output = output[key]
-                parts.append(output)
-            return np.concatenate(parts)[order]
-
-        def columns(stage: str) -> dict[str, np.ndarray]:
-            return {k: column(stage, k).astype(np.float64) for k in outputs[0][stage]}
-
-        return ClientResults(
-            client_ids=client_ids,
-            num_examples=column("num_examples").astype(np.float64),
-            before=columns("before") if "before" in outputs[0] else None,
-            after=columns("after"),
-            predictions=column("predictions") if "predictions" in outputs[0] else None,
-            metrics=self._model.metrics,
-        )
-
-
-def _evaluate_stacked(model, phases, global_values, support, query, seed, *, with_before, kept):
-    """Does the work of `evaluate_in_turn`, clients stacked; also returns their predictions."""
-    values = starting_values(model, global_values, support, seed)
-
-    def predicted(values):
-        only = tf.zeros([tf.shape(query.mask)[0]], tf.int32)
-        batch = take_batch(model, query, only, values)
-        outcome = predict_batch(model, values, batch, training=False)
-        return batch_metric_sums(model, batch, outcome), outcome.predictions
-
-    before, predictions = predicted(values) if with_before else (None, None)
-    if not phases and kept is None and with_before:
-        return before, before, predictions
-    if kept is not None:
-        values = starting_values(model, global_values, support, seed, kept)
-    for phase in phases:
-        values = run_phase(model, phase, values, support)
-    after, predictions = predicted(values)
-    return before, after, predictions
+        shards.append(collections.OrderedDict(ids=ids, support=packed[0], query=packed[1]))
+    return shards
 
 
 # The same clients are evaluated on more and more examples: tracing takes longer than running.
-_traced = functools.lru_cache(maxsize=4)(Evaluation)
+@functools.lru_cache(maxsize=4)
+def evaluation_computation(
+    model: PartitionedModel,
+    phases: tuple[Phase, ...],
+    *,
+    clients: int,
+    batch_size: int,
+    query_batch_size: int,
+    packing: str = "stacked",
+    with_before: bool = True,
+    with_kept: bool = False,
+    with_predictions: bool = False,
+    seed: int = 0,
+) -> tff.Computation:
+    """Builds the TFF computation of global variables, at SERVER, and packed shards, at CLIENTS.
+
+    Arguments are of `build_evaluation` and, as packed, of `pack_evaluation`.
+    """
+    check_choice("build_evaluation", "packing", packing, PACKINGS)
+    check_phases(model, phases)
+    if any(isinstance(phase, RidgePhase) for phase in phases):
+        check_linear(model)
+    if packing == "pooled":
+        check_rows_are_independent(model)
+    # The support set is used as a whole.
+    phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
+    weights_type = tff.to_type(
+        collections.OrderedDict(
+            (v.name, (v.dtype.as_numpy_dtype, list(v.shape))) for v in model.global_variables
+        )
+    )
+    fields = collections.OrderedDict(
+        ids=(np.int32, [clients]),
+        support=packed_type(model, clients_per_shard=clients, batch_size=batch_size),
+        query=packed_type(model, clients_per_shard=clients, batch_size=query_batch_size),
+    )
+    if with_kept:
+        fields["local"] = local_type(model, clients_per_shard=clients)
+    shard_type = tff.to_type(fields)
+    predict: Callable[..., Any] = _predict_stacked
+    if packing == "pooled":
+        predict = functools.partial(predict_in_turn, with_predictions=with_predictions)
+
+    @keras_computation(weights_type, shard_type)
+    def evaluate_shard(weights, shard):
+        support, query = (as_examples(model, shard[part]) for part in ("support", "query"))
+        start = functools.partial(
+            starting_values, model, dict(weights), support, tf.constant([seed, -1])
+        )
+        values, output = start(), collections.OrderedDict(ids=shard["ids"])
+        output["num_examples"] = tf.reduce_sum(query.mask, [1, 2])
+        if with_before:
+            after, predictions = predict(model, (), values, support, query)
+            output["before"] = collections.OrderedDict(sorted(after.items()))
+        if with_kept:
+            values = start(as_kept(shard["local"]))
+        if phases or with_kept or not with_before:
+            after, predictions = predict(model, phases, values, support, query)
+        output["after"] = collections.OrderedDict(sorted(after.items()))
+        if predictions is not None:
+            if packing == "pooled":  # These are (C, N, B).
+                predictions = tf.reshape(predictions, [tf.shape(predictions)[0], -1])
+            output["predictions"] = predictions
+        return output
+
+    @tff.federated_computation(
+        tff.FederatedType(weights_type, tff.SERVER), tff.FederatedType(shard_type, tff.CLIENTS)
+    )
+    def evaluate(weights, shards):
+        return tff.federated_map(evaluate_shard, (tff.federated_broadcast(weights), shards))
+
+    return evaluate
+
+
+def _predict_stacked(
+    model: PartitionedModel,
+    phases: Sequence[Phase],
+    values: ClientValues,
+    support: Examples,
+    query: Examples,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Does the work of `predict_in_turn`, clients stacked; predictions are (C, B, ...)."""
+    for phase in phases:
+        values = run_phase(model, phase, values, support)
+    batch = take_batch(model, query, tf.zeros([tf.shape(query.mask)[0]], tf.int32), values)
+    outcome = predict_batch(model, values, batch, training=False)
+    return batch_metric_sums(model, batch, outcome), outcome.predictions
 
 
 def build_evaluation(
@@ -350,20 +259,27 @@ def build_evaluation(
 
     Args:
         model: The partitioned model.
-        phases: What personalises a client's model.
+        phases: What personalises a client's model: `Algorithm.personalization`, fine-tuning, or
+            nothing. They run on the support set as a whole.
         support: What it is personalised on.
         query: What is predicted, of the same clients.
         batch_size: Examples a batch.
-        clients: Clients a member.
-        packing: `stacked` or `pooled`.
+        clients: Clients a shard.
+        packing: `stacked` or `pooled`, as for training.
         with_before: Whether to predict before personalisation, too.
-        with_kept: Whether the function's second argument is what the clients have kept.
-        with_predictions: As of `Evaluation`.
+        with_kept: Whether clients bring local variables that they have kept, from which
+            personalisation then starts: the function's second argument, who has kept anything,
+            bool (num_clients,), and local variable's name to (num_clients, ...).
+        with_predictions: Whether `pooled` packing returns predictions too, which must then be one
+            number an example.
         seed: Seed of the local variables' initial values.
+
+    Raises:
+        ValueError: If a phase does not fit the model.
     """
     clients = max(1, min(clients, support.num_clients))
     moves_globals = any(phase.variables != "local" for phase in phases)
-    members = pack_evaluation(
+    shards = pack_evaluation(
         model,
         support,
         query,
@@ -372,19 +288,59 @@ def build_evaluation(
         query_batch_size=batch_size if packing == "pooled" else None,
         touched_data="all" if moves_globals else "none",
     )
-    evaluation = _traced(
+    computation = evaluation_computation(
         model,
         tuple(phases),
         clients=clients,
         batch_size=batch_size,
-        query_batch_size=members[0]["query"]["mask"].shape[2],
+        query_batch_size=shards[0]["query"]["mask"].shape[2],
         packing=packing,
         with_before=with_before,
         with_kept=with_kept,
         with_predictions=with_predictions,
         seed=seed,
     )
-    return lambda weights, kept=None: evaluation(weights, members, query.client_ids, kept)
+
+    def evaluate(
+        weights: Mapping[str, np.ndarray],
+        kept: tuple[np.ndarray, Mapping[str, np.ndarray]] | None = None,
+    ) -> ClientResults:
+        sent = [collections.OrderedDict(shard) for shard in shards]
+        if kept is not None:
+            for shard in sent:
+                shard["local"] = local_of(shard["ids"], known=kept[0], values=kept[1])
+        known = collections.OrderedDict((v.name, weights[v.name]) for v in model.global_variables)
+        return _collect(model, computation(known, sent), query.client_ids)
+
+    return evaluate
+
+
+def _collect(
+    model: PartitionedModel, outputs: Sequence[Mapping[str, Any]], client_ids: np.ndarray
+) -> ClientResults:
+    """Puts the shards' outputs into the clients' order."""
+    # Results may come back in another order than they went out, so they carry their ids.
+    ids = np.concatenate([output["ids"] for output in outputs])
+    order = np.argsort(ids, kind="stable")[(ids < 0).sum() :]
+
+    def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate(parts)[order]
+
+    def stage(name: str) -> dict[str, np.ndarray]:
+        metrics = outputs[0][name]
+        return {m: joined([o[name][m] for o in outputs]).astype(np.float64) for m in metrics}
+
+    def column(name: str) -> np.ndarray:
+        return joined([output[name] for output in outputs])
+
+    return ClientResults(
+        client_ids=client_ids,
+        num_examples=column("num_examples").astype(np.float64),
+        before=stage("before") if "before" in outputs[0] else None,
+        after=stage("after"),
+        predictions=column("predictions") if "predictions" in outputs[0] else None,
+        metrics=model.metrics,
+    )
 
 
 def evaluate_clients(

@@ -49,11 +49,8 @@ class NoisyMean:
             )
         if not model.local_variables:
             raise ValueError("NoisyMean: the model has no local variables.")
-        kept_type = tff.to_type(
-            collections.OrderedDict(
-                (v.name, (np.float32, list(v.shape))) for v in model.local_variables
-            )
-        )
+        fields = [(v.name, (np.float32, list(v.shape))) for v in model.local_variables]
+        kept_type = tff.to_type(collections.OrderedDict(fields))
 
         def origin() -> Mapping[str, tf.Tensor]:
             return model.initial_values(model.local_variables, tf.constant([seed, -2]))
@@ -61,11 +58,10 @@ class NoisyMean:
         @tff.tensorflow.computation(kept_type)
         def clip(kept):
             start = origin()
-            moved = collections.OrderedDict((name, kept[name] - start[name]) for name in start)
-            clipped, _ = tf.clip_by_global_norm(list(moved.values()), clip_norm)
-            return collections.OrderedDict(
-                clipped=collections.OrderedDict(zip(moved, clipped)), count=tf.ones([])
-            )
+            moved = [kept[name] - value for name, value in start.items()]
+            clipped, _ = tf.clip_by_global_norm(moved, clip_norm)
+            sent = collections.OrderedDict(zip(start, clipped))
+            return collections.OrderedDict(clipped=sent, count=tf.ones([]))
 
         @tff.tensorflow.computation(clip.type_signature.result)
         def add_noise(sums):
@@ -87,14 +83,7 @@ class NoisyMean:
         )
 
     def __call__(self, kept: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Averages.
-
-        Args:
-            kept: Local variable's name to (num_clients, ...), of clients that have kept them.
-
-        Returns:
-            Local variable's name to the mean.
-        """
+        """Averages what clients have kept: local variable's name to (num_clients, ...)."""
         kept = {name: np.asarray(value, np.float32) for name, value in kept.items()}
         clients = [
             collections.OrderedDict((name, value[i]) for name, value in kept.items())

@@ -55,11 +55,7 @@ class Rounds:
     """Runs the rounds of a process, and joins it to the store where clients keep variables."""
 
     def __init__(self, process: Process, store: LocalStateStore | None = None):
-        """Takes what runs.
-
-        Args:
-            process: Of `build_process`.
-            store: Where the clients' local state is; for a `KeptProcess`, and for no other.
+        """Takes a process of `build_process`, and the store that a `KeptProcess` alone needs.
 
         Raises:
             UserError: If the store is missing or out of place.
@@ -94,14 +90,9 @@ class Rounds:
 
 
 def read_kept(
-    store: LocalStateStore, state: KeptState, client_ids: Sequence[str]
+    store: LocalStateStore, state: KeptState, client_ids: Sequence[str] | np.ndarray
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns what clients have kept at a state.
-
-    Args:
-        store: The store.
-        state: The last state committed to it, or one reached from there.
-        client_ids: The clients.
+    """Returns what clients have kept at a state: the last one committed, or reached from there.
 
     Returns:
         Who has kept anything, bool (n,); and local variable's name to (n, ...).

@@ -9,7 +9,6 @@ leaves the local states of exactly the round whose global state is there.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import sqlite3
@@ -75,10 +74,6 @@ class LocalStateStore:
     @classmethod
     def open(cls, path: str | os.PathLike, variables: Sequence[VariableSpec]) -> LocalStateStore:
         """Opens a store, or makes an empty one, and keeps other processes out of it.
-
-        Args:
-            path: The file.
-            variables: The model's local variables.
 
         Raises:
             UserError: If it cannot be read or written, another process has it open, or it holds
@@ -161,11 +156,7 @@ class LocalStateStore:
         return None if row is None else SavedRun(*row)
 
     def commit(self, changes: Mapping[str, bytes], saved: SavedRun) -> None:
-        """Writes clients' rows and the state of the run, together or not at all.
-
-        Args:
-            changes: Client to its new row.
-            saved: The state that they belong to.
+        """Writes clients' rows and the state that they belong to, together or not at all.
 
         Raises:
             UserError: If that is impossible; the store is then as it was.
@@ -207,26 +198,20 @@ class LocalStateStore:
         return [b"".join(column[i].tobytes() for column in columns) for i in range(len(columns[0]))]
 
     def unpack(self, rows: Sequence[bytes | None]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Makes values of rows.
-
-        Args:
-            rows: Of n clients.
+        """Makes values of n clients' rows.
 
         Returns:
             Which clients have a row, bool (n,); and local variable's name to (n, ...), zeros where
             there is none.
         """
         known = np.array([row is not None for row in rows], bool)
-        table = np.zeros([len(rows), sum(self._sizes)], np.uint8)
-        if known.any():
-            table[known] = np.frombuffer(
-                b"".join(row for row in rows if row is not None), np.uint8
-            ).reshape(-1, table.shape[1])
-        ends = list(itertools.accumulate(self._sizes))
-        values = {}
-        for variable, size, end in zip(self.variables, self._sizes, ends):
-            part = np.ascontiguousarray(table[:, end - size : end])
-            column = part.view(variable.dtype.as_numpy_dtype)
+        width = sum(self._sizes)
+        joined = b"".join(bytes(width) if row is None else row for row in rows)
+        table = np.frombuffer(bytearray(joined), np.uint8).reshape(len(rows), width)
+        values, end = {}, 0
+        for variable, size in zip(self.variables, self._sizes):
+            part = np.ascontiguousarray(table[:, end : end + size])
+            column, end = part.view(variable.dtype.as_numpy_dtype), end + size
             values[variable.name] = column.reshape([len(rows), *variable.shape])
         return known, values
 

@@ -22,10 +22,6 @@ def check_data(model: PartitionedModel, dataset: ClientDataset) -> ClientDataset
     Features are the model's inputs by name; there may be others. One feature alone is the input of
     a model with one input, whatever their names.
 
-    Args:
-        model: The partitioned model.
-        dataset: The clients' examples.
-
     Raises:
         UserError: If an input has no feature, or a column's shape or dtype is not the model's.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -29,21 +30,13 @@ class _SeededDraws:
         return tf.random.stateless_truncated_normal(shape, self._seed, mean, stddev, dtype)
 
 
-def seeded_initializer(
-    initial_value: object, shape: tuple[int, ...], dtype: tf.DType
-) -> Initializer:
+def seeded_initializer(initial_value: Any, shape: tuple[int, ...], dtype: tf.DType) -> Initializer:
     """Turns what Keras gives a new variable as its value into a function of a seed.
 
-    Args:
-        initial_value: A value, a function that returns one, or a Keras initializer with its
-            arguments bound.
-        shape: The variable's shape.
-        dtype: Its dtype.
-
-    Returns:
-        A function of an int32 seed of shape (2,); it needs a graph.
+    It gives a value, a function that returns one, or a Keras initializer with its arguments bound.
+    The function's seed is int32 of shape (2,); it needs a graph.
     """
-    initializer = getattr(initial_value, "func", None)
+    initializer: Any = getattr(initial_value, "func", None)
 
     def draw(seed: tf.Tensor) -> tf.Tensor:
         if hasattr(initializer, "_random_generator"):

@@ -26,37 +26,33 @@ def arrange_inputs(
 def read_inputs(
     model: tf.keras.Model, given: InputSpec | None
 ) -> tuple[dict[str, tf.TensorSpec], str]:
-    """Returns the inputs' specs by name, and whether a model takes a dict, a list or a tensor.
-
-    Args:
-        model: The model.
-        given: As of `PartitionedModel`.
+    """Returns the inputs' specs by name, and whether a model takes a `dict`, `list` or `tensor`.
 
     Raises:
         UserError: If the model does not tell its inputs, or has others than are given.
     """
     known = getattr(model, "inputs", None)
     is_single = isinstance(model, tf.keras.Sequential) or isinstance(given, tf.TensorSpec)
-    if isinstance(given, tf.TensorSpec):
-        given = {"x": given}
-    if given is None and not known:
+    specs: Mapping[str, tf.TensorSpec] | None
+    specs = {"x": given} if isinstance(given, tf.TensorSpec) else given
+    if specs is None and not known:
         raise UserError(
             f"{model.name!r} does not tell its inputs: give input_spec, a mapping of input name "
             "to tf.TensorSpec with the batch dimension first, or one tf.TensorSpec for a model "
             "that is called with a tensor."
         )
-    if is_single and len(given or known) > 1:
-        raise UserError(f"{model.name!r} takes one input; input_spec names {list(given)}.")
-    if not known:
-        return dict(given), "tensor" if is_single else "dict"
+    if specs is not None and is_single and len(specs) > 1:
+        raise UserError(f"{model.name!r} takes one input; input_spec names {list(specs)}.")
+    if specs is not None and not known:
+        return dict(specs), "tensor" if is_single else "dict"
     if isinstance(model.input, Mapping):
         names, tensors = zip(*sorted(model.input.items()))
     else:
         names, tensors = model.input_names, model.inputs
     takes = "dict" if isinstance(model.input, Mapping) else "list" if len(names) > 1 else "tensor"
-    if given is None:
+    if specs is None:
         return {n: tf.TensorSpec(t.shape, t.dtype) for n, t in zip(names, tensors)}, takes
-    if set(given) != set(names) and len(names) > 1:
-        raise UserError(f"input_spec names {list(given)}; the model's inputs are {list(names)}.")
-    by_name = given if set(given) == set(names) else dict(zip(names, given.values()))
+    if set(specs) != set(names) and len(names) > 1:
+        raise UserError(f"input_spec names {list(specs)}; the model's inputs are {list(names)}.")
+    by_name = specs if set(specs) == set(names) else dict(zip(names, specs.values()))
     return {name: by_name[name] for name in names}, takes

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,12 +21,10 @@ from fedpersonal.model.variables import VariableSpec
 ModelBuilder = Callable[[], tf.keras.Model]
 
 # Operations that draw from a state of TensorFlow's own, which no seed of a round reaches.
-_UNSEEDED_DRAWS = frozenset(
-    {
-        *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
-        *("ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"),
-        "Multinomial",
-    }
+_UNSEEDED_DRAWS = (
+    *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
+    *("ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle"),
+    "Multinomial",
 )
 
 
@@ -52,7 +50,7 @@ class Inspection(NamedTuple):
     draws_noise: bool
 
 
-def creation_key(kwargs: Mapping[str, object]) -> tuple:
+def creation_key(kwargs: Mapping[str, Any]) -> tuple:
     """Returns what is equal each time that a variable is created, of its creator's arguments."""
     shape = kwargs.get("shape")
     return kwargs.get("name"), None if shape is None else tuple(shape), kwargs.get("trainable")
@@ -63,11 +61,8 @@ def inspect_model(
 ) -> Inspection:
     """Builds a model and calls it once on placeholders, as in training.
 
-    Args:
-        build_model: Builds it.
-        input_spec: As of `PartitionedModel`.
-        start: Initial values of the model's weights, in Keras' order, or None for those that its
-            initializers draw.
+    `start` are initial values of the model's weights, in Keras' order, or None for those that its
+    initializers draw.
 
     Raises:
         UserError: If it is no Keras model, does not tell its inputs, has several outputs, draws
@@ -87,7 +82,10 @@ def inspect_model(
                 # Initializers that two layers share draw from seeds of their own.
                 warnings.filterwarnings("ignore", message="The initializer .* is unseeded")
                 model = build_model()
-                _check_model(model)
+                if not isinstance(model, tf.keras.Model):
+                    raise UserError(
+                        f"build_model must return a tf.keras.Model, it returned {model!r}."
+                    )
                 specs, takes = read_inputs(model, input_spec)
                 draws = NoiseDraws(fold(tf.zeros([1], tf.uint64), 0))
                 draws.give_to(model)
@@ -104,15 +102,8 @@ def inspect_model(
     names = [v.name for v in variables]
     if len(set(names)) != len(names):
         raise UserError(f"two variables share a name; name their layers apart: {names}.")
-    return Inspection(
-        variables,
-        frozenset(untrained),
-        keys,
-        specs,
-        takes,
-        compiled.get(id(model)),
-        draws.count > 0,
-    )
+    options, draws_noise = compiled.get(id(model)), draws.count > 0
+    return Inspection(variables, frozenset(untrained), keys, specs, takes, options, draws_noise)
 
 
 def _restore_classes(model: tf.keras.Model) -> None:
@@ -122,20 +113,16 @@ def _restore_classes(model: tf.keras.Model) -> None:
     classes, until the next one of each is made outside of a graph.
     """
     for kind in {type(layer) for layer in model._flatten_layers()}:
-        kind.__new__(kind)
-
-
-def _check_model(model: object) -> None:
-    if not isinstance(model, tf.keras.Model):
-        raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
+        new: Any = kind.__new__
+        new(kind)
 
 
 def _check_output(model: tf.keras.Model, output: object) -> None:
     if tf.is_tensor(output):
         return
-    is_dict = isinstance(output, Mapping)
-    names = list(output) if is_dict else getattr(model, "output_names", None)
-    listed = "list(model.output.values())" if is_dict else "model.output"
+    names, listed = getattr(model, "output_names", None), "model.output"
+    if isinstance(output, Mapping):
+        names, listed = list(output), "list(model.output.values())"
     raise UserError(
         f"the model has several outputs, {names or output!r}; it needs one. Wrap it: "
         f"tf.keras.Model(model.input, tf.keras.layers.Concatenate()({listed})), and have the loss "
@@ -146,16 +133,15 @@ def _check_output(model: tf.keras.Model, output: object) -> None:
 def _list_operations(graph: tf.Graph) -> list[tuple[str, str]]:
     """Returns type and name of all operations, those of functions, such as loops, included."""
     definition = graph.as_graph_def()
-    inner = [
-        (node.op, f"{f.signature.name}/{node.name}")
-        for f in definition.library.function
-        for node in f.node_def
-    ]
-    return [*((node.op, node.name) for node in definition.node), *inner]
+    found = [(node.op, node.name) for node in definition.node]
+    for function in definition.library.function:
+        prefix = function.signature.name
+        found += [(node.op, f"{prefix}/{node.name}") for node in function.node_def]
+    return found
 
 
 def _check_draws(added: set[tuple[str, str]]) -> None:
-    """Raises a UserError if an operation that a call has added draws without a seed of ours."""
+    """Raises a UserError if an operation draws without a seed of ours."""
     for kind, name in added:
         if kind in _UNSEEDED_DRAWS and "/Initializer/" not in name:
             raise UserError(
@@ -166,9 +152,7 @@ def _check_draws(added: set[tuple[str, str]]) -> None:
 
 
 def _list_variables(
-    model: tf.keras.Model,
-    created: list[tuple[tf.Variable, dict]],
-    start: list[np.ndarray] | None,
+    model: tf.keras.Model, created: list[tuple[tf.Variable, dict]], start: list[np.ndarray] | None
 ) -> tuple[tuple[VariableSpec, ...], tuple[tuple, ...]]:
     """Lists the model's own variables: those of an optimizer or of Keras' metrics are not."""
     weights = {v.ref(): i for i, v in enumerate(model.weights)}
@@ -186,23 +170,15 @@ def _list_variables(
         initial_value = kwargs.get("initial_value")
         if start is not None and variable.ref() in weights:
             initial_value = start[weights[variable.ref()]]
-        variables.append(
-            VariableSpec(
-                name=name,
-                layer=own_paths[0],
-                shape=shape,
-                dtype=dtype,
-                is_local=False,
-                initializer=seeded_initializer(initial_value, shape, dtype),
-                names=tuple(dict.fromkeys(names)),
-            )
-        )
+        initializer = seeded_initializer(initial_value, shape, dtype)
+        unique = tuple(dict.fromkeys(names))
+        variables.append(VariableSpec(name, own_paths[0], shape, dtype, False, initializer, unique))
         keys.append(creation_key(kwargs))
     # The more variables a name chooses, the less specific it is.
     counts = collections.Counter(name for v in variables for name in v.names)
-    return tuple(
-        dataclasses.replace(v, names=tuple(sorted(v.names, key=counts.get))) for v in variables
-    ), tuple(keys)
+    ordered = [tuple(sorted(v.names, key=counts.__getitem__)) for v in variables]
+    variables = [dataclasses.replace(v, names=names) for v, names in zip(variables, ordered)]
+    return tuple(variables), tuple(keys)
 
 
 def _layers_around(model: tf.keras.Model) -> dict[object, list[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Union
+from typing import Any, Union
 
 import tensorflow as tf
 
@@ -21,12 +21,8 @@ Metrics = Union[AnyMetric, Sequence[AnyMetric]]
 
 # What Keras makes of a name by the shapes of labels and predictions: binary, sparse, categorical.
 _BY_SHAPE = {
-    "accuracy": ("binary_accuracy", "sparse_categorical_accuracy", "categorical_accuracy"),
-    "crossentropy": (
-        "binary_crossentropy",
-        "sparse_categorical_crossentropy",
-        "categorical_crossentropy",
-    ),
+    kind: [f"{prefix}_{kind}" for prefix in ("binary", "sparse_categorical", "categorical")]
+    for kind in ("accuracy", "crossentropy")
 }
 _SHORT = {"acc": "accuracy", "ce": "crossentropy"}
 
@@ -52,10 +48,8 @@ def as_metrics(metrics: Metrics, *, are_weighted: bool) -> tuple[Metric, ...]:
     return tuple(found)
 
 
-def _convert(metric: str | tf.keras.metrics.Metric | ExampleFn, are_weighted: bool) -> Metric:
-    given = metric
-    if isinstance(metric, str):
-        metric = _by_name(metric)
+def _convert(given: str | tf.keras.metrics.Metric | ExampleFn, are_weighted: bool) -> Metric:
+    metric: Any = _by_name(given) if isinstance(given, str) else given
     if isinstance(metric, type):
         raise UserError(f"metrics: {given!r} is a class; give an object, {metric.__name__}().")
     name = given if isinstance(given, str) else getattr(metric, "name", None) or metric.__name__
@@ -92,7 +86,7 @@ def _by_name(name: str) -> tf.keras.metrics.Metric | ExampleFn:
     )
 
 
-def _chosen_by_shape(names: tuple[str, str, str]) -> ExampleFn:
+def _chosen_by_shape(names: Sequence[str]) -> ExampleFn:
     """Returns a function that is one of three by Keras' rule for `accuracy`."""
     binary, sparse, categorical = (tf.keras.metrics.get(name) for name in names)
 

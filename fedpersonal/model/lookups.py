@@ -23,7 +23,7 @@ def fetch_rows(
     features: Mapping[str, tf.Tensor],
     positions: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Fetches the row of every id of each looked-up input.
+    """Fetches the row of every id of each looked-up input: table's variable name to (C, T, ...).
 
     Args:
         model: The partitioned model.
@@ -31,9 +31,6 @@ def fetch_rows(
         own: Table's variable name to each client's touched rows, (C, R, ...), where it has some.
         features: Input name to ids of shape (C, ...), of `T` ids a client.
         positions: Table's variable name to where those ids stand among the touched rows, (C, ...).
-
-    Returns:
-        Table's variable name to rows of shape (C, T, ...).
     """
     rows = {}
     for name, feature in model.tables.items():

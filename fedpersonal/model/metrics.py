@@ -38,8 +38,7 @@ class Metric:
 RMSE = Metric("rmse", lambda labels, predictions: tf.square(predictions - labels), lambda m: m**0.5)
 MAE = Metric("mae", lambda labels, predictions: tf.abs(predictions - labels))
 HALF_STAR_ACCURACY = Metric(
-    "accuracy",
-    lambda labels, predictions: tf.cast(tf.abs(predictions - labels) <= 0.5, tf.float32),
+    "accuracy", lambda labels, predictions: tf.cast(tf.abs(predictions - labels) <= 0.5, tf.float32)
 )
 RATING_METRICS = (RMSE, MAE, HALF_STAR_ACCURACY)
 

@@ -63,48 +63,26 @@ class NoiseDraws:
     def _maybe_init(self) -> None:
         """Keras asks for this when a layer is built."""
 
-    def random_uniform(
-        self,
-        shape: Shape,
-        minval: float = 0.0,
-        maxval: float | None = None,
-        dtype: tf.DType = tf.float32,
-        nonce: int | None = None,
-    ) -> tf.Tensor:
+    # These signatures are Keras'.
+    def random_uniform(self, shape, minval=0.0, maxval=None, dtype=tf.float32, nonce=None):
         """Draws from [minval, maxval); a draw's first axis is the batch's, or the batch's times."""
         del nonce
         unit = tf.cast(self._open_unit(shape), dtype)
         return minval + unit * ((1.0 if maxval is None else maxval) - minval)
 
-    def random_normal(
-        self,
-        shape: Shape,
-        mean: float = 0.0,
-        stddev: float = 1.0,
-        dtype: tf.DType = tf.float32,
-        nonce: int | None = None,
-    ) -> tf.Tensor:
+    def random_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, nonce=None):
         """Draws from a normal distribution."""
         del nonce
         return mean + stddev * tf.cast(tf.math.ndtri(self._open_unit(shape)), dtype)
 
-    def truncated_normal(
-        self,
-        shape: Shape,
-        mean: float = 0.0,
-        stddev: float = 1.0,
-        dtype: tf.DType = tf.float32,
-        nonce: int | None = None,
-    ) -> tf.Tensor:
+    def truncated_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, nonce=None):
         """Draws from a normal distribution up to two standard deviations from its mean."""
         del nonce
         outside = 0.02275013  # The share of a normal distribution below -2.
         unit = outside + (1.0 - 2.0 * outside) * self._open_unit(shape)
         return mean + stddev * tf.cast(tf.math.ndtri(unit), dtype)
 
-    def dropout(
-        self, inputs: tf.Tensor, rate: float, noise_shape: Shape | None = None
-    ) -> tf.Tensor:
+    def dropout(self, inputs, rate, noise_shape=None):
         """Sets a share of the inputs to 0 and scales the others up."""
         return tf.nn.experimental.general_dropout(inputs, rate, self.random_uniform, noise_shape)
 

@@ -35,14 +35,9 @@ class PartitionedModel:
         variables: Every variable but the frozen ones, in the order in which the model creates them.
         global_variables: The variables that a server broadcasts and aggregates.
         local_variables: The variables that stay with a client.
-        frozen: The frozen variables' values, or None.
-        lookups: Layer name to the input whose ids select rows of that layer's only variable.
-        unit: What `example_weights` counts.
-        sequence_length: Maps features and labels to the lengths of sequences, or None.
-        chunk_places: How many places of sequences pooled execution computes at once, or None.
-        owned_tables: The lookups of which each row is touched by one client alone.
+        all_variables: Every variable, the frozen ones too, in that order.
+        frozen: The frozen variables' values.
         input_spec: Input name to `tf.TensorSpec` with a leading, unknown batch dimension.
-        label_spec: The labels' `tf.TensorSpec`, likewise.
         metrics: Metrics beside the loss.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
     """
@@ -137,29 +132,29 @@ class PartitionedModel:
             (names,) if isinstance(names, str) else tuple(names)
             for names in (local_layers, frozen_layers)
         )
-        self._created = split_variables(found.variables, local, frozen_names)
+        self.all_variables = split_variables(found.variables, local, frozen_names)
         self._creation_keys = found.keys
-        self.frozen = frozen
+        self.frozen = FrozenVariables({}, {}) if frozen is None else frozen
         self._check_frozen(found.untrained)
-        self.variables = tuple(v for v in self._created if not v.is_frozen)
+        self.variables = tuple(v for v in self.all_variables if not v.is_frozen)
         self.global_variables = tuple(v for v in self.variables if not v.is_local)
         self.local_variables = tuple(v for v in self.variables if v.is_local)
         self._check_lookups()
 
     def _check_frozen(self, untrained: frozenset[str]) -> None:
-        moving = [v.name for v in self._created if v.name in untrained and not v.is_frozen]
+        moving = [v.name for v in self.all_variables if v.name in untrained and not v.is_frozen]
         if moving:
             raise UserError(
                 f"variables {moving} are not trained by gradient (batch normalisation, or a layer "
                 "that is not named in frozen_layers); use layers whose variables all are, such as "
                 "GroupNormalization."
             )
-        given = {} if self.frozen is None else self.frozen.shapes
-        for variable in self._created:
-            if variable.is_frozen and given.get(variable.name) != variable.shape:
+        for variable in self.all_variables:
+            given = self.frozen.shapes.get(variable.name)
+            if variable.is_frozen and given != variable.shape:
                 raise UserError(
                     f"frozen variable {variable.name!r} of shape {variable.shape} needs a value of "
-                    f"that shape; given: {given.get(variable.name, 'none')}."
+                    f"that shape; given: {given or 'none'}."
                 )
 
     def _check_lookups(self) -> None:
@@ -199,11 +194,6 @@ class PartitionedModel:
         """Variable names of the lookup tables of which each row belongs to one client."""
         return frozenset(v.name for v in self.variables if v.first_name(self.owned_tables))
 
-    @property
-    def all_variables(self) -> tuple[VariableSpec, ...]:
-        """Every variable, the frozen ones too, in the order in which the model creates them."""
-        return self._created
-
     def build(self) -> tf.keras.Model:
         """Returns a new Keras model, whose variables are its own."""
         return self._build_model()
@@ -213,14 +203,9 @@ class PartitionedModel:
         return arrange_inputs(features, self.input_spec, self._takes)
 
     def initial_values(self, variables: Sequence[VariableSpec], seed: tf.Tensor) -> Values:
-        """Draws initial values with the layers' own initializers; needs a graph.
+        """Draws initial values with the layers' own initializers, by name; needs a graph.
 
-        Args:
-            variables: Some of this model's variables.
-            seed: int32 tensor of shape (2,); equal seeds give equal values.
-
-        Returns:
-            Variable name to value.
+        `seed` is int32 of shape (2,); equal seeds give equal values.
         """
         return {
             v.name: v.initializer(tf.stack([seed[0], seed[1] + 7919 * i]))
@@ -254,7 +239,8 @@ class PartitionedModel:
             The model's output, and the losses that it adds (one value an example, or scalars).
         """
         given = [
-            self.frozen.tensor(v.name) if v.is_frozen else values[v.name] for v in self._created
+            self.frozen.tensor(v.name) if v.is_frozen else values[v.name]
+            for v in self.all_variables
         ]
         remaining = list(zip(self._creation_keys, given))
 
@@ -264,7 +250,7 @@ class PartitionedModel:
             if kwargs.get("trainable") is not False and kwargs.get("dtype") != "int64":
                 raise UserError(
                     "build_model created more variables than at its first call, or others; it "
-                    f"must create the same ones each time: {[v.name for v in self._created]}."
+                    f"must create the same ones each time: {[v.name for v in self.all_variables]}."
                 )
             # An optimizer's or a Keras metric's, of no use here.
             value = kwargs["initial_value"]

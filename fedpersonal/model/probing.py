@@ -74,7 +74,7 @@ def check_rows_are_independent(model: PartitionedModel) -> None:
 
 def adds_losses_of_batches(model: PartitionedModel) -> bool:
     """Tells whether a model adds a loss that is not one value an example."""
-    ranks = []
+    ranks: list[int] = []
 
     @tf.function(autograph=False)
     def trace():

@@ -52,13 +52,7 @@ class VariableSpec:
 
 
 def check_names(owner: str, names: Iterable[str], variables: Sequence[VariableSpec]) -> None:
-    """Raises a UserError unless each name chooses a variable.
-
-    Args:
-        owner: What gives the names, as the message begins.
-        names: The names.
-        variables: The variables that they may choose.
-    """
+    """Raises a UserError, which begins with `owner`, unless each name chooses a variable."""
     known = dict.fromkeys(name for v in variables for name in reversed(v.names))
     for name in names:
         if name in known:
@@ -80,11 +74,6 @@ def split_variables(
 
     Where both name it, as with a frozen `encoder` and a local `encoder/head`, the more specific
     name counts.
-
-    Args:
-        variables: The model's variables.
-        local: Names of local layers or variables.
-        frozen: Names of frozen ones.
 
     Raises:
         UserError: If a name chooses nothing, or is in both.

@@ -10,8 +10,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.errors import UserError
 
-Optimizer = tff.learning.optimizers.Optimizer
-AnyOptimizer = Union[Optimizer, tf.keras.optimizers.Optimizer]
+AnyOptimizer = Union[tff.learning.optimizers.Optimizer, tf.keras.optimizers.Optimizer]
 
 _BUILD = "tff.learning.optimizers.build_"
 # What to give instead of an optimizer whose steps differ, if only in the last digits.
@@ -25,7 +24,7 @@ _NEAREST = {
 }
 
 
-def as_tff_optimizer(optimizer: AnyOptimizer) -> Optimizer:
+def as_tff_optimizer(optimizer: AnyOptimizer) -> tff.learning.optimizers.Optimizer:
     """Returns an optimizer as it is, or of a Keras one its counterpart.
 
     SGD (with momentum), Adam, AdamW and Adagrad have one that takes the same steps, but for
@@ -46,7 +45,7 @@ def as_tff_optimizer(optimizer: AnyOptimizer) -> Optimizer:
 
 
 @functools.lru_cache(maxsize=256)
-def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
+def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> tff.learning.optimizers.Optimizer:
     kind, options = type(optimizer).__name__, optimizer.get_config()
     rate = options.pop("learning_rate")
     nearest = _NEAREST.get(kind, f"{_BUILD}sgdm or {_BUILD}adam")
@@ -55,33 +54,25 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
             f"Keras optimizer {kind}: a learning rate that changes counts steps, and clients start "
             "anew in each round. Give fedpersonal.optimizers.rate_schedule.ScheduledOptimizer."
         )
-    common = {"learning_rate": float(rate)}
-    betas = {key: options.pop(key, None) for key in ("beta_1", "beta_2")}
-    epsilon = {"epsilon": options.pop("epsilon", None)}
+    taken = {key: options.pop(key) for key in ("beta_1", "beta_2", "epsilon") if key in options}
+    taken["learning_rate"] = float(rate)
     builders = tff.learning.optimizers
     if kind == "SGD":
-        result = builders.build_sgdm(**common, momentum=float(options.pop("momentum")) or None)
+        result = builders.build_sgdm(**taken, momentum=float(options.pop("momentum")) or None)
     elif kind == "Adam":
-        result = builders.build_adam(**common, **betas, **epsilon)
+        result = builders.build_adam(**taken)
     elif kind == "AdamW":
-        decay = options.pop("weight_decay")
-        result = builders.build_adamw(**common, **betas, **epsilon, weight_decay=decay or 0.0)
+        result = builders.build_adamw(**taken, weight_decay=options.pop("weight_decay") or 0.0)
     elif kind == "Adagrad":
         start = options.pop("initial_accumulator_value")
-        result = builders.build_adagrad(**common, **epsilon, initial_preconditioner_value=start)
+        result = builders.build_adagrad(**taken, initial_preconditioner_value=start)
     else:
         raise UserError(
             f"Keras optimizer {kind} has no counterpart that takes the same steps. Give {nearest}."
         )
-    _check_options(kind, optimizer, options)
-    return result
-
-
-def _check_options(kind: str, optimizer: tf.keras.optimizers.Optimizer, left: dict) -> None:
-    """Raises a UserError if an option is set that the counterpart does not have."""
     harmless = ("name", "jit_compile", "is_legacy_optimizer", "ema_momentum")
-    used = {key: value for key, value in left.items() if value and key not in harmless}
-    if not left.get("use_ema"):
+    used = {key: value for key, value in options.items() if value and key not in harmless}
+    if not options.get("use_ema"):
         used.pop("ema_overwrite_frequency", None)
     if getattr(optimizer, "_exclude_from_weight_decay", None):
         used["exclude_from_weight_decay"] = "..."
@@ -91,3 +82,4 @@ def _check_options(kind: str, optimizer: tf.keras.optimizers.Optimizer, left: di
             f"Keras optimizer {kind}: {listed} has no counterpart in tff.learning.optimizers; "
             f"leave it out."
         )
+    return result

@@ -27,10 +27,8 @@ def build_client_optimizer(
     import tensorflow_federated as tff
 
     check_choice("build_client_optimizer", "name", name, CLIENT_OPTIMIZERS)
-    build = {
-        "sgd": tff.learning.optimizers.build_sgdm,
-        "adam": tff.learning.optimizers.build_adam,
-    }[name]
+    optimizers = tff.learning.optimizers
+    build = optimizers.build_sgdm if name == "sgd" else optimizers.build_adam
     optimizer = build(learning_rate)
     return ScheduledOptimizer(optimizer, LinearDecay(decay_rounds)) if decay_rounds else optimizer
 
@@ -60,19 +58,13 @@ def build_server_optimizer(
 
     check_choice("build_server_optimizer", "name", name, SERVER_OPTIMIZERS)
     optimizers = tff.learning.optimizers
+    start = {"epsilon": epsilon, "initial_preconditioner_value": initial_accumulator}
     optimizer = {
         "sgd": lambda: optimizers.build_sgdm(learning_rate),
         "momentum": lambda: optimizers.build_sgdm(learning_rate, momentum=0.9),
         "adam": lambda: optimizers.build_adam(learning_rate, epsilon=epsilon),
-        "yogi": lambda: optimizers.build_yogi(
-            learning_rate,
-            beta_2=0.99,
-            epsilon=epsilon,
-            initial_preconditioner_value=initial_accumulator,
-        ),
-        "adagrad": lambda: optimizers.build_adagrad(
-            learning_rate, initial_preconditioner_value=initial_accumulator, epsilon=epsilon
-        ),
+        "yogi": lambda: optimizers.build_yogi(learning_rate, beta_2=0.99, **start),
+        "adagrad": lambda: optimizers.build_adagrad(learning_rate, **start),
     }[name]()
     if not decay_rounds:
         return optimizer

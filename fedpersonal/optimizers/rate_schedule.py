@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # A schedule is told in options, before anything slow is imported.
 if TYPE_CHECKING:
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     from fedpersonal.optimizers.keras import AnyOptimizer
 
-    Optimizer = tff.learning.optimizers.Optimizer
     Values = Mapping[str, tf.Tensor]
     Specs = Mapping[str, tf.TensorSpec]
-    State = Mapping[str, object]
+    State = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,45 +59,32 @@ class ScheduledOptimizer:
     Attributes:
         optimizer: One of TFF's, whose state holds its learning rate, or of Keras'.
         schedule: Maps the round's number, from 0, to the share of the rate, such as `LinearDecay`.
+        share: That of a round, which `at_round` gives it.
     """
 
     optimizer: AnyOptimizer
     schedule: Callable[[tf.Tensor], tf.Tensor]
+    share: tf.Tensor | None = dataclasses.field(default=None, compare=False)
 
-    def at_round(self, round_number: tf.Tensor) -> ScaledOptimizer:
+    def at_round(self, round_number: tf.Tensor) -> ScheduledOptimizer:
         """Returns the optimizer with the rate of a round, an int32 tensor."""
-        return ScaledOptimizer(self._at_full_rate, self.schedule(round_number))
+        return dataclasses.replace(self, share=self.schedule(round_number))
 
     def initialize(self, specs: Specs) -> State:
         """As the optimizer's own."""
-        return self._at_full_rate.initialize(specs)
+        state = self._at_full_rate.initialize(specs)
+        if self.share is None:
+            return state
+        if "learning_rate" not in state:
+            raise ValueError(f"{self.optimizer} has no learning rate that can be scheduled.")
+        return {**state, "learning_rate": state["learning_rate"] * self.share}
 
     def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
         """As the optimizer's own."""
         return self._at_full_rate.next(state, weights, gradients)
 
     @property
-    def _at_full_rate(self) -> Optimizer:
+    def _at_full_rate(self) -> tff.learning.optimizers.Optimizer:
         from fedpersonal.optimizers.keras import as_tff_optimizer
 
         return as_tff_optimizer(self.optimizer)
-
-
-class ScaledOptimizer:
-    """A TFF optimizer with its learning rate times a factor that is known at run time."""
-
-    def __init__(self, optimizer: Optimizer, factor: tf.Tensor):
-        """Takes the optimizer, whose state holds its learning rate, and the factor."""
-        self._optimizer = optimizer
-        self._factor = factor
-
-    def initialize(self, specs: Specs) -> State:
-        """As the optimizer's own."""
-        state = self._optimizer.initialize(specs)
-        if "learning_rate" not in state:
-            raise ValueError(f"{self._optimizer} has no learning rate that can be scheduled.")
-        return {**state, "learning_rate": state["learning_rate"] * self._factor}
-
-    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
-        """As the optimizer's own."""
-        return self._optimizer.next(state, weights, gradients)

@@ -33,19 +33,16 @@ class OwnedTablesFactory(tff.aggregators.WeightedAggregationFactory):
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """Creates the process for an OrderedDict of updates by variable name."""
         types = collections.OrderedDict(tff.structure.iter_elements(value_type))
-        shared_type = tff.to_type(
-            collections.OrderedDict((k, t) for k, t in types.items() if k not in self._owned)
-        )
+        names = [k for k in types if k not in self._owned]
+        shared_type = tff.to_type(collections.OrderedDict((k, types[k]) for k in names))
         shared = self._shared.create(shared_type, weight_type)
 
         @tff.tensorflow.computation(value_type, weight_type)
         def split(value, weight):
             # A client that was dropped has weight 0 and an update of 0.
             del weight
-            return (
-                collections.OrderedDict((k, value[k]) for k in types if k not in self._owned),
-                collections.OrderedDict((k, value[k]) for k in types if k in self._owned),
-            )
+            parts = names, [k for k in types if k in self._owned]
+            return tuple(collections.OrderedDict((k, value[k]) for k in part) for part in parts)
 
         @tff.tensorflow.computation(shared_type, split.type_signature.result[1])
         def join(averaged, summed):
@@ -74,12 +71,7 @@ class OwnedTablesFactory(tff.aggregators.WeightedAggregationFactory):
 def weighted_aggregation(
     model: PartitionedModel, algorithm: Algorithm, aggregator: Aggregator | None
 ) -> tff.aggregators.WeightedAggregationFactory:
-    """Returns what aggregates clients' updates by their weights.
-
-    Args:
-        model: The partitioned model.
-        algorithm: What a client does.
-        aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
+    """Returns what aggregates clients' updates by their weights: by default the weighted mean.
 
     Raises:
         UserError: If an unweighted aggregator meets an algorithm that weights clients.

@@ -16,24 +16,16 @@ import tensorflow_federated as tff
 
 from fedpersonal.model.partition import PartitionedModel
 
-_BROADCASTS = {"federated_broadcast", "federated_secure_select", "federated_select"}
-_AGGREGATIONS = {
-    "federated_aggregate",
-    "federated_collect",
-    "federated_mean",
-    "federated_secure_modular_sum",
-    "federated_secure_sum",
-    "federated_secure_sum_bitwidth",
-    "federated_sum",
-    "federated_weighted_mean",
-}
+_BROADCASTS = ("federated_broadcast", "federated_secure_select", "federated_select")
 # Of these the value that clients send is the first of several arguments.
-_VALUE_FIRST = {
-    "federated_aggregate",
-    "federated_secure_modular_sum",
-    "federated_secure_sum",
+_VALUE_FIRST = (
+    *("federated_aggregate", "federated_secure_modular_sum", "federated_secure_sum"),
     "federated_secure_sum_bitwidth",
-}
+)
+_AGGREGATIONS = (
+    *("federated_collect", "federated_mean", "federated_sum", "federated_weighted_mean"),
+    *_VALUE_FIRST,
+)
 
 
 class LocalVariableError(ValueError):
@@ -64,16 +56,12 @@ def list_crossings(computation: tff.Computation) -> list[Crossing]:
     crossings: list[Crossing] = []
 
     def visit(block: Any) -> tuple[Any, bool]:
-        if isinstance(block, tff.framework.Call) and isinstance(
-            block.function, tff.framework.Intrinsic
-        ):
-            uri = block.function.uri
-            if uri in _BROADCASTS or uri in _AGGREGATIONS:
-                direction = "broadcast" if uri in _BROADCASTS else "aggregate"
-                sent = block.argument.type_signature
-                if uri in _VALUE_FIRST:
-                    sent = sent[0]
-                crossings.extend(_leaves(direction, "", sent))
+        called = block.function if isinstance(block, tff.framework.Call) else None
+        uri = called.uri if isinstance(called, tff.framework.Intrinsic) else ""
+        if uri in _BROADCASTS or uri in _AGGREGATIONS:
+            sent = block.argument.type_signature
+            direction = "broadcast" if uri in _BROADCASTS else "aggregate"
+            crossings.extend(_leaves(direction, "", sent[0] if uri in _VALUE_FIRST else sent))
         return block, False
 
     tff.framework.transform_postorder(computation.to_building_block(), visit)
@@ -91,19 +79,14 @@ def check_boundary(
         declared: Names of crossings that may be made of local variables, as what is clipped before
             it leaves a client.
 
-    Returns:
-        The crossings.
-
     Raises:
         LocalVariableError: If a tensor sent has the name of a local variable.
     """
     crossings = list_crossings(computation)
-    local = {v.name for v in model.local_variables}
     for crossing in crossings:
-        if crossing.name in declared:
-            continue
-        for name in local:
-            if crossing.name == name or crossing.name.endswith(f".{name}"):
+        for name in (v.name for v in model.local_variables):
+            is_name = f".{crossing.name}".endswith(f".{name}")
+            if is_name and crossing.name not in declared:
                 raise LocalVariableError(
                     f"local variable {name!r} is sent ({crossing.direction}, as {crossing.name!r}, "
                     f"shape {crossing.shape}); only {[v.name for v in model.global_variables]} may."
@@ -125,14 +108,11 @@ def _leaves(direction: str, path: str, type_spec: tff.Type) -> list[Crossing]:
     if isinstance(type_spec, tff.FederatedType):
         return _leaves(direction, path, type_spec.member)
     if isinstance(type_spec, tff.StructType):
-        elements = tff.structure.iter_elements(type_spec)
-        return [
-            leaf
-            for index, (name, element) in enumerate(elements)
-            for leaf in _leaves(
-                direction, ".".join(p for p in (path, name or str(index)) if p), element
-            )
-        ]
+        leaves = []
+        for index, (name, element) in enumerate(tff.structure.iter_elements(type_spec)):
+            inner = f"{path}." if path else ""
+            leaves += _leaves(direction, inner + (name or str(index)), element)
+        return leaves
     if isinstance(type_spec, tff.TensorType):
         shape = tuple(type_spec.shape or ())
         known = all(d is not None for d in shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -32,7 +33,7 @@ def dataset_type(model: PartitionedModel) -> tff.SequenceType:
 def client_datasets(
     model: PartitionedModel,
     dataset: ClientDataset,
-    client_indices: Sequence[int],
+    client_indices: Sequence[int] | np.ndarray,
     *,
     batch_size: int,
 ) -> list[tf.data.Dataset]:
@@ -51,12 +52,7 @@ def client_datasets(
 
 
 def examples_from_dataset(model: PartitionedModel, dataset: tf.data.Dataset) -> Examples:
-    """Turns one client's batches into `Examples` of one client, inside a TFF computation.
-
-    Args:
-        model: The partitioned model.
-        dataset: Batches of `dataset_type`, of any sizes.
-    """
+    """Turns one client's batches, of any sizes, into `Examples`, inside a TFF computation."""
 
     def with_mask(batch):
         return batch, tf.ones(tf.shape(batch["y"])[:1])

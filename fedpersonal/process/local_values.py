@@ -19,36 +19,26 @@ def local_type(model: PartitionedModel, *, clients_per_shard: int) -> tff.Struct
 
     Its fields: `places`, int32 (C,), which client of the cohort each is, -1 for none; `known`, bool
     (C,), whether it has kept anything; `values`, local variable's name to (C, ...).
-
-    Args:
-        model: The partitioned model.
-        clients_per_shard: C.
     """
-    values = collections.OrderedDict(
-        (v.name, tff.TensorType(v.dtype.as_numpy_dtype, [clients_per_shard, *v.shape]))
+    room = clients_per_shard
+    values = [
+        (v.name, tff.TensorType(v.dtype.as_numpy_dtype, [room, *v.shape]))
         for v in model.local_variables
+    ]
+    fields = collections.OrderedDict(
+        places=tff.TensorType(np.int32, [room]),
+        known=tff.TensorType(np.bool_, [room]),
+        values=collections.OrderedDict(values),
     )
-    return tff.to_type(
-        collections.OrderedDict(
-            places=tff.TensorType(np.int32, [clients_per_shard]),
-            known=tff.TensorType(np.bool_, [clients_per_shard]),
-            values=values,
-        )
-    )
+    return tff.to_type(fields)
 
 
 def local_of(
     places: np.ndarray, *, known: np.ndarray, values: Mapping[str, np.ndarray]
 ) -> collections.OrderedDict:
-    """Chooses the local state of a shard's clients out of that of a whole cohort.
+    """Chooses the local state of a shard's clients, of `local_type`, out of a whole cohort's.
 
-    Args:
-        places: int32 (C,), which client of the cohort each is, -1 for none.
-        known: bool (cohort,).
-        values: Local variable's name to (cohort, ...).
-
-    Returns:
-        A value of `local_type`.
+    `places` is int32 (C,), -1 for none; `known` is bool (cohort,), values are (cohort, ...).
     """
     places = np.asarray(places, np.int32)
     is_client = places >= 0
@@ -68,13 +58,7 @@ def as_kept(local: Mapping[str, Any]) -> Kept:
 def kept_now(
     model: PartitionedModel, local: Mapping[str, Any], local_values: Values
 ) -> collections.OrderedDict:
-    """Returns the value of `local_type` after a round, inside a TFF computation.
-
-    Args:
-        model: The partitioned model.
-        local: What came in.
-        local_values: Local variable's name to (C, ...) after the round.
-    """
+    """Returns the value of `local_type` after a round, of what came in and what is kept now."""
     values = collections.OrderedDict(
         (v.name, tf.ensure_shape(local_values[v.name], local["values"][v.name].shape))
         for v in model.local_variables

@@ -24,10 +24,7 @@ def packed_type(
 ) -> tff.StructWithPythonType:
     """Returns the TFF type of a shard's `Examples`, for any number of batches and rows.
 
-    Args:
-        model: The partitioned model.
-        clients_per_shard: C; fixed, because TensorFlow is much faster with known shapes.
-        batch_size: Examples a batch, B.
+    The number of clients is fixed, because TensorFlow is much faster with known shapes.
     """
     tables = model.global_tables
     shape = [clients_per_shard, None, batch_size]
@@ -55,7 +52,7 @@ def packed_type(
 def pack_clients(
     model: PartitionedModel,
     dataset: ClientDataset,
-    client_indices: Sequence[int],
+    client_indices: Sequence[int] | np.ndarray,
     *,
     clients_per_shard: int,
     batch_size: int,
@@ -63,14 +60,9 @@ def pack_clients(
 ) -> collections.OrderedDict:
     """Returns the padded arrays, of `packed_type`, of at most `clients_per_shard` clients.
 
-    Args:
-        model: The partitioned model; `dataset` has its inputs among its features.
-        dataset: All clients' examples.
-        client_indices: The shard's clients, as indices into `dataset`.
-        clients_per_shard: Room for clients; what is left is filled with clients without examples.
-        batch_size: Examples a batch.
-        touched_data: Part of the data whose lookups need rows of their own:
-            `Algorithm.touched_data` for training, `none` where no table moves.
+    Clients are indices into `dataset`; what room is left is filled with clients without examples.
+    `touched_data` is the part of the data whose lookups need rows of their own:
+    `Algorithm.touched_data` for training, `none` where no table moves.
     """
     (packed,) = pack_parts(
         model,
@@ -86,7 +78,7 @@ def pack_clients(
 def pack_parts(
     model: PartitionedModel,
     parts: Sequence[ClientDataset],
-    client_indices: Sequence[int],
+    client_indices: Sequence[int] | np.ndarray,
     *,
     clients_per_shard: int,
     batch_sizes: Sequence[int],
@@ -121,7 +113,7 @@ def pack_parts(
 def _padded_arrays(
     model: PartitionedModel,
     dataset: ClientDataset,
-    client_indices: Sequence[int],
+    client_indices: Sequence[int] | np.ndarray,
     clients: int,
     batch_size: int,
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:

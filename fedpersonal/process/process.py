@@ -27,7 +27,7 @@ from fedpersonal.optimizers.keras import AnyOptimizer, as_tff_optimizer
 from fedpersonal.process.aggregation import Aggregator, weighted_aggregation
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.local_values import as_kept, kept_now
-from fedpersonal.process.round_sums import client_updates, sum_client_metrics, train_and_sum
+from fedpersonal.process.round_sums import client_sent, train_and_sum
 from fedpersonal.process.server import State, aggregating_server, summing_server
 from fedpersonal.process.shards import examples_of, shard_type
 from fedpersonal.process.tracing import keras_computation
@@ -111,12 +111,9 @@ def build_process(
 
     @tff.federated_computation(server.initialize.type_signature.result, shards_type)
     def next_fn(state, shards):
-        sent = (
-            tff.federated_broadcast(state.global_model_weights),
-            tff.federated_broadcast(state.client_work),
-            shards,
-        )
-        results = tff.federated_map(work, sent)
+        weights = tff.federated_broadcast(state.global_model_weights)
+        round_number = tff.federated_broadcast(state.client_work)
+        results = tff.federated_map(work, (weights, round_number, shards))
         if not algorithm.keeps:
             return tff.learning.templates.LearningProcessOutput(*server.finish(state, results))
         return KeptOutput(*server.finish(state, results["sent"]), results["local"])
@@ -130,9 +127,8 @@ def build_process(
 
     @tff.tensorflow.computation(server.state_type, weights_type)
     def set_weights(state, weights):
-        return State(
-            weights, state.distributor, state.client_work, state.aggregator, state.finalizer
-        )
+        rest = state.distributor, state.client_work, state.aggregator, state.finalizer
+        return State(weights, *rest)
 
     return tff.learning.templates.LearningProcess(
         server.initialize, next_fn, get_weights, set_weights
@@ -161,10 +157,7 @@ def _shard_work(
     weights_type: tff.StructType,
     seed: int,
 ) -> tff.Computation:
-    """Returns a computation of (weights, round number, shard) that gives what the shard sends.
-
-    Where local variables are kept it gives `OrderedDict(sent, local)`.
-    """
+    """Returns a computation of what a shard sends; of `OrderedDict(sent, local)` where kept."""
 
     @keras_computation(weights_type, np.int32, shard_type(model, algorithm, execution))
     def work(weights, round_number, shard):
@@ -179,12 +172,7 @@ def _shard_work(
             )
         else:
             output = train_clients(model, settled, start, examples, round_seed, kept)
-            local_values = output.local_values
-            sent = collections.OrderedDict(
-                update=client_updates(model, start, examples.rows, output),
-                weight=output.weights[0],
-                metrics=sum_client_metrics(output),
-            )
+            sent, local_values = client_sent(model, start, examples.rows, output)
         if not algorithm.keeps:
             return sent
         local = kept_now(model, shard["local"], local_values)

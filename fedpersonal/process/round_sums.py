@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.client.one_step import as_sums, count_steps, may_step_together, step_together
+from fedpersonal.client.one_step import count_steps, may_step_together, step_together
 from fedpersonal.client.pooled import train_in_turn
 from fedpersonal.client.stacked import ClientOutput, train_clients
 from fedpersonal.client.values import Examples, Kept
@@ -48,8 +48,7 @@ def train_and_sum(
         return train_in_turn(model, algorithm, global_values, examples, seed, summarize, kept)
 
     def together() -> tuple[collections.OrderedDict, Values]:
-        step = step_together(model, algorithm, global_values, examples, seed, kept)
-        return as_sums(step), step.local_values if algorithm.keeps else {}
+        return step_together(model, algorithm, global_values, examples, seed, kept)
 
     if packing == "pooled" and may_step_together(model, algorithm):
         return _first_if_finite(count_steps(algorithm, examples) == 1, together, in_turn)
@@ -69,27 +68,12 @@ def _first_if_finite(condition: tf.Tensor, first: Callable[[], Any], second: Cal
     return tf.cond(good, lambda: attempt, second)
 
 
-def sum_client_metrics(output: ClientOutput) -> collections.OrderedDict:
-    """Sums a shard's metrics and counts, over its clients."""
-    sums = {k: tf.reduce_sum(v, 0) for k, v in output.metric_sums.items()}
-    sums["num_examples"] = tf.reduce_sum(output.num_examples)
-    sums["num_dropped_updates"] = tf.reduce_sum(output.dropped)
-    return collections.OrderedDict(sorted(sums.items()))
-
-
 def sum_clients(
-    model: PartitionedModel,
-    start: Values,
-    rows: Mapping[str, tf.Tensor],
-    output: ClientOutput,
+    model: PartitionedModel, start: Values, rows: Mapping[str, tf.Tensor], output: ClientOutput
 ) -> collections.OrderedDict:
     """Sums over a shard's clients: weighted updates as whole variables, weights and metrics.
 
-    Args:
-        model: The partitioned model.
-        start: Global variable's name to the value that was broadcast.
-        rows: Lookup table's variable name to the rows that each client touches, int32 (C, R).
-        output: Of the clients.
+    `rows` are those of lookup tables that each client touches, int32 (C, R).
     """
     updates = collections.OrderedDict()
     for variable in model.global_variables:
@@ -103,29 +87,31 @@ def sum_clients(
         else:
             updates[name] = tf.reduce_sum(weighted, axis=0)
     return collections.OrderedDict(
-        updates=updates, weight=tf.reduce_sum(output.weights), metrics=sum_client_metrics(output)
+        updates=updates, weight=tf.reduce_sum(output.weights), metrics=_sum_metrics(output)
     )
 
 
-def client_updates(
+def client_sent(
     model: PartitionedModel, start: Values, rows: Mapping[str, tf.Tensor], output: ClientOutput
-) -> collections.OrderedDict:
-    """Returns the update of a shard's one client, of tables as whole ones.
+) -> tuple[collections.OrderedDict, Values]:
+    """Returns what a shard's one client sends, tables as whole ones, and what it keeps."""
+    update = collections.OrderedDict()
+    for name in (v.name for v in model.global_variables):
+        # As in `sum_clients`.
+        update[name] = -output.updates[name][0]
+        if name in model.global_tables:
+            update[name] = _scatter_rows(rows[name][0], update[name], start[name])
+    metrics = _sum_metrics(output)
+    sent = collections.OrderedDict(update=update, weight=output.weights[0], metrics=metrics)
+    return sent, output.local_values
 
-    Args:
-        model: The partitioned model.
-        start: Global variable's name to the value that was broadcast.
-        rows: Lookup table's variable name to the rows that the client touches, int32 (1, R).
-        output: Of the client.
-    """
-    updates = collections.OrderedDict()
-    for variable in model.global_variables:
-        name = variable.name
-        # TFF's convention: an update points from the client's final value to the initial one.
-        update = -output.updates[name][0]
-        whole = name in model.global_tables
-        updates[name] = _scatter_rows(rows[name][0], update, start[name]) if whole else update
-    return updates
+
+def _sum_metrics(output: ClientOutput) -> collections.OrderedDict:
+    """Sums metrics and counts over clients."""
+    sums = {k: tf.reduce_sum(v, 0) for k, v in output.metric_sums.items()}
+    sums["num_examples"] = tf.reduce_sum(output.num_examples)
+    sums["num_dropped_updates"] = tf.reduce_sum(output.dropped)
+    return collections.OrderedDict(sorted(sums.items()))
 
 
 def _scatter_rows(rows: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:

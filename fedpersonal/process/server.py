@@ -50,11 +50,6 @@ def summing_server(
     """Returns the server of shards that send `round_sums.sum_clients`.
 
     Each computation costs a copy of the weights, so there is one for all that it does.
-
-    Args:
-        model: The partitioned model.
-        optimizer: The server's optimizer.
-        seed: Seed of the global variables' initial values.
     """
 
     @tff.tensorflow.computation
@@ -71,11 +66,10 @@ def summing_server(
         @tff.tensorflow.computation(state.type_signature.member, sums.type_signature.member)
         def update(state, sums):
             weights = state.global_model_weights.trainable
-            weight = sums["weight"]
-            mean = collections.OrderedDict(
-                (name, total if name in model.owned else tf.math.divide_no_nan(total, weight))
-                for name, total in sums["updates"].items()
-            )
+            mean = collections.OrderedDict(sums["updates"])
+            for name, total in sums["updates"].items():
+                if name not in model.owned:
+                    mean[name] = tf.math.divide_no_nan(total, sums["weight"])
             optimizer_state, weights = optimizer.next(state.finalizer, weights, mean)
             new_weights = tff.learning.models.ModelWeights(weights, ())
             new_state = State(new_weights, (), state.client_work + 1, (), optimizer_state)
@@ -93,14 +87,7 @@ def aggregating_server(
     *,
     seed: int,
 ) -> Server:
-    """Returns the server of shards that send one client's `update`, `weight` and `metrics`.
-
-    Args:
-        model: The partitioned model.
-        optimizer: The server's optimizer.
-        aggregator: What aggregates updates.
-        seed: Seed of the global variables' initial values.
-    """
+    """Returns the server of shards that send one client's `update`, `weight` and `metrics`."""
     first_weights = tff.tensorflow.computation(lambda: initial_weights(model, seed))
     weights_type = first_weights.type_signature.result
     aggregation = aggregator.create(weights_type.trainable, tff.TensorType(np.float32))

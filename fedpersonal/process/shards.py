@@ -41,13 +41,9 @@ class Cohort:
     Attributes:
         client_ids: The clients' names.
         shards: The shards, which hold each client once.
-
-    Raises:
-        UserError: If a client is named twice, or by anything but a str.
-        ValueError: If the shards do not hold each client once.
     """
 
-    client_ids: Sequence[str]
+    client_ids: Sequence[str] | np.ndarray
     shards: Sequence[Shard]
 
     def __post_init__(self):
@@ -72,16 +68,14 @@ class Cohort:
     ) -> list[collections.OrderedDict]:
         """Returns what a process of kept local variables takes for the cohort.
 
-        Args:
-            known: bool (cohort,), which clients have kept anything.
-            values: Local variable's name to (cohort, ...).
+        `known` is bool (cohort,), which clients have kept anything; values are (cohort, ...).
         """
-        return [
-            collections.OrderedDict(
-                examples=shard.examples, local=local_of(shard.places, known=known, values=values)
-            )
-            for shard in self.shards
-        ]
+
+        def with_own(shard: Shard) -> collections.OrderedDict:
+            own = local_of(shard.places, known=known, values=values)
+            return collections.OrderedDict(examples=shard.examples, local=own)
+
+        return list(map(with_own, self.shards))
 
 
 def make_cohort(
@@ -111,7 +105,9 @@ def make_cohort(
         shards = [Shard(np.array([place], np.int32), own) for place, own in enumerate(datasets)]
         return Cohort(dataset.client_ids[indices], shards)
     room, shards = execution.clients_per_shard, []
-    for places in _deal(dataset.counts[indices], room):
+    by_size = np.argsort(-dataset.counts[indices], kind="stable")
+    num_shards = max(1, math.ceil(len(indices) / room))
+    for places in (by_size[shard::num_shards] for shard in range(num_shards)):
         examples = pack_clients(
             model,
             dataset,
@@ -125,19 +121,8 @@ def make_cohort(
     return Cohort(dataset.client_ids[indices], shards)
 
 
-def _deal(counts: np.ndarray, clients_per_shard: int) -> list[np.ndarray]:
-    """Deals clients with so many examples out to shards, by size; returns their places."""
-    by_size = np.argsort(-counts, kind="stable")
-    num_shards = max(1, math.ceil(len(by_size) / clients_per_shard))
-    return [by_size[shard::num_shards] for shard in range(num_shards)]
-
-
 def shard_type(model: PartitionedModel, algorithm: Algorithm, execution: Execution) -> tff.Type:
-    """Returns the TFF type of a shard.
-
-    It is that of its examples; where local variables are kept, `OrderedDict(examples, local)` with
-    a value of `local_values.local_type`.
-    """
+    """Returns the TFF type of a shard's examples; of `OrderedDict(examples, local)` where kept."""
     room = execution.clients_per_shard
     if execution.is_packed:
         examples = packed_type(model, clients_per_shard=room, batch_size=execution.batch_size)

@@ -16,14 +16,12 @@ import tensorflow_federated as tff
 
 def keras_computation(*types: Any) -> Callable[[Callable[..., Any]], tff.Computation]:
     """Decorates TensorFlow code as a TFF computation of arguments of the given types."""
-    types = [tff.to_type(t) for t in types]
+    tff_types = [tff.to_type(t) for t in types]
+    # Arguments are fed flat: a concrete function takes no OrderedDict for a ModelWeights.
+    structures = [_spec(t) for t in tff_types]
 
     def decorate(fn: Callable[..., Any]) -> tff.Computation:
-        # Arguments are fed flat: a concrete function takes no OrderedDict for a ModelWeights.
-        structures = [_spec(t) for t in types]
-        flat_spec = tf.nest.flatten(structures)
-
-        @tf.function(input_signature=flat_spec, autograph=False)
+        @tf.function(input_signature=tf.nest.flatten(structures), autograph=False)
         def flat_fn(*flat):
             return fn(*tf.nest.pack_sequence_as(structures, flat))
 
@@ -37,10 +35,10 @@ def keras_computation(*types: Any) -> Callable[[Callable[..., Any]], tff.Computa
 
         # TFF reads the number of arguments from the signature and takes no varargs.
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        call.__signature__ = inspect.Signature(
-            [inspect.Parameter(f"argument_{i}", kind) for i in range(len(types))]
-        )
-        return tff.tensorflow.computation(call, *types)
+        names = [f"argument_{i}" for i in range(len(types))]
+        signed: Any = call
+        signed.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+        return tff.tensorflow.computation(signed, *tff_types)
 
     return decorate
 

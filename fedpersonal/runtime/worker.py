@@ -1,10 +1,8 @@
 """Start and clean end of the TensorFlow Federated runtime.
 
-TFF computes in a C++ child process, `worker_binary`. It outlives the Python
-program unless somebody ends it, and keeps the program's stdout open, so that
-`python program.py | cat` would wait for ever. `start` sees to its end.
-
-This module is cheap to import: neither TensorFlow nor TFF is loaded by it.
+TFF computes in a C++ child process, `worker_binary`. It outlives the Python program unless somebody
+ends it, and keeps the program's stdout open, so that `python program.py | cat` would wait for ever.
+`start` sees to its end. This module loads neither TensorFlow nor TFF.
 """
 
 from __future__ import annotations
@@ -18,9 +16,10 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import types
 import warnings
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 
@@ -97,7 +96,6 @@ def peak_rss_mb() -> float:
 
 
 def _exit(signum: int, frame: types.FrameType | None) -> None:
-    del frame
     sys.exit(128 + signum)
 
 
@@ -122,7 +120,7 @@ def _retire_services() -> None:
     finalizes a manager, the modules that its `__del__` needs are gone already: each would print an
     'Exception ignored in ... ServiceManager.__del__'.
     """
-    factory = sys.modules.get(_FACTORY)
+    factory: Any = sys.modules.get(_FACTORY)
     if factory is None:
         return
     factory.subprocess = types.SimpleNamespace(Popen=_refuse)
@@ -141,11 +139,12 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 def _is_starting_worker() -> bool:
     """Says whether a thread of TFF, which has lost its worker, is still about to start another."""
     for thread, frame in sys._current_frames().items():
-        while frame is not None and thread != threading.get_ident():
-            names = (frame.f_globals.get("__name__"), frame.f_code.co_name)
+        if thread == threading.get_ident():
+            continue
+        for caller, _ in traceback.walk_stack(frame):
+            names = (caller.f_globals.get("__name__"), caller.f_code.co_name)
             if names == (_FACTORY, "start_process"):
                 return True
-            frame = frame.f_back
     return False
 
 
@@ -159,16 +158,9 @@ def _workers() -> list[psutil.Process]:
 
 
 def _memory_mb(field: str) -> float:
-    processes = [os.getpid()] + [worker.pid for worker in _workers()]
-    return sum(_status_kib(pid, field) for pid in processes) / 1024
-
-
-def _status_kib(pid: int, field: str) -> int:
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
-            for line in status:
-                if line.startswith(field + ":"):
-                    return int(line.split()[1])
-    except FileNotFoundError:
-        pass
-    return 0
+    kib = 0
+    for pid in (os.getpid(), *(worker.pid for worker in _workers())):
+        with contextlib.suppress(FileNotFoundError):
+            with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+                kib += sum(int(line.split()[1]) for line in status if line.startswith(field + ":"))
+    return kib / 1024

@@ -18,7 +18,13 @@ ClientsOfRound = Callable[[int], tuple[ClientDataset, np.ndarray]]
 class ReadWhenDrawn(Protocol):
     """Clients that are read when they are drawn, as they are too many to be held in memory."""
 
-    num_clients: int
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+
+    @property
+    def client_ids(self) -> np.ndarray:
+        """(num_clients,) names."""
 
     def subset(self, indices: np.ndarray) -> ClientDataset:
         """Returns some of the clients, in this order."""
@@ -43,14 +49,14 @@ def drawn_clients(
     def clients_of(round_number: int) -> tuple[ClientDataset, np.ndarray]:
         indices = sample(round_number)
         everybody = np.arange(len(indices))
-        if examples_per_round is not None:
-            drawn = draw_examples(
-                train, indices, count=examples_per_round, seed=[seed, round_number]
-            )
-            return drawn, everybody
         if isinstance(train, ClientDataset):
-            return train, indices
-        return train.subset(indices), everybody
+            dataset = train
+        else:
+            dataset, indices = train.subset(indices), everybody
+        if examples_per_round is None:
+            return dataset, indices
+        seeds = [seed, round_number]
+        return draw_examples(dataset, indices, count=examples_per_round, seed=seeds), everybody
 
     return clients_of
 

@@ -103,8 +103,10 @@ def _draw_curve(ax: Axes, curve: pd.Series, color: str) -> None:
         ax.plot(curve.index, curve, color=color, linewidth=0.6, alpha=0.3)
         curve = curve.rolling(window, center=True, min_periods=1).mean()
         label += f" (mean of {window} rounds)"
-    marker = {"marker": "o", "markersize": 4} if len(curve) <= _FEW_ROUNDS else {}
-    ax.plot(curve.index, curve, color=color, linewidth=1.8, label=label, **marker)
+    marker = "o" if len(curve) <= _FEW_ROUNDS else ""
+    ax.plot(
+        curve.index, curve, color=color, linewidth=1.8, marker=marker, markersize=4, label=label
+    )
 
 
 def _label(name: str) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import flat_metrics, prefetch
-from fedpersonal.simulation.callbacks import metric_log
 from fedpersonal.simulation.callbacks.callback import Callback, Run
+from fedpersonal.simulation.callbacks.metric_log import MetricLog
 from fedpersonal.simulation.callbacks.progress import Progress
 from fedpersonal.simulation.callbacks.saver import Saver, Storage
 from fedpersonal.simulation.callbacks.tensorboard import TensorBoard
 from fedpersonal.simulation.checkpoints import Checkpoints
+from fedpersonal.simulation.prefetch import one_ahead
 from fedpersonal.simulation.run_folder import RunFolder
 
 
@@ -89,13 +90,13 @@ def run_rounds(
     saver = Saver(storage, callbacks, every=rounds_per_checkpoint)
     run = Run(run_folder, total_rounds, evaluate_fn is not None, state=process.initialize())
     saver.resume(run)
-    log = metric_log.MetricLog()
+    log = MetricLog()
     shown = [Progress()] if progress else []
     everybody = [log, TensorBoard(), *shown, *callbacks, saver]
 
     resumed_from = run.round_number
     rounds = range(resumed_from + 1, total_rounds + 1) if run.stop_reason is None else range(0)
-    with prefetch.one_ahead(cohort_fn, rounds) as cohort_of, contextlib.ExitStack() as stack:
+    with one_ahead(cohort_fn, rounds) as cohort_of, contextlib.ExitStack() as stack:
         for callback in everybody:
             callback.on_start(run)
             stack.push(functools.partial(_end, callback, run))
@@ -104,12 +105,11 @@ def run_rounds(
             output = process.next(run.state, cohort_of(round_number))
             seconds = time.perf_counter() - start
 
-            metrics = flat_metrics.flatten(output.metrics, prefix="train")
-            flat_metrics.check_finite_loss(metrics, round_number)
+            metrics = _flatten(output.metrics, prefix="train")
+            _check_finite_loss(metrics, round_number)
             is_due = round_number % rounds_per_eval == 0 or round_number == total_rounds
             if evaluate_fn is not None and is_due:
-                evaluation = evaluate_fn(output.state, round_number)
-                metrics.update(flat_metrics.flatten(evaluation, prefix="eval"))
+                metrics.update(_flatten(evaluate_fn(output.state, round_number), prefix="eval"))
             run.state, run.round_number, run.metrics = output.state, round_number, metrics
             run.seconds = seconds
             run.train_wall_seconds += seconds
@@ -128,5 +128,32 @@ def run_rounds(
 
 
 def _end(callback: Callback, run: Run, kind: Any, error: BaseException | None, trace: Any) -> None:
-    del kind, trace
     callback.on_end(run, error)
+
+
+def _flatten(metrics: Mapping[str, Any], *, prefix: str) -> dict[str, Any]:
+    """Returns the numbers of nested mappings by their path, such as 'train/accuracy'.
+
+    Empty tuples, with which TFF stands for nothing, are left out.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in metrics.items():
+        path = f"{prefix}/{name}"
+        shape = getattr(value, "shape", ())
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, prefix=path))
+        elif shape == () and hasattr(value, "__float__"):
+            flat[path] = value.numpy() if hasattr(value, "numpy") else value
+        elif not isinstance(value, (list, tuple)) or value:
+            kind = type(value).__name__ + (f" of shape {shape}" if shape else "")
+            raise TypeError(f"The metric {path} is a {kind}; a number is needed.")
+    return flat
+
+
+def _check_finite_loss(metrics: Mapping[str, float], round_number: int) -> None:
+    for name, value in metrics.items():
+        if "loss" in name.rpartition("/")[2] and not math.isfinite(value):
+            raise UserError(
+                f"The training has diverged: {name} is {value} in round {round_number}; start a "
+                "new run with a lower learning rate."
+            )

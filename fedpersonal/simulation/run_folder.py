@@ -8,7 +8,9 @@ import pathlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fedpersonal.atomic_files import write_csv, write_json
+import pandas as pd
+
+from fedpersonal.atomic_files import atomic_write, write_json
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import run_config
 from fedpersonal.simulation.run_record import RunRecord
@@ -85,9 +87,10 @@ class RunFolder(RunRecord):
         """Writes `boundary.json`, an object a tensor."""
         write_json(self.path / "boundary.json", boundary)
 
-    def write_per_client(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Writes `per_client.csv`; the first row names the columns."""
-        write_csv(self.path / "per_client.csv", rows)
+    def write_per_client(self, columns: Mapping[str, Any]) -> None:
+        """Writes `per_client.csv`: columns of as many values by name, NaN as an empty cell."""
+        with atomic_write(self.path / "per_client.csv") as file:
+            pd.DataFrame(columns).to_csv(file, index=False, lineterminator="\n")
 
 
 def _lock(folder: pathlib.Path) -> None:

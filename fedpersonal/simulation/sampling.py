@@ -15,12 +15,7 @@ class ClientSampler:
     """
 
     def __init__(
-        self,
-        *,
-        num_clients: int,
-        clients_per_round: int,
-        seed: int,
-        dropout_rate: float = 0.0,
+        self, *, num_clients: int, clients_per_round: int, seed: int, dropout_rate: float = 0.0
     ):
         """Checks and keeps the options.
 

@@ -1,8 +1,7 @@
 """A nested state as named arrays and a description, and back, to the same bits.
 
-Arrays are named by their place in the state ('state/global_model_weights/trainable/0'); the rest,
-containers, Python numbers and texts, is written down in a description that JSON can hold.
-Unlike a pickle it can be read with nothing but NumPy, and reading it runs no foreign code. Nor must
+Arrays are named by their place in the state ('state/global_model_weights/trainable/0'); the rest is
+a description that JSON can hold. Unlike a pickle it runs no foreign code when it is read, nor must
 its classes be importable, which those of TFF's aggregators are not: they are taken from another
 state of the same process.
 """
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (type(None), bool, int, float, str)
-_CONTAINERS = {cls.__name__: cls for cls in (dict, collections.OrderedDict, list, tuple)}
+_DICTS = {"dict": dict, "OrderedDict": collections.OrderedDict}
 
 
 def encode(state: Any) -> tuple[dict, dict[str, np.ndarray]]:
@@ -60,15 +59,16 @@ def _decode(node: dict, arrays: dict[str, np.ndarray], classes: dict[str, type])
     if kind in ("array", "scalar"):
         return arrays[node["name"]] if kind == "array" else arrays[node["name"]][()]
     parts = [_decode(child, arrays, classes) for child in node["parts"]]
-    if kind in _CONTAINERS:
-        cls = _CONTAINERS[kind]
-        return cls(zip(node["keys"], parts)) if issubclass(cls, dict) else cls(parts)
+    if kind in _DICTS:
+        return _DICTS[kind](zip(node["keys"], parts))
+    if kind in ("list", "tuple"):
+        return parts if kind == "list" else tuple(parts)
     name = node["class"]
     if name not in classes:
         raise TypeError(f"The saved state holds a {name}, which the process's first state has not.")
     if kind == "namedtuple":
         return tuple.__new__(classes[name], parts)
-    value = object.__new__(classes[name])
+    value: Any = object.__new__(classes[name])
     for key, part in zip(node["keys"], parts):
         object.__setattr__(value, key, part)
     return value
@@ -77,7 +77,7 @@ def _decode(node: dict, arrays: dict[str, np.ndarray], classes: dict[str, type])
 def _encode(
     value: Any, place: str, arrays: dict[str, np.ndarray], classes: dict[str, type]
 ) -> dict:
-    """Describes a value, and adds its arrays by name and its classes by `node["class"]`."""
+    """Describes a value, and adds its arrays by name and its classes by what it calls them."""
     cls = type(value)
     if cls in _PLAIN:
         return {"kind": "plain", "value": value}
@@ -94,17 +94,18 @@ def _encode(
     kind, keys, parts = _open(value, place)
     children = [_encode(p, f"{place}/{key}", arrays, classes) for key, p in zip(keys, parts)]
     node = {"kind": kind, "keys": keys, "parts": children}
-    if kind not in _CONTAINERS:
-        # Classes made inside functions may share all but their fields.
-        node["class"] = f"{cls.__module__}.{cls.__qualname__}({', '.join(keys)})"
-        classes[node["class"]] = cls
-    return node
+    if kind not in ("namedtuple", "object"):
+        return node
+    # Classes made inside functions may share all but their fields.
+    name = f"{cls.__module__}.{cls.__qualname__}({', '.join(keys)})"
+    classes[name] = cls
+    return {**node, "class": name}
 
 
 def _open(value: Any, place: str) -> tuple[str, list, list]:
     """Returns the kind of a container, the keys of its parts, and its parts."""
     cls = type(value)
-    if cls in (dict, collections.OrderedDict):
+    if cls in _DICTS.values():
         for key in value:
             if type(key) not in (str, int):
                 raise TypeError(f"{place} has the key {key!r}; a text or an int is needed.")

@@ -5,30 +5,31 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.algorithms import fed_recon
 from fedpersonal.algorithms.method import Layers, Method
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
 from fedpersonal.loaded_run import save_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.options import Options
 from fedpersonal.process.boundary import as_table
 from fedpersonal.simulation.clients import pooled_clients
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.findings import check_clients, tell_never_drawn, tell_outliers
 from fedpersonal.tasks.report import report_run
-from fedpersonal.tasks.task import Data, EvaluationSet, Source, Task, TestReport
+from fedpersonal.tasks.task import DataT, EvaluationSet, OptionsT, SourceT, Task, TestReport
 from fedpersonal.trained import TrainedModel
 from fedpersonal.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Experiment:
+class Experiment(Generic[OptionsT, DataT]):
     """The pieces of one experiment.
 
     Attributes:
@@ -44,9 +45,9 @@ class Experiment:
         evaluated_model: The model that evaluation applies.
     """
 
-    task: Task
-    options: Options
-    data: Data
+    task: Task[OptionsT, Any, DataT]
+    options: OptionsT
+    data: DataT
     method: Method
     layers: Layers
     model: PartitionedModel
@@ -56,7 +57,7 @@ class Experiment:
     evaluated_model: PartitionedModel
 
     @property
-    def settings(self) -> tuple[Options, Layers]:
+    def settings(self) -> tuple[OptionsT, Layers]:
         """What a method makes phases of."""
         return self.options, self.layers
 
@@ -114,13 +115,15 @@ class Experiment:
         )
 
         def of(trained: TrainedModel) -> ClientResults:
-            kept = (trained.kept_by(query.client_ids),) if brings else ()
-            return evaluate(trained.weights, *kept)
+            kept_by = trained.kept_by if brings else None
+            return evaluate(trained.weights, kept_by and kept_by(query.client_ids.tolist()))
 
         return of
 
 
-def build_experiment(task: Task, source: Source, options: Options) -> Experiment:
+def build_experiment(
+    task: Task[OptionsT, SourceT, DataT], source: SourceT, options: OptionsT
+) -> Experiment[OptionsT, DataT]:
     """Splits the data and builds the models and the training process.
 
     Args:
@@ -132,33 +135,37 @@ def build_experiment(task: Task, source: Source, options: Options) -> Experiment
         UserError: If the data do not suffice, or options do not fit them.
     """
     options = task.settle(options)
-    return assemble(task, task.split(source, options), options)
-
-
-def assemble(task: Task, data: Data, options: Options) -> Experiment:
-    """Builds the models and the training process of data that are split, for settled options."""
-    method, sizes = task.method(options), SimpleNamespace(**task.sizes(data))
+    data, method = task.split(source, options), task.method(options)
+    sizes = SimpleNamespace(**task.sizes(data))
     model, algorithm, layers = task.build(sizes, options)
     findings = check_clients(data, algorithm, options)
     train = task.training_clients(model, data.train, options)
-    work: dict[str, Any] = {
-        "clients_per_round": options.clients_per_round,
-        "batch_size": options.client_batch_size,
-        "local_steps": options.local_steps or None,
-        "dropout_rate": options.dropout_rate,
-        "execution": options.execution,
-    }
-    if not method.is_federated:
+    if method.is_federated:
+        work: dict[str, Any] = {
+            "clients_per_round": options.clients_per_round,
+            "batch_size": options.client_batch_size,
+            "local_steps": options.local_steps or None,
+            "dropout_rate": options.dropout_rate,
+            "execution": options.execution,
+        }
+    elif isinstance(train, ClientDataset):
         batch_size, rounds = task.pool(options, train.num_clients)
         everybody = pooled_clients(train, rounds_per_epoch=rounds, seed=options.seed)
         work = {"clients_per_round": 1, "batch_size": batch_size, "clients_of_round": everybody}
+    else:
+        raise UserError(
+            f"--algorithm={options.algorithm} needs all examples at once, and {data.name} has too "
+            "many for that: its clients are read when they are drawn."
+        )
+    optimizer, rate = options.server_optimizer, options.server_learning_rate
+    assert optimizer and rate  # The task has settled them.
     trainer = Trainer(
         model,
         algorithm,
         train,
         server_optimizer=build_server_optimizer(
-            options.server_optimizer,
-            learning_rate=options.server_learning_rate,
+            optimizer,
+            learning_rate=rate,
             epsilon=options.server_epsilon,
             initial_accumulator=options.server_initial_accumulator,
             decay_rounds=options.decay_rounds,
@@ -191,14 +198,12 @@ def run_experiment(
     Raises:
         UserError: If training diverges, or local state cannot be stored.
     """
-    task, options = experiment.task, experiment.options
+    task, options, trainer = experiment.task, experiment.options, experiment.trainer
     crossings, further = task.boundary(experiment)
     run_folder.write_boundary([*as_table(crossings), *further])
-    if not experiment.method.trains:
-        trained = experiment.trainer.untrained()
-    else:
+    if experiment.method.trains:
         validate = task.validate(experiment)
-        trained = experiment.trainer.fit(
+        trained = trainer.fit(
             rounds=options.total_rounds,
             folder=run_folder,
             validate=lambda trained: validate(trained).overall(),
@@ -206,6 +211,8 @@ def run_experiment(
             rounds_per_checkpoint=options.rounds_per_checkpoint,
             progress=progress,
         )
+    else:
+        trained = trainer.untrained()
     with trained:
         report = task.test(experiment, trained)
         names = task.names(experiment)
@@ -230,12 +237,9 @@ def run_experiment(
 
 def _with_findings(experiment: Experiment, trained: TrainedModel, report: TestReport) -> TestReport:
     """Adds what is known of the clients to what the test came to."""
-    columns, told = dict(report.columns), {**report.description, **experiment.findings}
-    if trained.loop is not None and experiment.method.is_federated and experiment.data.test.seen:
+    data, columns = experiment.data, dict(report.columns)
+    told = {**report.description, **experiment.findings, **tell_outliers(trained, data.train)}
+    if trained.loop is not None and experiment.method.is_federated and data.test.seen:
         rounds_of = experiment.trainer.count_rounds(experiment.options.total_rounds)
-        column, never_drawn = tell_never_drawn(report.results, rounds_of)
-        columns.update(column)
-        told.update(never_drawn)
-    if trained.kept_by is not None:
-        told.update(tell_outliers(trained, experiment.data.train.client_ids))
+        columns["rounds"], told["never_drawn"] = tell_never_drawn(report.results, rounds_of)
     return dataclasses.replace(report, columns=columns, description=told)

@@ -13,18 +13,19 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.parts import QUERY_PARTS
 from fedpersonal.data.splits import check_query_sets, count_query_examples
 from fedpersonal.errors import UserError
-from fedpersonal.options import Options
+from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Data
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.trained import TrainedModel
 
 # Local state so many times as large as the median client's has blown up.
 _OUTLIER = 100.0
 
 
-def check_clients(data: Data, algorithm: Algorithm, options: Options) -> dict[str, Any]:
+def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict[str, Any]:
     """Makes sure, before anything slow, that there is something to train and to test on.
 
     Returns:
@@ -42,22 +43,21 @@ def check_clients(data: Data, algorithm: Algorithm, options: Options) -> dict[st
     has_query = algorithm.phases[-1].data in QUERY_PARTS
     if not has_query or not isinstance(data.train, ClientDataset):
         return {}
-    sets = {"batch_size": options.client_batch_size, "split": options.support_query_split}
-    check_query_sets(data.name, data.train, **sets)
-    without = int((count_query_examples(data.train, **sets) == 0).sum())
+    batch_size, split = options.client_batch_size, options.support_query_split
+    check_query_sets(data.name, data.train, batch_size=batch_size, split=split)
+    counts = count_query_examples(data.train, batch_size=batch_size, split=split)
+    without = int((counts == 0).sum())
     if without:
-        print(
+        _warn(
             f"{without:,} of {data.train.num_clients:,} training clients have a single batch of "
-            f"{options.client_batch_size} and no query set: they train on nothing",
-            file=sys.stderr,
-            flush=True,
+            f"{batch_size} and no query set: they train on nothing"
         )
     return {"num_clients_without_query": without}
 
 
 def tell_never_drawn(
     results: ClientResults, rounds_of: Mapping[str, int]
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+) -> tuple[np.ndarray, dict[str, Any] | None]:
     """Counts clients that no round has drawn apart from those that took part.
 
     Args:
@@ -65,20 +65,21 @@ def tell_never_drawn(
         rounds_of: In how many rounds each training client took part, by name.
 
     Returns:
-        A column `rounds`; and `never_drawn`: None, or how many they are, with their metrics.
+        The rounds of each client, (num_clients,) int64; and, of those never drawn, how many they
+        are, with their metrics, or None.
     """
     rounds = np.array([rounds_of.get(client, 0) for client in results.client_ids], np.int64)
     chosen = (rounds == 0) & (results.num_examples > 0)
-    told = None
-    if chosen.any():
-        some = results.some(chosen)
-        told = {"num_clients": int(chosen.sum()), **some.overall()}
-    return {"rounds": rounds}, {"never_drawn": told}
+    if not chosen.any():
+        return rounds, None
+    return rounds, {"num_clients": int(chosen.sum()), **results.some(chosen).overall()}
 
 
-def tell_outliers(trained: TrainedModel, client_ids: np.ndarray) -> dict[str, Any]:
-    """Counts clients whose local state is far larger than others', and warns of them."""
-    known, values = trained.kept_by(client_ids)
+def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn) -> dict[str, int]:
+    """Counts clients whose local state is far larger than others', if kept, and warns of them."""
+    if trained.kept_by is None:
+        return {}
+    known, values = trained.kept_by(clients.client_ids.tolist())
     if not known.any():
         return {"num_outliers": 0}
     squares = sum(
@@ -88,11 +89,13 @@ def tell_outliers(trained: TrainedModel, client_ids: np.ndarray) -> dict[str, An
     norms = np.sqrt(squares)
     count = int((norms > _OUTLIER * max(np.median(norms), 1e-12)).sum())
     if count:
-        print(
+        _warn(
             f"{count:,} of {known.sum():,} clients keep local variables over {_OUTLIER:.0f} times "
             "as large as the median client's: lower --local_learning_rate or "
-            "--max_local_update_norm",
-            file=sys.stderr,
-            flush=True,
+            "--max_local_update_norm"
         )
     return {"num_outliers": count}
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from fedpersonal.algorithms.fed_recon import FedReconOptions
+from fedpersonal.algorithms.method import FinetuningOptions
 from fedpersonal.optimizers.named import SERVER_OPTIMIZERS
 from fedpersonal.options import Options, option
 
 
-class TrainingOptions(Options):
-    """How many rounds there are, who takes part, and what happens between them."""
+class RunOptions(FedReconOptions, FinetuningOptions):
+    """The algorithm, the rounds, what clients and server do in them, and what comes after."""
 
+    algorithm: str = option("fed_recon", "What to train with.")
     total_rounds: int = option(500, "Rounds of training.", at_least=1, may_differ=True)
     clients_per_round: int = option(100, "Clients drawn for a round.", at_least=1)
     dropout_rate: float = option(
@@ -30,11 +33,6 @@ class TrainingOptions(Options):
         50, "Rounds from one checkpoint to the next.", at_least=1, may_differ=True
     )
     seed: int = option(0, "Fixes every random choice of the run.", at_least=0, at_most=2**31 - 1)
-
-
-class ServerOptions(Options):
-    """What the server does with the averaged update."""
-
     server_optimizer: str | None = option(
         None, "Applies the averaged update. [default: the algorithm's]", choices=SERVER_OPTIMIZERS
     )

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import ClientResults
@@ -26,7 +24,7 @@ def report_run(
     *,
     description: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes the test clients' results, the summary and the learning curve.
+    """Writes the test clients' results, the learning curve, and the summary, which it returns.
 
     Args:
         run_folder: The run's folder.
@@ -35,14 +33,11 @@ def report_run(
         crossings: What the training process broadcasts and aggregates.
         description: First entries of the summary; `dataset` and `algorithm` are among them.
 
-    Returns:
-        The summary, as written to `summary.json`.
-
     Raises:
         UserError: If the test loss is not finite.
     """
     results, test = report.results, summarize(report)
-    run_folder.write_per_client(client_rows({**results.per_client(), **report.columns}))
+    run_folder.write_per_client({**results.per_client(), **report.columns})
     summary = {
         **description,
         "test": test,
@@ -53,13 +48,10 @@ def report_run(
         "peak_rss_mb": runtime.peak_rss_mb(),
     }
     run_folder.write_summary(summary)
-    if loop_result is None:
-        return summary
-    plot_learning_curve(
-        run_folder.metrics_csv,
-        run_folder.path / "learning_curve.png",
-        title=f"{description['algorithm']} on {description['dataset']}",
-    )
+    if loop_result:
+        title = f"{description['algorithm']} on {description['dataset']}"
+        picture = run_folder.path / "learning_curve.png"
+        plot_learning_curve(run_folder.metrics_csv, picture, title=title)
     return summary
 
 
@@ -91,13 +83,3 @@ def test_summary(results: ClientResults, overall: Mapping[str, float]) -> dict[s
         "num_examples": int(results.num_examples.sum()),
         **results.distribution(),
     }
-
-
-def client_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Turns columns, a value a client each, into rows of plain numbers and names."""
-    return [dict(zip(columns, row)) for row in zip(*(_plain(c) for c in columns.values()))]
-
-
-def _plain(column: np.ndarray) -> list:
-    """NumPy values as Python's; NaN, of a client without examples, as an empty cell."""
-    return ["" if isinstance(v, float) and math.isnan(v) else v for v in column.tolist()]

@@ -12,20 +12,19 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
 
 import fedpersonal.tasks
 from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms.fed_recon import FedReconOptions
 from fedpersonal.algorithms.method import Layers, Method, methods
+from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.options import Options, Value, join, option
-from fedpersonal.tasks.options import ServerOptions, TrainingOptions
+from fedpersonal.tasks.options import RunOptions
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from fedpersonal.data.client_dataset import ClientDataset
     from fedpersonal.evaluation.evaluate import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
@@ -37,7 +36,9 @@ if TYPE_CHECKING:
 class Source(Protocol):
     """Data as they were read."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the data are."""
 
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
@@ -64,13 +65,26 @@ class EvaluationSet:
     seen: bool = False
 
 
-class Data(Protocol):
-    """Data, split for one experiment."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data:
+    """Data, split for one experiment; a task may add fields.
+
+    Attributes:
+        name: What the data are.
+        train: The clients that train: a `ClientDataset`, or what `subset` makes one of.
+        validation: Clients for choosing hyperparameters.
+        test: Clients to look at once.
+    """
 
     name: str
-    train: ClientDataset
+    train: ClientDataset | ReadWhenDrawn
     validation: EvaluationSet
     test: EvaluationSet
+
+
+OptionsT = TypeVar("OptionsT", bound=RunOptions)
+SourceT = TypeVar("SourceT", bound=Source)
+DataT = TypeVar("DataT", bound=Data)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,8 +104,11 @@ class TestReport:
     description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-class Task:
+class Task(Generic[OptionsT, SourceT, DataT]):
     """A task; subclasses give its data and its model, and change what differs from the usual.
+
+    The types are those of its options, its own and those of `RunOptions`, and of its data, as read
+    and as split.
 
     Attributes:
         name: Its name in flags and folders.
@@ -99,6 +116,8 @@ class Task:
         defaults: Its defaults of options that it shares with others.
         own_methods: Methods that fit this task alone.
         layers: The layers of its model, by the part that they play.
+        has_own_rows: Whether tables by the input `user` that no server has are each client's own,
+            of a single row.
         evaluated_together: How many clients a shard holds when it is evaluated; 0 for all.
         evaluation_packing: `stacked` or `pooled`.
         examples: What its examples are called.
@@ -111,6 +130,7 @@ class Task:
     defaults: ClassVar[Mapping[str, Value]] = {}
     own_methods: ClassVar[Sequence[Method]] = ()
     layers: ClassVar[Layers] = Layers()
+    has_own_rows: ClassVar[bool] = False
     evaluated_together: ClassVar[int] = 100
     evaluation_packing: ClassVar[str] = "pooled"
     examples: ClassVar[str] = "examples"
@@ -124,22 +144,20 @@ class Task:
         return {method.name: method for method in [*self.own_methods, *fitting]}
 
     @functools.cached_property
-    def options(self) -> type[Options]:
-        """The class of all its options: its own, those of training and those of its methods."""
+    def options(self) -> type[OptionsT]:
+        """The class of all its options: its own, those of any run and those of its methods."""
         names = tuple(self.methods)
 
-        class Choice(Options):
+        class Choice(RunOptions):
             """The algorithm."""
 
             algorithm: str = option(names[0], "What to train with.", choices=names)
 
-        def check(options: Options) -> None:
+        def check(options: OptionsT) -> None:
             self.check(options)
 
-        classes = [self.own_options, Choice, TrainingOptions, ServerOptions, FedReconOptions]
-        classes += [method.options for method in self.methods.values()]
-        joined = join(f"{type(self).__name__}Options", *dict.fromkeys(classes))
-
+        of_methods = dict.fromkeys(method.options for method in self.methods.values())
+        joined = join(f"{type(self).__name__}Options", self.own_options, Choice, *of_methods)
         body = {"__doc__": f"Options of the task {self.name}.", "check": check}
         return type(joined.__name__, (joined,), body, defaults=self.defaults)
 
@@ -147,7 +165,7 @@ class Task:
         # A task has no state; its class of options could not be pickled.
         return type(self), ()
 
-    def check(self, options: Options) -> None:
+    def check(self, options: OptionsT) -> None:
         """Raises a `UserError` where options contradict each other."""
         if 0 < options.decay_rounds < options.total_rounds:
             raise UserError(
@@ -155,42 +173,41 @@ class Task:
                 f"{options.total_rounds}: the rounds after it would change nothing."
             )
 
-    def settle(self, options: Options) -> Options:
+    def settle(self, options: OptionsT) -> OptionsT:
         """Returns the options with the method's usual values in place of None."""
         usual = self.method(options).server_optimizer or self.usual_server_optimizer
         optimizer = options.server_optimizer or usual
         rate = options.server_learning_rate or (1.0 if optimizer == "sgd" else 0.1)
         return options.replace(server_optimizer=optimizer, server_learning_rate=rate)
 
-    def method(self, options: Options) -> Method:
+    def method(self, options: OptionsT) -> Method:
         """Returns the method that options name."""
         return self.methods[options.algorithm]
 
-    def read(self, options: Options) -> Source:
+    def read(self, options: OptionsT) -> SourceT:
         """Reads the data; imports no TensorFlow, so that mistakes in them show at once."""
         raise NotImplementedError
 
-    def warnings(self, source: Source, options: Options) -> list[str]:
+    def warnings(self, source: SourceT, options: OptionsT) -> list[str]:
         """Returns lines on data that do not suit the options, to be told before the slow part."""
-        del source, options
         return []
 
-    def split(self, source: Source, options: Options) -> Data:
+    def split(self, source: SourceT, options: OptionsT) -> DataT:
         """Splits the data for an experiment."""
         raise NotImplementedError
 
-    def sizes(self, data: Data) -> dict[str, Any]:
+    def sizes(self, data: DataT) -> dict[str, Any]:
         """Returns what of the data a model is built of, such as the number of items, for JSON."""
         raise NotImplementedError
 
     def build_model(
-        self, sizes: SimpleNamespace, options: Options, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: OptionsT, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the model that trains, with the local layers that its method wants."""
         raise NotImplementedError
 
     def build(
-        self, sizes: SimpleNamespace, options: Options
+        self, sizes: SimpleNamespace, options: OptionsT
     ) -> tuple[PartitionedModel, Algorithm, Layers]:
         """Returns the model that trains, what a client does with it, and its layers by part."""
         method = self.method(options)
@@ -198,7 +215,7 @@ class Task:
         names = tuple(dict.fromkeys(v.layer for v in model.variables))
         parts = {
             part: tuple(name for name in getattr(self.layers, part) if name in names)
-            for part in ("embedding", "head", "body")
+            for part in ("embedding", "head", "body", "table")
         }
         layers = Layers(**parts, everything=names)
         return model, method.build(options, layers), layers
@@ -206,14 +223,15 @@ class Task:
     def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
         """Returns a data set with the inputs that a model has."""
         features = {name: dataset.features[name] for name in model.input_spec}
+        if self.has_own_rows and "user" in features and not model.owned_tables:
+            features["user"] = np.zeros_like(features["user"])
         return dataclasses.replace(dataset, features=features)
 
     def training_clients(
-        self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: Options
+        self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: OptionsT
     ) -> ClientDataset | ReadWhenDrawn:
         """Returns the clients that train, with the inputs that the model has."""
-        del options
-        return self.for_model(model, train) if hasattr(train, "features") else train
+        return self.for_model(model, train) if isinstance(train, ClientDataset) else train
 
     def for_evaluation(
         self, model: PartitionedModel, part: EvaluationSet
@@ -222,13 +240,12 @@ class Task:
         return self.for_model(model, part.support), self.for_model(model, part.query)
 
     def evaluated_model(
-        self, sizes: SimpleNamespace, options: Options, model: PartitionedModel
+        self, sizes: SimpleNamespace, options: OptionsT, model: PartitionedModel
     ) -> PartitionedModel:
         """Returns the model that evaluation applies: that which trains."""
-        del sizes, options
         return model
 
-    def pool(self, options: Options, num_clients: int) -> tuple[int, int]:
+    def pool(self, options: OptionsT, num_clients: int) -> tuple[int, int]:
         """Returns a server's batch size, and in how many rounds it sees all examples once.
 
         As many examples a round as federated rounds have on average.
@@ -236,26 +253,28 @@ class Task:
         clients = min(options.clients_per_round, num_clients)
         return options.client_batch_size, max(1, round(num_clients / clients))
 
-    def validate(self, experiment: Experiment) -> Callable[[TrainedModel], ClientResults]:
+    def validate(
+        self, experiment: Experiment[OptionsT, DataT]
+    ) -> Callable[[TrainedModel], ClientResults]:
         """Returns what evaluates a model between rounds."""
         return experiment.evaluation(experiment.data.validation, with_before=False)
 
-    def test(self, experiment: Experiment, trained: TrainedModel) -> TestReport:
+    def test(self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel) -> TestReport:
         """Evaluates a trained model on the test clients, once."""
         return TestReport(experiment.evaluation(experiment.data.test)(trained))
 
-    def boundary(self, experiment: Experiment) -> tuple[list[Crossing], list[dict[str, Any]]]:
+    def boundary(
+        self, experiment: Experiment[OptionsT, DataT]
+    ) -> tuple[list[Crossing], list[dict[str, Any]]]:
         """Returns what crosses between server and clients in rounds, and further entries."""
         return experiment.trainer.crossings, []
 
-    def describe(self, experiment: Experiment) -> dict[str, Any]:
+    def describe(self, experiment: Experiment[OptionsT, DataT]) -> dict[str, Any]:
         """Returns further entries of the summary that are known before the test."""
-        del experiment
         return {}
 
-    def names(self, experiment: Experiment) -> Mapping[str, np.ndarray]:
+    def names(self, experiment: Experiment[OptionsT, DataT]) -> Mapping[str, np.ndarray]:
         """Returns what the rows of tables stand for, by the input that picks them."""
-        del experiment
         return {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:

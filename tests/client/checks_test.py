@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from fedpersonal.process.training import build_per_client_process
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.client.checks import check_phases
 from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import Evaluation
+from fedpersonal.evaluation.evaluate import evaluation_computation
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
 
 SGD, ADAM = tff.learning.optimizers.build_sgdm(0.1), tff.learning.optimizers.build_adam(0.1)
 KERAS_SGD = tf.keras.optimizers.SGD(0.1)
@@ -68,6 +69,8 @@ def test_the_most_specific_optimizer_counts(model):
 def test_phases_that_are_refused(model, phase, message):
     algorithm = Algorithm("own", (phase,), local_variables="rebuilt")
     with pytest.raises(UserError, match=message):
-        build_per_client_process(model, algorithm, server_optimizer=SGD)
+        build_process(
+            model, algorithm, execution=Execution.per_client(batch_size=1), server_optimizer=SGD
+        )
     with pytest.raises(UserError, match=message):
-        Evaluation(model, [phase], clients=1, batch_size=1, query_batch_size=1)
+        evaluation_computation(model, (phase,), clients=1, batch_size=1, query_batch_size=1)

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from fedpersonal.process.training import build_packed_process, build_per_client_process
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.shards import client_datasets, pack_cohort
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import make_cohort
 
 LAYERS = tf.keras.layers
 SGD = tf.keras.optimizers.SGD(0.1)
@@ -36,34 +37,23 @@ def _dataset(make_dataset):
     )
 
 
-def run(execution, local, dataset, *, batch_size=3, rounds=2, state=None):
+def run(how, local, dataset, *, batch_size=3, rounds=2, state=None):
     """Returns the state after some rounds, the weights, and each round's loss."""
     model = PartitionedModel(build_model, local_layers=["head"] if local else [])
     if local:
         algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
     else:
         algorithm = fed_avg(client_optimizer=SGD)
-    if execution == "per_client":
-        process = build_per_client_process(model, algorithm, server_optimizer=SGD, seed=3)
-        cohort = client_datasets(model, dataset, [0, 1, 2], batch_size=batch_size)
-    else:
-        process = build_packed_process(
-            model,
-            algorithm,
-            server_optimizer=SGD,
-            clients=2,
-            batch_size=batch_size,
-            packing=execution,
-            seed=3,
-        )
-        cohort = pack_cohort(model, dataset, [2, 1, 0], clients=2, batch_size=batch_size)
+    execution = Execution.per_client(batch_size=batch_size)
+    if how != "per_client":
+        execution = Execution.packed(batch_size=batch_size, clients_per_shard=2, packing=how)
+    process = build_process(model, algorithm, execution=execution, server_optimizer=SGD, seed=3)
+    cohort = make_cohort(model, dataset, [2, 1, 0], execution=execution)
     state, losses = state or process.initialize(), []
     for _ in range(rounds):
-        output = process.next(state, cohort)
+        output = process.next(state, cohort.examples)
         state = output.state
-        is_flat = execution != "per_client"
-        metrics = output.metrics if is_flat else output.metrics["client_work"]["train"]
-        losses.append(metrics["loss"])
+        losses.append(output.metrics["loss"])
     return state, dict(state.global_model_weights.trainable), losses
 
 
@@ -84,12 +74,13 @@ def test_steps_draw_anew(dataset):
 
     def loss(epochs):
         phase = GradientPhase("all", "all", still, epochs=epochs)
-        process = build_per_client_process(
-            model, Algorithm("still", (phase,), "none"), server_optimizer=SGD
+        algorithm, execution = (
+            Algorithm("still", (phase,), "none"),
+            Execution.per_client(batch_size=5),
         )
-        cohort = client_datasets(model, dataset, [0], batch_size=5)
-        metrics = process.next(process.initialize(), cohort).metrics
-        return metrics["client_work"]["train"]["loss"]
+        process = build_process(model, algorithm, execution=execution, server_optimizer=SGD)
+        cohort = make_cohort(model, dataset, [0], execution=execution)
+        return process.next(process.initialize(), cohort.examples).metrics["loss"]
 
     assert abs(loss(2) / loss(1) - 1) > 1e-3
 

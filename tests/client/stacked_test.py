@@ -273,7 +273,7 @@ def test_phases_see_their_batches_alone(model, ratings):
 
 
 def test_without_epochs_nothing_moves(model, ratings):
-    output = train(model, fed_avg(client_optimizer=SGD, epochs=0), ratings, range(4))
+    output = train(model, fed_avg(client_optimizer=SGD, local_epochs=0), ratings, range(4))
     capped = train(model, recon(MOMENTUM, max_local_steps=0), ratings, range(4))
     # Local variables have been rebuilt, or are as they were.
     output, capped = (o._replace(local_values={}) for o in (output, capped))

@@ -22,21 +22,29 @@ import sys
 from absl import flags
 from absl import logging
 
-from experiments import common_flags
 from experiments import launch
+from experiments import option_flags
 from fedpersonal.errors import UserError
+from fedpersonal.options import Options, option
 
-flags.DEFINE_enum("algorithm", "fed_recon", ["fed_recon", "fed_avg"], "What to train.")
-common_flags.define_common_flags(total_rounds=7, experiment_name="toy")
+
+class Toys(Options):
+    algorithm: str = option("fed_recon", "What to train.", choices=("fed_recon", "fed_avg"))
+    total_rounds: int = option(7, "Rounds.", at_least=1)
+    clients_per_round: int = option(3, "Clients.", at_least=1)
+    rate: float = option(0.5, "A rate.", above=0)
+    seed: int = option(0, "A seed.", at_least=0)
+
+
+option_flags.define(Toys)
 
 
 def main():
     heavy = [name for name in ("tensorflow", "numpy", "pandas") if name in sys.modules]
     logging.info("too much")
-    values = common_flags.flag_values()
-    print(json.dumps({"flags": values, "folder": os.getcwd(), "heavy": heavy,
-                      "level": os.environ["TF_CPP_MIN_LOG_LEVEL"],
-                      "output": common_flags.run_folder_path()}), flush=True)
+    values = option_flags.parse(Toys).values()
+    print(json.dumps({"options": values, "folder": os.getcwd(), "heavy": heavy,
+                      "level": os.environ["TF_CPP_MIN_LOG_LEVEL"]}), flush=True)
     exec(os.environ.get("TOY", ""), {"UserError": UserError})
 
 
@@ -80,22 +88,14 @@ def _run(start):
     return run
 
 
-def test_main_sees_the_flags_and_nothing_heavy_is_loaded_before(run, tmp_path):
+def test_main_sees_the_options_and_nothing_heavy_is_loaded_before(run, tmp_path):
     status, output, errors = run("--seed=5", "--algorithm=fed_avg")
     assert (status, errors) == (0, "")
     seen = json.loads(output)
-    assert seen["heavy"] == []
-    assert seen["level"] == "3"
-    assert seen["folder"] == str(tmp_path)
-    assert seen["output"] == "results/toy"
-    assert set(seen["flags"]) == {
-        "algorithm", "data_dir", "output_dir", "experiment_name", "total_rounds",
-        "clients_per_round", "client_batch_size", "client_learning_rate", "server_optimizer",
-        "server_learning_rate", "reconstruction_learning_rate", "rounds_per_eval",
-        "rounds_per_checkpoint", "execution", "seed",
+    assert seen["heavy"] == [] and seen["level"] == "3" and seen["folder"] == str(tmp_path)
+    assert seen["options"] == {
+        "algorithm": "fed_avg", "total_rounds": 7, "clients_per_round": 3, "rate": 0.5, "seed": 5,
     }  # fmt: skip
-    assert (seen["flags"]["seed"], seen["flags"]["total_rounds"]) == (5, 7)
-    assert seen["flags"]["algorithm"] == "fed_avg"
 
 
 def test_help_comes_at_once(run):
@@ -117,12 +117,13 @@ def test_help_comes_at_once(run):
     [
         ("--sed=1", "Unknown command line flag 'sed'. Did you mean: seed,"),
         ("--seed=x", "flag --seed=x: invalid literal for int() with base 10: 'x'"),
-        ("--seed=-1", "flag --seed=-1: -1 is not a non-negative integer"),
-        ("--total_rounds=0", "flag --total_rounds=0: 0 is not a positive integer"),
-        ("--server_learning_rate=0", "a finite number above 0 is needed"),
-        ("--client_learning_rate=inf", "a finite number above 0 is needed"),
-        ("--execution=fast", "value should be one of <packed|per_client>"),
-        ("--server_optimizer=lamb", "value should be one of <sgd|momentum|adam|yogi|adagrad>"),
+        ("--seed=-1", "--seed is -1; it must be a whole number at least 0"),
+        ("--seed=1000000000000", "--seed is 1000000000000; it must be"),
+        ("--total_rounds=0", "--total_rounds is 0; it must be a whole number at least 1"),
+        ("--rate=0", "--rate is 0.0; it must be a finite number above 0"),
+        ("--rate=nan", "--rate is nan; it must be a finite number"),
+        ("--rate=inf", "--rate is inf; it must be a finite number"),
+        ("--algorithm=fast", "value should be one of <fed_recon|fed_avg>"),
         ("movielens", "unexpected argument 'movielens'; flags are written --name=value."),
         ("--flagfile=absent.flags", "absent.flags"),
     ],
@@ -147,7 +148,7 @@ def test_relative_paths_mean_the_calling_folder_under_bazel(run, tmp_path):
         assert (status, errors) == (0, "")
         seen = json.loads(output)
         assert seen["folder"] == str(called)
-        assert seen["flags"]["seed"] == seed
+        assert seen["options"]["seed"] == seed
 
 
 def test_mistake_of_the_user_is_one_line(run):

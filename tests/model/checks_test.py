@@ -10,9 +10,12 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import evaluate_clients
 from fedpersonal.model.checks import check_data
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.shards import client_datasets, pack_cohort
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.shards import make_cohort
 
 LAYERS = tf.keras.layers
+PACKED = Execution.packed(batch_size=2, clients_per_shard=2)
+PER_CLIENT = Execution.per_client(batch_size=2)
 
 
 def one_input():
@@ -34,9 +37,9 @@ def test_a_single_feature_is_the_single_input(make_dataset):
     model = PartitionedModel(one_input)
     matched = check_data(model, dataset)
     assert list(matched.features) == ["dense_input"] and matched is check_data(model, dataset)
-    (members,) = pack_cohort(model, dataset, [0, 1], clients=2, batch_size=2)
-    assert members["features"]["dense_input"].shape == (2, 2, 2, 3)
-    (first, _) = client_datasets(model, dataset, [0, 1], batch_size=2)
+    (shard,) = make_cohort(model, dataset, [0, 1], execution=PACKED).examples
+    assert shard["features"]["dense_input"].shape == (2, 2, 2, 3)
+    (first, _) = make_cohort(model, dataset, [0, 1], execution=PER_CLIENT).examples
     assert list(next(iter(first))["x"]) == ["dense_input"]
     weights = model.initial_global_values()
     results = evaluate_clients(model, (), weights, dataset, dataset, batch_size=2)
@@ -62,11 +65,6 @@ def test_data_that_fits_is_itself(make_dataset):
         ({"x": X}, LABELS, r"input 'word': its features are \['x'\]"),
         ({"x": X[:, :2], "word": WORD}, LABELS, r"'x' has shape \(2,\) an example.*has \(3,\)"),
         ({"x": X[:, 0], "word": WORD}, LABELS, r"'x' has shape \(\) an example.*has \(3,\)"),
-        (
-            {"x": np.array([[1, 2], [3]] * 2, object), "word": WORD},
-            LABELS,
-            "'x' has dtype object; the model's input 'x' is float32. Make numbers",
-        ),
         ({"x": X, "word": WORD.astype(str)}, LABELS, "'word' has dtype <U.*is int32. Make numbers"),
         ({"x": X, "word": WORD * 1.5}, LABELS, "'word' has dtype float64.*fractions would be lost"),
         (
@@ -80,10 +78,9 @@ def test_data_that_fits_is_itself(make_dataset):
 def test_data_that_is_refused(make_dataset, features, labels, message):
     dataset = make_dataset([(features, labels)])
     model = PartitionedModel(two_inputs)
-    with pytest.raises(UserError, match=message):
-        pack_cohort(model, dataset, [0], clients=1, batch_size=2)
-    with pytest.raises(UserError, match=message):
-        client_datasets(model, dataset, [0], batch_size=2)
+    for execution in (PACKED, PER_CLIENT):
+        with pytest.raises(UserError, match=message):
+            make_cohort(model, dataset, [0], execution=execution)
 
 
 def test_class_labels_must_be_whole_numbers(make_dataset):

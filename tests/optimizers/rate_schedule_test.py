@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.optimizers.rate_schedule import LinearDecay, ScaledOptimizer, ScheduledOptimizer
+from fedpersonal.optimizers.rate_schedule import LinearDecay, ScheduledOptimizer
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import make_cohort
@@ -42,7 +42,7 @@ def test_a_scaled_optimizer_is_one_of_another_rate(name):
     gradients = collections.OrderedDict(a=tf.constant([0.5, 0.25]))
     moved = []
     for optimizer in (
-        ScaledOptimizer(OPTIMIZERS[name](0.4), tf.constant(0.25)),
+        ScheduledOptimizer(OPTIMIZERS[name](0.4), LinearDecay(4)).at_round(tf.constant(3)),
         OPTIMIZERS[name](0.1),
     ):
         state, new = optimizer.initialize({"a": tf.TensorSpec([2])}), weights

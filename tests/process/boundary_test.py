@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.evaluation.evaluate import Evaluation
+from fedpersonal.evaluation.evaluate import evaluation_computation
 from fedpersonal.model.metrics import RATING_METRICS
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
@@ -91,18 +91,18 @@ def test_training_sends_global_variables_alone(model, execution):
 
 
 def test_evaluation_sends_global_variables_alone(model):
-    evaluation = Evaluation(
+    computation = evaluation_computation(
         model, ALGORITHM.personalization(model), clients=2, batch_size=4, query_batch_size=3
     )
-    crossings = check_boundary(model, evaluation.computation)
+    crossings = check_boundary(model, computation)
     assert named(crossings, "broadcast") == TABLE_SHAPES
     assert total_bytes(crossings, "broadcast") == TABLE_BYTES
     assert total_bytes(crossings, "aggregate") == 0
 
 
 def test_the_table_is_json(model):
-    evaluation = Evaluation(model, (), clients=2, batch_size=4, query_batch_size=3)
-    rows = json.loads(json.dumps(as_table(list_crossings(evaluation.computation))))
+    computation = evaluation_computation(model, (), clients=2, batch_size=4, query_batch_size=3)
+    rows = json.loads(json.dumps(as_table(list_crossings(computation))))
     assert {
         "direction": "broadcast",
         "name": "item_embedding/embeddings",

@@ -78,10 +78,12 @@ def test_clients_that_are_refused(model, dataset, execution):
     with pytest.raises(UserError, match="the cohort names client 'client2' 2 times, not once"):
         make_cohort(model, dataset, [2, 1, 2], execution=execution)
     numbers = np.array(range(5), object)
-    with pytest.raises(ValueError, match=r"client_ids must be str|client 3 must be named by a str"):
+    with pytest.raises(UserError, match="client_ids must be an array of numbers or of str"):
         make_cohort(
             model, dataclasses.replace(dataset, client_ids=numbers), [3], execution=execution
         )
+    with pytest.raises(UserError, match="client 3 must be named by a str"):
+        Cohort([3], [Shard(np.zeros([1], np.int32), None)])
 
 
 @pytest.mark.parametrize("places", [[[0, 1], [1, -1]], [[0, -1], [-1, -1]], [[0, 1], [2, -1]]])

@@ -13,9 +13,8 @@ import kill_sweep
 import numpy as np
 
 from fedpersonal.simulation import loop, run_folder
-from fedpersonal.simulation.callbacks.best_model import BestModel
 from fedpersonal.simulation.callbacks.callback import Callback
-from fedpersonal.simulation.callbacks.early_stopping import EarlyStopping
+from fedpersonal.simulation.callbacks.watched_metric import BestModel, EarlyStopping
 
 
 class Process:

@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import learning_curve
 
+_TRAINING = "training, while clients adapt"
+
 
 @pytest.fixture(name="draw")
 def _draw(tmp_path, monkeypatch):
@@ -48,9 +50,9 @@ def test_one_panel_a_metric_with_named_curves(draw):
     rmse, loss = figure.axes
     assert (rmse.get_xlabel(), rmse.get_ylabel()) == ("round", "rmse")
     assert (loss.get_xlabel(), loss.get_ylabel()) == ("round", "loss")
-    assert set(_lines(rmse)) == {"training", "evaluation, unseen"}
+    assert set(_lines(rmse)) == {_TRAINING, "evaluation, unseen"}
     rounds = np.arange(1, 11)
-    np.testing.assert_allclose(_lines(loss)["training"], np.stack([rounds, 1 / rounds], 1))
+    np.testing.assert_allclose(_lines(loss)[_TRAINING], np.stack([rounds, 1 / rounds], 1))
     np.testing.assert_allclose(_lines(rmse)["evaluation, unseen"], [[5, 0.6], [10, 0.3]])
 
 
@@ -58,7 +60,7 @@ def test_long_training_curve_is_averaged(draw):
     table = _table(100)
     table["train/loss"] = np.where(table["round"] % 2 == 0, 1.0, 3.0)
     figure, _ = draw(table)
-    averaged = _lines(figure.axes[1])["training (mean of 4 rounds)"]
+    averaged = _lines(figure.axes[1])[f"{_TRAINING} (mean of 4 rounds)"]
     np.testing.assert_allclose(averaged[10:90, 1], 2.0)
 
 

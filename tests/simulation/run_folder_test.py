@@ -166,7 +166,7 @@ def test_writes_results_as_json_and_csv(tmp_path):
     folder = run_folder.RunFolder.open(tmp_path, OPTIONS)
     folder.write_summary({"rounds": np.int64(3), "test": {"rmse": np.float32(0.5)}, "bad": np.nan})
     folder.write_boundary([_Tensor("item", (2, 3))])
-    folder.write_per_client([{"client": "a,b", "rmse": np.float32(0.1)}, {"client": 2, "rmse": 1}])
+    folder.write_per_client({"client": ["a,b", "c"], "rmse": np.array([0.1, np.nan])})
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "rounds": 3,
         "test": {"rmse": 0.5},
@@ -175,7 +175,7 @@ def test_writes_results_as_json_and_csv(tmp_path):
     assert json.loads((tmp_path / "boundary.json").read_text()) == [
         {"name": "item", "shape": [2, 3]}
     ]
-    assert (tmp_path / "per_client.csv").read_text() == 'client,rmse\n"a,b",0.1\n2,1\n'
+    assert (tmp_path / "per_client.csv").read_text() == 'client,rmse\n"a,b",0.1\nc,\n'
 
 
 def test_a_failed_write_leaves_the_former_file(tmp_path):

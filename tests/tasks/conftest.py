@@ -119,8 +119,10 @@ class Finished:
 
     @property
     def crossing(self):
-        """The variables and sums that cross, by the last part of their names."""
-        return {row["name"].split(".")[-1] for row in self.boundary}
+        """The variables and sums that cross in rounds, by the last part of their names."""
+        names = [row["name"] for row in self.boundary]
+        # Clients' noisy mean is asked for by the option that unseen clients start there.
+        return {name.split(".")[-1] for name in names if not name.startswith("clipped.")}
 
     @functools.cached_property
     def trained(self):
@@ -258,7 +260,8 @@ class Tiny:
 
     def source(self, task, options):
         """Returns the data as read, once for all options of a table."""
-        key = (task.name, getattr(options, "label_column", None))
+        values = options.values()
+        key = (task.name, values.get("text_file"), values.get("label_column"))
         if key not in self._sources:
             self._sources[key] = task.read(options)
         return self._sources[key]

@@ -59,6 +59,16 @@ def test_every_task_and_method_is_run():
     assert offered == {name for _, name in RUN} | FOR_A_ROUND | BY_TASKS | NOT_RUN
 
 
+def test_methods_are_offered_where_the_model_has_the_layers_that_they_need():
+    offer = {name: set(task.methods) for name, task in TASKS.items()}
+    assert {name for name in offer if "centralized_personalized" in offer[name]} == {
+        "movielens",
+        "reddit",
+    }
+    assert {name for name in offer if "lg_fed_avg" in offer[name]} == {"stackoverflow", "reddit"}
+    assert {name for name in offer if "fedperc" in offer[name]} == {"tv_shows"}
+
+
 @pytest.mark.parametrize(("task", "name"), RUN)
 def test_a_run_opens_again(tiny, task, name):
     """What a run has written down is checked by `tiny` itself."""

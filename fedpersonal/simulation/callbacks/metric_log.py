@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import pathlib
-from typing import Any
+from collections.abc import Sequence
+from typing import IO, Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ class MetricLog(Callback):
     A metric may appear in a later round for the first time: the file is then written anew with one
     more column. Otherwise a row costs one write.
     """
+
+    _file: IO[str] | None = None
 
     def on_start(self, run: Run) -> None:
         """Opens the file, made if needed, to go on after a round; later rows are removed.
@@ -50,30 +53,33 @@ class MetricLog(Callback):
         seconds = round(run.seconds, 6)
         cells = {"round": str(run.round_number), "seconds": str(seconds)}
         cells.update((name, _show(value)) for name, value in run.metrics.items())
-        self._writer.writerow([cells.get(name, "") for name in self._columns])
+        assert self._file
+        _write(self._file, [[cells.get(name, "") for name in self._columns]])
         self._file.flush()
         self._seconds.append(seconds)
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """Closes the file."""
-        self._file.close()
+        if self._file:
+            self._file.close()
 
     @property
     def median_seconds(self) -> float:
         """The median over all rounds of the run of the seconds that a round took."""
         return float(np.median(self._seconds)) if self._seconds else 0.0
 
-    def _rewrite(self, rows: list[list[str]]) -> None:
+    def _rewrite(self, rows: Sequence[list[str]]) -> None:
         """Writes the whole file and opens it for further rows."""
         width = len(self._columns)
         with atomic_files.atomic_write(self._path) as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(self._columns)
-            writer.writerows(row + [""] * (width - len(row)) for row in rows)
-        if hasattr(self, "_file"):
+            _write(file, [self._columns, *(row + [""] * (width - len(row)) for row in rows)])
+        if self._file:
             self._file.close()
         self._file = open(self._path, "a", encoding="utf-8", newline="")
-        self._writer = csv.writer(self._file, lineterminator="\n")
+
+
+def _write(file: IO[str], rows: Sequence[list[str]]) -> None:
+    csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def _read(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:

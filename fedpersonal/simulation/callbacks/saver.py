@@ -42,7 +42,7 @@ class Saver(Callback):
         self._reached = Checkpoint(0, {})
         # By class, and number among those of the class.
         self._callbacks: dict[str, Callback] = {}
-        count = collections.Counter()
+        count: collections.Counter[str] = collections.Counter()
         for callback in callbacks:
             kind = type(callback).__name__
             count[kind] += 1

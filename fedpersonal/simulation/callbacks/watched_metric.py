@@ -1,8 +1,10 @@
-"""The best value of a metric so far."""
+"""What follows from the best value of a metric: a run ends early, or its best model is kept."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
@@ -18,7 +20,7 @@ class WatchedMetric(Callback):
         best_round: The round of that value, or 0.
     """
 
-    remembers = ("best", "best_round")
+    remembers: ClassVar[tuple[str, ...]] = ("best", "best_round")
 
     def __init__(self, metric: str, *, mode: str = "min", min_delta: float = 0.0):
         """Checks and keeps the options.
@@ -74,3 +76,70 @@ class WatchedMetric(Callback):
         if is_better:
             self.best, self.best_round = value, run.round_number
         self.on_value(run, is_better=is_better)
+
+
+class EarlyStopping(WatchedMetric):
+    """Ends a run when a metric has not got better for a while.
+
+    A run that has ended so is finished: opened again, it runs no further round.
+    """
+
+    remembers = (*WatchedMetric.remembers, "_waited")
+
+    def __init__(self, metric: str, *, patience: int, mode: str = "min", min_delta: float = 0.0):
+        """Checks and keeps the options.
+
+        Args:
+            metric: As of `WatchedMetric`, and so are `mode` and `min_delta`.
+            patience: The run ends when so many values in a row are no better. 'eval/...' has a
+                value in evaluated rounds only.
+            mode: Whether less or more is better.
+            min_delta: By how much.
+
+        Raises:
+            UserError: An option is out of range.
+        """
+        super().__init__(metric, mode=mode, min_delta=min_delta)
+        if patience < 1:
+            raise UserError(f"EarlyStopping: patience must be at least 1, not {patience}.")
+        self._patience = patience
+        self._waited = 0
+
+    def on_value(self, run: Run, *, is_better: bool) -> None:
+        """Ends the run if it has waited for long enough."""
+        self._waited = 0 if is_better else self._waited + 1
+        if self._waited >= self._patience:
+            since = f"has not got better since round {self.best_round} ({self.best})"
+            run.stop(f"{self.metric} {'was never a number' if self.best is None else since}.")
+
+
+class BestModel(WatchedMetric):
+    """Keeps what a run had when a metric was best, which need not be the end.
+
+    It travels in the run's checkpoints, and makes them larger by as much.
+
+    Attributes:
+        kept: What was kept, or None before the first value.
+    """
+
+    remembers = (*WatchedMetric.remembers, "kept")
+
+    def __init__(
+        self, metric: str, *, mode: str = "min", keep: Callable[[Any], Any] = lambda state: state
+    ):
+        """Keeps the options.
+
+        Args:
+            metric: As of `WatchedMetric`, and so is `mode`.
+            mode: Whether less or more is better.
+            keep: Maps a state to what is kept of it, by default all: for example its weights.
+                Where clients keep local variables it must read those too, for they move on.
+        """
+        super().__init__(metric, mode=mode)
+        self._keep = keep
+        self.kept: Any = None
+
+    def on_value(self, run: Run, *, is_better: bool) -> None:
+        """Keeps a new best."""
+        if is_better:
+            self.kept = self._keep(run.state)

@@ -18,35 +18,28 @@ from fedpersonal.data.texts.characters import CharacterVocabulary, build_charact
 from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.auc import auc
-from fedpersonal.tasks.task import EvaluationSet
+from fedpersonal.tasks.task import Data, EvaluationSet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DocumentData:
+class DocumentData(Data):
     """Labelled texts, split for one experiment.
 
     The features are "text", the characters' ids, (n, text_length) int32, and "user", the user's
     index among those who train, (n,) int32, 0 for unseen ones. Labels are (n,): int32, or
-    float32 0 and 1 if `is_binary`.
+    float32 0 and 1 if `is_binary`. `validation` and `test` are other texts of those who train.
 
     Attributes:
-        name: The data set's name.
         label_names: (num_labels,) str objects.
         is_binary: Whether to predict a probability, as of a click, and not a class.
         characters: The characters' ids, from `train`.
-        train: The users who take part, and what they train on.
-        validation: Other texts of these users, for choosing hyperparameters.
-        test: Other texts again, to look at once.
         unseen: Users who never take part, and one half of their texts each.
     """
 
-    name: str
+    train: ClientDataset
     label_names: np.ndarray
     is_binary: bool
     characters: CharacterVocabulary
-    train: ClientDataset
-    validation: EvaluationSet
-    test: EvaluationSet
     unseen: EvaluationSet
 
     @property
@@ -79,7 +72,7 @@ def split_documents(
     """
     check_count("text_length", text_length, minimum=1)
     check_num_clients(documents.name, documents.num_clients, minimum=10)
-    seen, _, unseen = split_clients(
+    seen, _, others = split_clients(
         documents.num_clients, fractions=(1.0 - unseen_users, 0.0, unseen_users), seed=seed
     )
     texts = documents.to_client_dataset()
@@ -103,25 +96,25 @@ def split_documents(
             labels=part.labels.astype(np.float32 if documents.is_binary else np.int32),
         )
 
-    unseen = texts.subset(np.sort(unseen))
+    unseen = texts.subset(np.sort(others))
     unseen = encode(unseen, np.zeros(unseen.num_examples))
-    train, *parts = (encode(part, part.example_clients) for part in (train, validation, test))
+    train, validation, test = (
+        encode(part, part.example_clients) for part in (train, validation, test)
+    )
     return DocumentData(
         documents.name,
+        train,
+        EvaluationSet(train, validation, seen=True),
+        EvaluationSet(train, test, seen=True),
         documents.label_names,
         documents.is_binary,
         characters,
-        train,
-        *(EvaluationSet(train, part, seen=True) for part in parts),
         EvaluationSet(*split_support_query(unseen, batch_size=1, split="aggregated")),
     )
 
 
 def guessing_accuracy(data: DocumentData) -> dict[str, float]:
     """How good a guess without reading is, of the test texts.
-
-    Args:
-        data: The split texts.
 
     Returns:
         The accuracies, in [0, 1], of a user's most frequent training label as

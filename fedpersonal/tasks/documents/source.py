@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
 from fedpersonal.data.sources import FILE, Sources, find_source
 from fedpersonal.data.texts.documents import read_documents
@@ -46,15 +44,10 @@ def read_labelled_texts(options: LabelledTextOptions) -> LabelledTexts:
         UserError: If they cannot be read, the folder of data has no table of comments, or two
             sources are named.
     """
-    return _read(options)
-
-
-@functools.lru_cache(maxsize=1)
-def _read(options: LabelledTextOptions) -> LabelledTexts:
     dataset, path = find_source(
         SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
     )
-    kept = {"min_texts": options.min_texts, "max_texts": options.max_texts or None}
+    most = options.max_texts or None
     if dataset == "generated":
         # One set of texts for all seeds; what differs is its split.
         return generate_subreddits(seed=0)
@@ -63,7 +56,10 @@ def _read(options: LabelledTextOptions) -> LabelledTexts:
     if dataset == "reddit_tfds":
         from fedpersonal.data.texts.reddit import load_reddit
 
-        return load_reddit(path, num_labels=options.num_labels, **kept, download=True)
+        return load_reddit(
+            path, num_labels=options.num_labels, min_texts=options.min_texts, max_texts=most
+        )
+    assert path  # A table has one.
     return read_documents(
         path,
         user_column=options.user_column,
@@ -71,5 +67,6 @@ def _read(options: LabelledTextOptions) -> LabelledTexts:
         label_column=options.label_column,
         time_column=options.time_column,
         num_labels=options.num_labels or None,
-        **kept,
+        min_texts=options.min_texts,
+        max_texts=most,
     )

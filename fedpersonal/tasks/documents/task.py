@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpersonal.algorithms.method import Layers
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.algorithms.method import KeepingOptions, Layers
 from fedpersonal.data.texts.labelled import LabelledTexts
+from fedpersonal.evaluation.auc import auc
 from fedpersonal.options import option
 from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy, split_documents
 from fedpersonal.tasks.documents.source import LabelledTextOptions, read_labelled_texts
+from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
+
+    DocumentExperiment = Experiment["DocumentRun", DocumentData]
 
 _USER = "user_embedding"
 
@@ -42,7 +44,11 @@ class DocumentOptions(LabelledTextOptions):
     )
 
 
-class DocumentTask(Task):
+class DocumentRun(DocumentOptions, KeepingOptions, RunOptions):
+    """These options, and those of any run."""
+
+
+class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
     """A BiLSTM of characters, beside a user embedding (Bui et al., section 4)."""
 
     name = "reddit"
@@ -59,14 +65,17 @@ class DocumentTask(Task):
         "rounds_per_eval": 200,
         "rounds_per_checkpoint": 100,
     }
-    layers = Layers(embedding=(_USER,), head=("logits",), body=("characters", "encoder"))
+    layers = Layers(
+        embedding=(_USER,), head=("logits",), body=("characters", "encoder"), table=(_USER,)
+    )
+    has_own_rows = True
     examples = "texts"
 
-    def read(self, options: DocumentOptions) -> LabelledTexts:
+    def read(self, options: DocumentRun) -> LabelledTexts:
         """Reads the texts that options name."""
         return read_labelled_texts(options)
 
-    def split(self, source: LabelledTexts, options: DocumentOptions) -> DocumentData:
+    def split(self, source: LabelledTexts, options: DocumentRun) -> DocumentData:
         """Splits the texts."""
         return split_documents(
             source,
@@ -85,7 +94,7 @@ class DocumentTask(Task):
         }
 
     def build_model(
-        self, sizes: SimpleNamespace, options: DocumentOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: DocumentRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the classifier; only methods that want one give it a user embedding."""
         import tensorflow as tf
@@ -119,46 +128,28 @@ class DocumentTask(Task):
             sequence_length=count_characters,
         )
 
-    def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
-        """Returns a data set with the model's inputs; without a table, each user is number 0."""
-        dataset = super().for_model(model, dataset)
-        if "user" in dataset.features and not model.owned_tables:
-            users = np.zeros_like(dataset.features["user"])
-            dataset = dataclasses.replace(dataset, features={**dataset.features, "user": users})
-        return dataset
-
-    def test(self, experiment: Experiment, trained: TrainedModel) -> TestReport:
+    def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> TestReport:
         """Predicts other texts of the users who took part, and texts of users who did not."""
-        data = experiment.data
-        evaluate = experiment.evaluation(data.test, with_predictions=data.is_binary)
-        results = evaluate(trained)
-        metrics = _auc(results, data.test) if data.is_binary else {}
-        description = {
-            "guessing": guessing_accuracy(data),
-            "unseen": self._test_unseen(experiment, trained),
-        }
-        return TestReport(results, metrics, description=description)
-
-    def _test_unseen(self, experiment: Experiment, trained: TrainedModel) -> dict[str, Any] | None:
-        """Returns results on the second half of unseen users' texts; the first half rebuilds."""
         from fedpersonal.tasks.report import test_summary
 
         data = experiment.data
-        if experiment.method.has_table or not data.unseen.query.num_clients:
-            return None  # A server's table has no row for a user whom it has never seen.
-        evaluate = experiment.evaluation(data.unseen, with_predictions=data.is_binary)
-        results = evaluate(trained)
-        metrics = _auc(results, data.unseen) if data.is_binary else {}
-        return test_summary(results, {**results.overall(), **metrics})
+        results, metrics = _evaluate(experiment, trained, data.test)
+        about = {"guessing": guessing_accuracy(data), "unseen": None}
+        # A server's table has no row for a user whom it has never seen. Others rebuild what they
+        # lack from the first half of their texts.
+        if data.unseen.query.num_clients and not experiment.method.has_table:
+            unseen, more = _evaluate(experiment, trained, data.unseen)
+            about["unseen"] = test_summary(unseen, {**unseen.overall(), **more})
+        return TestReport(results, metrics, description=about)
 
-    def describe(self, experiment: Experiment) -> dict[str, Any]:
+    def describe(self, experiment: DocumentExperiment) -> dict[str, Any]:
         """Says what users keep, and how many they are."""
         return {
             "local_state": experiment.options.local_state,
             "num_users": experiment.data.num_users,
         }
 
-    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+    def names(self, experiment: DocumentExperiment) -> dict[str, np.ndarray]:
         """Names the users whose embeddings are rows of the server's table."""
         return {"user": experiment.data.train.client_ids} if experiment.method.has_table else {}
 
@@ -183,16 +174,19 @@ class DocumentTask(Task):
         return lines
 
 
-def _auc(results: ClientResults, part: EvaluationSet) -> dict[str, float]:
-    """Returns the area under the ROC curve of all clients' examples together, as `auc`.
-
-    Nothing where their labels are all the same.
-    """
-    from fedpersonal.evaluation.auc import auc
-
-    is_real = np.arange(results.predictions.shape[1]) < part.query.counts[:, np.newaxis]
-    area = auc(part.query.labels, results.predictions[is_real])
-    return {} if math.isnan(area) else {"auc": area}
+def _evaluate(
+    experiment: DocumentExperiment, trained: TrainedModel, part: EvaluationSet
+) -> tuple[ClientResults, dict[str, float]]:
+    """Returns results, and of labels that differ the area under all texts' ROC curve as `auc`."""
+    is_binary = experiment.data.is_binary
+    results = experiment.evaluation(part, with_predictions=is_binary)(trained)
+    if not is_binary:
+        return results, {}
+    predictions = results.predictions
+    assert predictions is not None
+    is_real = np.arange(predictions.shape[1]) < part.query.counts[:, np.newaxis]
+    area = auc(part.query.labels, predictions[is_real])
+    return results, {} if math.isnan(area) else {"auc": area}
 
 
 TASK = DocumentTask()

@@ -13,28 +13,20 @@ from fedpersonal.data.texts.next_word import next_word_examples
 from fedpersonal.data.texts.stack_overflow import StackOverflow
 from fedpersonal.data.texts.vocabulary import Vocabulary, build_vocabulary
 from fedpersonal.simulation.clients import ReadWhenDrawn
-from fedpersonal.tasks.task import EvaluationSet
+from fedpersonal.tasks.task import Data, EvaluationSet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NextWordData:
+class NextWordData(Data):
     """Sentences, split for one experiment.
 
     Attributes:
-        name: The data set's name.
         vocabulary: The words' ids, from the training clients.
         coverage: Share of the test clients' words that are in the vocabulary, or None.
-        train: The training clients: a `ClientDataset`, or what `subset` makes one of.
-        validation: Clients for choosing hyperparameters.
-        test: Clients to look at once.
     """
 
-    name: str
     vocabulary: Vocabulary
-    coverage: float | None
-    train: ClientDataset | ReadWhenDrawn
-    validation: EvaluationSet
-    test: EvaluationSet
+    coverage: float | None = None
 
 
 def split_text(
@@ -77,11 +69,11 @@ def split_text(
 
     return NextWordData(
         corpus.name,
-        vocabulary,
-        vocabulary.coverage(corpus, test),
         examples.subset(train),
         evaluated(validation[:max_validation_clients]),
         evaluated(test),
+        vocabulary,
+        vocabulary.coverage(corpus, test),
     )
 
 
@@ -101,12 +93,11 @@ def sample_stack_overflow(
         return _evaluated(part.subset(order), batch_size, support_query_split)
 
     return NextWordData(
-        "stack_overflow",
-        data.vocabulary,
-        None,
+        data.name,
         data.train,
         sample(data.validation, max_validation_clients),
         sample(data.test, max_test_clients),
+        data.vocabulary,
     )
 
 

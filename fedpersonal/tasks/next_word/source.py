@@ -14,8 +14,7 @@ from fedpersonal.data.splits import split_clients
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.data.texts.corpus_files import read_text
 from fedpersonal.data.texts.stack_overflow import DATABASE
-from fedpersonal.options import Options, option
-from fedpersonal.tasks.next_word import data
+from fedpersonal.options import option
 from fedpersonal.tasks.options import TextOptions
 
 STACK_OVERFLOW = "stack_overflow"
@@ -61,19 +60,23 @@ class Sentences:
     Attributes:
         kind: `generated`, `file` or `stack_overflow`.
         path: The table of a `file`; the folder of TFF's data of `stack_overflow`.
-        options: Which sentences are kept, `SentenceOptions`.
-        max_sentences: A user's first ones that are kept.
+        options: Which sentences are kept.
     """
 
     kind: str
     path: str | None
-    options: Options
-    max_sentences: int
+    options: SentenceOptions
 
     @property
     def is_the_papers(self) -> bool:
         """Whether these are the data of the paper's figures."""
         return self.kind == STACK_OVERFLOW
+
+    @property
+    def max_sentences(self) -> int:
+        """A user's first ones that are kept."""
+        usual = _PAPER_SENTENCES if self.is_the_papers else _OTHER_SENTENCES
+        return self.options.max_sentences or usual
 
     @functools.cached_property
     def corpus(self) -> TextCorpus:
@@ -82,6 +85,7 @@ class Sentences:
         if self.kind == "generated":
             # One corpus for all seeds; what differs is its split.
             return generate_corpus(seed=0)
+        assert self.path  # A table has one.
         return read_text(
             self.path,
             user_column=options.user_column,
@@ -109,45 +113,11 @@ class Sentences:
 
     def describe(self) -> dict[str, object]:
         """Returns what tells these sentences from others, and how many there are, if known."""
-        kept = {
-            "dataset": self.name,
+        return {
+            **({"dataset": STACK_OVERFLOW} if self.is_the_papers else self.corpus.describe()),
             "max_sentences": self.max_sentences,
             "max_validation_clients": self.options.max_validation_clients or None,
         }
-        if self.is_the_papers:
-            return kept
-        return {
-            "num_users": self.corpus.num_clients,
-            "num_sentences": self.corpus.num_sentences,
-            "num_words": self.corpus.num_words,
-            **kept,
-        }
-
-    def split(self, options: Options) -> data.NextWordData:
-        """Splits the sentences with the vocabulary of settled options.
-
-        Raises:
-            UserError: If there are too few users or words, or the data cannot be read.
-        """
-        words = {
-            "vocab_size": options.vocab_size,
-            "num_oov_buckets": options.num_oov_buckets,
-            "sequence_length": options.sequence_length,
-        }
-        split = {
-            "batch_size": options.client_batch_size,
-            "support_query_split": options.support_query_split,
-            "seed": options.seed,
-            "max_validation_clients": options.max_validation_clients or None,
-        }
-        if self.is_the_papers:
-            from fedpersonal.data.texts.stack_overflow import load_stack_overflow
-
-            parts = load_stack_overflow(
-                **words, max_sentences=self.max_sentences, cache_dir=self.path
-            )
-            return data.sample_stack_overflow(parts, **split)
-        return data.split_text(self.corpus, **words, **split)
 
     def num_distinct_words(self, seeds: Iterable[int]) -> int | None:
         """Returns how many distinct words the training users have, the fewest of these splits.
@@ -166,8 +136,7 @@ def find_sentences(options: SentenceOptions) -> Sentences:
     Raises:
         UserError: If the folder of data has neither of both, or two sources are named.
     """
-    kind, path = find_source(
+    found = find_source(
         SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
     )
-    usual = _PAPER_SENTENCES if kind == STACK_OVERFLOW else _OTHER_SENTENCES
-    return Sentences(kind, path, options, options.max_sentences or usual)
+    return Sentences(*found, options)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fedpersonal.algorithms.method import Layers, Method
 from fedpersonal.options import option
-from fedpersonal.tasks.next_word.data import NextWordData
+from fedpersonal.tasks.next_word.data import NextWordData, sample_stack_overflow, split_text
 from fedpersonal.tasks.next_word.source import SentenceOptions, Sentences, find_sentences
+from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Task
 
 if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
+
+    NextWordExperiment = Experiment["NextWordRun", NextWordData]
 
 
 class NextWordOptions(SentenceOptions):
@@ -34,7 +37,11 @@ class NextWordOptions(SentenceOptions):
     projection_dim: int = option(96, "Size of the projection.", at_least=1, at_most=10_000)
 
 
-class NextWordTask(Task):
+class NextWordRun(NextWordOptions, RunOptions):
+    """These options, and those of any run."""
+
+
+class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
     """An LSTM, each client's own embeddings of unknown words (Singhal et al., section 5.1.2)."""
 
     name = "stackoverflow"
@@ -58,19 +65,37 @@ class NextWordTask(Task):
     examples = "sentences"
     usual_server_optimizer = "yogi"
 
-    def settle(self, options: NextWordOptions) -> NextWordOptions:
+    def settle(self, options: NextWordRun) -> NextWordRun:
         """Returns the options with the method's usual values in place of None."""
         options = super().settle(options)
         buckets = options.num_oov_buckets or (500 if _has_own_words(self.method(options)) else 1)
         return options.replace(num_oov_buckets=buckets)
 
-    def read(self, options: NextWordOptions) -> Sentences:
+    def read(self, options: NextWordRun) -> Sentences:
         """Reads the sentences that options name."""
         return find_sentences(options)
 
-    def split(self, source: Sentences, options: NextWordOptions) -> NextWordData:
+    def split(self, source: Sentences, options: NextWordRun) -> NextWordData:
         """Splits the sentences with the vocabulary and buckets that the options ask for."""
-        return source.split(options)
+        words: dict[str, Any] = {
+            "vocab_size": options.vocab_size,
+            "num_oov_buckets": options.num_oov_buckets,
+            "sequence_length": options.sequence_length,
+        }
+        split: dict[str, Any] = {
+            "batch_size": options.client_batch_size,
+            "support_query_split": options.support_query_split,
+            "seed": options.seed,
+            "max_validation_clients": options.max_validation_clients or None,
+        }
+        if not source.is_the_papers:
+            return split_text(source.corpus, **words, **split)
+        from fedpersonal.data.texts.stack_overflow import load_stack_overflow
+
+        parts = load_stack_overflow(
+            **words, max_sentences=source.max_sentences, cache_dir=source.path
+        )
+        return sample_stack_overflow(parts, **split)
 
     def sizes(self, data: NextWordData) -> dict[str, int]:
         """Returns the sizes of the vocabulary."""
@@ -78,7 +103,7 @@ class NextWordTask(Task):
         return {"num_known": words.num_known, "num_oov_buckets": words.num_oov_buckets}
 
     def build_model(
-        self, sizes: SimpleNamespace, options: NextWordOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: NextWordRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the next word model."""
         import tensorflow as tf
@@ -116,7 +141,7 @@ class NextWordTask(Task):
             sequence_length=lambda features, labels: count_tokens(labels),
         )
 
-    def describe(self, experiment: Experiment) -> dict[str, Any]:
+    def describe(self, experiment: NextWordExperiment) -> dict[str, Any]:
         """Says what the vocabulary is."""
         options = experiment.options
         return {
@@ -125,7 +150,7 @@ class NextWordTask(Task):
             "vocabulary_coverage": experiment.data.coverage,
         }
 
-    def report(self, summary: dict[str, Any]) -> list[str]:
+    def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""
         test, name = summary["test"], "accuracy_without_oov_or_eos"
         return [

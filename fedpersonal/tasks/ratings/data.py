@@ -16,7 +16,7 @@ from fedpersonal.data.splits import (
     split_support_query,
 )
 from fedpersonal.errors import check_choice
-from fedpersonal.tasks.task import EvaluationSet
+from fedpersonal.tasks.task import Data, EvaluationSet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,24 +32,19 @@ class RankedSet(EvaluationSet):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RatingData:
+class RatingData(Data):
     """Ratings, split for one experiment.
 
     Attributes:
-        name: The data set's name.
         num_users: Rows of a table of user embeddings.
         num_items: Rows of the item table.
-        train: The clients that train, and their examples.
-        validation: Clients for choosing hyperparameters.
-        test: Clients to look at once.
     """
 
-    name: str
-    num_users: int
-    num_items: int
     train: ClientDataset
     validation: RankedSet
     test: RankedSet
+    num_users: int
+    num_items: int
 
 
 def split_ratings(
@@ -83,18 +78,15 @@ def split_ratings(
         check_num_clients(ratings.name, dataset.num_clients, minimum=10)
         if max_ratings_per_user is not None:
             dataset = dataset.head(max_ratings_per_user)
-        train, *held_out = split_clients(dataset.num_clients, seed=seed)
-        parts = [
-            _unseen(dataset.subset(users), num_items, batch_size, seed, ordered)
-            for users in held_out
-        ]
-        train = dataset.subset(train)
+        train, *held_out = map(dataset.subset, split_clients(dataset.num_clients, seed=seed))
+        parts = [_unseen(part, num_items, batch_size, seed, ordered) for part in held_out]
     else:
         train, *held_out = split_examples(dataset, seed=seed, ordered=ordered)
         parts = [_seen(dataset, train, part, num_items, seed) for part in held_out]
         if max_ratings_per_user is not None:
             train = train.head(max_ratings_per_user)
-    return RatingData(ratings.name, len(ratings.user_ids), num_items, train, *parts)
+    validation, test = parts
+    return RatingData(ratings.name, train, validation, test, len(ratings.user_ids), num_items)
 
 
 def _unseen(

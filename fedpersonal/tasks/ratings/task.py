@@ -11,7 +11,7 @@ from fedpersonal.data.ratings import movielens
 from fedpersonal.data.ratings.ratings import Ratings, read_ratings
 from fedpersonal.data.sources import FILE, find_source
 from fedpersonal.options import option
-from fedpersonal.tasks.options import TableOptions
+from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, split_ratings
 from fedpersonal.tasks.task import Task, TestReport
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
+
+    RatingExperiment = Experiment["RatingRun", RatingData]
 
 
 class RatingOptions(TableOptions):
@@ -48,13 +50,17 @@ class RatingOptions(TableOptions):
     l2: float = option(0.0, "Penalty of the embeddings in use.", at_least=0)
 
 
+class RatingRun(RatingOptions, RunOptions):
+    """These options, and those of any run."""
+
+
 _USER = ("user_embedding", "user_bias")
 
 # Learning rates that suit ratings of 1 to 5 diverge where errors are larger than this.
 _FAR = 20.0
 
 
-class RatingTask(Task):
+class RatingTask(Task[RatingRun, Ratings, RatingData]):
     """Matrix factorization of ratings (Singhal et al., section 5.1.1).
 
     Where no layer is local, users' embeddings are rows of a table that the server has. Evaluated
@@ -64,17 +70,13 @@ class RatingTask(Task):
     name = "movielens"
     own_options = RatingOptions
     # The paper leaves these to its appendix C.1; they are those of its reference code.
-    defaults = {
-        "algorithm": "fed_recon",
-        "max_reconstruction_steps": 50,
-        "max_local_steps": 50,
-    }
-    layers = Layers(embedding=_USER, head=_USER)
+    defaults = {"algorithm": "fed_recon", "max_reconstruction_steps": 50, "max_local_steps": 50}
+    layers = Layers(embedding=_USER, head=_USER, table=_USER)
     evaluation_packing = "stacked"
     examples = "ratings"
     metrics = ("rmse", "mae", "accuracy", "hr@10", "ndcg@10")
 
-    def read(self, options: RatingOptions) -> Ratings:
+    def read(self, options: RatingRun) -> Ratings:
         """Reads the ratings that options name."""
         source, path = find_source(
             movielens.SOURCES,
@@ -83,6 +85,7 @@ class RatingTask(Task):
             data_dir=options.data_dir,
         )
         if source == FILE:
+            assert path
             return read_ratings(
                 path,
                 user_column=options.user_column,
@@ -91,13 +94,14 @@ class RatingTask(Task):
                 time_column=options.time_column,
                 min_ratings=options.min_ratings,
             )
-        return {
-            "movielens_100k": lambda _: movielens.load_movielens_100k(),
-            "movielens_1m": movielens.load_movielens_1m,
-            "movielens_1m_tfds": movielens.load_movielens_1m_tfds,
-        }[source](path)
+        if source == "movielens_100k":
+            return movielens.load_movielens_100k()
+        if source == "movielens_1m_tfds":
+            return movielens.load_movielens_1m_tfds(path)
+        assert path
+        return movielens.load_movielens_1m(path)
 
-    def warnings(self, source: Ratings, options: RatingOptions) -> list[str]:
+    def warnings(self, source: Ratings, options: RatingRun) -> list[str]:
         """Says where predictions start far from the ratings, which training then diverges from."""
         low, high = float(source.ratings.min()), float(source.ratings.max())
         offset = options.rating_offset
@@ -108,7 +112,7 @@ class RatingTask(Task):
             f"{offset:g}: scale the ratings, to 1 to 5 for example, or expect large errors"
         ]
 
-    def split(self, source: Ratings, options: RatingOptions) -> RatingData:
+    def split(self, source: Ratings, options: RatingRun) -> RatingData:
         """Splits the ratings."""
         return split_ratings(
             source,
@@ -123,7 +127,7 @@ class RatingTask(Task):
         return {"num_users": data.num_users, "num_items": data.num_items}
 
     def build_model(
-        self, sizes: SimpleNamespace, options: RatingOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: RatingRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns one user's model where layers are local, else one with a table of all users."""
         import tensorflow as tf
@@ -149,36 +153,40 @@ class RatingTask(Task):
                 ),
                 l2=options.l2,
             ),
-            local_layers=[name for name in local_layers if name.endswith(kinds)],
+            local_layers=[
+                name for name in local_layers if options.use_biases or not name.endswith("_bias")
+            ],
             metrics=RATING_METRICS,
             lookups=tables,
             owned_tables=[name for name, feature in tables.items() if feature == "user"],
         )
 
     def evaluated_model(
-        self, sizes: SimpleNamespace, options: RatingOptions, model: PartitionedModel
+        self, sizes: SimpleNamespace, options: RatingRun, model: PartitionedModel
     ) -> PartitionedModel:
         """Returns one user's model for users of whom a table has no row."""
         if model.local_variables or options.evaluate_on == "seen":
             return model
         return self.build_model(sizes, options, self.layers.embedding)
 
-    def pool(self, options: RatingOptions, num_clients: int) -> tuple[int, int]:
+    def pool(self, options: RatingRun, num_clients: int) -> tuple[int, int]:
         """A round of a server is a pass over all ratings."""
         return options.pool_batch_size, 1
 
-    def test(self, experiment: Experiment, trained: TrainedModel) -> TestReport:
+    def test(self, experiment: RatingExperiment, trained: TrainedModel) -> TestReport:
         """Predicts the test users' ratings, and ranks a held-out item of each among others."""
         from fedpersonal.model.metrics import rank_of_first, ranking_metrics
 
         test = experiment.data.test
+        assert test.ranking
         results = experiment.evaluation(test)(trained)
         scores = experiment.evaluation(test.ranking)(trained).predictions
+        assert scores is not None  # Stacked packing gives them unasked.
         ranking = ranking_metrics(rank_of_first(scores), at=10)
         means = {name: float(values.mean()) for name, values in ranking.items()}
         return TestReport(results, means, ranking)
 
-    def describe(self, experiment: Experiment) -> dict[str, str]:
+    def describe(self, experiment: RatingExperiment) -> dict[str, str]:
         """Says whom the summary is of."""
         return {"evaluate_on": experiment.options.evaluate_on}
 

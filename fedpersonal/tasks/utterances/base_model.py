@@ -18,33 +18,14 @@ from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
 NOTES = "pretraining.json"
 
 
-@dataclasses.dataclass(frozen=True)
-class Pretraining:
-    """How a small base model is trained where none is named.
-
-    Attributes:
-        sizes: Of the model.
-        steps: Training steps.
-        batch_size: Windows of a step.
-        learning_rate: The highest learning rate.
-    """
-
-    sizes: ModelSizes = ModelSizes()
-    steps: int = 1200
-    batch_size: int = 32
-    learning_rate: float = 2e-3
-
-
-SMALL = Pretraining(ModelSizes(vocab_size=800, num_layers=2, dim=64, positions=40), steps=400)
+# How a base model is trained where none is named: its sizes, and steps. Generated texts are few.
+_USUAL = (ModelSizes(), 1200)
+_SMALL = (ModelSizes(vocab_size=800, num_layers=2, dim=64, positions=40), 400)
+_BATCH_SIZE, _RATE = 32, 2e-3
 
 
 def find_base_model(
-    source: str | None,
-    dialogues: Dialogues,
-    *,
-    cache_dir: str,
-    pretraining: Pretraining | None = None,
-    progress: bool = True,
+    source: str | None, dialogues: Dialogues, *, cache_dir: str, progress: bool = True
 ) -> BaseModel:
     """Loads the base model, and pretrains it before where none is named and none is cached.
 
@@ -55,7 +36,6 @@ def find_base_model(
         source: A folder, or a name on the hub; None to pretrain.
         dialogues: The utterances.
         cache_dir: Where pretrained models are kept.
-        pretraining: How; None for what fits the utterances.
         progress: Whether to report progress on stderr.
 
     Raises:
@@ -63,10 +43,13 @@ def find_base_model(
     """
     if source:
         return load_base_model(source)
-    how = pretraining or (SMALL if dialogues.kind == "generated" else Pretraining())
+    sizes, steps = _SMALL if dialogues.kind == "generated" else _USUAL
     files = [pathlib.Path(path) for path in (dialogues.path, _more_texts(dialogues)) if path]
-    settings = {
-        **dataclasses.asdict(how),
+    settings: dict[str, Any] = {
+        "sizes": dataclasses.asdict(sizes),
+        "steps": steps,
+        "batch_size": _BATCH_SIZE,
+        "learning_rate": _RATE,
         **dialogues.describe(),
         "files": [[file.name, file.stat().st_size] for file in files],
     }
@@ -75,38 +58,26 @@ def find_base_model(
     if not folder.is_dir():
         if progress:
             print(f"pretraining a small base model, once: {folder}", file=sys.stderr, flush=True)
-        _pretrain(folder, dialogues, how, settings, progress)
+        texts = dialogues.other_texts().tolist()
+        for more in files[1:]:
+            texts += list(read_table(more, [Column("text")], bad_rows="count").columns["text"])
+        model, tokenizer, report = pretrain(
+            texts,
+            sizes=sizes,
+            steps=steps,
+            batch_size=_BATCH_SIZE,
+            learning_rate=_RATE,
+            seed=0,
+            progress=progress,
+        )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        notes = {"settings": settings, "report": dataclasses.asdict(report)}
+        save_base_model(folder, model, tokenizer, notes={NOTES: notes})
     return load_base_model(folder)
 
 
-def _pretrain(
-    folder: pathlib.Path,
-    dialogues: Dialogues,
-    how: Pretraining,
-    settings: dict[str, Any],
-    progress: bool,
-) -> None:
-    texts = dialogues.other_texts().tolist()
-    more = _more_texts(dialogues)
-    if more is not None:
-        texts += list(read_table(more, [Column("text")], bad_rows="count").columns["text"])
-    model, tokenizer, report = pretrain(
-        texts,
-        sizes=how.sizes,
-        steps=how.steps,
-        batch_size=how.batch_size,
-        learning_rate=how.learning_rate,
-        seed=0,
-        progress=progress,
-    )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    notes = {"settings": settings, "report": dataclasses.asdict(report)}
-    save_base_model(folder, model, tokenizer, notes={NOTES: notes})
-
-
 def _more_texts(dialogues: Dialogues) -> str | None:
-    if dialogues.kind != "tv_shows":
+    if dialogues.path is None or dialogues.kind != "tv_shows":
         return None
-    folder = pathlib.Path(dialogues.path).parent
-    found = (folder / name for name in SOURCES.files["reddit"])
+    found = (pathlib.Path(dialogues.path).with_name(name) for name in SOURCES.files["reddit"])
     return next((str(path) for path in found if path.exists()), None)

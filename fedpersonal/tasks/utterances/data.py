@@ -14,7 +14,7 @@ from fedpersonal.data.splits import check_num_clients, split_examples
 from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.data.texts.utterances import Utterances
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.task import EvaluationSet
+from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.language_models.base_model import BaseModel
@@ -35,7 +35,7 @@ Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class UtteranceData:
+class UtteranceData(Data):
     """Tokenised utterances, split for one experiment.
 
     The features are "text", the tokens' ids with the end of the text after them and padding after
@@ -44,24 +44,19 @@ class UtteranceData:
     its prefix. Labels are what to predict at each place, the same ids, (n, length) int32, and
     `NO_LABEL` where there is padding.
 
+    `validation` and `test` are other utterances of those who train, or those of other users: 15 of
+    a client's personalise for validation, and all but its query for the test.
+
     Attributes:
-        name: The data set's name.
         context_names: (num_contexts,) str objects.
         padding: The id of the padding, which may be another token's, too.
-        train: The users who take part, and what they train on.
-        validation: Other utterances of these users, or those of other users, for choosing
-            hyperparameters; 15 of a client's personalise.
-        test: Other utterances, or users, again, to look at once; all but the query personalise.
         test_clients: All utterances of `test`, for other numbers that personalise.
         base: The base model that they are tokenised for, or None.
     """
 
-    name: str
+    train: ClientDataset
     context_names: np.ndarray
     padding: int
-    train: ClientDataset
-    validation: EvaluationSet
-    test: EvaluationSet
     test_clients: ClientDataset
     base: BaseModel | None = None
 
@@ -108,17 +103,16 @@ def split_seen(
             utterances of which one can be held out, or a context is not among those for training.
     """
     dataset = _encode(utterances, encode, length, padding, end, too_long)
-    parts = split_examples(dataset, fractions=SEEN_FRACTIONS, seed=seed, ordered=False)
-    if not parts[-1].num_examples:
+    train, *others = split_examples(dataset, fractions=SEEN_FRACTIONS, seed=seed, ordered=False)
+    if not others[-1].num_examples:
         raise UserError(f"no user of {utterances.name} has 3 utterances, so none can be held out")
-    seen = np.bincount(parts[0].features["context"], minlength=utterances.num_labels)
+    seen = np.bincount(train.features["context"], minlength=utterances.num_labels)
     if not seen.all():
         raise UserError(
             f"all utterances for training are of other contexts than"
             f" {utterances.label_names[seen.argmin()]!r}; keep only contexts with more utterances"
         )
-    parts = [_add_users(part, part.example_clients) for part in parts]
-    return _as_data(utterances, padding, parts, seen=True, seed=seed)
+    return _as_data(utterances, padding, train, *others, seen=True, seed=seed)
 
 
 def split_unseen(
@@ -136,47 +130,38 @@ def split_unseen(
     Each part has about the same shares of the contexts that users are most often in, and at least
     one user.
 
-    Args:
-        utterances: The utterances.
-        encode: As of `split_seen`, and so are the other options.
-        length: Places for the tokens of an utterance, >= 1.
-        padding: The id that fills places without a token, >= 0.
-        end: The id after the last token of an utterance, >= 0.
-        too_long: `cut` or `error`.
-        seed: Seed of the split.
+    Arguments are those of `split_seen`.
 
     Raises:
         UserError: If an option is out of range, an utterance is too long, there are fewer than 3
             users, or those for training cannot have all contexts.
     """
     dataset = _encode(utterances, encode, length, padding, end, too_long)
-    known, *others = (dataset.subset(np.sort(users)) for users in _deal_users(utterances, seed))
-    parts = [_add_users(known, known.example_clients)]
-    parts += [_add_users(part, np.zeros(part.num_examples)) for part in others]
-    return _as_data(utterances, padding, parts, seen=False, seed=seed)
+    train, *others = (dataset.subset(np.sort(users)) for users in _deal_users(utterances, seed))
+    return _as_data(utterances, padding, train, *others, seen=False, seed=seed)
 
 
 def _as_data(
-    utterances: Utterances,
-    padding: int,
-    parts: Sequence[ClientDataset],
-    *,
-    seen: bool,
-    seed: int,
+    utterances: Utterances, padding: int, *parts: ClientDataset, seen: bool, seed: int
 ) -> UtteranceData:
-    train, validation, test = parts
-
     def samples(part: ClientDataset, num_samples: int | None) -> EvaluationSet:
         sets = finetuning_sets(part, num_samples=num_samples, seed=seed)
         return EvaluationSet(*sets, seen=seen)
 
+    numbered: list[ClientDataset] = []
+    for part in parts:
+        # Unseen users are number 0.
+        users = part.example_clients * (seen or not numbered)
+        features = {**part.features, "user": users.astype(np.int32)}
+        numbered.append(dataclasses.replace(part, features=features))
+    train, validation, test = numbered
     return UtteranceData(
         utterances.name,
-        utterances.label_names,
-        padding,
         train,
         samples(validation, VALIDATION_SAMPLES),
         samples(test, None),
+        utterances.label_names,
+        padding,
         test,
     )
 
@@ -244,9 +229,9 @@ def _encode(
             f" {lengths[row]} tokens with its end, and the model only {length} positions: {shown!r}"
         )
     ids = np.full((len(texts), length), padding, np.int32)
-    for row, tokens in zip(ids, encoded):
+    for row, tokens in enumerate(encoded):
         tokens = [*tokens[:length], end][:length]
-        row[: len(tokens)] = tokens
+        ids[row, : len(tokens)] = tokens
     if (ids < 0).any():
         raise UserError(f"encode must give ids >= 0, got {ids.min()}")
     is_token = np.arange(length) < lengths[:, None]
@@ -255,10 +240,6 @@ def _encode(
         features={"text": ids, "context": utterances.labels},
         labels=np.where(is_token, ids, np.int32(NO_LABEL)),
     )
-
-
-def _add_users(part: ClientDataset, users: np.ndarray) -> ClientDataset:
-    return dataclasses.replace(part, features={**part.features, "user": users.astype(np.int32)})
 
 
 def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

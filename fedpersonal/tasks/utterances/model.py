@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models import (
-    generated_prefix_model,
-    head_language_model,
-    prefix_language_model,
-)
+from fedpersonal.models import generated_prefix_model, head_language_model, prefix_language_model
 from fedpersonal.models.frozen_gpt2 import frozen_values
 from fedpersonal.models.utterance_prediction import (
     count_utterance_tokens,
@@ -59,13 +55,10 @@ def build_language_model(
     if is_fresh:
         initial = head_language_model.fresh(base.config)
     else:
-        (full_name,) = frozen_values(_LAYER, {HEAD: None})
+        (full_name,) = frozen_values(_LAYER, {HEAD: base.weights[HEAD]})
         initial = head_language_model.as_base(lambda: tf.transpose(frozen.tensor(full_name)))
     input_spec = dict(prefix_language_model.INPUT_SPEC)
-    lookups = {
-        prefix_language_model.PERSONAL: "user",
-        prefix_language_model.CONTEXT: "context",
-    }
+    lookups = {prefix_language_model.PERSONAL: "user", prefix_language_model.CONTEXT: "context"}
     sizes = {"num_contexts": num_contexts}
     if kind == "prefix":
         build = prefix_language_model.prefix_language_model(base.config, **sizes, start=start)
@@ -92,11 +85,6 @@ def build_language_model(
         label_spec=tf.TensorSpec([None, None], tf.int32),
         example_weight=count_utterance_tokens,
         unit="tokens",
-        sequence_length=_sequence_length,
+        sequence_length=lambda features, labels: tf.cast(count_utterance_tokens(labels), tf.int32),
         chunk_places=_CHUNK_PLACES,
     )
-
-
-def _sequence_length(features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
-    del features
-    return tf.cast(count_utterance_tokens(labels), tf.int32)

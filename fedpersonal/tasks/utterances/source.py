@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from fedpersonal.data.texts.utterances import (
     read_other_texts,
     read_utterances,
 )
-from fedpersonal.options import Options, option
+from fedpersonal.options import option
 from fedpersonal.tasks.options import TextOptions
 
 SOURCES = Sources(
@@ -64,23 +65,20 @@ class Dialogues:
     Attributes:
         kind: `tv_shows`, `reddit`, `file` or `generated`.
         path: The table, or None of generated ones.
-        options: Which of them are kept, `DialogueOptions`.
+        options: Which of them are kept.
     """
 
     kind: str
     path: str | None
-    options: Options
+    options: DialogueOptions
 
     @functools.cached_property
     def utterances(self) -> Utterances:
         """The utterances that are kept."""
-        if self.kind == "generated":
+        if self.path is None:
             return _generated().named
         return read_utterances(
-            self.path,
-            **self._columns(),
-            time_column=self.options.time_column,
-            **self._filter(),
+            self.path, **self._columns, time_column=self.options.time_column, **self._filter
         )
 
     @property
@@ -93,14 +91,10 @@ class Dialogues:
 
         A model that is trained on them before has seen nothing of those who take part.
         """
-        if self.kind == "generated":
+        if self.path is None:
             return _generated().others.texts
-        return read_other_texts(
-            self.path,
-            self.utterances.client_ids.tolist(),
-            **self._columns(),
-            min_tokens=_MIN_TOKENS,
-        )
+        users = self.utterances.client_ids.tolist()
+        return read_other_texts(self.path, users, **self._columns, min_tokens=_MIN_TOKENS)
 
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
@@ -112,10 +106,10 @@ class Dialogues:
 
     def describe(self) -> dict[str, object]:
         """Returns what tells these utterances from others, and how many there are."""
-        kept = {} if self.kind == "generated" else self._filter()
-        return {**self.utterances.describe(), **kept}
+        return {**self.utterances.describe(), **(self._filter if self.path else {})}
 
-    def _columns(self) -> dict[str, object]:
+    @property
+    def _columns(self) -> dict[str, Any]:
         options = self.options
         return {
             "user_column": options.user_column,
@@ -124,14 +118,13 @@ class Dialogues:
             "other_names": TV_SHOWS_OTHER_NAMES if self.kind == "tv_shows" else None,
         }
 
-    def _filter(self) -> dict[str, object]:
+    @property
+    def _filter(self) -> dict[str, Any]:
         options = self.options
-        users = options.users_per_context or None
-        if users is None and self.kind == "tv_shows":
-            users = dict(TV_SHOWS)
+        papers = dict(TV_SHOWS) if self.kind == "tv_shows" else None
         least, least_of_context = _REDDIT_MINIMA if self.kind == "reddit" else (1, 1)
         return {
-            "users_per_context": users,
+            "users_per_context": options.users_per_context or papers,
             "min_utterances": options.min_utterances or least,
             "min_context_utterances": options.min_context_utterances or least_of_context,
             "min_tokens": _MIN_TOKENS,
@@ -144,10 +137,10 @@ def find_dialogues(options: DialogueOptions) -> Dialogues:
     Raises:
         UserError: If the folder has no such table, no folder is named, or two sources are.
     """
-    kind, path = find_source(
+    found = find_source(
         SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
     )
-    return Dialogues(kind, path, options)
+    return Dialogues(*found, options)
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ from fedpersonal.algorithms.method import Layers
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.options import option
+from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 from fedpersonal.tasks.utterances.data import (
     UtteranceData,
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
     from fedpersonal.language_models.base_model import BaseModel
     from fedpersonal.local_state.noisy_mean import NoisyMean
     from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.process.boundary import Crossing
+    from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import TrainedModel
+    from fedpersonal.trained import Kept, TrainedModel
+
+    UtteranceExperiment = Experiment["UtteranceRun", UtteranceData]
 
 # After fine-tuning on so many utterances of each client; None for all that it has.
 SAMPLES = (1, 5, 15, None)
@@ -72,7 +77,11 @@ class UtteranceOptions(DialogueOptions):
     history_length: int = option(96, "Tokens that a generator reads.", at_least=1, at_most=10**6)
 
 
-class UtteranceTask(Task):
+class UtteranceRun(UtteranceOptions, RunOptions):
+    """These options, and those of any run."""
+
+
+class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     """A frozen GPT-2 behind embeddings of its users and contexts (Silva et al., section 4)."""
 
     name = "tv_shows"
@@ -96,24 +105,23 @@ class UtteranceTask(Task):
     }
     own_methods = METHODS
     layers = Layers(embedding=(EMBEDDING,), head=(EMBEDDING,))
+    has_own_rows = True
     evaluated_together = 0
     examples = "utterances"
     metrics = ("perplexity",)
 
-    def read(self, options: UtteranceOptions) -> Dialogues:
+    def read(self, options: UtteranceRun) -> Dialogues:
         """Finds the utterances that options name."""
         return find_dialogues(options)
 
-    def split(self, source: Dialogues, options: UtteranceOptions) -> UtteranceData:
+    def split(self, source: Dialogues, options: UtteranceRun) -> UtteranceData:
         """Splits the utterances and tokenises them for the base model."""
         from fedpersonal.tasks.utterances.base_model import find_base_model
 
         base = find_base_model(options.base_model, source, cache_dir=options.base_model_dir)
         return self.split_for(base, source, options)
 
-    def split_for(
-        self, base: BaseModel, source: Dialogues, options: UtteranceOptions
-    ) -> UtteranceData:
+    def split_for(self, base: BaseModel, source: Dialogues, options: UtteranceRun) -> UtteranceData:
         """Splits the utterances and tokenises them for a base model that is known."""
         split = split_unseen if options.evaluate_on == "unseen" else split_seen
         data = split(
@@ -134,10 +142,11 @@ class UtteranceTask(Task):
 
     def sizes(self, data: UtteranceData) -> dict[str, Any]:
         """Returns the base model and the contexts."""
+        assert data.base  # Since `split_for`.
         return {"base_model": data.base.source, "contexts": data.context_names.tolist()}
 
     def build_model(
-        self, sizes: SimpleNamespace, options: UtteranceOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: UtteranceRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the method's model around the frozen base."""
         from fedpersonal.language_models.base_model import load_base_model
@@ -154,26 +163,18 @@ class UtteranceTask(Task):
             is_fresh=getattr(method, "is_fresh", False),
         )
 
-    def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
-        """Returns a data set with the model's inputs; each client is number 0 of its own table."""
-        dataset = super().for_model(model, dataset)
-        if "user" in dataset.features:
-            users = np.zeros_like(dataset.features["user"])
-            dataset = dataclasses.replace(dataset, features={**dataset.features, "user": users})
-        return dataset
-
     def training_clients(
-        self, model: PartitionedModel, train: ClientDataset, options: UtteranceOptions
-    ) -> ClientDataset:
+        self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: UtteranceRun
+    ) -> ClientDataset | ReadWhenDrawn:
         """Returns the clients that train, with a history where the model reads one."""
-        if "history" in model.input_spec:
+        if "history" in model.input_spec and isinstance(train, ClientDataset):
             train = add_own_history(
                 train,
                 length=model.input_spec["history"].shape[1],
                 num_samples=[n for n in SAMPLES if n],
                 seed=options.seed,
             )
-        return self.for_model(model, train)
+        return super().training_clients(model, train, options)
 
     def for_evaluation(
         self, model: PartitionedModel, part: EvaluationSet
@@ -186,20 +187,21 @@ class UtteranceTask(Task):
             support = add_history_of(support, support, length=length)
         return self.for_model(model, support), self.for_model(model, query)
 
-    def validate(self, experiment: Experiment) -> Callable[[TrainedModel], ClientResults]:
+    def validate(self, experiment: UtteranceExperiment) -> Callable[[TrainedModel], ClientResults]:
         """Returns what evaluates a model between rounds; seen clients are not fine-tuned for it."""
         part = experiment.data.validation
         phases = () if part.seen else experiment.method.finetuning(*experiment.settings)
         return experiment.evaluation(part, phases, with_before=False)
 
-    def test(self, experiment: Experiment, trained: TrainedModel) -> TestReport:
+    def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> TestReport:
         """Tests after fine-tuning on more and more; a client's query set is always the same."""
         from fedpersonal.tasks.report import test_summary
 
         data, options = experiment.data, experiment.options
         mean = self._noisy_mean(experiment)
         if mean:
-            known, values = trained.kept_by(data.train.client_ids)
+            assert trained.kept_by
+            known, values = trained.kept_by(data.train.client_ids.tolist())
             start = mean({name: value[known] for name, value in values.items()})
             trained = dataclasses.replace(trained, kept_by=_the_same_for_all(start))
         phases = experiment.method.finetuning(*experiment.settings)
@@ -216,7 +218,7 @@ class UtteranceTask(Task):
         tests = {name: test_summary(own, own.overall()) for name, own in by_samples.items()}
         return TestReport(by_samples["all"], description={"by_samples": tests})
 
-    def _noisy_mean(self, experiment: Experiment) -> NoisyMean | None:
+    def _noisy_mean(self, experiment: UtteranceExperiment) -> NoisyMean | None:
         """Returns what averages the trained users' embeddings, where unseen users start there."""
         from fedpersonal.local_state.noisy_mean import NoisyMean
 
@@ -234,10 +236,11 @@ class UtteranceTask(Task):
             seed=options.seed,
         )
 
-    def boundary(self, experiment: Experiment) -> tuple[list, list[dict[str, Any]]]:
+    def boundary(
+        self, experiment: UtteranceExperiment
+    ) -> tuple[list[Crossing], list[dict[str, Any]]]:
         """Returns what crosses; the noisy mean and the frozen weights do, too."""
-        mean = self._noisy_mean(experiment)
-        num_bytes = experiment.model.frozen.num_bytes
+        mean, num_bytes = self._noisy_mean(experiment), _frozen_bytes(experiment.model)
         frozen = {
             "direction": "once",
             "name": "frozen weights, mapped by each worker once a run",
@@ -247,17 +250,17 @@ class UtteranceTask(Task):
         }
         return [*experiment.trainer.crossings, *(mean.crossings if mean else [])], [frozen]
 
-    def describe(self, experiment: Experiment) -> dict[str, Any]:
+    def describe(self, experiment: UtteranceExperiment) -> dict[str, Any]:
         """Says whom the summary is of, and what a client holds."""
         model = experiment.model
         return {
             "evaluate_on": experiment.options.evaluate_on,
-            "base_model": experiment.data.base.source,
+            "base_model": self.sizes(experiment.data)["base_model"],
             "local_bytes_per_client": 4 * sum(v.size for v in model.local_variables),
-            "frozen_bytes": model.frozen.num_bytes,
+            "frozen_bytes": _frozen_bytes(model),
         }
 
-    def names(self, experiment: Experiment) -> dict[str, np.ndarray]:
+    def names(self, experiment: UtteranceExperiment) -> dict[str, np.ndarray]:
         """Names the contexts."""
         return {"context": experiment.data.context_names}
 
@@ -273,10 +276,14 @@ class UtteranceTask(Task):
         ]
 
 
-def _the_same_for_all(values: Mapping[str, np.ndarray]) -> Callable[[np.ndarray], tuple]:
+def _frozen_bytes(model: PartitionedModel) -> int:
+    return model.frozen.num_bytes if model.frozen else 0
+
+
+def _the_same_for_all(values: Mapping[str, np.ndarray]) -> Callable[[Sequence[str]], Kept]:
     """Returns what gives values to clients as if each had kept them."""
 
-    def kept_by(client_ids: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def kept_by(client_ids: Sequence[str]) -> Kept:
         count = len(client_ids)
         repeated = {name: np.repeat(v[np.newaxis], count, axis=0) for name, v in values.items()}
         return np.ones(count, bool), repeated

@@ -9,8 +9,7 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import loop
-from fedpersonal.simulation.callbacks.best_model import BestModel
-from fedpersonal.simulation.callbacks.early_stopping import EarlyStopping
+from fedpersonal.simulation.callbacks.watched_metric import BestModel, EarlyStopping
 from fedpersonal.simulation.run_folder import RunFolder
 
 

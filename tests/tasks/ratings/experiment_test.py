@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpersonal.errors import UserError
 from fedpersonal.tasks.ratings.task import TASK
 
 LONGER = {"total_rounds": 6, "clients_per_round": 16, "client_batch_size": 8}
@@ -75,3 +76,8 @@ def test_a_table_is_evaluated_as_it_was_trained_on_seen_users_alone(run):
         "user_bias",
     }
     assert len(unseen.personalization(unseen.data.test)) == 1
+
+
+def test_a_local_layer_that_the_model_lacks_is_refused(tiny):
+    with pytest.raises(UserError, match="local_layers: 'item_embeding' names no variable"):
+        tiny.build(TASK, algorithm="fed_sim", local_layers=("item_embeding",))

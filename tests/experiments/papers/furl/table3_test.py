@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from fedpersonal.data.documents import most_frequent_labels
 
 from experiments.papers import runs as run_module
 from experiments.papers.furl import table3
 from experiments.papers.sweep import Sweep
-from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.model_file import read_model
 

@@ -1,0 +1,60 @@
+"""Writes the reference page of all options, docs/options.md, from the classes that declare them.
+
+python -m experiments.options_page
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Iterator
+
+from fedpersonal.atomic_files import atomic_write
+from fedpersonal.options import Declaration
+from fedpersonal.tasks.task import Task, all_tasks
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "options.md"
+_USUAL = " and at most 1,000,000,000"
+_TITLE = """# Options
+
+Made by `python -m experiments.options_page`; change the options, not this page. A value in square
+brackets stands for a default that depends on other options; no number is above a billion.
+"""
+
+
+def page() -> str:
+    """Returns the page: a table of options and one of methods for each task."""
+    return "\n".join([_TITLE, *(line for task in all_tasks().values() for line in _lines(task))])
+
+
+def _lines(task: Task) -> Iterator[str]:
+    yield f"## {task.name}\n\n| flag | default | range | meaning |\n| --- | --- | --- | --- |"
+    for _, option in sorted(task.options.declarations().items()):
+        cells = (f"`--{option.name}`", _default(option), _range(option), option.rule.help)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield "\n| `--algorithm` | name | from |\n| --- | --- | --- |"
+    for name, method in task.methods.items():
+        # The file that lists a method says of whom it is.
+        module = next(m for m in list(sys.modules.values()) if method in getattr(m, "METHODS", ()))
+        yield f"| `{name}` | {method.title} | {module.__doc__.splitlines()[0]} |"
+    yield ""
+
+
+def _default(option: Declaration) -> str:
+    value = option.default
+    if value is None or value == ():
+        return ""
+    return f"`{','.join(map(str, value)) if option.is_list else str(value)}`"
+
+
+def _range(option: Declaration) -> str:
+    if option.rule.choices:
+        return ", ".join(f"`{choice}`" for choice in option.rule.choices)
+    words = option.rule.range(option.kind).replace(_USUAL, "")
+    words = words or {bool: "true or false", str: "text"}.get(option.kind, "")
+    return f"{words}, several" if option.is_list else words
+
+
+if __name__ == "__main__":
+    with atomic_write(PAGE) as file:
+        file.write(page())
