@@ -8,15 +8,11 @@ import math
 
 import numpy as np
 import pytest
-from fedpersonal.data.generated_dialogues import generate_dialogues
 
 from experiments.papers import runs as run_module
 from experiments.papers.fedperc import tables
 from experiments.papers.sweep import Sweep
-<<<<<<< HEAD
 from fedpersonal.data.generated.dialogues import generate_dialogues
-=======
->>>>>>> main
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances import task as utterance_task
 
