@@ -66,7 +66,7 @@ def draw(
             drawn[name] = ax.axhline(value, color="#555555", linewidth=1.2, linestyle=dashes)
         ax.set_xlabel("\n".join([label, *notes]), fontsize=9)
         ax.set_ylabel("" if number % wide else y_label)
-        ax.set_title(table.caption if len(tables) > 1 else "", fontsize=10, loc="left")
+        ax.set_title(table.caption.rstrip(":") if len(tables) > 1 else "", fontsize=10, loc="left")
         tidy_axes(ax)
     for ax in axes[len(tables) :]:
         ax.set_visible(False)

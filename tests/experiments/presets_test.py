@@ -12,7 +12,7 @@ from fedpersonal.algorithms import fed_recon
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.errors import UserError
 from fedpersonal.options import option
-from fedpersonal.tasks import experiment, training_run
+from fedpersonal.tasks import experiment
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
@@ -219,7 +219,9 @@ def _values_of(tmp_path_factory, tiny_base):
     base = {"base_model": tiny_base.source, "base_model_dir": str(folder), "text_length": 12}
     return {
         RATINGS.name: [{}, {"ratings_file": str(folder / "ratings.csv")}],
-        NEXT_WORD.name: [{**text, "vocab_size": 9, "cache_dir": str(folder)}],
+        NEXT_WORD.name: [
+            {**text, "vocab_size": 9, "client_batch_size": 4, "cache_dir": str(folder)}
+        ],
         DOCUMENTS.name: [{**text, "num_labels": 2}],
         UTTERANCES.name: [
             {**text, **base, "evaluate_on": users, "algorithm": algorithm}
@@ -231,13 +233,21 @@ def _values_of(tmp_path_factory, tiny_base):
 def look_at_everything(task, options_class, all_values, patch):
     """Does all that an experiment does but to train and to evaluate."""
 
-    class Trained:
-        crossings, process, cohort_fn, kept_variables = (), None, None, ()
+    class Trainer:
+        crossings = ()
 
-    for name in ("build_training", "build_centralized_training", "build_evaluation"):
-        patch.setattr(experiment, name, lambda *args, **options: Trained)
-    for name in ("run_rounds", "Rounds"):
-        patch.setattr(training_run, name, lambda *args, **options: None)
+        def __init__(self, *args, **options):
+            pass
+
+        def fit(self, **options):
+            raise StopIteration
+
+    class Folder:
+        def write_boundary(self, boundary):
+            pass
+
+    patch.setattr(experiment, "Trainer", Trainer)
+    patch.setattr(experiment, "build_evaluation", lambda *args, **options: None)
     for method in task.methods.values():
         options = task.settle(options_class(algorithm=method.name, local_steps=0))
         layers = Layers(("one",), ("two",), ("three",), ("one", "two", "three"))
@@ -250,8 +260,8 @@ def look_at_everything(task, options_class, all_values, patch):
             options = options_class(**{**values, "algorithm": algorithm})
             built = experiment.build_experiment(task, task.read(options), options)
             built.evaluation(built.data.test)
-            task.boundary(built)
-            training_run.Run(built.training, None, None).rounds(built.options, None)
+            with pytest.raises(StopIteration):
+                experiment.run_experiment(built, Folder())
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -86,12 +86,8 @@ def compare_embeddings(
 def shares(own: np.ndarray, others: np.ndarray) -> dict[str, float]:
     """Returns the shares of users that beat the median and the mean, and of pairs won.
 
-    Args:
-        own: As of `compare_embeddings`, and so are the `others`.
-        others: Losses behind others' embeddings.
-
-    Returns:
-        `num_users` and `num_pairs` that there are to compare; without any, shares are NaN.
+    Beside them `num_users` and `num_pairs` that there are to compare; without any, shares are NaN.
+    Losses are those of `compare_embeddings`.
     """
     compared = np.isfinite(own) & np.isfinite(others).any(axis=1)
     own, others = own[compared], others[compared]
@@ -112,11 +108,7 @@ def draw_others(
 ) -> np.ndarray:
     """Draws for each user others with an embedding and the same context.
 
-    Args:
-        known: bool (num_users,): who has an embedding.
-        contexts: int (num_users,).
-        max_others: The most that are drawn for a user.
-        seed: Seed of the draws.
+    Arguments are those of `compare_embeddings`.
 
     Returns:
         int64 (num_users, most others of any): indices of users, all different in a row, -1 where

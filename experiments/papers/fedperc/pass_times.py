@@ -29,12 +29,6 @@ def time_passes(
 
     The user is the one with the most utterances, of which the first 15 are taken.
 
-    Args:
-        run: Gives the options.
-        experiment: Gives the data and the base model.
-        trained: Is not looked at: initial values take as long.
-        repeats: How often each pass is timed, >= 2.
-
     Returns:
         Method to `train` and `test`, each with the `median` and the standard deviation, `sd`, in
         milliseconds.

@@ -56,8 +56,6 @@ def _curve(runs: Sequence[Run]) -> dict[float, Cell]:
     trainers = [run.trainer for run in runs]
     tables = [run.record.metrics.set_index("round")[f"eval/{METRIC}"].dropna() for run in trainers]
     users = trainers[0].summary["num_training_clients"]
-    clients = min(trainers[0].options.clients_per_round, users)
-    a_round = clients * communication(trainers[0]).parameters
-    return {
-        float(a_round * n): Cell(tuple(100 * table[n] for table in tables)) for n in tables[0].index
-    }
+    _, numbers, _ = communication(trainers[0])
+    a_round = numbers * min(trainers[0].options.clients_per_round, users)
+    return {float(a_round * n): Cell(tuple(100 * t[n] for t in tables)) for n in tables[0].index}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from experiments.papers.result_table import Cell, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete, share_training
@@ -132,22 +131,13 @@ def make_plan(sweep: Sweep, rows: Sequence[Row]) -> Plan:
     return Plan(sweep, source, [note] if left_out else [], runs)
 
 
-class Communication(NamedTuple):
-    """What a client receives and sends in a round, together; metrics are left out.
+def communication(run: Run) -> tuple[str, int, int]:
+    """Returns what a client receives and sends in a round, together; metrics are left out.
 
-    Attributes:
-        formula: In the terms of the paper, for local and global variables l and g.
-        parameters: Numbers of model variables.
-        num_bytes: Their bytes.
+    Returns:
+        The formula of the paper, for local and global variables l and g; and numbers of model
+        variables, and their bytes, as they have crossed the boundary.
     """
-
-    formula: str
-    parameters: int
-    num_bytes: int
-
-
-def communication(run: Run) -> Communication:
-    """Returns what has crossed the boundary in a run, or in the one whose training it shares."""
     record = run.trainer.record
     variables = read_saved_model(record.path).weights
     sent = [c for c in record.boundary if c["name"].rpartition(".")[2] in variables]
@@ -155,7 +145,7 @@ def communication(run: Run) -> Communication:
     has_local = any(name.split("/")[0] in TASK.layers.embedding for name in variables)
     numbers = sum(math.prod(crossing["shape"]) for crossing in sent)
     num_bytes = sum(crossing["num_bytes"] for crossing in sent)
-    return Communication(_ALL if has_local else _GLOBAL, numbers, num_bytes)
+    return _ALL if has_local else _GLOBAL, numbers, num_bytes
 
 
 def run(sweep: Sweep) -> Report:
@@ -182,9 +172,9 @@ def run(sweep: Sweep) -> Report:
         found = {size: communication(runs[row.name][0]) for size, runs in sizes.items()}
         (formula, *_), *_ = found.values()
         sent[row.name] = {"formula": Cell((formula,), row.published["formula"])}
-        for size, own in found.items():
-            sent[row.name][f"{size}, numbers"] = Cell((own.parameters,))
-            sent[row.name][f"{size}, MB"] = Cell((own.num_bytes / 1e6,))
+        for size, (_, numbers, num_bytes) in found.items():
+            sent[row.name][f"{size}, numbers"] = Cell((numbers,))
+            sent[row.name][f"{size}, MB"] = Cell((num_bytes / 1e6,))
             digits.update({f"{size}, numbers": 0, f"{size}, MB": 2})
     parts = [
         plan.heading("Table 2"),

@@ -32,7 +32,7 @@ def _sweep_in(tmp_path_factory, tiny_base):
         seed=0,
     ).named
     users = np.repeat(named.client_ids, np.diff(named.offsets))
-    contexts = named.context_names[named.contexts]
+    contexts = named.label_names[named.labels]
     lines = [
         json.dumps({"user": user, "text": text, "context": context})
         for user, text, context in zip(users, named.texts, contexts)
