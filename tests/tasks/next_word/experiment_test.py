@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
 from fedpersonal.data.texts.vocabulary import Vocabulary
-from fedpersonal.tasks.experiment import assemble
+from fedpersonal.tasks.experiment import build_experiment
 from fedpersonal.tasks.next_word.data import sample_stack_overflow
 from fedpersonal.tasks.next_word.task import TASK
 
@@ -58,7 +58,8 @@ def test_clients_of_stack_overflow_are_read_when_they_take_part(tiny, tmp_path, 
     subset = train.subset
     monkeypatch.setattr(train, "subset", lambda indices: read.append(indices) or subset(indices))
     options = tiny.options(TASK, algorithm="fed_recon", client_batch_size=1, clients_per_round=2)
-    experiment = assemble(TASK, data, TASK.settle(options))
+    monkeypatch.setattr(TASK, "split", lambda source, options: data)
+    experiment = build_experiment(TASK, None, options)
     read.clear()
     trained = tiny.train(experiment, tmp_path)
     assert trained.loop.rounds_run == 2 and np.isfinite(trained.weights["logits/bias"]).all()
