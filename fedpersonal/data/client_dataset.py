@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.checks import check_count, check_distinct
-from fedpersonal.data.fingerprint import fingerprint
+from fedpersonal.data.loaded import fingerprint
 from fedpersonal.errors import UserError
 
 _TEXTS = ("string", "bytes", "empty")

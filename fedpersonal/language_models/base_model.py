@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,7 +110,8 @@ def save_base_model(
                 json.dump(value, file, indent=2, allow_nan=False)
                 file.write("\n")
         for path in temporary.iterdir():
-            _sync(path)
+            with open(path, "rb") as written:
+                os.fsync(written.fileno())
         os.replace(temporary, folder)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -223,6 +223,7 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
     import tensorflow as tf
     from safetensors import SafetensorError
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
+    from transformers.utils import logging
 
     unreadable = (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError, SafetensorError)
     created = []
@@ -231,8 +232,10 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
         created.append(make(**options))
         return created[-1]
 
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # Else it warns that all is well.
     try:
-        with tf.variable_creator_scope(create), _quiet():
+        with tf.variable_creator_scope(create):
             model, loaded = TFGPT2LMHeadModel.from_pretrained(
                 str(path.parent),
                 config=config,
@@ -241,6 +244,8 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
             )
     except unreadable as error:
         raise UserError(f"{path}: the weights cannot be read: {_line(error)}") from error
+    finally:
+        logging.set_verbosity(verbosity)
     if loaded["missing_keys"]:
         missing = sorted(loaded["missing_keys"])
         raise UserError(f"{path}: {len(missing)} of the weights are missing, such as {missing[0]}")
@@ -252,25 +257,7 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
     }
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps transformers from warning that all is well."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
 def _line(error: Exception) -> str:
     """Returns what an error says in one line of moderate length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:200] + "..."
-
-
-def _sync(path: pathlib.Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())

@@ -69,11 +69,10 @@ class PretrainingReport:
         num_tokens: Tokens of these, their ends among them.
         num_validation_texts: Texts held out.
         num_parameters: Entries of all weights.
-        initial_perplexity: Of the held-out texts before training: the exponential of the mean
-            loss per token.
+        initial_perplexity: Per token of the held-out texts, before training.
         final_perplexity: The same after training.
         steps: Training steps.
-        seconds: Seconds that the steps took, with tracing and without validation.
+        seconds: What the steps took, with tracing and without validation.
     """
 
     num_texts: int

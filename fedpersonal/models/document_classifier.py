@@ -45,7 +45,8 @@ def document_classifier(
 
     Inputs: `text`, int32 (batch, time), characters' ids with 0 for padding at the end, at least one
     a text; and, with users, `user`, int32 (batch,). Layers: `characters`, `encoder`,
-    `user_embedding`, `hidden_0` and so on, `logits`.
+    `user_embedding`, `hidden_0` and so on, `logits`. The output are logits of shape (batch,
+    num_outputs).
 
     Args:
         num_characters: Ids of characters.
@@ -56,10 +57,7 @@ def document_classifier(
         character_dim: Size of a character embedding.
         lstm_units: Units of each of the two LSTMs.
         hidden_units: Units of the MLP's hidden layers.
-        user_initializer: Keras initializer of user embeddings.
-
-    Returns:
-        A builder of the model, whose output are logits of shape (batch, num_outputs).
+        user_initializer: That of user embeddings.
     """
 
     def build() -> tf.keras.Model:

@@ -57,21 +57,19 @@ def matrix_factorization(
 
     Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`). With `num_users` the
     user layers are tables that the input `user` looks up; without, the model is one user's and they
-    hold a single vector: the local variables of federated reconstruction.
+    hold a single vector: the local variables of federated reconstruction. The output has shape
+    (batch,).
 
     Args:
         num_items: Rows of the item table.
         num_users: Rows of the user table, or None for a one-user model.
         embedding_dim: K, the size of an embedding.
-        use_biases: Whether to add a user bias and an item bias.
+        use_biases: Whether to add a user bias and an item bias, which start from 0.
         mean_rating: Constant added to every prediction.
         l2: Weight of the squared norms of the embeddings and biases in use, added to the loss of
             each example.
-        embedding_initializer: A Keras initializer of the embeddings; biases start from 0.
-        user_initializer: The same for user embeddings alone; None for `embedding_initializer`.
-
-    Returns:
-        A builder of the model, whose output has shape (batch,).
+        embedding_initializer: That of the embeddings.
+        user_initializer: That of user embeddings alone; None for `embedding_initializer`.
     """
     user_start = embedding_initializer if user_initializer is None else user_initializer
 

@@ -50,7 +50,7 @@ def next_word_lstm(
     Its inputs are int32 (batch, time): `token`, and where each token stands in the two embeddings,
     `known_token` and `oov_token`, as `fedpersonal.data.texts.next_word` makes them. Layers:
     `known_embedding`, `oov_embedding` (the local one of federated reconstruction), `lstm`,
-    `projection` and `logits`.
+    `projection` and `logits`. The output are logits (batch, time, num_known + num_oov_buckets).
 
     Args:
         num_known: Ids that are no bucket: special tokens and the vocabulary.
@@ -59,10 +59,7 @@ def next_word_lstm(
         lstm_units: Units of the LSTM.
         projection_dim: Size of the projection before the softmax.
         recurrent_layer: Builds the LSTM from `units` and `name`.
-        oov_initializer: Keras initializer of `oov_embedding`.
-
-    Returns:
-        A builder of the model, whose output are logits (batch, time, num_known + num_oov_buckets).
+        oov_initializer: That of `oov_embedding`.
     """
 
     def build() -> tf.keras.Model:

@@ -12,12 +12,7 @@ from fedpersonal.errors import UserError
 
 
 def hold_out_candidates(
-    dataset: ClientDataset,
-    *,
-    num_items: int,
-    num_negatives: int = 99,
-    seed: int,
-    ordered: bool,
+    dataset: ClientDataset, *, num_items: int, num_negatives: int = 99, seed: int, ordered: bool
 ) -> tuple[ClientDataset, np.ndarray]:
     """Holds out one example of each client and samples items that the client did not rate.
 

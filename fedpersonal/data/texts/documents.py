@@ -64,7 +64,7 @@ class DocumentFilter:
 
         counts = np.bincount(users.codes[labelled], minlength=len(users.categories))
         few = counts < self.min_texts
-        many = np.zeros_like(few) if self.max_texts is None else counts > self.max_texts
+        many = counts > (np.inf if self.max_texts is None else self.max_texts)
         if (few | many).all():
             limit = "" if self.max_texts is None else f" to max_texts={self.max_texts}"
             raise UserError(

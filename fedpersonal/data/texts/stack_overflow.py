@@ -11,15 +11,14 @@ import dataclasses
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpersonal.data.checks import check_counts
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.fingerprint import fingerprint
-from fedpersonal.data.loaded import LoadedData
+from fedpersonal.data.loaded import LoadedData, fingerprint
 from fedpersonal.data.tables.downloads import check_reachable, one_line
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.data.texts.next_word import next_word_examples
@@ -125,8 +124,8 @@ class StackOverflow(LoadedData):
     @property
     def sizes(self) -> dict[str, int]:
         """How many words are known, and users are there to train on."""
-        sizes = {"num_known_words": self.vocabulary.words.size}
-        return {**sizes, "num_users": self.train.num_clients}
+        known = self.vocabulary.words.size
+        return {"num_known_words": known, "num_users": self.train.num_clients}
 
     def fingerprint(self) -> str:
         """A short hash of the clients' names and the vocabulary: 16 hexadecimal digits."""
@@ -159,14 +158,20 @@ def load_stack_overflow(
     options = {"sequence_length": sequence_length, "max_sentences": max_sentences}
     check_counts(1, vocab_size=vocab_size, num_oov_buckets=num_oov_buckets, **options)
     folder = pathlib.Path.home() / ".tff" if cache_dir is None else pathlib.Path(cache_dir)
+    database = folder / DATABASE
+    advice = f"unpack {_URL} to {database}, or give the folder where it is as cache_dir"
     import tensorflow_federated as tff
 
     stackoverflow = tff.simulation.datasets.stackoverflow
-    if not (folder / DATABASE).exists():
-        check_reachable(_URL, _advice(folder))
-    with one_line("Stack Overflow cannot be loaded", _advice(folder)):
-        if not (folder / DATABASE).exists():
-            _download(stackoverflow.load_data, folder)
+    if not database.exists():
+        check_reachable(_URL, advice)
+    with one_line("Stack Overflow cannot be loaded", advice):
+        if not database.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            # Aside first: TFF would take the rest of a broken download for the whole.
+            with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as aside:
+                stackoverflow.load_data(cache_dir=aside)
+                os.replace(pathlib.Path(aside) / DATABASE, database)
         counts = stackoverflow.load_word_counts(cache_dir=str(folder), vocab_size=vocab_size)
         parts = stackoverflow.load_data(cache_dir=str(folder))
     if len(counts) < vocab_size:
@@ -177,15 +182,3 @@ def load_stack_overflow(
         for part, name in zip(parts, ("train", "validation", "test"))
     )
     return StackOverflow(train, validation, test, vocabulary)
-
-
-def _download(load_data: Callable[..., Any], folder: pathlib.Path):
-    """Downloads to a folder aside: TFF would take the rest of a broken download for the whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder) as aside:
-        load_data(cache_dir=aside)
-        os.replace(pathlib.Path(aside) / DATABASE, folder / DATABASE)
-
-
-def _advice(folder: pathlib.Path) -> str:
-    return f"unpack {_URL} to {folder / DATABASE}, or give the folder where it is as cache_dir"
