@@ -99,8 +99,7 @@ def _slopes(
 ) -> tuple[Values, dict[str, tf.Tensor]]:
     """Differentiates the clients' mean losses, chunk by chunk; and sums metrics.
 
-    Gradients are summed over clients, weighted but for owned and local tables; of local ones (C,
-    ...).
+    Gradients are summed over clients, and weighted but for owned and local tables.
     """
     dense = {k: v for k, v in values.shared.items() if k not in model.tables}
     zeros = {

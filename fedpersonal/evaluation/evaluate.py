@@ -323,15 +323,20 @@ def _collect(
         metrics = outputs[0][name]
         return {m: joined([o[name][m] for o in outputs]).astype(np.float64) for m in metrics}
 
-    def column(name: str) -> np.ndarray:
-        return joined([output[name] for output in outputs])
-
+    predictions = None
+    if "predictions" in outputs[0]:
+        # Pooled, those of each shard are as wide as its longest query set.
+        parts = [output["predictions"] for output in outputs]
+        width = max(part.shape[1] for part in parts)
+        rest = [(0, 0)] * (parts[0].ndim - 2)
+        parts = [np.pad(part, [(0, 0), (0, width - part.shape[1]), *rest]) for part in parts]
+        predictions = joined(parts)
     return ClientResults(
         client_ids=client_ids,
-        num_examples=column("num_examples").astype(np.float64),
+        num_examples=joined([output["num_examples"] for output in outputs]).astype(np.float64),
         before=stage("before") if "before" in outputs[0] else None,
         after=stage("after"),
-        predictions=column("predictions") if "predictions" in outputs[0] else None,
+        predictions=predictions,
         metrics=model.metrics,
     )
 

@@ -11,7 +11,12 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithm import GradientPhase, RidgePhase
 from fedpersonal.data.splits import split_support_query
-from fedpersonal.evaluation.evaluate import ClientResults, evaluate_clients, pack_evaluation
+from fedpersonal.evaluation.evaluate import (
+    ClientResults,
+    build_evaluation,
+    evaluate_clients,
+    pack_evaluation,
+)
 from fedpersonal.model.metrics import (
     HALF_STAR_ACCURACY,
     MAE,
@@ -140,6 +145,18 @@ def test_without_phases_variables_are_taken_as_they_are(split, weights):
         np.testing.assert_array_equal(values, results.before[name])
         expected = [sums(items, USER_START, *query.client(i))[name] for i in range(5)]
         np.testing.assert_allclose(values[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_pooled_predictions_of_shards_as_wide_as_their_longest_query_set(split, weights):
+    support, query = split
+    stacked, pooled = (
+        build_evaluation(
+            build_model(), (), support, query, batch_size=BATCH_SIZE, clients=2, **options
+        )(weights)
+        for options in ({}, {"packing": "pooled", "with_predictions": True})
+    )
+    for count, own, other in zip(query.counts, pooled.predictions, stacked.predictions):
+        np.testing.assert_allclose(own[:count], other[:count], rtol=1e-5)
 
 
 def test_ridge_personalises_on_the_support_set_as_a_whole(split, weights):
