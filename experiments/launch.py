@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from absl import app, flags, logging
 
 from experiments import option_flags
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.task import Task
+
+if TYPE_CHECKING:
+    from fedpersonal.tasks.task import Task
 
 flags.disclaim_key_flags()
 

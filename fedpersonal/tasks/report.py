@@ -36,8 +36,8 @@ def report_run(
     Raises:
         UserError: If the test loss is not finite.
     """
-    results, test = report.results, summarize(report)
-    run_folder.write_per_client({**results.per_client(), **report.columns})
+    test = summarize(report)
+    run_folder.write_per_client({**report.results.per_client(), **report.columns})
     summary = {
         **description,
         "test": test,

@@ -48,8 +48,8 @@ def split_text(
         num_oov_buckets: Hash buckets of all other words.
         sequence_length: Tokens a sentence.
         batch_size: Sentences a batch, which support and query sets are split by.
-        support_query_split: `skip` or `aggregated`, as for training; `shared` evaluates as
-            `aggregated`, since what is predicted must not have been seen.
+        support_query_split: `skip`, `aggregated`, or `shared`, which evaluates as `aggregated`:
+            what is predicted must not have been seen.
         seed: Seed of the split.
         max_validation_clients: Validates on so many at most; None for all.
 
@@ -63,15 +63,12 @@ def split_text(
         corpus, train, vocab_size=vocab_size, num_oov_buckets=num_oov_buckets
     )
     examples = next_word_examples(corpus, vocabulary, sequence_length=sequence_length)
-
-    def evaluated(clients: np.ndarray) -> EvaluationSet:
-        return _evaluated(examples.subset(clients), batch_size, support_query_split)
-
+    some = validation[:max_validation_clients]
     return NextWordData(
         corpus.name,
         examples.subset(train),
-        evaluated(validation[:max_validation_clients]),
-        evaluated(test),
+        _evaluated(examples.subset(some), batch_size, support_query_split),
+        _evaluated(examples.subset(test), batch_size, support_query_split),
         vocabulary,
         vocabulary.coverage(corpus, test),
     )
