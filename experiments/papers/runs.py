@@ -70,10 +70,10 @@ class Run:
         """Tells whether it has ended."""
         return (self.path / "summary.json").exists()
 
-    def config(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what tells it from other runs, on data that `about` describes."""
+    def config(self) -> dict[str, Any]:
+        """Returns what tells it from other runs, as `load_run` reads it."""
         keywords = getattr(self.measure, "keywords", {})
-        return {"task": self.task.name, **self.options.values(), **about, **keywords}
+        return {"task": type(self.task).__module__, **self.options.values(), **keywords}
 
     def may_differ(self) -> set[str]:
         """Returns the options that do not tell it from other runs."""
@@ -124,7 +124,8 @@ def complete(runs: Iterable[Run], about: Mapping[str, Any], *, isolated: bool = 
     every = {own.path: own for run in runs for own in (run.trainer, run)}.values()
     for run in every:
         config = run.path / "config.json"
-        run_config.settle(config, run.config(about), ignore=run.may_differ())
+        data = {"data": about}
+        run_config.settle(config, run.config(), ignore=run.may_differ(), about=data)
     for number, run in enumerate(every, start=1):
         line = f"run {number} of {len(every)}: {run.title}"
         print(f"{line}: done before" if run.is_done() else line, flush=True)
@@ -167,7 +168,8 @@ def _work(run: Run, about: Mapping[str, Any]) -> None:
     from fedpersonal.tasks.experiment import build_experiment, run_experiment
 
     options = run.trainer.options
-    folder = RunFolder.open(run.path, run.config(about), ignore=run.may_differ())
+    data = {"data": about}
+    folder = RunFolder.open(run.path, run.config(), ignore=run.may_differ(), about=data)
     experiment = build_experiment(run.task, run.task.read(options), options)
     if run.trained_by is None:
         run_experiment(experiment, folder)
