@@ -36,12 +36,13 @@ def _lines(task: Task) -> Iterator[str]:
     for name, method in task.methods.items():
         # The file that lists a method says of whom it is.
         module = next(m for m in list(sys.modules.values()) if method in getattr(m, "METHODS", ()))
-        yield f"| `{name}` | {method.title} | {module.__doc__.splitlines()[0]} |"
+        yield f"| `{name}` | {method.title} | {(module.__doc__ or '').splitlines()[0]} |"
     yield ""
 
 
 def _default(option: Declaration) -> str:
-    values = option.default if option.is_list else (option.default,)
+    default = option.default
+    values = default if isinstance(default, tuple) else (default,)
     return "" if values in ((), (None,)) else f"`{','.join(map(str, values))}`"
 
 

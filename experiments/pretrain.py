@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+from typing import Any
 
 from absl import flags
 
@@ -122,7 +123,7 @@ def _read_texts() -> list[str]:
         table = read_table(path, columns, bad_rows="count")
         column, report = table.columns[FLAGS.text_column], dict(table.report)
         if left_out:
-            users = table.columns[FLAGS.user_column]
+            users: Any = table.columns[FLAGS.user_column]  # A pandas.Categorical.
             found.update(users.categories)
             others = np.asarray(~users.isin(left_out))
             report["rows of users left out"] = int((~others).sum())

@@ -18,10 +18,11 @@ from fedpersonal.options import Value
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
+from fedpersonal.tasks.task import Task
 from fedpersonal.tasks.utterances.task import TASK as UTTERANCES
 
 # The module of each target, and the tasks whose options it takes.
-_TARGETS = {
+_TARGETS: dict[str, tuple[str, Task]] = {
     "table1": ("fedrecon.table1", RATINGS),
     "table2": ("fedrecon.table2", NEXT_WORD),
     "figure2": ("fedrecon.figure2", NEXT_WORD),
@@ -80,7 +81,7 @@ flags.DEFINE_string(
     "movielens_dir", None, "figure3: the folder of MovieLens-1M. [default: MovieLens-100K]"
 )
 _OPTIONS = option_flags.define_shared(
-    *(task.own_options for task in (RATINGS, NEXT_WORD, DOCUMENTS, UTTERANCES)), without=_SETTLED
+    *dict.fromkeys(task.own_options for _, task in _TARGETS.values()), without=_SETTLED
 )
 
 

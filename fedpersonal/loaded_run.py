@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import os
+import pathlib
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ class LoadedRun(RunRecord):
 
     def __init__(
         self,
-        path: os.PathLike,
+        path: pathlib.Path,
         model: PartitionedModel | None = None,
         algorithm: Algorithm | None = None,
         finetuning: Sequence[Phase] = (),

@@ -158,10 +158,10 @@ class TrainedModel:
             rebuilding = self.algorithm.personalization(self.model)
         return (*rebuilding, *self.finetuning)
 
-    def _kept(self, client_ids: Sequence[str]) -> Kept:
+    def _kept(self, client_ids: Sequence[str] | np.ndarray) -> Kept:
         if self.kept_by is None:
             return np.zeros(len(client_ids), bool), {}
-        return self.kept_by(client_ids)
+        return self.kept_by([*client_ids])
 
     def values(
         self, client: str | None = None, *, support: ClientDataset | None = None
@@ -264,7 +264,9 @@ class TrainedModel:
         tf.saved_model.save(self.to_keras(client, support=support), os.fspath(folder))
 
 
-def _of_clients(support: ClientDataset, client_ids: Sequence[str]) -> ClientDataset:
+def _of_clients(
+    support: ClientDataset, client_ids: Sequence[str | None] | np.ndarray
+) -> ClientDataset:
     """Returns the support sets of some clients, in their order."""
     places = {name: place for place, name in enumerate(support.client_ids)}
     missing = [name for name in client_ids if name not in places]

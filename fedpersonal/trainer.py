@@ -204,8 +204,9 @@ class Trainer:
                 cohort_fn=self.cohort,
                 run_folder=folder,
                 total_rounds=rounds,
-                evaluate_fn=validate
-                and (lambda *reached: validate(self._trained(store, *reached))),
+                evaluate_fn=(lambda *reached: validate(self._trained(store, *reached)))
+                if validate
+                else None,
                 rounds_per_eval=rounds_per_eval,
                 rounds_per_checkpoint=rounds_per_checkpoint,
                 progress=progress,
@@ -221,7 +222,7 @@ class Trainer:
                 trained = dataclasses.replace(
                     trained,
                     weights=weights,
-                    kept_by=snapshot and snapshot.kept_by,
+                    kept_by=snapshot.kept_by if snapshot else None,
                     round_number=kept_best.best_round,
                 )
             if is_saved:
@@ -249,7 +250,7 @@ class Trainer:
         """Returns the model with its initial weights, of which no client has kept anything."""
         nobody = Snapshot.empty(self.model.local_variables) if self.algorithm.keeps else None
         trained = self._trained(None, self.process.initialize(), 0)
-        return dataclasses.replace(trained, kept_by=nobody and nobody.kept_by)
+        return dataclasses.replace(trained, kept_by=nobody.kept_by if nobody else None)
 
     def _trained(
         self, store: LocalStateStore | None, state: State | KeptState, round_number: int

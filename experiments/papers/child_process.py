@@ -54,12 +54,14 @@ def run_in_child(function: Callable[..., None], *arguments: Any) -> None:
             raise UserError(receiver.recv())
         except EOFError:
             pass
-    if child.exitcode < 0:
+    code = child.exitcode
+    assert code is not None  # It has ended.
+    if code < 0:
         raise UserError(
-            f"the process of a run was ended by signal {-child.exitcode}; was the memory short? "
+            f"the process of a run was ended by signal {-code}; was the memory short? "
             "The same command goes on from there."
         )
-    if child.exitcode:
+    if code:
         raise RuntimeError(f"{function.__name__} has failed in its process.")
 
 

@@ -6,19 +6,19 @@ import dataclasses
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any, Generic, TypeVar, Union
 
 import tabulate
 
 from experiments.papers.runs import Run
 from fedpersonal.atomic_files import write_csv, write_json, write_text
 
-Figure = Union[float, str]
+FigureT = TypeVar("FigureT", float, str)
 Column = Union[str, int, float]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class Cell(Generic[FigureT]):
     """One figure of a table.
 
     Attributes:
@@ -27,20 +27,23 @@ class Cell:
         deviation: The standard deviation where it is not that of the values.
     """
 
-    values: tuple[Figure, ...]
-    published: Figure | None = None
+    values: tuple[FigureT, ...]
+    published: FigureT | None = None
     deviation: float | None = None
 
     @property
-    def mean(self) -> Figure:
+    def mean(self) -> FigureT:
         """The mean over seeds; a text is the same for all of them."""
         first = self.values[0]
-        return first if isinstance(first, str) else statistics.mean(self.values)
+        if isinstance(first, str):
+            return first
+        return statistics.mean(self.values)
 
     @property
     def sd(self) -> float | None:
-        """The standard deviation over seeds, None for a single one."""
-        if self.deviation is not None or len(self.values) == 1:
+        """The standard deviation over seeds, None for a single one or a text."""
+        has_none = len(self.values) == 1 or self.deviation is not None
+        if has_none or isinstance(self.values[0], str):
             return self.deviation
         return statistics.stdev(self.values)
 
@@ -51,8 +54,8 @@ class Cell:
 
 
 def over_seeds(
-    runs: Sequence[Run], *path: str, scale: float = 1.0, published: Figure | None = None
-) -> Cell:
+    runs: Sequence[Run], *path: str, scale: float = 1.0, published: float | None = None
+) -> Cell[float]:
     """Returns the cell of runs that differ by their seed.
 
     Args:
@@ -68,6 +71,10 @@ def over_seeds(
             value = value[key]
         values.append(scale * (value or 0.0))
     return Cell(tuple(values), published)
+
+
+# Row to column to cell.
+Cells = dict[str, dict[Column, Cell]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,9 +114,9 @@ class ResultTable:
         """Returns the headers and texts that a column becomes."""
         digits = self.digits if isinstance(self.digits, int) else self.digits[column]
         measured = ["–" if cell is None else cell.text(digits) for cell in found]
-        has_paper = [cell is not None and cell.published is not None for cell in found]
-        paper = [_format(c.published, digits) if has else "–" for c, has in zip(found, has_paper)]
-        if not any(has_paper):
+        known = [None if cell is None else cell.published for cell in found]
+        paper = ["–" if figure is None else _format(figure, digits) for figure in known]
+        if not any(figure is not None for figure in known):
             return [(f"{column}", measured)]
         if self.published == "brackets":
             pairs = zip(measured, paper)
@@ -117,8 +124,8 @@ class ResultTable:
         shown = [(f"{column}, paper", paper), ("measured", measured)]
         if self.published == "difference":
             differences = [
-                f"{cell.mean - cell.published:+.{digits}f}" if has else "–"
-                for cell, has in zip(found, has_paper)
+                f"{cell.mean - figure:+.{digits}f}" if cell and figure is not None else "–"
+                for cell, figure in zip(found, known)
             ]
             shown.append(("difference", differences))
         return shown
@@ -182,6 +189,6 @@ class Report:
         return page
 
 
-def _format(figure: Figure, digits: int) -> str:
+def _format(figure: float | str, digits: int) -> str:
     # A bar would end the cell.
     return figure.replace("|", "∣") if isinstance(figure, str) else f"{figure:,.{digits}f}"

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from experiments.papers.child_process import run_in_child
 from fedpersonal.algorithms.method import FinetuningOptions, RebuildingOptions
 from fedpersonal.errors import UserError
-from fedpersonal.options import Options, Value
+from fedpersonal.options import Value
 from fedpersonal.simulation import run_config
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import RunRecord
+from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Run:
     measure: Measure | None = None
 
     @property
-    def options(self) -> Options:
+    def options(self) -> RunOptions:
         """Its options, settled."""
         return self.task.settle(self.task.options(**self.values))
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from experiments.option_flags import read_flagfile
 from experiments.papers.runs import Run
 from fedpersonal.errors import UserError
 from fedpersonal.options import Value
-from fedpersonal.tasks.task import Source, Task
+from fedpersonal.tasks.task import SourceT, Task
 
 PRESETS = pathlib.Path(__file__).parents[1] / "presets"
 _ROUNDS = ("total_rounds", "rounds_per_eval", "decay_rounds")
@@ -30,7 +31,7 @@ class Row:
     name: str
     preset: str
     values: Mapping[str, Value]
-    published: Mapping[str, float | str] = dataclasses.field(default_factory=dict)
+    published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def choose_rows(rows: Sequence[Row], names: Sequence[str], *, table: str) -> list[Row]:
@@ -83,16 +84,20 @@ class Sweep:
         automatic = "quick" if quick else "paper"
         return self.replace(preset=automatic if self.preset == "auto" else self.preset)
 
-    def replace(self, **changes: object) -> Sweep:
+    def replace(self, **changes: Any) -> Sweep:
         """Returns the same with other attributes."""
         return dataclasses.replace(self, **changes)
 
     @property
+    def dataset(self) -> str:
+        """The data set asked for."""
+        return str(self.given.get("dataset", "auto"))
+
+    @property
     def is_generated(self) -> bool:
         """Whether the texts are made up."""
-        dataset = self.given.get("dataset", "auto")
         has_files = any(self.given.get(name) for name in ("text_file", "data_dir"))
-        return dataset.startswith("generated") or (dataset == "auto" and not has_files)
+        return self.dataset.startswith("generated") or (self.dataset == "auto" and not has_files)
 
     def values(self, task: Task, preset: str, **own: Value) -> dict[str, Value]:
         """Returns options by name: of a preset, of all rows and of one row, scaled.
@@ -113,7 +118,7 @@ class Sweep:
                 values[name] = max(1, round(self.scale_rounds * rounds))
         return values
 
-    def read(self, task: Task, preset: str, **own: Value) -> Source:
+    def read(self, task: Task[Any, SourceT, Any], preset: str, **own: Value) -> SourceT:
         """Reads the data and says what there is; the arguments are those of `values`."""
         source = task.read(task.options(**self.values(task, preset, **own)))
         print(source.summary(), flush=True)

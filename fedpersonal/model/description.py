@@ -8,8 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.keras_metrics import Metrics
-from fedpersonal.model.losses import Loss
 from fedpersonal.model.partition import PartitionedModel
 
 
@@ -89,8 +87,8 @@ def _is_same(model: PartitionedModel, again: PartitionedModel) -> bool:
     )
     if known != found:
         return False
-    known, found = (one.initial_local_values() for one in (model, again))
-    return list(known) == list(found) and all((known[k] == found[k]).all() for k in known)
+    ours, theirs = (one.initial_local_values() for one in (model, again))
+    return list(ours) == list(theirs) and all((ours[k] == theirs[k]).all() for k in ours)
 
 
 def _is_keras(part: object) -> bool:
@@ -98,7 +96,7 @@ def _is_keras(part: object) -> bool:
     return kind.__module__.startswith("keras.") and not isinstance(part, tf.keras.layers.Lambda)
 
 
-def _name(part: Loss | Metrics, module: Any) -> Any:
+def _name(part: Any, module: Any) -> Any:
     """Returns a loss or a metric by its name, or as Keras describes it."""
     if isinstance(part, str):
         return part

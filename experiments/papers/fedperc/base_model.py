@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> 
 
     model, data = experiment.model, experiment.data
 
-    def ones(client_ids: np.ndarray) -> Kept:
+    def ones(client_ids: Sequence[str]) -> Kept:
         shapes = {v.name: [len(client_ids), *v.shape] for v in model.local_variables}
         values = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
         return np.ones(len(client_ids), bool), values

@@ -30,7 +30,8 @@ SHARES = ("beats_median", "beats_mean", "pairs_won")
 def measure_specificity(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
     """Returns losses and shares of the test utterances of seen users."""
     data = experiment.data
-    kept = trained.kept_by(data.test.query.client_ids)
+    assert trained.kept_by  # Users keep their embeddings.
+    kept = trained.kept_by(data.test.query.client_ids.tolist())
     evaluate = experiment.evaluation(data.test, (), brings_kept=True, with_before=False)
     contexts = most_frequent_labels(
         dataclasses.replace(data.train, labels=data.train.features["context"])
@@ -120,7 +121,6 @@ def draw_others(
     sources = np.full([len(known), most], -1, np.int64)
     for group in groups:
         # Everybody in a group moves on by as many places, so that each is as often another's.
-        shifts = 1 + rng.permutation(len(group) - 1)[:most] if len(group) > 1 else []
-        for column, shift in enumerate(shifts):
+        for column, shift in enumerate(1 + rng.permutation(len(group) - 1)[:most]):
             sources[group, column] = np.roll(group, -shift)
     return sources

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from experiments.papers.runs import Run
+from fedpersonal.tasks.utterances.methods import METHODS
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
@@ -37,7 +38,7 @@ def time_passes(
 
     del trained
     # However heads start, they take as long.
-    methods = [method.name for method in run.task.own_methods if not method.is_fresh]
+    methods = [method.name for method in METHODS if not method.is_fresh]
     passes = {
         (name, what): work
         for name in methods
@@ -66,18 +67,22 @@ def _passes(run: Run, experiment: Experiment, name: str) -> dict[str, Callable[[
     """Returns functions that do a train and a test pass of one user, compiled at the first call."""
     import tensorflow as tf
 
+    from fedpersonal.algorithm import GradientPhase
     from fedpersonal.client.pooled import run_pooled_phase
     from fedpersonal.client.pooled_batches import predict_examples
     from fedpersonal.client.values import ClientValues
+    from fedpersonal.data.client_dataset import ClientDataset
     from fedpersonal.process.packing import as_examples, pack_clients
 
     task, data = run.task, experiment.data
     options = run.options.replace(algorithm=name, local_steps=1, client_batch_size=UTTERANCES)
     model, algorithm, _ = task.build(SimpleNamespace(**task.sizes(data)), options)
-    user = data.train.subset([int(data.train.counts.argmax())])
+    user = data.train.subset([int(data.train.counts.argmax())]).head(UTTERANCES)
+    clients, phase = task.training_clients(model, user, options), algorithm.phases[-1]
+    assert isinstance(clients, ClientDataset) and isinstance(phase, GradientPhase)
     packed = pack_clients(
         model,
-        task.training_clients(model, user.head(UTTERANCES), options),
+        clients,
         [0],
         clients_per_shard=1,
         batch_size=UTTERANCES,
@@ -94,9 +99,7 @@ def _passes(run: Run, experiment: Experiment, name: str) -> dict[str, Callable[[
     @tf.function(autograph=False)
     def train(shared, own, packed):
         examples, start = as_examples(model, packed), ClientValues(shared, own)
-        moved, *_ = run_pooled_phase(
-            model, algorithm.phases[-1], start, examples, with_metrics=False
-        )
+        moved, *_ = run_pooled_phase(model, phase, start, examples, with_metrics=False)
         # Reading every number would be timed, too.
         return {key: tf.reshape(value, [-1])[0] for key, value in moved.own.items()}
 

@@ -13,10 +13,10 @@ from experiments.papers.fedperc import base_model
 from experiments.papers.fedperc.embedding_specificity import SHARES, measure_specificity
 from experiments.papers.fedperc.pass_times import time_passes
 from experiments.papers.result_picture import draw
-from experiments.papers.result_table import Cell, Report, ResultTable, over_seeds
-from experiments.papers.runs import Run, check_splits, complete
+from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
+from experiments.papers.runs import Measure, Run, check_splits, complete
 from experiments.papers.sweep import Row, Sweep
-from fedpersonal.tasks.task import Source
+from fedpersonal.tasks.utterances.source import Dialogues
 from fedpersonal.tasks.utterances.task import TASK
 
 METHODS = {method.name: method for method in TASK.own_methods}
@@ -77,7 +77,7 @@ def published() -> dict[tuple[str, ...], float]:
 
 def run(sweep: Sweep, *, repeats: int = REPEATS) -> Report:
     """Runs what is missing; returns the tables of all data sets, and draws them."""
-    names = sweep.datasets or [sweep.given.get("dataset", "auto")]
+    names = sweep.datasets or [sweep.dataset]
     asked = [sweep.replace(given={**sweep.given, "dataset": name}) for name in dict.fromkeys(names)]
     quick = all(own.is_generated for own in asked)
     asked = [own.with_preset(quick=quick) for own in asked]
@@ -116,23 +116,21 @@ def run(sweep: Sweep, *, repeats: int = REPEATS) -> Report:
 
 def _plan(sweep: Sweep, kind: str, repeats: int) -> Runs:
     """Settles the runs of one data set."""
-    runs = {}
+    runs: dict[tuple[str, str], list[Run]] = {}
     for users in _USERS:
-        for row in ROWS:
-            name = row.values["algorithm"]
-            own = {"note": f", {users} users", "evaluate_on": users}
-            runs[name, users] = sweep.runs(TASK, row, f"{kind}/{name}_{users}", **own)
-    passes = functools.partial(time_passes, repeats=repeats)
-    for name, users, measure in (
+        for name, row in zip(METHODS, ROWS):
+            folder, note = f"{kind}/{name}_{users}", f", {users} users"
+            runs[name, users] = sweep.runs(TASK, row, folder, note=note, evaluate_on=users)
+    measured: list[tuple[str, str, Measure]] = [
         *((_BASE, users, base_model.test_base_model) for users in _USERS),
         ("whose", "seen", measure_specificity),
-        ("passes", "seen", passes),
-    ):
-        folder = sweep.output_dir / kind / f"{name}_{users}"
+        ("passes", "seen", functools.partial(time_passes, repeats=repeats)),
+    ]
+    for name, users, measure in measured:
         runs[name, users] = [
             Run(
                 f"{name.replace('_', ' ')}, {users} users, {own.path.name.replace('_', ' ')}",
-                folder / own.path.name,
+                sweep.output_dir / kind / f"{name}_{users}" / own.path.name,
                 TASK,
                 own.values,
                 own,
@@ -143,7 +141,7 @@ def _plan(sweep: Sweep, kind: str, repeats: int) -> Runs:
     return runs
 
 
-def _about(sweep: Sweep, source: Source, runs: Runs) -> str:
+def _about(sweep: Sweep, source: Dialogues, runs: Runs) -> str:
     """Says what the figures of a data set are of."""
     about, options = source.describe(), runs["fedperc", "seen"][0].options
     return (
@@ -155,8 +153,8 @@ def _about(sweep: Sweep, source: Source, runs: Runs) -> str:
     )
 
 
-def _perplexities(source: Source, runs: Runs, users: str) -> ResultTable:
-    cells: dict[str, dict[str, Cell]] = {}
+def _perplexities(source: Dialogues, runs: Runs, users: str) -> ResultTable:
+    cells: Cells = {}
     for line, (title, name, tunes) in LINES.items():
         # The paper does not say how heads start: its figures stand for both.
         paper = line.removesuffix("_fresh")
@@ -172,9 +170,9 @@ def _perplexities(source: Source, runs: Runs, users: str) -> ResultTable:
     return ResultTable(f"{source.kind}_{users}", cells, caption, 2, "brackets")
 
 
-def _percentiles(source: Source, runs: Runs, users: str) -> ResultTable:
+def _percentiles(source: Dialogues, runs: Runs, users: str) -> ResultTable:
     """Returns percentiles over users of the perplexity after all samples."""
-    cells = {
+    cells: Cells = {
         title: {
             f"p{p}": over_seeds(
                 runs[name, users],
@@ -190,14 +188,15 @@ def _percentiles(source: Source, runs: Runs, users: str) -> ResultTable:
 def _lower_by(table: ResultTable) -> ResultTable:
     """Returns by how many per cent ours are lower than each of the others."""
 
-    def lower(own: Cell, other: Cell) -> Cell:
-        known = own.published and other.published
-        paper = 100 * (1 - own.published / other.published) if known else None
+    def lower(own: Cell[float], other: Cell[float]) -> Cell[float]:
+        paper = None
+        if own.published and other.published:
+            paper = 100 * (1 - own.published / other.published)
         return Cell((100 * (1 - own.mean / other.mean),), paper)
 
     ours = [LINES[name][0] for name in ("fedperc", "fedperc_generated")]
     others = [title for title in table.cells if title not in (*ours, LINES[_FROZEN][0])]
-    cells = {
+    cells: Cells = {
         f"{own} than {other}": {
             samples: lower(table.cells[own][samples], table.cells[other][samples])
             for samples in SAMPLES
@@ -214,7 +213,7 @@ def _passes(runs: Runs) -> ResultTable:
     from fedpersonal.local_state.store import LOCAL_STATE
 
     times = runs["passes", "seen"][0].summary
-    cells: dict[str, dict[str, Cell]] = {}
+    cells: Cells = {}
     sizes: dict[str, dict[str, float]] = {}
     for name, paper in _PAPER_PASSES.items():
         first = runs[name, "seen"][0]
@@ -230,7 +229,9 @@ def _passes(runs: Runs) -> ResultTable:
         row.update({column: Cell((size,)) for column, size in own.items()})
         share = 100 * own["needed"] / sizes["split_learning"]["needed"]
         row["of heads, %"] = Cell((share,))
-    digits = {column: 1 if "ms" in column else 3 if "%" in column else 0 for column in row}
+    digits: dict[Column, int] = {
+        name: 1 if "ms" in name else 3 if "%" in name else 0 for name in map(str, row)
+    }
     return ResultTable("passes", cells, "", digits, "brackets")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from experiments.papers.fedrecon.table2 import METRIC, ROWS, communication, make_plan
 from experiments.papers.result_picture import draw
-from experiments.papers.result_table import Cell, Report, ResultTable
+from experiments.papers.result_table import Cell, Cells, Report, ResultTable
 from experiments.papers.runs import Run
 from experiments.papers.sweep import Sweep
 
@@ -30,7 +30,9 @@ def run(sweep: Sweep) -> Report:
     curves = {name: _curve(runs) for name, runs in plan.runs[size].items()}
     least = min(max(curve) for curve in curves.values())
     unit, scale = next((unit for unit in _UNITS if least >= unit[1]), _UNITS[-1])
-    points = {name: {x / scale: c for x, c in curve.items()} for name, curve in curves.items()}
+    points: Cells = {
+        name: {x / scale: c for x, c in curve.items()} for name, curve in curves.items()
+    }
     picture = ResultTable("points", points)
     draw(
         [picture],
@@ -39,16 +41,17 @@ def run(sweep: Sweep) -> Report:
         x_label=f"parameters communicated by all clients together ({unit})",
         y_label="validation accuracy (%)",
     )
-    reached: dict[str, dict[str, Cell]] = {name: {} for name in curves}
-    for name, curve in points.items():
+    reached: Cells = {name: {} for name in curves}
+    for name, curve in curves.items():
         for share in _COMPARED_AT:
             x = share * least / scale
             # The last point that is not beyond.
-            for cell in [cell for at, cell in curve.items() if at <= x * (1 + 1e-9)][-1:]:
+            for cell in [cell for at, cell in curve.items() if at / scale <= x * (1 + 1e-9)][-1:]:
                 reached[name][f"{x:.3g} {unit}"] = cell
-    parts = [plan.heading(f"Figure 2, {size:,} words,"), ResultTable("reached", reached, _CAPTION)]
     facts = {"data": plan.source.describe(), "preset": plan.sweep.preset, "unit": unit}
-    return Report("figure2", sweep.seeds, parts, hidden=[picture], facts=facts)
+    heading = plan.heading(f"Figure 2, {size:,} words,")
+    table = ResultTable("reached", reached, _CAPTION)
+    return Report("figure2", sweep.seeds, [heading, table], hidden=[picture], facts=facts)
 
 
 def _curve(runs: Sequence[Run]) -> dict[float, Cell]:

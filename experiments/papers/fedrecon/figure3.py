@@ -7,12 +7,12 @@ the accuracy with the usual options, the base.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from experiments.papers.fedrecon import table1
 from experiments.papers.fedrecon.table2 import METRIC, ROWS, TASK, make_plan, short_size
 from experiments.papers.result_picture import draw
-from experiments.papers.result_table import Cell, Report, ResultTable, over_seeds
+from experiments.papers.result_table import Cell, Cells, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete
 from experiments.papers.sweep import Row, Sweep
 from fedpersonal.errors import UserError
@@ -69,14 +69,14 @@ class Line:
     name: str
     metric: str
     base: Sequence[Run]
-    varied: dict[tuple[str, int], Sequence[Run]]
+    varied: Mapping[tuple[str, int], Sequence[Run]]
 
     @property
     def runs(self) -> list[Run]:
         """All runs."""
         return [run for runs in (self.base, *self.varied.values()) for run in runs]
 
-    def relative(self, panel: Panel, steps: int) -> Cell:
+    def relative(self, panel: Panel, steps: int) -> Cell[float]:
         """Returns accuracies in per cent of the base's with the same seed."""
         bases = over_seeds(self.base, "test", self.metric).values
         if min(bases) <= 0:
@@ -106,13 +106,15 @@ def run(sweep: Sweep) -> Report:
     every = [run for line in words for run in line.runs]
     complete(every, plan.source.describe(), isolated=sweep.isolated)
 
-    bases = {
+    bases: Cells = {
         line.name: {"accuracy, %": over_seeds(line.base, "test", line.metric, scale=100)}
         for line in lines
     }
     tables = []
     for panel in PANELS:
-        cells = {line.name: {n: line.relative(panel, n) for n in panel.steps} for line in lines}
+        cells: Cells = {
+            line.name: {n: line.relative(panel, n) for n in panel.steps} for line in lines
+        }
         name = panel.title.replace(" ", "_")
         tables.append(ResultTable(name, cells, f"By {panel.title}:"))
     draw(
@@ -125,7 +127,7 @@ def run(sweep: Sweep) -> Report:
         share_y=True,
     )
     options = base[0].options
-    parts = [
+    parts: list[str | ResultTable] = [
         plan.heading("Figure 3"),
         f"Ratings: {table1.about_ratings(ratings)}, {options.total_rounds:,} rounds of "
         f"{options.clients_per_round} users.",
@@ -141,12 +143,12 @@ def run(sweep: Sweep) -> Report:
 
 def _vary(
     sweep: Sweep, task: Task, row: Row, folder: str, **own: Value
-) -> dict[tuple[str, int], Sequence[Run]]:
+) -> Mapping[tuple[str, int], Sequence[Run]]:
     """Returns the runs with each panel's numbers of steps."""
     found = {}
     for panel in PANELS:
         for steps in panel.steps:
             path = f"{folder}/{panel.title.replace(' ', '_')}_{steps}"
-            values = {**own, **panel.values(steps), "note": f", {panel.title} {steps}"}
-            found[panel.title, steps] = sweep.runs(task, row, path, **values)
+            note, values = f", {panel.title} {steps}", {**own, **panel.values(steps)}
+            found[panel.title, steps] = sweep.runs(task, row, path, note=note, **values)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.papers.result_table import Report, ResultTable, over_seeds
+from experiments.papers.result_table import Cells, Report, ResultTable, over_seeds
 from experiments.papers.runs import complete
 from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.data.ratings.ratings import Ratings
@@ -43,7 +43,7 @@ def run(sweep: Sweep) -> Report:
     }
     every = [run for own in runs.values() for run in own]
     complete(every, source.describe(), isolated=sweep.isolated)
-    cells = {
+    cells: Cells = {
         row.name: {
             RMSE: over_seeds(own, "test", "rmse", published=row.published[RMSE]),
             ACCURACY: over_seeds(

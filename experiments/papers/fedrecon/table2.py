@@ -6,10 +6,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from experiments.papers.result_table import Cell, Report, ResultTable, over_seeds
+from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete, share_training
 from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.errors import UserError
+from fedpersonal.options import Value
 from fedpersonal.saved_model import read_saved_model
 from fedpersonal.tasks.next_word.source import Sentences
 from fedpersonal.tasks.next_word.task import TASK
@@ -43,8 +44,8 @@ def short_size(vocab_size: int) -> str:
 
 
 def _row(name: str, algorithm: str, buckets: int, sent: str, *accuracies: float) -> Row:
-    values = {"algorithm": algorithm, "num_oov_buckets": buckets}
     published = {short_size(size): value for size, value in zip(VOCAB_SIZES, accuracies)}
+    values: dict[str, Value] = {"algorithm": algorithm, "num_oov_buckets": buckets}
     return Row(f"{name} ({buckets} OOV)", PRESET, values, {**published, "formula": sent})
 
 
@@ -117,17 +118,16 @@ def make_plan(sweep: Sweep, rows: Sequence[Row]) -> Plan:
         f"training users have {known or 0:,} distinct words."
     )
     shared = sweep.replace(output_dir=sweep.runs_dir or sweep.output_dir)
-    runs = {}
+    runs: dict[int, dict[str, Sequence[Run]]] = {}
     for size in [size for size in wanted if size not in left_out]:
         # All rows, so that a training has its folder whichever of them are wanted.
         by_row = []
         for row in ROWS:
             algorithm, buckets = row.values.values()
             folder = f"vocab_{size}/{algorithm}_{buckets}_oov"
-            own = {"note": f", {size:,} words", "vocab_size": size}
-            by_row.append(shared.runs(TASK, row, folder, **own))
-        by_row = zip(*(share_training(of_seed) for of_seed in zip(*by_row)))
-        runs[size] = {row.name: own for row, own in zip(ROWS, by_row) if row in rows}
+            by_row.append(shared.runs(TASK, row, folder, note=f", {size:,} words", vocab_size=size))
+        sharing = zip(*(share_training(of_seed) for of_seed in zip(*by_row)))
+        runs[size] = {row.name: own for row, own in zip(ROWS, sharing) if row in rows}
     return Plan(sweep, source, [note] if left_out else [], runs)
 
 
@@ -156,7 +156,7 @@ def run(sweep: Sweep) -> Report:
     sizes = {short_size(size): runs for size, runs in plan.runs.items()}
 
     def table(name: str, caption: str, figures: Mapping[str, tuple], *, paper: bool = False):
-        cells: dict[str, dict[str, Cell]] = {row.name: {} for row in rows}
+        cells: Cells = {row.name: {} for row in rows}
         for row in rows:
             for size, runs in sizes.items():
                 published = row.published.get(size) if paper else None
@@ -166,8 +166,8 @@ def run(sweep: Sweep) -> Report:
                     )
         return ResultTable(name, cells, caption)
 
-    sent: dict[str, dict[str, Cell]] = {}
-    digits = {"formula": 0}
+    sent: Cells = {}
+    digits: dict[Column, int] = {"formula": 0}
     for row in rows:
         found = {size: communication(runs[row.name][0]) for size, runs in sizes.items()}
         (formula, *_), *_ = found.values()

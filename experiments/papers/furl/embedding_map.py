@@ -36,7 +36,7 @@ def plot_embeddings(
     path: str | os.PathLike,
     *,
     title: str,
-    labels: npt.ArrayLike | None = None,
+    labels: npt.ArrayLike = (),
     label_names: Sequence[str] = (),
     values: npt.ArrayLike | None = None,
     values_name: str = "value",
@@ -63,7 +63,7 @@ def plot_embeddings(
         UserError: If an embedding or a value is not finite, or all are the same; if users are fewer
             than 4, or not as many everywhere.
     """
-    num_users = len(panels[0][1])
+    num_users = len(np.asarray(panels[0][1]))
     if num_users < _MIN_USERS:
         raise UserError(f"a map needs at least {_MIN_USERS} users, there are {num_users}")
     tables = [check_embeddings(name, table, num_users=num_users) for name, table, _ in panels]

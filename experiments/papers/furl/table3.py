@@ -15,7 +15,7 @@ from experiments.papers.furl.embedding_agreement import (
     value_agreement,
 )
 from experiments.papers.result_picture import draw
-from experiments.papers.result_table import Cell, Report, ResultTable, over_seeds
+from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete
 from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.algorithms.method import KeepingOptions, Method
@@ -114,13 +114,13 @@ def _tables(
 ) -> list[ResultTable]:
     name = "AUC" if metric == "auc" else "Accuracy"
     column = f"{name} %"
-    seen: dict[str, dict[str, Cell]] = {}
-    unseen: dict[str, dict[str, Cell]] = {}
+    seen: Cells = {}
+    unseen: Cells = {}
     for row in rows:
         own, paper = runs[row.name], row.published.get(metric)
         first = own[0].summary
         seen[row.name] = {column: over_seeds(own, "test", metric, scale=100, published=paper)}
-        if TASK.methods[row.values["algorithm"]].is_federated:
+        if TASK.methods[str(row.values["algorithm"])].is_federated:
             sent = first["broadcast_bytes_per_client"] + first["aggregated_bytes_per_client"]
             seen[row.name]["MB a round"] = Cell((sent / 1e6,))
         if all(metric in (run.summary["unseen"] or ()) for run in own):
@@ -130,12 +130,12 @@ def _tables(
             }
     tables = [ResultTable("seen", seen, _SEEN.format(name), digits=2)]
     if unseen:
-        digits = {column: 2, "hurt %": 0}
+        digits: dict[Column, int] = {column: 2, "hurt %": 0}
         tables.append(ResultTable("unseen", unseen, _UNSEEN.format(name), digits))
     return tables
 
 
-def _curve(runs: Sequence[Run]) -> dict[float, Cell]:
+def _curve(runs: Sequence[Run]) -> dict[Column, Cell]:
     """Returns validation accuracy by epochs; an epoch is as many examples as there are."""
     tables = [run.record.metrics.set_index("round")["eval/accuracy"].dropna() for run in runs]
     users = runs[0].summary["num_training_clients"]
@@ -170,7 +170,8 @@ def _draw_map(
     both = first.index.intersection(second.index)
     if len(both) <= _NEIGHBOURS:
         return None
-    train = TASK.split(source, runs[names[0]][0].options).train
+    server = runs[names[0]][0]
+    train = server.task.split(source, server.options).train
     places = pd.Index(train.client_ids).get_indexer(both)
     tables = [table.loc[both].to_numpy() for table in (first, second)]
     if source.is_binary:
