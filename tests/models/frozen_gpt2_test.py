@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
-from fedpersonal.tasks.utterances.methods import METHODS, build_model, freeze
+from fedpersonal.tasks.utterances.methods import METHODS
+from fedpersonal.tasks.utterances.model import build_language_model, freeze
 
 NUM_CONTEXTS, HISTORY = 3, 7
 CONTEXTS = np.array([2, 0, 1, 2], np.int32)
@@ -19,7 +20,17 @@ CONTEXTS = np.array([2, 0, 1, 2], np.int32)
 def _models(tiny_base, tmp_path_factory):
     frozen = freeze(tiny_base, tmp_path_factory.mktemp("frozen"))
     sizes = {"num_contexts": NUM_CONTEXTS, "history_length": HISTORY}
-    return {name: build_model(name, tiny_base, frozen, **sizes) for name in METHODS}
+    return {
+        method.name: build_language_model(
+            method.model,
+            tiny_base,
+            frozen,
+            local_layers=method.own_layers,
+            is_fresh=method.is_fresh,
+            **sizes,
+        )
+        for method in METHODS
+    }
 
 
 @pytest.fixture(name="reference", scope="module")
@@ -171,7 +182,7 @@ def test_who_has_which_variables(models):
     variables = {name: [(v.name, v.shape) for v in m.variables] for name, m in models.items()}
     for name in ("split_learning", "meta_learning"):
         assert variables[f"{name}_fresh"] == variables[name]
-    models = {name: m for name, m in models.items() if not METHODS[name].fresh_heads}
+    models = {name: m for name, m in models.items() if not name.endswith("_fresh")}
     local = {name: [v.layer for v in model.local_variables] for name, model in models.items()}
     assert local == {
         "fedperc": ["personal_embedding"],

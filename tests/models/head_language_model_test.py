@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.tasks.utterances.methods import HEAD, build_model, freeze
+from fedpersonal.tasks.utterances.methods import METHODS
+from fedpersonal.tasks.utterances.model import HEAD, build_language_model, freeze
 
 NUM_CONTEXTS = 3
 HEADS = {
@@ -22,7 +23,16 @@ def _frozen(tiny_base, tmp_path_factory):
 
 
 def build(name, base, frozen):
-    return build_model(name, base, frozen, num_contexts=NUM_CONTEXTS, history_length=1)
+    method = {method.name: method for method in METHODS}[name]
+    return build_language_model(
+        method.model,
+        base,
+        frozen,
+        local_layers=method.own_layers,
+        num_contexts=NUM_CONTEXTS,
+        history_length=1,
+        is_fresh=method.is_fresh,
+    )
 
 
 def draw(model, *, seed):
