@@ -200,7 +200,7 @@ def test_columns_are_those_that_are_documented(trained_of):
     name = trained.model.metrics[0].name
     assert list(table) == [
         *("client", "num_examples", "has_kept"),
-        *("loss_before", f"{name}_before", "loss_after", f"{name}_after"),
+        *(f"{name}_before", "loss_before", f"{name}_after", "loss_after"),
     ]
     assert (table["num_examples"] == EXAMPLES // 3).all()  # The second of three batches.
 
