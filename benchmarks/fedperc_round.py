@@ -3,7 +3,7 @@
     python -m benchmarks.fedperc_round
 
 Every user takes 10 steps on 15 random utterances, as long as those of the TV shows and in as many
-places, by the same experiment in both executions, round after round in turn. The base model is
+places, by the same options in both executions, round after round in turn. The base model is
 drawn at random: 4 layers of 128, 4096 tokens. Prints one line of JSON: seconds a round (medians)
 and their ratio, the largest difference between the weights that result, the bytes of the base,
 which a worker maps once, and those that a round sends and returns for all users.
@@ -36,7 +36,6 @@ SPREAD = 0.58
 
 def main() -> None:
     """Times both and prints the JSON line."""
-    import contextlib
     import json
     import pathlib
     import statistics
@@ -44,16 +43,19 @@ def main() -> None:
     import time
 
     import numpy as np
-    from fedpersonal.tasks.training_run import open_run
-    from fedpersonal.tasks.utterances.experiment import UtteranceOptions, build_experiment
     from transformers.models.gpt2.configuration_gpt2 import GPT2Config
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
 
+    from fedpersonal.algorithms.method import Layers
     from fedpersonal.data.client_dataset import ClientDataset
     from fedpersonal.language_models.base_model import BaseModel
+    from fedpersonal.local_state.rounds import Rounds
+    from fedpersonal.local_state.store import LocalStateStore
     from fedpersonal.process.boundary import total_bytes
-    from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.utterances.data import UtteranceData
+    from fedpersonal.tasks.utterances.methods import METHODS
+    from fedpersonal.tasks.utterances.model import build_language_model, freeze
+    from fedpersonal.tasks.utterances.task import TASK
+    from fedpersonal.trainer import Trainer
 
     random = np.random.default_rng(FLAGS.seed)
     config = GPT2Config(
@@ -87,38 +89,45 @@ def main() -> None:
         },
         labels=np.where(is_token, text, np.int32(-1)),
     )
-    names = np.array([f"context{context}" for context in range(CONTEXTS)], object)
-    data = UtteranceData("random", names, 0, False, train, train, train)
-
+    method, options = METHODS[0], TASK.settle(TASK.options(algorithm="fedperc"))
     executions = ("packed", "per_client")
     seconds: dict[str, list[float]] = {execution: [] for execution in executions}
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
-        runs, states = {}, {}
+        model = build_language_model(
+            method.model,
+            base,
+            freeze(base, path / "frozen"),
+            local_layers=method.own_layers,
+            num_contexts=CONTEXTS,
+            history_length=options.history_length,
+        )
+        trainers, runs, states = {}, {}, {}
         for execution in executions:
-            options = UtteranceOptions(
+            trainers[execution] = Trainer(
+                model,
+                method.build(options, Layers()),
+                train,
                 clients_per_round=FLAGS.users,
+                batch_size=UTTERANCES,
                 local_steps=STEPS,
-                client_batch_size=UTTERANCES,
                 execution=execution,
+                packing="pooled" if execution == "packed" else "stacked",
                 seed=FLAGS.seed,
             )
-            experiment = build_experiment(data, base, options, frozen_folder=path / "frozen")
-            run_folder = RunFolder.open(path / execution, {})
-            rounds, *_ = stack.enter_context(open_run(experiment.training, run_folder))
-            runs[execution] = experiment, rounds
-            states[execution] = rounds.initialize()
+            store = LocalStateStore.open(path / execution, model.local_variables)
+            runs[execution] = Rounds(trainers[execution].process, store)
+            states[execution] = runs[execution].initialize()
         for round_number in range(1, FLAGS.rounds + 2):
-            for execution, (experiment, rounds) in runs.items():
-                cohort = experiment.training.cohort_fn(round_number)
+            for execution, rounds in runs.items():
+                cohort = trainers[execution].cohort(round_number)
                 begin = time.perf_counter()
                 states[execution] = rounds.next(states[execution], cohort).state
                 seconds[execution].append(time.perf_counter() - begin)
         packed, per_client = (
             states[execution].global_model_weights.trainable for execution in executions
         )
-        experiment, _ = runs["packed"]
-        crossings = experiment.training.crossings
+        crossings = trainers["packed"].crossings
         # The first round compiles.
         medians = {name: statistics.median(own[1:]) for name, own in seconds.items()}
         result = {
@@ -130,7 +139,7 @@ def main() -> None:
             "largest_difference": max(
                 float(np.abs(packed[name] - per_client[name]).max()) for name in packed
             ),
-            "frozen_bytes_once": experiment.model.frozen.num_bytes,
+            "frozen_bytes_once": model.frozen.num_bytes,
             "sent_bytes_a_round": FLAGS.users * total_bytes(crossings, "broadcast"),
             "returned_bytes_a_round": FLAGS.users * total_bytes(crossings, "aggregate"),
         }

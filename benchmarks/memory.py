@@ -23,16 +23,16 @@ def main() -> None:
     """Runs the paper's preset and looks at memory twice."""
     import json
 
-    from benchmarks.rating_data import load, paper_training
+    from benchmarks.rating_data import load, paper_options, paper_trainer
     from fedpersonal import runtime
     from fedpersonal.local_state.rounds import Rounds
 
     train, num_items, name = load(FLAGS.data_dir, 0)
-    training = paper_training(train, num_items=num_items)
-    rounds = Rounds(training.process)
+    trainer = paper_trainer(train, num_items=num_items, options=paper_options())
+    rounds = Rounds(trainer.process)
     state = rounds.initialize()
     for round_number in range(1, FLAGS.rounds + 1):
-        state = rounds.next(state, training.cohort_fn(round_number)).state
+        state = rounds.next(state, trainer.cohort(round_number)).state
         if round_number == FIRST_LOOK:
             early = runtime.rss_mb()
     late = runtime.rss_mb()

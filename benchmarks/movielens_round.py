@@ -20,8 +20,6 @@ flags.DEFINE_integer("rounds", 10, "Rounds timed, of TFF's and ours each.", lowe
 flags.DEFINE_integer("clients_per_round", 100, "Clients a round.", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "Seed.", lower_bound=0)
 
-BATCH_SIZE = 5
-
 
 def main() -> None:
     """Times both and prints the JSON line."""
@@ -33,42 +31,25 @@ def main() -> None:
     import numpy as np
     import tensorflow as tf
     import tensorflow_federated as tff
-    from fedpersonal.tasks.federated_training import build_training
-    from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
 
-    from benchmarks.rating_data import load
+    from benchmarks.rating_data import load, paper_options, paper_trainer
     from fedpersonal.local_state.rounds import Rounds
-    from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.models.matrix_factorization import matrix_factorization
     from fedpersonal.optimizers.named import build_server_optimizer
     from fedpersonal.process.datasets import client_datasets
     from fedpersonal.simulation.sampling import ClientSampler
 
     train, num_items, name = load(FLAGS.data_dir, FLAGS.seed)
-    options = RatingOptions(clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed)
-    build_model = matrix_factorization(
-        # Local variables must start alike, and TFF would draw its own.
-        num_items=num_items,
-        user_initializer=tf.keras.initializers.Constant(0.1),
-    )
-    model = PartitionedModel(
-        build_model, local_layers=("user_embedding",), lookups={"item_embedding": "item"}
-    )
+    options = paper_options(clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed)
+    # Local variables must start alike, and TFF would draw its own.
+    initial = {"num_items": num_items, "user_initializer": tf.keras.initializers.Constant(0.1)}
+    build_model = matrix_factorization(**initial)
+    ours = paper_trainer(train, **initial, options=options)
     server_optimizer = build_server_optimizer(
         options.server_optimizer, learning_rate=options.server_learning_rate
     )
     sampler = ClientSampler(
         num_clients=train.num_clients, clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed
-    )
-    ours = build_training(
-        model,
-        build_fed_recon(options),
-        train,
-        server_optimizer=server_optimizer,
-        sample=sampler.sample,
-        clients_per_round=FLAGS.clients_per_round,
-        batch_size=BATCH_SIZE,
-        seed=FLAGS.seed,
     )
 
     def reconstruction_model():
@@ -107,9 +88,9 @@ def main() -> None:
     )
     seconds = {"ours": [], "theirs": []}
     for round_number in range(FLAGS.rounds + 1):
-        cohort = ours.cohort_fn(round_number)
+        cohort = ours.cohort(round_number)
         datasets = client_datasets(
-            model, train, sampler.sample(round_number), batch_size=BATCH_SIZE
+            ours.model, train, sampler.sample(round_number), batch_size=options.client_batch_size
         )
         begin = time.perf_counter()
         our_state = our_rounds.next(our_state, cohort).state

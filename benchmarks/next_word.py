@@ -54,9 +54,9 @@ def main() -> None:
 
     from benchmarks import next_word_rivals as rivals
     from fedpersonal import runtime
-    from fedpersonal.tasks.next_word.experiment import NextWordOptions
+    from fedpersonal.tasks.next_word.task import TASK
 
-    options = NextWordOptions(**SIZES[FLAGS.sizes], **EPOCHS, seed=0).settled()
+    options = TASK.settle(TASK.options(algorithm="fed_recon", **SIZES[FLAGS.sizes], **EPOCHS))
     dataset, vocabulary, name = rivals.load_sentences(
         options, text_file=FLAGS.text_file, clients=FLAGS.clients, sentences=FLAGS.sentences
     )

@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from fedpersonal.data.next_word import next_word_examples
-from fedpersonal.data.text_files import read_text
-from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
-from fedpersonal.tasks.federated_training import build_training
-from fedpersonal.tasks.next_word.experiment import NextWordOptions
-from fedpersonal.tasks.next_word.methods import (
-    LOCAL_LAYER,
-    METHODS,
-    build_algorithm,
-    build_model,
-    build_personalization,
-)
 
+from fedpersonal.algorithms import fed_recon
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.parts import is_in_part
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.data.texts.corpus_files import read_text
 from fedpersonal.data.texts.next_word import next_word_examples
 from fedpersonal.data.texts.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
-from fedpersonal.evaluation.evaluate import build_evaluation, split_support_query
+from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.local_state.rounds import Rounds
+from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.optimizers.named import build_server_optimizer
+from fedpersonal.options import Options
 from fedpersonal.process.datasets import client_datasets
-from fedpersonal.process.shards import client_datasets
+from fedpersonal.tasks.next_word.task import TASK
+from fedpersonal.trainer import Trainer
 
-_SPLIT = "skip"  # The one that TFF's own split function makes.
+_LOCAL_LAYER = "oov_embedding"
 
 
 def load_sentences(
-    options: NextWordOptions, *, text_file: str | None, clients: int, sentences: int
+    options: Options, *, text_file: str | None, clients: int, sentences: int
 ) -> tuple[ClientDataset, Vocabulary, str]:
     """Returns `clients` clients with at most `sentences` each, their vocabulary, and a name."""
     if text_file:
@@ -87,7 +79,7 @@ def matrix_product_rate(size: int = 2048) -> float:
 
 
 def arithmetic(
-    options: NextWordOptions, dataset: ClientDataset, vocabulary: Vocabulary
+    options: Options, dataset: ClientDataset, vocabulary: Vocabulary
 ) -> dict[str, float]:
     """Counts the operations of the matrix products that a round and an evaluation need.
 
@@ -108,35 +100,30 @@ def arithmetic(
 class Ours:
     """Packed execution, pooled."""
 
-    def __init__(self, options: NextWordOptions, dataset: ClientDataset, vocabulary: Vocabulary):
+    def __init__(self, options: Options, dataset: ClientDataset, vocabulary: Vocabulary):
         """Builds training and evaluation, and packs the clients."""
-        options = dataclasses.replace(options, split=_SPLIT)
-        method = METHODS["fed_recon"]
-        sizes = {k: getattr(options, k) for k in ("embedding_dim", "lstm_units", "projection_dim")}
-        model = build_model(vocabulary, rebuilds=True, **sizes)
-        training = build_training(
+        model, algorithm, _ = TASK.build(_sizes(vocabulary), options)
+        trainer = Trainer(
             model,
-            build_algorithm(method, options),
+            algorithm,
             dataset,
             server_optimizer=_server_optimizer(options),
-            sample=lambda _: np.arange(dataset.num_clients),
             clients_per_round=dataset.num_clients,
             batch_size=options.client_batch_size,
             packing="pooled",
         )
-        support, query = split_support_query(
-            dataset, batch_size=options.client_batch_size, split=_SPLIT
-        )
+        # As TFF's own function splits.
+        support, query = split_support_query(dataset, batch_size=options.client_batch_size)
         self._evaluate = build_evaluation(
             model,
-            build_personalization(method, options),
+            fed_recon.rebuilding(options),
             support,
             query,
             batch_size=options.client_batch_size,
             packing="pooled",
             with_before=False,  # Nor does TFF's.
         )
-        self._rounds, self._cohort = Rounds(training.process), training.cohort_fn(0)
+        self._rounds, self._cohort = Rounds(trainer.process), trainer.cohort(0)
         self._state = self._rounds.initialize()
 
     def training(self) -> None:
@@ -151,7 +138,7 @@ class Ours:
 class Tff:
     """`build_fed_recon` and `build_fed_recon_eval`."""
 
-    def __init__(self, options: NextWordOptions, dataset: ClientDataset, vocabulary: Vocabulary):
+    def __init__(self, options: Options, dataset: ClientDataset, vocabulary: Vocabulary):
         """Builds both and the clients' data sets."""
         sizes = {k: getattr(options, k) for k in ("embedding_dim", "lstm_units", "projection_dim")}
         build_keras_model = next_word_lstm(
@@ -162,7 +149,7 @@ class Tff:
             ),
             **sizes,
         )
-        model = build_model(vocabulary, rebuilds=True, **sizes)
+        model: PartitionedModel = TASK.build(_sizes(vocabulary), options)[0]
         spec = collections.OrderedDict(
             x=collections.OrderedDict(sorted(model.input_spec.items())), y=model.label_spec
         )
@@ -172,8 +159,8 @@ class Tff:
             layers = [layer for layer in keras_model.layers if layer.variables]
             return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
                 keras_model=keras_model,
-                global_layers=[layer for layer in layers if layer.name != LOCAL_LAYER],
-                local_layers=[layer for layer in layers if layer.name == LOCAL_LAYER],
+                global_layers=[layer for layer in layers if layer.name != _LOCAL_LAYER],
+                local_layers=[layer for layer in layers if layer.name == _LOCAL_LAYER],
                 input_spec=spec,
             )
 
@@ -218,7 +205,13 @@ class Tff:
         self._evaluation.next(state, self._datasets)
 
 
-def _server_optimizer(options: NextWordOptions) -> Any:
+def _sizes(vocabulary: Vocabulary) -> SimpleNamespace:
+    return SimpleNamespace(
+        num_known=vocabulary.num_known, num_oov_buckets=vocabulary.num_oov_buckets
+    )
+
+
+def _server_optimizer(options: Options) -> tff.learning.optimizers.Optimizer:
     return build_server_optimizer(
         options.server_optimizer,
         learning_rate=options.server_learning_rate,

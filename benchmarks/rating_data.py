@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from fedpersonal.tasks.federated_training import Training, build_training
-from fedpersonal.tasks.ratings.experiment import RatingOptions, build_fed_recon
+import tensorflow as tf
 
+from fedpersonal.algorithms import fed_recon
+from fedpersonal.algorithms.method import Layers
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.data.ratings.movielens import load_movielens_1m
+from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.options import Options
+from fedpersonal.tasks.ratings.task import TASK
+from fedpersonal.trainer import Trainer
 
 
 def load(data_dir: str | None, seed: int) -> tuple[ClientDataset, int, str]:
@@ -28,34 +32,39 @@ def load(data_dir: str | None, seed: int) -> tuple[ClientDataset, int, str]:
     return ratings.to_client_dataset().head(300), len(ratings.item_ids), ratings.name
 
 
-def generate(*, num_items: int, seed: int):
+def generate(*, num_items: int, seed: int) -> Ratings:
     """Returns ratings of 6,040 generated users, as many as MovieLens-1M has."""
     return generate_ratings(
         num_users=6040, num_items=num_items, seed=seed, min_ratings=20, max_ratings=300
     )
 
 
-def paper_training(
-    train: ClientDataset, *, num_items: int, clients_per_round: int = 100, seed: int = 0
-) -> Training:
-    """Returns packed FedRecon with the reference hyperparameters."""
-    options = RatingOptions(clients_per_round=clients_per_round, seed=seed)
-    sampler = ClientSampler(
-        num_clients=train.num_clients, clients_per_round=clients_per_round, seed=seed
-    )
-    return build_training(
+def paper_options(**options: object) -> Options:
+    """Returns the reference hyperparameters of FedRecon, and others in their place."""
+    return TASK.settle(TASK.options(algorithm="fed_recon", **options))
+
+
+def paper_trainer(
+    train: ClientDataset,
+    *,
+    num_items: int,
+    options: Options,
+    user_initializer: tf.keras.initializers.Initializer | None = None,
+) -> Trainer:
+    """Returns packed FedRecon with the hyperparameters of `paper_options`."""
+    build_model = matrix_factorization(num_items=num_items, user_initializer=user_initializer)
+    return Trainer(
         PartitionedModel(
-            matrix_factorization(num_items=num_items),
+            build_model,
             local_layers=("user_embedding",),
             lookups={"item_embedding": "item"},
         ),
-        build_fed_recon(options),
+        fed_recon.build(options, Layers()),
         train,
         server_optimizer=build_server_optimizer(
             options.server_optimizer, learning_rate=options.server_learning_rate
         ),
-        sample=sampler.sample,
-        clients_per_round=clients_per_round,
+        clients_per_round=options.clients_per_round,
         batch_size=options.client_batch_size,
-        seed=seed,
+        seed=options.seed,
     )

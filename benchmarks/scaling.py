@@ -28,17 +28,18 @@ def main() -> None:
     import statistics
     import time
 
-    from benchmarks.rating_data import generate, paper_training
+    from benchmarks.rating_data import generate, paper_options, paper_trainer
     from fedpersonal.local_state.rounds import Rounds
 
     def seconds_a_round(clients: int, items: int) -> float:
         train = generate(num_items=items, seed=FLAGS.seed).to_client_dataset()
-        training = paper_training(train, num_items=items, clients_per_round=clients)
-        rounds = Rounds(training.process)
+        options = paper_options(clients_per_round=clients)
+        trainer = paper_trainer(train, num_items=items, options=options)
+        rounds = Rounds(trainer.process)
         state = rounds.initialize()
         seconds = []
         for round_number in range(FLAGS.rounds + 1):
-            cohort = training.cohort_fn(round_number)
+            cohort = trainer.cohort(round_number)
             begin = time.perf_counter()
             state = rounds.next(state, cohort).state
             seconds.append(time.perf_counter() - begin)

@@ -1,6 +1,6 @@
 """A round of clients that keep a vector of 64 floats each, by how many clients there are.
 
-    python -m benchmarks.private_round
+    python -m benchmarks.local_state_round
 
 FURL trains a small dense model with 100 clients a round; every client of the population has a row
 in the store beforehand. Prints a table: the median seconds of a round and of the commit after it,
@@ -25,7 +25,7 @@ VECTOR = 64
 FEATURES = 16
 EXAMPLES = 20
 BATCH_SIZE = 10
-LAYER = "private_vector"
+LAYER = "own_vector"
 ROWS_A_COMMIT = 100_000
 OPENINGS = 5
 
