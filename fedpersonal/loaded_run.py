@@ -93,7 +93,12 @@ class LoadedRun(RunRecord):
                 f"{self.path} is the run of another model: its local variables are "
                 f"{options['local_variables']}, not {local}."
             )
-        return {"model": model, "algorithm": given, "finetuning": self._finetuning}
+        return {
+            "model": model,
+            "algorithm": given,
+            "finetuning": self._finetuning,
+            "packing": options["packing"],
+        }
 
     def _of_task(self, about: Mapping[str, Any]) -> dict[str, Any]:
         if self._model or self._algorithm or self._finetuning:
@@ -109,6 +114,7 @@ class LoadedRun(RunRecord):
         return {
             "model": model,
             "algorithm": algorithm,
+            "packing": task.evaluation_packing,
             "rebuilding": fed_recon.rebuilding(settled) if model.local_variables else (),
             "finetuning": task.method(settled).finetuning(settled, layers),
         }

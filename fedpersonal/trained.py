@@ -39,6 +39,7 @@ class TrainedModel:
         rebuilding: What rebuilds local variables; None for the algorithm's `personalization`.
         finetuning: What trains a client's copy before it predicts, from its support set.
         batch_size: Examples of a client's batch.
+        packing: How clients are packed to be evaluated: `stacked` or `pooled`, see `Execution`.
         seed: Seed of local variables' initial values.
         round_number: The round whose model it is; 0 before the first.
         loop: The rounds' times; None between rounds.
@@ -52,6 +53,7 @@ class TrainedModel:
     rebuilding: tuple[Phase, ...] | None = None
     finetuning: tuple[Phase, ...] = ()
     batch_size: int = 16
+    packing: str = "stacked"
     seed: int = 0
     round_number: int = 0
     loop: LoopResult | None = None
@@ -144,6 +146,7 @@ class TrainedModel:
             support,
             query,
             batch_size=self.batch_size,
+            packing=self.packing,
             with_kept=has_kept,
             seed=self.seed,
         )

@@ -262,6 +262,7 @@ class Trainer:
             functools.partial(read_kept, store, state) if store else None,
             finetuning=self._finetuning,
             batch_size=self._batch_size,
+            packing=self._execution.packing,
             seed=self._seed,
             round_number=round_number,
         )
