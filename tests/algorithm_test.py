@@ -113,7 +113,10 @@ def test_rows_are_needed_where_global_variables_move():
             lambda: recon(reconstruction="newton"),
             r"reconstruction must be one of \['gradient', 'ridge'\], not 'newton'",
         ),
-        (lambda: recon(support_query_split="thirds"), r"support_query_split must be one of \['skip', 'aggregated', 'shared'\]"),
+        (
+            lambda: recon(support_query_split="thirds"),
+            r"support_query_split must be one of \['skip', 'aggregated', 'shared'\]",
+        ),
         (
             lambda: recon(reconstruction_optimizer=None),
             "gradient reconstruction needs a reconstruction_optimizer",
