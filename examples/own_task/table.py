@@ -22,7 +22,7 @@ def main() -> None:
     rows = []
     for algorithm in ALGORITHMS:
         folder = f"results/digits/{algorithm}"
-        flags = [f"--algorithm={algorithm}", f"--output_dir={folder}", *sys.argv[1:]]
+        flags = [*sys.argv[1:], f"--algorithm={algorithm}", f"--output_dir={folder}"]
         subprocess.run([sys.executable, "-m", "examples.own_task.run", *flags], check=True)
         summary = fp.load_run(folder).summary
         seen, unseen = (summary[part]["accuracy"] for part in ("test", "unseen"))
