@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+import types
 from collections.abc import Iterator
 
 from fedpersonal.atomic_files import atomic_write
@@ -35,9 +36,13 @@ def _lines(task: Task) -> Iterator[str]:
     yield "\n| `--algorithm` | name | from |\n| --- | --- | --- |"
     for name, method in task.methods.items():
         # The file that lists a method says of whom it is.
-        module = next(m for m in list(sys.modules.values()) if method in getattr(m, "METHODS", ()))
+        module = next(m for m in _ours() if method in getattr(m, "METHODS", ()))
         yield f"| `{name}` | {method.title} | {(module.__doc__ or '').splitlines()[0]} |"
     yield ""
+
+
+def _ours() -> list[types.ModuleType]:
+    return [m for name, m in list(sys.modules.items()) if name.startswith("fedpersonal.")]
 
 
 def _default(option: Declaration) -> str:

@@ -19,8 +19,7 @@ def describe_model(model: PartitionedModel) -> dict[str, Any] | None:
         Keras' own, nested models, functions such as `example_weight` or those of a Lambda layer,
         frozen variables.
     """
-    parts = (model.example_weight, model.sequence_length, model.frozen)
-    if any(part is not None for part in parts):
+    if model.example_weight or model.sequence_length or model.frozen.shapes:
         return None
     with tf.Graph().as_default():
         built = model.build()

@@ -47,7 +47,8 @@ def test_a_model_is_made_once(folder, run):
     assert status == 0, errors
     assert "Traceback" not in errors and "Warning" not in errors
     assert [line.split(",")[0] for line in errors.splitlines()] == [
-        f"step {step}/3" for step in (1, 2, 3)
+        "training a tokenizer and encoding 24 texts",
+        *(f"step {step}/3" for step in (1, 2, 3)),
     ]
     first, second, perplexity, last = output.splitlines()
     assert first == "lines.csv: 20 texts; 1 rows with an empty 'text'; 10 rows of users left out"
