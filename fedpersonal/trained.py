@@ -86,13 +86,21 @@ class TrainedModel:
         Raises:
             UserError: If a client is not in the support set, or nobody has anything to predict.
         """
-        has_kept, _ = self._kept(clients.client_ids)
+        return self._results(clients, support, self._kept(clients.client_ids))
+
+    def _results(
+        self, clients: ClientDataset, support: ClientDataset | None, kept: Kept
+    ) -> ClientResults:
+        has_kept, values = kept
         places, parts = [], []
         for is_kept in (True, False):
             some = np.flatnonzero(has_kept == is_kept)
             if len(some):
+                theirs = (has_kept[some], {n: v[some] for n, v in values.items()})
                 places.append(some)
-                parts.append(self._evaluate(clients.subset(some), support, is_kept))
+                parts.append(
+                    self._evaluate(clients.subset(some), support, theirs if is_kept else None)
+                )
         if not sum(part.num_examples.sum() for part in parts):
             raise UserError(
                 "nobody has anything to predict: each client has too few examples for a query set."
@@ -115,8 +123,9 @@ class TrainedModel:
             before and after personalisation: `loss_before`, `loss_after`, `rmse_before`... Before,
             local variables are initial ones. NaN where a client has nothing to predict.
         """
-        table = pd.DataFrame(self.results(clients, support=support).per_client())
-        table.insert(2, "has_kept", self._kept(clients.client_ids)[0])
+        kept = self._kept(clients.client_ids)
+        table = pd.DataFrame(self._results(clients, support, kept).per_client())
+        table.insert(2, "has_kept", kept[0])
         return table
 
     def overall(
@@ -131,9 +140,9 @@ class TrainedModel:
         return self.results(clients, support=support).overall()
 
     def _evaluate(
-        self, query: ClientDataset, support: ClientDataset | None, has_kept: bool
+        self, query: ClientDataset, support: ClientDataset | None, kept: Kept | None
     ) -> ClientResults:
-        phases = self._personalization(has_kept)
+        phases = self._personalization(kept is not None)
         if support is not None:
             support = _of_clients(support, query.client_ids)
         elif phases:
@@ -147,11 +156,10 @@ class TrainedModel:
             query,
             batch_size=self.batch_size,
             packing=self.packing,
-            with_kept=has_kept,
+            with_kept=kept is not None,
             seed=self.seed,
         )
-        kept = (self._kept(query.client_ids),) if has_kept else ()
-        return evaluate(self.weights, *kept)
+        return evaluate(self.weights, kept)
 
     def _personalization(self, has_kept: bool) -> tuple[Phase, ...]:
         if has_kept:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow_federated as tff
 
 from fedpersonal import runtime
@@ -99,8 +100,8 @@ class Trainer:
         self.model, self.algorithm = model, algorithm
         self._finetuning = tuple(finetuning)
         self._batch_size, self._seed = batch_size, seed
-        self._data = train.fingerprint() if isinstance(train, ClientDataset) else None
         self._drawn: dict[str, Any] = {}
+        self._sample: Callable[[int], np.ndarray] | None = None
         if clients_of_round is None:
             clients_per_round = min(clients_per_round, train.num_clients)
             self._drawn = {
@@ -114,9 +115,10 @@ class Trainer:
                 seed=seed,
                 dropout_rate=dropout_rate,
             )
+            self._sample = sampler.sample
             clients_of_round = drawn_clients(
                 train,
-                sampler.sample,
+                self._sample,
                 examples_per_round=local_steps * batch_size if local_steps else None,
                 seed=seed,
             )
@@ -191,7 +193,9 @@ class Trainer:
             if folder is None:
                 folder = resources.enter_context(tempfile.TemporaryDirectory())
             if not isinstance(folder, RunFolder):
-                folder = RunFolder.open(folder, self._describe(), about={"data": self._data})
+                train = self._train
+                data = train.fingerprint() if isinstance(train, ClientDataset) else None
+                folder = RunFolder.open(folder, self._describe(), about={"data": data})
                 folder.write_boundary(as_table(self.crossings))
             store = None
             if self.algorithm.keeps:
@@ -241,8 +245,12 @@ class Trainer:
         """
         counts = dict.fromkeys(self._train.client_ids.tolist(), 0)
         for round_number in range(1, rounds + 1):
-            data, indices = self._clients_of_round(round_number)
-            for client in data.client_ids[indices]:
+            if self._sample:  # Who is drawn is known without the examples, which may be on disk.
+                clients = self._train.client_ids[self._sample(round_number)]
+            else:
+                data, indices = self._clients_of_round(round_number)
+                clients = data.client_ids[indices]
+            for client in clients:
                 counts[client] = counts.get(client, 0) + 1
         return counts
 
