@@ -191,3 +191,17 @@ def test_an_aggregator_with_bytes_in_its_state_goes_on(model, data, tmp_path):
     fit(trainer, 1, folder=tmp_path).close()
     with fit(trainer, 2, folder=tmp_path) as trained:
         assert trained.loop.resumed_from == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"local_steps": 2}, {"dropout_rate": 0.5}], ids=str)
+def test_those_drawn_are_counted(model, data, options):
+    trainer = fp.Trainer(model, ALGORITHMS["kept"], data, clients_per_round=3, seed=4, **options)
+    rounds_of = trainer.count_rounds(2)
+    cohorts = [list(trainer.cohort(number).client_ids) for number in (1, 2)]
+    assert sum(rounds_of.values()) == sum(map(len, cohorts))
+    for client, rounds in rounds_of.items():
+        assert rounds == sum(client in cohort for cohort in cohorts)
+    with fit(trainer, 2) as trained:
+        known, _ = trained.kept_by(data.client_ids)
+    assert [rounds_of[client] > 0 for client in data.client_ids] == known.tolist()
+    assert 0 < known.sum() < 12
