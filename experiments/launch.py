@@ -68,6 +68,7 @@ def task_main(task: Task) -> Callable[[], None]:
         for line in task.warnings(source, options):
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
+        runtime.use_runtime(options.runtime)
         from fedpersonal.simulation.run_folder import RunFolder
         from fedpersonal.tasks.experiment import build_experiment, run_experiment
 
@@ -78,7 +79,7 @@ def task_main(task: Task) -> Callable[[], None]:
             path,
             {"task": type(task).__module__, **options.values()},
             ignore=[name for name, declaration in declared if declaration.rule.may_differ],
-            about={"data": source.fingerprint()},
+            about={"data": source.fingerprint(), "runtime": options.runtime},
         )
         summary = run_experiment(experiment, folder)
         for line in task.report(summary):

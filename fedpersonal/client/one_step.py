@@ -27,7 +27,7 @@ from fedpersonal.client.pooled_batches import (
 )
 from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.stacked import bound_local_values
-from fedpersonal.client.values import ClientValues, Examples, Kept, align, starting_values
+from fedpersonal.client.values import ClientValues, Examples, align, starting_values
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.probing import adds_losses_of_batches
 
@@ -48,7 +48,7 @@ def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
 
 def count_steps(algorithm: Algorithm, examples: Examples) -> tf.Tensor:
     """Returns the most steps that a client takes, int32."""
-    return tf.shape(schedule_phase(algorithm.last_phase, examples).active)[0]
+    return schedule_phase(algorithm.last_phase, examples).num_steps
 
 
 def step_together(
@@ -57,7 +57,7 @@ def step_together(
     global_values: Values,
     examples: Examples,
     seed: tf.Tensor,
-    kept: Kept | None = None,
+    local: Values | None = None,
 ) -> tuple[collections.OrderedDict, Values]:
     """Takes the one step of every client; arguments and results are of `train_and_sum`.
 
@@ -65,9 +65,9 @@ def step_together(
     """
     phase = algorithm.last_phase
     rates = {v.name: plain_sgd_rate(optimizer_of(phase, v)) for v in model.variables}
-    values = starting_values(model, global_values, examples, seed, kept)
+    values = starting_values(model, global_values, examples, seed, local)
     pool = pool_examples(model, examples)
-    batches, active, num_examples = schedule_phase(phase, examples)
+    batches, active, _, num_examples = schedule_phase(phase, examples)
     rows = longest_first(model, pool, rows_of_batches(examples, batches[0], active[0]))
     totals = sum_weights(pool, rows)
     exists = tf.reduce_max(examples.mask, [1, 2])
@@ -76,8 +76,8 @@ def step_together(
     steps = {name: rates[name] * slope for name, slope in slopes.items()}
     updates = {v.name: steps[v.name] for v in model.global_variables}
     start = {v.name: values.own[v.name] for v in model.local_variables}
-    local = {name: value - steps[name] for name, value in start.items()}
-    local = bound_local_values(algorithm, start, local)
+    moved = {name: value - steps[name] for name, value in start.items()}
+    moved = bound_local_values(algorithm, start, moved)
     metrics = {k: tf.reduce_sum(v, 0) for k, v in metric_sums.items()}
     metrics["num_examples"] = tf.reduce_sum(num_examples)
     metrics["num_dropped_updates"] = tf.zeros([])
@@ -86,7 +86,7 @@ def step_together(
         weight=tf.reduce_sum(weights),
         metrics=collections.OrderedDict(sorted(metrics.items())),
     )
-    return sums, local if algorithm.keeps else {}
+    return sums, moved if algorithm.keeps else {}
 
 
 def _slopes(

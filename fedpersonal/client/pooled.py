@@ -37,7 +37,7 @@ from fedpersonal.client.stacked import (
     run_phase,
     take_steps,
 )
-from fedpersonal.client.values import ClientValues, Examples, Kept, starting_values
+from fedpersonal.client.values import ClientValues, Examples, starting_values
 from fedpersonal.model.partition import PartitionedModel, Values
 
 PACKINGS = ("stacked", "pooled")
@@ -50,7 +50,7 @@ def train_in_turn(
     examples: Examples,
     seed: tf.Tensor,
     summarize: Callable[[Examples, ClientOutput], Any],
-    kept: Kept | None = None,
+    local: Values | None = None,
 ) -> tuple[Any, Values]:
     """Does the work of `train_clients` without stacking clients' weights.
 
@@ -61,7 +61,7 @@ def train_in_turn(
         The sum of these structures over clients; and, where they are kept, local variable's name
         to (C, ...) after the round.
     """
-    start = values = starting_values(model, global_values, examples, seed, kept)
+    start = values = starting_values(model, global_values, examples, seed, local)
     phases = list(algorithm.phases[:-1])
     while phases and shares_weights(model, phases[0], values):
         values = _run_pooled(model, phases.pop(0), values, examples)

@@ -17,11 +17,13 @@ class Schedule(NamedTuple):
     Attributes:
         batches: int32 (S, C): each client's batch at each step.
         active: float32 (S, C): 1 where the client takes the step, 0 beyond its last one.
+        num_steps: int32: how many steps the client with the most takes, at most S.
         num_examples: float32 (C,): examples that all its steps process.
     """
 
     batches: tf.Tensor
     active: tf.Tensor
+    num_steps: tf.Tensor
     num_examples: tf.Tensor
 
 
@@ -32,9 +34,14 @@ def schedule_phase(phase: GradientPhase, examples: Examples) -> Schedule:
     steps = phase.epochs * in_part
     if phase.max_steps is not None:
         steps = tf.minimum(steps, phase.max_steps)
-    step = tf.range(tf.reduce_max(steps))[:, tf.newaxis]
+    # A bound that follows from shapes alone: XLA would compile again for each number of steps.
+    bound = phase.epochs * tf.shape(examples.mask)[1]
+    if phase.max_steps is not None:
+        bound = tf.minimum(bound, phase.max_steps)
+    step = tf.range(bound)[:, tf.newaxis]
     active = step < steps
     batches = find_batch(phase.data, step % tf.maximum(in_part, 1), num_batches)
     batches, active = tf.where(active, batches, 0), tf.cast(active, tf.float32)
     sizes = tf.gather(tf.reduce_sum(examples.mask, -1), tf.transpose(batches), batch_dims=1)
-    return Schedule(batches, active, tf.reduce_sum(sizes * tf.transpose(active), axis=1))
+    num_examples = tf.reduce_sum(sizes * tf.transpose(active), axis=1)
+    return Schedule(batches, active, tf.reduce_max(steps), num_examples)

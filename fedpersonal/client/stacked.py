@@ -20,7 +20,6 @@ from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.values import (
     ClientValues,
     Examples,
-    Kept,
     align,
     count_clients,
     own_copies,
@@ -77,7 +76,7 @@ def train_clients(
     global_values: Values,
     examples: Examples,
     seed: tf.Tensor,
-    kept: Kept | None = None,
+    local: Values | None = None,
 ) -> ClientOutput:
     """Runs all phases of an algorithm on a stack of clients (FedRecon, Algorithm 1, ClientUpdate).
 
@@ -87,9 +86,9 @@ def train_clients(
         global_values: Global variable's name to the value that the server broadcast.
         examples: The clients' examples.
         seed: int32 of shape (2,), from which local variables start.
-        kept: Those that the clients have kept, where the algorithm has them do so.
+        local: What the clients' local variables start from, (C, ...); None for a draw.
     """
-    start = values = starting_values(model, global_values, examples, seed, kept)
+    start = values = starting_values(model, global_values, examples, seed, local)
     for phase in algorithm.phases[:-1]:
         values = run_phase(model, phase, values, examples)
     last = run_gradient_phase(model, algorithm.last_phase, values, examples, with_metrics=True)
@@ -204,7 +203,7 @@ def take_steps(
     """
     frozen, moving_values = split_values(model, phase, values, examples)
     optimizer = client_optimizer(phase, moving_values, model)
-    batches, active, num_examples = schedule_phase(phase, examples)
+    batches, active, num_steps, num_examples = schedule_phase(phase, examples)
     zeros = zero_sums(model, count_clients(examples)) if with_metrics else {}
 
     def step_clients(step, moved, state, sums):
@@ -216,7 +215,7 @@ def take_steps(
         return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
 
     _, moved, _, sums = tf.while_loop(
-        lambda step, *_: step < tf.shape(active)[0],
+        lambda step, *_: step < num_steps,
         step_clients,
         (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
         parallel_iterations=1,

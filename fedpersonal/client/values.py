@@ -78,18 +78,32 @@ def starting_values(
     global_values: Values,
     examples: Examples,
     seed: tf.Tensor,
-    kept: Kept | None = None,
+    local: Values | None = None,
 ) -> ClientValues:
-    """Joins broadcast global values with local ones: kept, or drawn by each client for itself.
+    """Joins broadcast global values with local ones, those of `starting_local_values` for None.
+
+    A client's noise depends on the seed and on its own examples, as its draws do.
+    """
+    noise = None
+    if model.draws_noise:
+        prints = _fingerprints(examples)
+        noise = fold(fold(fold(tf.zeros([], tf.uint64), seed[0]), seed[1]), prints)
+    if local is None:
+        local = starting_local_values(model, examples, seed)
+    return ClientValues(dict(global_values), dict(local), noise)
+
+
+def starting_local_values(
+    model: PartitionedModel, examples: Examples, seed: tf.Tensor, kept: Kept | None = None
+) -> Values:
+    """Returns clients' local values, (C, ...): kept, or drawn by each client for itself.
 
     A client's draw depends on the seed and on its own examples, and so on nothing of how clients
-    are executed. So does its noise.
+    are executed.
     """
-    prints, noise = _fingerprints(examples), None
-    if model.draws_noise:
-        noise = fold(fold(fold(tf.zeros([], tf.uint64), seed[0]), seed[1]), prints)
     if not model.local_variables:
-        return ClientValues(dict(global_values), {}, noise)
+        return {}
+    prints = _fingerprints(examples)
     seeds = tf.stack([prints + seed[0], tf.zeros_like(prints) + seed[1]], axis=-1)
     specs = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.local_variables}
     # Not over_clients: vectorised random draws do not exist.
@@ -101,7 +115,7 @@ def starting_values(
     fresh = {k: tf.ensure_shape(v, [seeds.shape[0], *v.shape[1:]]) for k, v in fresh.items()}
     if kept is not None:
         fresh = {k: where_client(kept.known, kept.values[k], v) for k, v in fresh.items()}
-    return ClientValues(dict(global_values), fresh, noise)
+    return fresh
 
 
 def _fingerprints(examples: Examples) -> tf.Tensor:

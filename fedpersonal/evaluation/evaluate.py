@@ -18,13 +18,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal import runtime
 from fedpersonal.algorithm import Phase, RidgePhase
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
 from fedpersonal.client.checks import check_phases
 from fedpersonal.client.pooled import PACKINGS, predict_in_turn
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import run_phase
-from fedpersonal.client.values import ClientValues, Examples, starting_values
+from fedpersonal.client.values import ClientValues, Examples, starting_local_values, starting_values
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import check_choice
 from fedpersonal.model.metrics import Metric, finalize
@@ -163,6 +164,7 @@ def evaluation_computation(
 
     Arguments are of `build_evaluation` and, as packed, of `pack_evaluation`.
     """
+    runtime.ensure_runtime()
     check_choice("build_evaluation", "packing", packing, PACKINGS)
     check_phases(model, phases)
     if any(isinstance(phase, RidgePhase) for phase in phases):
@@ -191,16 +193,15 @@ def evaluation_computation(
     @keras_computation(weights_type, shard_type)
     def evaluate_shard(weights, shard):
         support, query = (as_examples(model, shard[part]) for part in ("support", "query"))
-        start = functools.partial(
-            starting_values, model, dict(weights), support, tf.constant([seed, -1])
-        )
-        values, output = start(), collections.OrderedDict(ids=shard["ids"])
+        local_seed, output = tf.constant([seed, -1]), collections.OrderedDict(ids=shard["ids"])
+        values = starting_values(model, dict(weights), support, local_seed)
         output["num_examples"] = tf.reduce_sum(query.mask, [1, 2])
         if with_before:
             after, predictions = predict(model, (), values, support, query)
             output["before"] = collections.OrderedDict(sorted(after.items()))
         if with_kept:
-            values = start(as_kept(shard["local"]))
+            kept = starting_local_values(model, support, local_seed, as_kept(shard["local"]))
+            values = starting_values(model, dict(weights), support, local_seed, kept)
         if phases or with_kept or not with_before:
             after, predictions = predict(model, phases, values, support, query)
         output["after"] = collections.OrderedDict(sorted(after.items()))

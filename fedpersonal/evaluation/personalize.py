@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fedpersonal.algorithm import Phase
 from fedpersonal.client.stacked import run_phase
-from fedpersonal.client.values import Kept, starting_values
+from fedpersonal.client.values import starting_values
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.process.packing import as_examples, pack_clients
@@ -61,8 +61,7 @@ def _traced(
     @tf.function(autograph=False, reduce_retracing=True)
     def run(shared: Values, packed: Mapping[str, Any], kept: Values | None) -> Values:
         examples = as_examples(model, packed)
-        start = None if kept is None else Kept(tf.constant([True]), kept)
-        values = starting_values(model, shared, examples, tf.constant([seed, -1]), start)
+        values = starting_values(model, shared, examples, tf.constant([seed, -1]), kept)
         for phase in phases:
             values = run_phase(model, phase, values, examples)
         own = {name: value[0] for name, value in values.own.items()}

@@ -15,10 +15,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, RidgePhase
 from fedpersonal.client.checks import check_phases
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import train_clients
+from fedpersonal.client.values import Examples, starting_local_values
 from fedpersonal.errors import UserError
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.partition import PartitionedModel
@@ -27,6 +29,7 @@ from fedpersonal.optimizers.keras import AnyOptimizer, as_tff_optimizer
 from fedpersonal.process.aggregation import Aggregator, weighted_aggregation
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.local_values import as_kept, kept_now
+from fedpersonal.process.packing import by_name
 from fedpersonal.process.round_sums import client_sent, train_and_sum
 from fedpersonal.process.server import State, aggregating_server, summing_server
 from fedpersonal.process.shards import examples_of, shard_type
@@ -90,6 +93,7 @@ def build_process(
         ValueError: If the model and the algorithm do not fit each other, or the aggregator does
             not fit the execution or the algorithm.
     """
+    runtime.ensure_runtime()
     check_fit(model, algorithm)
     server_optimizer = as_tff_optimizer(server_optimizer)
     if execution.packing == "pooled":
@@ -106,14 +110,17 @@ def build_process(
             f"{execution.batch_size})."
         )
     weights_type = server.state_type.global_model_weights
-    work = _shard_work(model, algorithm, execution, weights_type, seed)
-    shards_type = tff.FederatedType(work.type_signature.parameter[2], tff.CLIENTS)
+    begin, work = _shard_work(model, algorithm, execution, weights_type, seed)
+    shards_type = tff.FederatedType(shard_type(model, algorithm, execution), tff.CLIENTS)
 
     @tff.federated_computation(server.initialize.type_signature.result, shards_type)
     def next_fn(state, shards):
         weights = tff.federated_broadcast(state.global_model_weights)
         round_number = tff.federated_broadcast(state.client_work)
-        results = tff.federated_map(work, (weights, round_number, shards))
+        arguments = (weights, round_number, shards)
+        if begin is not None:
+            arguments += (tff.federated_map(begin, (round_number, shards)),)
+        results = tff.federated_map(work, arguments)
         if not algorithm.keeps:
             return tff.learning.templates.LearningProcessOutput(*server.finish(state, results))
         return KeptOutput(*server.finish(state, results["sent"]), results["local"])
@@ -156,26 +163,52 @@ def _shard_work(
     execution: Execution,
     weights_type: tff.StructType,
     seed: int,
-) -> tff.Computation:
-    """Returns a computation of what a shard sends; of `OrderedDict(sent, local)` where kept."""
+) -> tuple[tff.Computation | None, tff.Computation]:
+    """Returns computations of a shard's work: of what comes first, if anything, and of the rest.
 
-    @keras_computation(weights_type, np.int32, shard_type(model, algorithm, execution))
-    def work(weights, round_number, shard):
+    Local variables' start comes first, since random draws cannot be compiled with the rest. The
+    rest returns what the shard sends; `OrderedDict(sent, local)` where clients keep variables.
+    """
+    data_type = shard_type(model, algorithm, execution)
+
+    def examples_in(shard: Any) -> Examples:
+        return examples_of(model, execution, shard["examples"] if algorithm.keeps else shard)
+
+    def start(round_number: Any, shard: Any, examples: Examples) -> collections.OrderedDict:
         kept = as_kept(shard["local"]) if algorithm.keeps else None
-        examples = examples_of(model, execution, shard["examples"] if algorithm.keeps else shard)
-        start, round_seed = dict(weights.trainable), tf.stack([seed, round_number])
+        round_seed = tf.stack([seed, round_number])
+        return by_name(starting_local_values(model, examples, round_seed, kept))
+
+    def train(weights: Any, round_number: Any, shard: Any, examples: Examples, local: Any) -> Any:
+        values, round_seed = dict(weights.trainable), tf.stack([seed, round_number])
         settled = algorithm.at_round(round_number)
+        arguments = (model, settled, values, examples, round_seed)
         if execution.is_packed:
-            packing = execution.packing
-            sent, local_values = train_and_sum(
-                model, settled, start, examples, round_seed, packing=packing, kept=kept
-            )
+            sent, after = train_and_sum(*arguments, packing=execution.packing, local=dict(local))
         else:
-            output = train_clients(model, settled, start, examples, round_seed, kept)
-            sent, local_values = client_sent(model, start, examples.rows, output)
+            output = train_clients(*arguments, dict(local))
+            sent, after = client_sent(model, values, examples.rows, output)
         if not algorithm.keeps:
             return sent
-        local = kept_now(model, shard["local"], local_values)
-        return collections.OrderedDict(sent=sent, local=local)
+        return collections.OrderedDict(sent=sent, local=kept_now(model, shard["local"], after))
 
-    return work
+    if not execution.is_packed or not model.local_variables:
+
+        @keras_computation(weights_type, np.int32, data_type)
+        def whole(weights, round_number, shard):
+            examples = examples_in(shard)
+            return train(
+                weights, round_number, shard, examples, start(round_number, shard, examples)
+            )
+
+        return None, whole
+
+    @keras_computation(np.int32, data_type)
+    def begin(round_number, shard):
+        return start(round_number, shard, examples_in(shard))
+
+    @keras_computation(weights_type, np.int32, data_type, begin.type_signature.result)
+    def work(weights, round_number, shard, local):
+        return train(weights, round_number, shard, examples_in(shard), local)
+
+    return begin, work

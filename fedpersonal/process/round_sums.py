@@ -12,7 +12,7 @@ from fedpersonal.algorithm import Algorithm
 from fedpersonal.client.one_step import count_steps, may_step_together, step_together
 from fedpersonal.client.pooled import train_in_turn
 from fedpersonal.client.stacked import ClientOutput, train_clients
-from fedpersonal.client.values import Examples, Kept, align
+from fedpersonal.client.values import Examples, align
 from fedpersonal.model.partition import PartitionedModel, Values
 
 
@@ -24,7 +24,7 @@ def train_and_sum(
     seed: tf.Tensor,
     *,
     packing: str,
-    kept: Kept | None = None,
+    local: Values | None = None,
 ) -> tuple[collections.OrderedDict, Values]:
     """Trains many clients, as `train_clients` does, and sums what of them is aggregated.
 
@@ -38,16 +38,16 @@ def train_and_sum(
         return sum_clients(model, global_values, examples.rows, output)
 
     def in_turn() -> tuple[collections.OrderedDict, Values]:
-        return train_in_turn(model, algorithm, global_values, examples, seed, summarize, kept)
+        return train_in_turn(model, algorithm, global_values, examples, seed, summarize, local)
 
     def together() -> tuple[collections.OrderedDict, Values]:
-        return step_together(model, algorithm, global_values, examples, seed, kept)
+        return step_together(model, algorithm, global_values, examples, seed, local)
 
     if packing == "pooled" and may_step_together(model, algorithm):
         return _first_if_finite(count_steps(algorithm, examples) == 1, together, in_turn)
     if packing == "pooled":
         return in_turn()
-    output = train_clients(model, algorithm, global_values, examples, seed, kept)
+    output = train_clients(model, algorithm, global_values, examples, seed, local)
     return summarize(examples, output), output.local_values if algorithm.keeps else {}
 
 

@@ -6,6 +6,7 @@ from fedpersonal.algorithms.fed_recon import FedReconOptions
 from fedpersonal.algorithms.method import FinetuningOptions
 from fedpersonal.optimizers.named import SERVER_OPTIMIZERS
 from fedpersonal.options import Options, option
+from fedpersonal.runtime import RUNTIMES
 
 
 class RunOptions(FedReconOptions, FinetuningOptions):
@@ -18,6 +19,12 @@ class RunOptions(FedReconOptions, FinetuningOptions):
         0.0, "Share of the clients drawn that then drop out.", at_least=0, at_most=0.99
     )
     client_batch_size: int = option(5, "Examples of a client's batch.", at_least=1, at_most=10**6)
+    runtime: str = option(
+        "local",
+        "Computes in this process, or in a worker of TFF's.",
+        choices=RUNTIMES,
+        may_differ=True,
+    )
     execution: str = option(
         "packed",
         "Many clients in a shard, which is fast, or one, which is general.",

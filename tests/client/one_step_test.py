@@ -11,7 +11,7 @@ from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_rep import fed_rep
 from fedpersonal.algorithms.furl import furl
 from fedpersonal.client.one_step import may_step_together
-from fedpersonal.client.values import Kept
+from fedpersonal.client.values import Kept, starting_local_values
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process import round_sums
@@ -78,9 +78,16 @@ def train(model, algorithm, *, packing, batch_size=6, bad_client=None, users_of=
 
     @tf.function(autograph=False)
     def run():
+        seed = tf.constant([0, 1])
         examples = tf.nest.map_structure(tf.convert_to_tensor, as_examples(model, member))
         sums, local = train_and_sum(
-            model, algorithm, start, examples, tf.constant([0, 1]), packing=packing, kept=kept
+            model,
+            algorithm,
+            start,
+            examples,
+            seed,
+            packing=packing,
+            local=starting_local_values(model, examples, seed, kept),
         )
         return sums, {name: value[:4] for name, value in local.items()}
 

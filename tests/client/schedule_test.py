@@ -29,6 +29,7 @@ def schedule(**options):
     assert result.batches.dtype == tf.int32
     assert result.active.dtype == result.num_examples.dtype == tf.float32
     assert result.batches.shape == result.active.shape
+    assert result.num_steps.numpy() == result.active.numpy().sum(0).max()
     steps = [
         batches[active > 0].tolist()
         for batches, active in zip(result.batches.numpy().T, result.active.numpy().T)

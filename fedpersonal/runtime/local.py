@@ -1,0 +1,73 @@
+"""A TFF execution context that runs computations inside this Python process.
+
+No child process, no port, no serialisation: values go from one part of a computation to the next
+as they are. What it cannot run it hands to TFF's worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import tensorflow_federated as tff
+
+from fedpersonal.runtime import values
+from fedpersonal.runtime.graphs import Unsupported
+from fedpersonal.runtime.interpreter import Interpreter
+
+_log = logging.getLogger(__name__)
+
+
+class LocalContext(tff.framework.SyncContext):
+    """Runs TFF computations in this process.
+
+    Results are those of TFF's worker: members' values are added up in their order, by the same
+    TensorFlow operations.
+    """
+
+    def __init__(
+        self, fallback: Callable[[], tff.framework.SyncContext], *, compile: str = "auto"
+    ):
+        """Makes the context.
+
+        Args:
+            fallback: Makes the context to which computations are handed that cannot run here.
+            compile: Whether XLA compiles what members of CLIENTS run: `always`, `never`, or `auto`,
+                where it seems worth it.
+        """
+        self._compiled = {"always": True, "never": False, "auto": None}[compile]
+        self._make_fallback = fallback
+        self._fallback: tff.framework.SyncContext | None = None
+        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        self._interpreters: weakref.WeakKeyDictionary[tff.Computation, Interpreter | None]
+        self._interpreters = weakref.WeakKeyDictionary()
+
+    def invoke(self, comp: tff.Computation, arg: Any) -> Any:
+        """Runs a computation on an argument and returns its result."""
+        if comp not in self._interpreters:
+            self._interpreters[comp] = self._prepare(comp)
+        interpreter = self._interpreters[comp]
+        if interpreter is None:
+            return self._handed_over(comp, arg)
+        parameter = comp.type_signature.parameter
+        argument, count = None, None
+        if parameter is not None:
+            count = values.num_members(arg, parameter)
+            argument = values.ingest(arg, parameter)
+        return values.deliver(interpreter(argument, count or 0), comp.type_signature.result)
+
+    def _prepare(self, comp: tff.Computation) -> Interpreter | None:
+        try:
+            return Interpreter(comp, self._pool, compiled=self._compiled)
+        except Unsupported as reason:
+            _log.warning("A computation runs in TFF's worker, not in this process: %s.", reason)
+            return None
+
+    def _handed_over(self, comp: tff.Computation, arg: Any) -> Any:
+        if self._fallback is None:
+            self._fallback = self._make_fallback()
+        return self._fallback.invoke(comp, arg)

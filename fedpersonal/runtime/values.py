@@ -1,0 +1,200 @@
+"""Values of TFF types inside this process.
+
+| TFF type | here |
+| --- | --- |
+| tensor | a `tf.Tensor` |
+| sequence | a dataset's variant, a `tf.Tensor` |
+| struct | a list, in the type's order |
+| at SERVER | the value itself |
+| at CLIENTS | a `Members`, or an `AllEqual` of the one value that all have |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+class Members(list):
+    """A value at CLIENTS: one for each member."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AllEqual:
+    """A value at CLIENTS that all members have."""
+
+    value: Any
+
+    def of(self, num_members: int) -> Members:
+        """Returns it as one for each member."""
+        return Members([self.value] * num_members)
+
+
+def ingest(value: Any, type_spec: tff.Type) -> Any:
+    """Turns a Python value that a computation was called with into one of this module.
+
+    Raises:
+        TypeError: If it does not fit the type.
+    """
+    if isinstance(type_spec, tff.FederatedType):
+        if type_spec.placement is tff.CLIENTS:
+            if type_spec.all_equal:
+                return AllEqual(ingest(value, type_spec.member))
+            return Members(ingest(member, type_spec.member) for member in value)
+        return ingest(value, type_spec.member)
+    if isinstance(type_spec, tff.StructType):
+        elements = list(tff.structure.iter_elements(type_spec))
+        parts = _parts(value, [name for name, _ in elements])
+        if len(parts) != len(elements):
+            raise TypeError(f"expected {len(elements)} elements of {type_spec}, not {len(parts)}.")
+        return [ingest(part, element) for part, (_, element) in zip(parts, elements)]
+    if isinstance(type_spec, tff.SequenceType):
+        return _sequence(value, type_spec)
+    return _tensor(value, type_spec)
+
+
+def deliver(value: Any, type_spec: tff.Type) -> Any:
+    """Turns a value of this module into what TFF's own contexts return for its type."""
+    return tff.types.type_to_py_container(_structure(value, type_spec), type_spec)
+
+
+def _structure(value: Any, type_spec: tff.Type) -> Any:
+    """Returns a value of this module as nested `tff.structure.Struct` of arrays."""
+    if isinstance(type_spec, tff.FederatedType):
+        if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
+            return [_structure(member, type_spec.member) for member in value]
+        return _structure(value.value if isinstance(value, AllEqual) else value, type_spec.member)
+    if isinstance(type_spec, tff.StructType):
+        elements = tff.structure.iter_elements(type_spec)
+        return tff.structure.Struct((n, _structure(v, t)) for v, (n, t) in zip(value, elements))
+    if isinstance(type_spec, tff.SequenceType):
+        specs = tff.types.type_to_tf_tensor_specs(type_spec.element)
+        return tf.data.experimental.from_variant(value, specs)
+    return value.numpy()
+
+
+def num_members(value: Any, type_spec: tff.Type) -> int | None:
+    """Returns how many CLIENTS members a computation's argument has; None where it does not say.
+
+    Raises:
+        ValueError: If its parts disagree.
+    """
+    if isinstance(type_spec, tff.FederatedType):
+        if type_spec.placement is not tff.CLIENTS or type_spec.all_equal:
+            return None
+        if not isinstance(value, (list, tuple)):
+            raise TypeError(f"expected a list with a value a client, not {type(value).__name__}.")
+        return len(value)
+    if not isinstance(type_spec, tff.StructType):
+        return None
+    elements = list(tff.structure.iter_elements(type_spec))
+    parts = _parts(value, [name for name, _ in elements])
+    counts = {num_members(part, element) for part, (_, element) in zip(parts, elements)} - {None}
+    if len(counts) > 1:
+        raise ValueError(f"arguments must have equally many clients, not {sorted(counts)}.")
+    return counts.pop() if counts else None
+
+
+def _parts(value: Any, names: Sequence[str | None]) -> list[Any]:
+    """Returns a container's elements in the order of names."""
+    if isinstance(value, tff.structure.Struct):
+        return list(value)
+    if isinstance(value, Mapping):
+        if set(value) != set(names):
+            raise TypeError(f"expected elements {list(names)}, not {list(value)}.")
+        return [value[name] for name in names]
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if all(names):  # A dataclass, or of attrs.
+        return [getattr(value, str(name)) for name in names]
+    raise TypeError(f"expected a structure of {len(names)} elements, not {type(value).__name__}.")
+
+
+def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
+    dtype = tf.as_dtype(type_spec.dtype)
+    tensor = value if tf.is_tensor(value) else None
+    if tensor is None:
+        array = np.asarray(value)
+        if not isinstance(value, (np.ndarray, np.generic)):
+            array = _of_python(array, dtype)
+        if dtype != tf.string and array.dtype != dtype.as_numpy_dtype:
+            raise TypeError(f"expected {type_spec}, not a value of dtype {array.dtype}: {value!r}.")
+        tensor = tf.convert_to_tensor(array, dtype)
+    if tensor.dtype != dtype or not tf.TensorShape(type_spec.shape).is_compatible_with(
+        tensor.shape
+    ):
+        raise TypeError(f"expected {type_spec}, not {tensor.dtype.name}{list(tensor.shape)}.")
+    return tensor
+
+
+def _of_python(array: np.ndarray, dtype: tf.DType) -> np.ndarray:
+    """Gives an array of Python numbers the dtype asked for, if they fit."""
+    if dtype == tf.string or array.dtype == dtype.as_numpy_dtype:
+        return array
+    if array.size and not np.can_cast(array.dtype, dtype.as_numpy_dtype, "same_kind"):
+        return array
+    cast = array.astype(dtype.as_numpy_dtype)
+    return array if dtype.is_integer and not np.array_equal(cast, array) else cast
+
+
+def _sequence(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
+    """Returns the variant of a dataset, or of a list of its elements."""
+    spec = tff.types.type_to_tf_tensor_specs(type_spec.element)
+    if isinstance(value, (list, tuple)):
+        value = _dataset(value, type_spec.element, spec)
+    if not isinstance(value, tf.data.Dataset):
+        raise TypeError(
+            f"expected a tf.data.Dataset or a list for {type_spec}, not {type(value).__name__}."
+        )
+    given = tff.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
+    if not type_spec.is_assignable_from(given):
+        raise TypeError(f"expected a dataset of {type_spec}, not of {given}.")
+    return tf.data.experimental.to_variant(value)
+
+
+def _dataset(elements: Sequence[Any], element_type: tff.Type, spec: Any) -> tf.data.Dataset:
+    """Returns a dataset of elements, whose shapes may differ: of a last, smaller batch say."""
+    flat_specs = tf.nest.flatten(spec)
+    rows = [
+        [tensor.numpy() for tensor in tf.nest.flatten(_nested(ingest(e, element_type), spec))]
+        for e in elements
+    ]
+    datasets = [
+        tf.data.Dataset.from_tensor_slices(tuple(map(np.stack, zip(*group))))
+        for _, group in itertools.groupby(rows, key=lambda row: [a.shape for a in row])
+    ]
+    if not datasets:
+        shapes = [[0, *(size or 0 for size in s.shape)] for s in flat_specs]
+        nothing = (np.zeros(shape, s.dtype.as_numpy_dtype) for shape, s in zip(shapes, flat_specs))
+        datasets = [tf.data.Dataset.from_tensor_slices(tuple(nothing))]
+    whole = datasets[0].map(lambda *row: _shaped(row, flat_specs, spec))
+    for dataset in datasets[1:]:
+        whole = whole.concatenate(dataset.map(lambda *row: _shaped(row, flat_specs, spec)))
+    return whole
+
+
+def _nested(value: Any, spec: Any) -> Any:
+    """Gives a struct's list the containers of a spec."""
+    return tf.nest.pack_sequence_as(spec, _in_nest_order(value, spec))
+
+
+def _in_nest_order(value: Any, spec: Any) -> list[tf.Tensor]:
+    """Flattens a struct's list as `tf.nest` does its container: mappings by sorted name."""
+    if not tf.nest.is_nested(spec):
+        return [value]
+    if isinstance(spec, Mapping):
+        by_name = dict(zip(spec, value))
+        return [leaf for k in sorted(spec) for leaf in _in_nest_order(by_name[k], spec[k])]
+    return [leaf for part, s in zip(value, spec) for leaf in _in_nest_order(part, s)]
+
+
+def _shaped(row: Sequence[tf.Tensor], flat_specs: Sequence[tf.TensorSpec], spec: Any) -> Any:
+    """Gives tensors the shapes, in part unknown, and the containers of a spec."""
+    shaped = [tf.compat.v1.placeholder_with_default(t, s.shape) for t, s in zip(row, flat_specs)]
+    return tf.nest.pack_sequence_as(spec, shaped)
