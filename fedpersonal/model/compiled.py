@@ -10,6 +10,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 import tensorflow as tf
 from keras.src.engine import training_v1  # What Keras makes of a model in a graph.
+from keras.src.layers.core.tf_op_layer import TFOpLambda
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.keras_metrics import Metrics
@@ -102,6 +103,7 @@ def take_apart(model: tf.keras.Model) -> ReadyModel:
     compiled = None
     if getattr(model, "_is_compiled", False):
         compiled = _options(model._get_compile_args())
+    _restore_argument_names(model)
     try:
         copied = tf.keras.models.clone_model(model)
     except Exception as error:  # Whatever a layer's own code raises.
@@ -110,6 +112,18 @@ def take_apart(model: tf.keras.Model) -> ReadyModel:
         raise _not_copied(model, "a copy does not have its weights")
     weights = model.get_weights() if model.built else None
     return ReadyModel(lambda: tf.keras.models.clone_model(model), weights, compiled)
+
+
+def _restore_argument_names(model: tf.keras.Model) -> None:
+    """Tells operations such as `x[:, :1]` or `tf.reduce_sum(x, 1)` what their arguments are called.
+
+    Keras copies arguments by name, and drops those without. Once a model is built where AutoGraph
+    is off, as in `tf.function(autograph=False)`, Keras finds no names for its operations in any
+    model built later in the process; their signatures keep them.
+    """
+    for layer in model._flatten_layers():
+        if isinstance(layer, TFOpLambda):
+            layer._call_spec.arg_names = list(inspect.signature(layer.call).parameters)
 
 
 def _not_copied(model: tf.keras.Model, reason: str) -> UserError:

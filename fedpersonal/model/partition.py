@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.autograph.impl import api as autograph
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import choose_loss_and_metrics, recorded_compile, take_apart
@@ -106,8 +107,9 @@ class PartitionedModel:
         start = compiled = None
         if isinstance(build_model, tf.keras.Model):
             build_model, start, compiled = take_apart(build_model)
-        # A model is built in plain Python, as in a user's own program.
-        self._build_model = tf.autograph.experimental.do_not_convert(build_model)
+        # A model is built in plain Python, as in a user's own program. With AutoGraph off, its
+        # layers could not branch on tensors, and Keras would lose the arguments of operations.
+        self._build_model = autograph.call_with_unspecified_conversion_status(build_model)
         self.lookups = dict(lookups or {})
         self.owned_tables = frozenset(owned_tables)
         self.label_spec = label_spec

@@ -78,8 +78,7 @@ def test_a_model_starts_from_its_weights():
         x = tf.keras.Input([3], name="x")
         block = tf.keras.Sequential([LAYERS.Dense(2), LAYERS.LayerNormalization()], name="block")
         hidden = LAYERS.Dense(3, name="wide")(x)
-        both = LAYERS.Concatenate()([block(hidden), x])
-        return tf.keras.Model({"x": x}, LAYERS.Dense(1, name="out")(both))
+        return tf.keras.Model({"x": x}, LAYERS.Dense(1, name="out")(block(hidden) + x[:, :1]))
 
     keras_model = build_model()
     random = np.random.default_rng(0)
@@ -92,6 +91,47 @@ def test_a_model_starts_from_its_weights():
     np.testing.assert_allclose(predict(model, {"x": X}, values), keras_model({"x": X}), rtol=1e-5)
     for weight, earlier in zip(keras_model.get_weights(), before):
         np.testing.assert_array_equal(weight, earlier)
+
+
+def of_operation(operation):
+    def build_model():
+        x = tf.keras.Input([3], name="x")
+        operated = tf.keras.Model(x, operation(x))
+        return tf.keras.Sequential([tf.keras.Input([3], name="x"), operated, LAYERS.Dense(1)])
+
+    return build_model
+
+
+@pytest.mark.parametrize("operation", [lambda x: x[:, :1], lambda x: tf.reduce_max(x, 1, True)])
+def test_operations_are_copied_after_a_build_without_autograph(operation):
+    """Keras then drops their arguments: a slice fails, a maximum is one of the whole batch."""
+    build_model = of_operation(operation)
+    tf.autograph.experimental.do_not_convert(build_model)()
+    keras_model = build_model()
+    predictions = predict(PartitionedModel(keras_model), {"x": X})
+    np.testing.assert_allclose(predictions, keras_model(X), rtol=1e-5)
+
+
+def test_keras_still_copies_operations_of_models_that_were_built_here():
+    build_model = of_operation(lambda x: tf.roll(x, 1, 1))
+    predict(PartitionedModel(build_model), {"x": X})
+    keras_model = build_model()
+    copied = tf.keras.models.clone_model(keras_model)
+    copied.set_weights(keras_model.get_weights())
+    np.testing.assert_array_equal(copied(X), keras_model(X))
+
+
+class Magnitude(LAYERS.Layer):
+    def call(self, inputs):
+        if tf.reduce_sum(inputs) > 0:
+            return inputs
+        else:
+            return -inputs
+
+
+def test_a_layer_of_a_functional_model_may_branch_on_tensors():
+    model = PartitionedModel(of_operation(lambda x: Magnitude()(x)))
+    np.testing.assert_array_equal(predict(model, {"x": X}), predict(model, {"x": -X}))
 
 
 class Subclassed(tf.keras.Model):
