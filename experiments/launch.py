@@ -68,18 +68,18 @@ def task_main(task: Task) -> Callable[[], None]:
         for line in task.warnings(source, options):
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
-        runtime.use_runtime(options.runtime)
-        from fedpersonal.simulation.run_folder import RunFolder
-        from fedpersonal.tasks.experiment import build_experiment, run_experiment
+        from fedpersonal.tasks.experiment import open_experiment, run_experiment
 
-        experiment = build_experiment(task, source, options)
         path = given.output_dir or f"results/{given.experiment_name or task.name}"
         declared = task.options.declarations().items()
-        folder = RunFolder.open(
+        experiment, folder = open_experiment(
+            task,
+            source,
+            options,
             path,
-            {"task": type(task).__module__, **options.values()},
-            ignore=[name for name, declaration in declared if declaration.rule.may_differ],
-            about={"data": source.fingerprint(), "runtime": options.runtime},
+            config={"task": type(task).__module__, **options.values()},
+            may_differ=[name for name, declaration in declared if declaration.rule.may_differ],
+            data=source.fingerprint(),
         )
         summary = run_experiment(experiment, folder)
         for line in task.report(summary):

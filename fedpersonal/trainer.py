@@ -22,7 +22,7 @@ from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.description import describe_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import as_table, check_boundary
-from fedpersonal.process.execution import Execution
+from fedpersonal.process.execution import Execution, default_num_shards
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import Cohort, make_cohort
 from fedpersonal.saved_model import save_model
@@ -51,6 +51,7 @@ class Trainer:
         algorithm: What a client does in a round.
         process: The TFF process.
         crossings: What it broadcasts and aggregates.
+        num_shards: Into how many shards a packed cohort is divided.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Trainer:
         dropout_rate: float = 0.0,
         execution: str = "packed",
         packing: str = "stacked",
+        shards: int | None = None,
         aggregator: Aggregator | None = None,
         clients_of_round: ClientsOfRound | None = None,
         seed: int = 0,
@@ -87,6 +89,7 @@ class Trainer:
             dropout_rate: Share of the clients drawn that then drop out.
             execution: `packed`, many clients in a shard, which is fast; or `per_client`.
             packing: `stacked` or `pooled`, see `Execution`.
+            shards: Into how many shards a packed cohort is divided; None for one a processor.
             aggregator: A factory of `tff.aggregators`, for per-client execution; None for the
                 weighted mean.
             clients_of_round: Whose examples a round takes, in place of a random draw.
@@ -123,8 +126,13 @@ class Trainer:
                 seed=seed,
             )
         self._train, self._clients_of_round = train, clients_of_round
+        self.num_shards = shards or default_num_shards()
         self._execution = Execution.for_cohorts(
-            clients_per_round, kind=execution, batch_size=batch_size, packing=packing
+            clients_per_round,
+            kind=execution,
+            batch_size=batch_size,
+            packing=packing,
+            shards=self.num_shards,
         )
         if server_optimizer is None:
             server_optimizer = tff.learning.optimizers.build_sgdm(1.0)
@@ -195,7 +203,9 @@ class Trainer:
             if not isinstance(folder, RunFolder):
                 train = self._train
                 data = train.fingerprint() if isinstance(train, ClientDataset) else None
-                folder = RunFolder.open(folder, self._describe(), about={"data": data})
+                folder = RunFolder.open(
+                    folder, self._describe(), about={"data": data, "num_shards": self.num_shards}
+                )
                 folder.write_boundary(as_table(self.crossings))
             store = None
             if self.algorithm.keeps:

@@ -166,12 +166,18 @@ def _split(runs: Sequence[Run]) -> None:
 
 def _work(run: Run, about: Mapping[str, Any]) -> None:
     from fedpersonal.loaded_run import load_run
-    from fedpersonal.tasks.experiment import build_experiment, run_experiment
+    from fedpersonal.tasks.experiment import open_experiment, run_experiment
 
     options = run.trainer.options
-    data = {"data": about}
-    folder = RunFolder.open(run.path, run.config(), ignore=run.may_differ(), about=data)
-    experiment = build_experiment(run.task, run.task.read(options), options)
+    experiment, folder = open_experiment(
+        run.task,
+        run.task.read(options),
+        options,
+        run.path,
+        config=run.config(),
+        may_differ=run.may_differ(),
+        data=about,
+    )
     if run.trained_by is None:
         run_experiment(experiment, folder)
     else:

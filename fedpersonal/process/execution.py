@@ -5,18 +5,39 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import pathlib
 
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.errors import UserError, check_choice
 
 KINDS = ("packed", "per_client")
+_CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 
 def default_num_shards() -> int:
-    """Returns how many shards a packed cohort is divided into: one a processor of this process."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Returns how many shards a packed cohort is divided into: one a processor.
+
+    Those count that this process may use, by its affinity and by its container's quota.
+    """
+    is_known = hasattr(os, "sched_getaffinity")
+    processors = len(os.sched_getaffinity(0)) if is_known else os.cpu_count() or 1
+    return max(1, min(processors, math.ceil(_quota() or processors)))
+
+
+def _quota() -> float | None:
+    """Returns how many processors' time the container has (cgroup 2 or 1); None for all."""
+    try:
+        quota, period = _CGROUP.joinpath("cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            names = ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
+            quota, period = (_CGROUP.joinpath(name).read_text() for name in names)
+        except OSError:
+            return None
+    try:
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except ValueError:  # "max"
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +89,26 @@ class Execution:
 
     @classmethod
     def for_cohorts(
-        cls, clients: int, *, batch_size: int, kind: str = "packed", packing: str = "stacked"
+        cls,
+        clients: int,
+        *,
+        batch_size: int,
+        kind: str = "packed",
+        packing: str = "stacked",
+        shards: int | None = None,
     ) -> Execution:
-        """Returns the execution of cohorts of so many clients, in one shard a processor."""
+        """Returns the execution of cohorts of so many clients, in one shard a processor.
+
+        Sums depend on the number of shards in their last digits; `shards` sets another one.
+        """
         if kind == "per_client":
             return cls.per_client(batch_size=batch_size)
         if clients < 1:
             raise UserError(f"Execution: a cohort must have at least 1 client, not {clients}.")
-        clients_per_shard = math.ceil(clients / min(default_num_shards(), clients))
+        shards = default_num_shards() if shards is None else shards
+        if shards < 1:
+            raise UserError(f"Execution: a cohort must have at least 1 shard, not {shards}.")
+        clients_per_shard = math.ceil(clients / min(shards, clients))
         return cls(kind, batch_size, clients_per_shard, packing)
 
     @property

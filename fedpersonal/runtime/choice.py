@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 RUNTIMES = ("local", "worker")
+COMPILE = ("auto", "always", "never")
 
 _chosen: str | None = None
 

@@ -72,9 +72,7 @@ class Graph:
             and (compiled or xla.is_worth_compiling(graph_def))
         )
         if self.compiled:
-            self._compile = functools.cache(
-                functools.partial(_compiled, graph_def, feeds, fetches)
-            )
+            self._compile = functools.cache(functools.partial(_compiled, graph_def, feeds, fetches))
             self._lock = threading.Lock()
         self._create = None
         if variables:
@@ -96,7 +94,6 @@ class Graph:
             for handle in handles:
                 tf.raw_ops.DestroyResourceOp(resource=handle)
         return _packed(self._result, iter(results))
-
 
     def _run_compiled(self, flat: list[tf.Tensor]) -> Sequence[tf.Tensor]:
         try:

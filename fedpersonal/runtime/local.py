@@ -29,9 +29,7 @@ class LocalContext(tff.framework.SyncContext):
     TensorFlow operations.
     """
 
-    def __init__(
-        self, fallback: Callable[[], tff.framework.SyncContext], *, compile: str = "auto"
-    ):
+    def __init__(self, fallback: Callable[[], tff.framework.SyncContext], *, compile: str = "auto"):
         """Makes the context.
 
         Args:

@@ -14,7 +14,10 @@ _LOOPS = {"While", "StatelessWhile"}
 _RANDOM = ("Random", "StatelessRandom", "StatelessTruncatedNormal", "TruncatedNormal")
 _DATA_DEPENDENT = ("Where", "Unique", "ReduceDataset", "TensorSlice", "DatasetToSingle")
 # TensorFlow's operations without a kernel of XLA's: name of the result, and what stands in.
-_STANDINS = {"InplaceAdd": ("y", "TensorScatterAdd", "output"), "DeepCopy": ("y", "Identity", "output")}
+_STANDINS = {
+    "InplaceAdd": ("y", "TensorScatterAdd", "output"),
+    "DeepCopy": ("y", "Identity", "output"),
+}
 
 
 def is_worth_compiling(graph_def: tf.compat.v1.GraphDef) -> bool:

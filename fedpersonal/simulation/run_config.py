@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 from collections.abc import Collection, Mapping
@@ -17,7 +18,7 @@ from fedpersonal.errors import UserError
 
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
 # What may differ from session to session.
-_SESSION = ("versions", "runtime", "num_shards")
+_SESSION = ("versions", "runtime")
 
 
 def settle(
@@ -32,11 +33,11 @@ def settle(
     Arguments are those of `RunFolder.open`.
 
     Returns:
-        `options`, `seed`, `data` if given, and `versions`, `runtime`, `num_shards` of the first
-        session; those of later ones, where they differ, in the list `later_sessions`.
+        `options`, `seed`, `data` and `num_shards` if given, and `versions` and `runtime` of the
+        first session; those of later ones, where they differ, in the list `later_sessions`.
 
     Raises:
-        UserError: Options or data differ from those of former sessions.
+        UserError: Options, data or the number of shards differ from those of former sessions.
     """
     about = {name: value for name, value in (about or {}).items() if value is not None}
     unknown = about.keys() - {"data", "runtime", "num_shards"}
@@ -50,6 +51,9 @@ def settle(
     _check_same("options", old["options"], config["options"], folder, ignore)
     if "data" in old:
         _check_same("data", old["data"], config.setdefault("data", old["data"]), folder)
+    if "num_shards" in old:
+        shards = old["num_shards"]
+        _check_same("shards", shards, config.setdefault("num_shards", shards), folder)
     session, first = ({k: c[k] for k in _SESSION if k in c} for c in (config, old))
     later = old.get("later_sessions", [])
     if session not in (first, *later):
@@ -57,6 +61,12 @@ def settle(
         later = [*later, session]
     common = {name: value for name, value in config.items() if name not in _SESSION}
     return {**common, **first, **({"later_sessions": later} if later else {})}
+
+
+def read_num_shards(folder: str | os.PathLike) -> int | None:
+    """Returns into how many shards the run in a folder divides its cohorts; None without a run."""
+    path = pathlib.Path(folder) / "config.json"
+    return read_config(path).get("num_shards") if path.exists() else None
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:

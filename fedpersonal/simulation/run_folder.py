@@ -41,8 +41,8 @@ class RunFolder(RunRecord):
             options: The options of the run by name.
             ignore: The options that may differ from those of the run's former sessions.
             about: What else there is to know, all of it optional: `data`, a fingerprint of the
-                data, or one for each part by name, which must be the same in all sessions;
-                `runtime` and `num_shards`, which may differ.
+                data, or one for each part by name, and `num_shards`, which must be the same in all
+                sessions; `runtime`, which may differ.
 
         Returns:
             The folder, with `config.json` written.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, Generic
 
 import numpy as np
 
+from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.algorithms import fed_recon
 from fedpersonal.algorithms.method import Layers, Method
@@ -20,6 +22,7 @@ from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.process.boundary import as_table
 from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.clients import pooled_clients
+from fedpersonal.simulation.run_config import read_num_shards
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.findings import check_clients, tell_never_drawn, tell_outliers
 from fedpersonal.tasks.report import report_run
@@ -122,9 +125,19 @@ class Experiment(Generic[OptionsT, DataT]):
 
 
 def build_experiment(
-    task: Task[OptionsT, SourceT, DataT], source: SourceT, options: OptionsT
+    task: Task[OptionsT, SourceT, DataT],
+    source: SourceT,
+    options: OptionsT,
+    *,
+    shards: int | None = None,
 ) -> Experiment[OptionsT, DataT]:
     """Splits data as read, and builds the models and the training process.
+
+    Args:
+        task: The task.
+        source: The data.
+        options: The options.
+        shards: Into how many shards a run that goes on divides its cohorts.
 
     Raises:
         UserError: If the data do not suffice, or options do not fit them.
@@ -166,6 +179,7 @@ def build_experiment(
             decay_rounds=options.decay_rounds,
         ),
         packing=options.packing,
+        shards=shards or options.shards,
         seed=options.seed,
         **work,
     )
@@ -175,6 +189,41 @@ def build_experiment(
     return Experiment(
         task, options, data, method, layers, model, algorithm, trainer, findings, evaluated
     )
+
+
+def open_experiment(
+    task: Task[OptionsT, SourceT, DataT],
+    source: SourceT,
+    options: OptionsT,
+    path: str | os.PathLike,
+    *,
+    config: Mapping[str, Any],
+    may_differ: Collection[str],
+    data: Any,
+) -> tuple[Experiment[OptionsT, DataT], RunFolder]:
+    """Chooses the runtime, builds an experiment and opens its run folder.
+
+    Args:
+        task: The task.
+        source: The data.
+        options: The options.
+        path: The folder; a run that is there keeps its number of shards.
+        config: What `config.json` says of the run.
+        may_differ: Those of its entries with which a run may go on.
+        data: A fingerprint of the data.
+
+    Raises:
+        UserError: As `build_experiment` and `RunFolder.open`.
+    """
+    runtime.use_runtime(options.runtime, compile=options.compile)
+    shards = options.shards or read_num_shards(path)
+    experiment = build_experiment(task, source, options, shards=shards)
+    about = {
+        "data": data,
+        "runtime": options.runtime,
+        "num_shards": experiment.trainer.num_shards,
+    }
+    return experiment, RunFolder.open(path, config, ignore=may_differ, about=about)
 
 
 def run_experiment(

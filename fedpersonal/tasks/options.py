@@ -6,7 +6,7 @@ from fedpersonal.algorithms.fed_recon import FedReconOptions
 from fedpersonal.algorithms.method import FinetuningOptions
 from fedpersonal.optimizers.named import SERVER_OPTIMIZERS
 from fedpersonal.options import Options, option
-from fedpersonal.runtime import RUNTIMES
+from fedpersonal.runtime import COMPILE, RUNTIMES
 
 
 class RunOptions(FedReconOptions, FinetuningOptions):
@@ -21,9 +21,20 @@ class RunOptions(FedReconOptions, FinetuningOptions):
     client_batch_size: int = option(5, "Examples of a client's batch.", at_least=1, at_most=10**6)
     runtime: str = option(
         "local",
-        "Computes in this process, or in a worker of TFF's.",
+        "Computes in this process, or in TFF's worker.",
         choices=RUNTIMES,
         may_differ=True,
+    )
+    compile: str = option(
+        "auto",
+        "local: compile clients' work by XLA, where it pays, or always.",
+        choices=COMPILE,
+    )
+    shards: int | None = option(
+        None,
+        "Shards that a packed cohort is divided into. [default: one a processor]",
+        at_least=1,
+        at_most=10**4,
     )
     execution: str = option(
         "packed",
