@@ -117,17 +117,18 @@ def _padded_arrays(
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Returns features, labels and mask of `clients` clients, each (C, N, B, ...)."""
     batches = pad_batches(dataset, client_indices, batch_size=batch_size)
-    mask = _fill_up(batches.mask, clients)
+    num_batches = roomy(batches.mask.shape[1])
+    mask = _fill_up(batches.mask, clients, num_batches)
     # What a model makes of zeros may be no number: padding repeats the batch's first example.
     slots = np.where(mask > 0, np.arange(batch_size), 0)
     features = {}
     for name, spec in model.input_spec.items():
         column = batches.features[name].astype(spec.dtype.as_numpy_dtype, copy=False)
-        column = _fill_up(column, clients)
+        column = _fill_up(column, clients, num_batches)
         index = slots.reshape(slots.shape + (1,) * (column.ndim - 3))
         features[name] = np.take_along_axis(column, index, axis=2)
     labels = batches.labels.astype(model.label_spec.dtype.as_numpy_dtype, copy=False)
-    return features, _fill_up(labels, clients), mask
+    return features, _fill_up(labels, clients, num_batches), mask
 
 
 def _part_mask(mask: np.ndarray, part: str) -> np.ndarray:
@@ -139,10 +140,18 @@ def _part_mask(mask: np.ndarray, part: str) -> np.ndarray:
     return mask * chosen[..., np.newaxis]
 
 
-def _fill_up(array: np.ndarray, clients: int) -> np.ndarray:
-    """Appends zeros to the first axis up to a length of `clients`."""
-    missing = clients - array.shape[0]
-    return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
+def roomy(size: int) -> int:
+    """Rounds a size up to one of four an octave: what is compiled is so for each shape anew."""
+    step = max(1, 2 ** (int(size).bit_length() - 3))
+    return -(-size // step) * step
+
+
+def _fill_up(array: np.ndarray, *sizes: int) -> np.ndarray:
+    """Appends zeros to the first axes up to their sizes."""
+    missing = [(0, size - length) for size, length in zip(sizes, array.shape)]
+    if not any(after for _, after in missing):
+        return array
+    return np.pad(array, missing + [(0, 0)] * (array.ndim - len(sizes)))
 
 
 def _touched(
@@ -155,6 +164,7 @@ def _touched(
         flat_ids.append(part.reshape(part.shape[0], 1, -1))
         flat_masks.append(mask.reshape(part.shape[0], 1, -1))
     rows, positions = touched_rows(np.concatenate(flat_ids, 2), np.concatenate(flat_masks, 2))
+    rows = _fill_up(rows, rows.shape[0], roomy(rows.shape[1]))
     ends = np.cumsum([part.shape[2] for part in flat_ids])[:-1]
     parts = np.split(positions[:, 0], ends, axis=1)
     return rows, [p.reshape(part.shape) for p, part in zip(parts, ids)]

@@ -21,7 +21,7 @@ _STANDINS = {
 
 
 def is_worth_compiling(graph_def: tf.compat.v1.GraphDef) -> bool:
-    """Tells whether a graph has a loop, draws nothing, and has sizes that do not follow from data."""
+    """Tells whether a graph has a loop, but no random draws and no sizes that follow from data."""
     operations = {node.op for node in all_nodes(graph_def)}
     return bool(operations & _LOOPS) and not any(
         operation.startswith((*_RANDOM, *_DATA_DEPENDENT)) for operation in operations
