@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 
+from fedpersonal import runtime
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.errors import UserError, check_choice
 
@@ -17,8 +18,12 @@ _CGROUP = pathlib.Path("/sys/fs/cgroup")
 def default_num_shards() -> int:
     """Returns how many shards a packed cohort is divided into: one a processor.
 
-    Those count that this process may use, by its affinity and by its container's quota.
+    Those of a cluster count, where one was chosen; else those that this process may use, by its
+    affinity and by its container's quota.
     """
+    of_cluster = runtime.num_processors()
+    if of_cluster is not None:
+        return of_cluster
     is_known = hasattr(os, "sched_getaffinity")
     processors = len(os.sched_getaffinity(0)) if is_known else os.cpu_count() or 1
     return max(1, min(processors, math.ceil(_quota() or processors)))

@@ -1,13 +1,22 @@
 """Where TFF's computations run, and how a program that uses them starts and ends."""
 
-from fedpersonal.runtime.choice import COMPILE, RUNTIMES, ensure_runtime, use_runtime
+from fedpersonal.runtime.choice import (
+    COMPILE,
+    RUNTIMES,
+    check_runtime,
+    ensure_runtime,
+    num_processors,
+    use_runtime,
+)
 from fedpersonal.runtime.worker import leave, peak_rss_mb, quiet_logs, rss_mb, start
 
 __all__ = [
     "COMPILE",
     "RUNTIMES",
+    "check_runtime",
     "ensure_runtime",
     "leave",
+    "num_processors",
     "peak_rss_mb",
     "quiet_logs",
     "rss_mb",

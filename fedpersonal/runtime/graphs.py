@@ -46,6 +46,7 @@ class Graph:
         Raises:
             Unsupported: If it has state that would outlive a call.
         """
+        self.block = computation
         proto = computation.proto.tensorflow
         graph_def = tf.compat.v1.GraphDef()
         proto.graph_def.Unpack(graph_def)
@@ -81,6 +82,11 @@ class Graph:
                 with tf.control_dependencies([initialize]):
                     created = [tf.identity(handle) for handle in variables]
             self._create = wrapped.prune([], created)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The graph itself, as a `Function` has those that it calls."""
+        return [self]
 
     def __call__(self, argument: Any = None) -> Any:
         """Runs the graph."""

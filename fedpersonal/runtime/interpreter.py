@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import computation_pb2
 
 from fedpersonal.runtime.graphs import Graph, Unsupported
 from fedpersonal.runtime.values import AllEqual, Members
 
 Scope = Mapping[str, Any]
+MapMembers = Callable[[Callable[..., Any], Members], Iterable[Any]]
 
 
 class Interpreter:
     """Runs one computation, any number of times."""
 
     def __init__(
-        self, computation: tff.Computation, pool: ThreadPoolExecutor, *, compiled: bool | None
+        self, computation: tff.Computation, map_members: MapMembers, *, compiled: bool | None
     ):
         """Takes the computation apart and imports its graphs.
 
         Args:
             computation: The computation.
-            pool: The threads in which members of CLIENTS run.
+            map_members: Applies a function, a `Graph` or a `Function`, to members of CLIENTS.
             compiled: Whether XLA compiles what members run; None where it seems worth it.
 
         Raises:
@@ -34,28 +35,60 @@ class Interpreter:
         block, _ = tff.tensorflow.replace_intrinsics_with_bodies(computation.to_building_block())
         self._root = tff.framework.to_call_dominant(block)
         self._takes_argument = computation.type_signature.parameter is not None
-        self._pool = pool
+        self._map_members = map_members
         self._graphs: dict[int, Graph] = {}
         _check(self._root)
         of_members = _mapped_graphs(self._root)
-        for part in _parts(self._root):
-            if isinstance(part, tff.framework.CompiledComputation):
-                choice = compiled if id(part) in of_members else False
-                self._graphs[id(part)] = Graph(part, compiled=choice)
+        for part in graphs_in(self._root):
+            choice = compiled if id(part) in of_members else False
+            self._graphs[id(part)] = Graph(part, compiled=choice)
 
     def __call__(self, argument: Any, num_members: int) -> Any:
         """Runs the computation; values are those of `fedpersonal.runtime.values`."""
-        run = _Run(self._graphs, self._pool, num_members)
+        run = _Run(self._graphs, self._map_members, num_members)
         function = run.evaluate(self._root, {})
         return function(argument) if self._takes_argument else function()
+
+
+class Function:
+    """A `tff.framework.Lambda` where names have the values of a scope."""
+
+    def __init__(self, run: _Run, block: tff.framework.Lambda, scope: Scope):
+        self._run = run
+        self.block = block
+        self.scope = scope
+
+    def __call__(self, *argument: Any) -> Any:
+        """Calls the function."""
+        named = {self.block.parameter_name: argument[0]} if argument else {}
+        return self._run.evaluate(self.block.result, {**self.scope, **named})
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The graphs that it calls, in the order of `graphs_in`."""
+        return [self._run.graphs[id(part)] for part in graphs_in(self.block)]
+
+
+def load_function(proto: bytes, compiled: Sequence[bool]) -> Callable[..., Any]:
+    """Returns a function of members of CLIENTS from its serialized building block.
+
+    Args:
+        proto: The building block, of a graph or of a function that calls graphs.
+        compiled: Whether XLA compiles each of its graphs, in the order of `graphs_in`.
+    """
+    block = tff.framework.ComputationBuildingBlock.from_proto(
+        computation_pb2.Computation.FromString(proto)
+    )
+    graphs = {id(g): Graph(g, compiled=choice) for g, choice in zip(graphs_in(block), compiled)}
+    return _Run(graphs, map, 0).evaluate(block, {})
 
 
 class _Run:
     """One call of a computation."""
 
-    def __init__(self, graphs: Mapping[int, Graph], pool: ThreadPoolExecutor, num_members: int):
-        self._graphs = graphs
-        self._pool = pool
+    def __init__(self, graphs: Mapping[int, Graph], map_members: MapMembers, num_members: int):
+        self.graphs = graphs
+        self._map_members = map_members
         self._num_members = num_members
 
     def evaluate(self, block: tff.framework.ComputationBuildingBlock, scope: Scope) -> Any:
@@ -73,9 +106,9 @@ class _Run:
                 inner[name] = self.evaluate(value, inner)
             return self.evaluate(block.result, inner)
         if isinstance(block, framework.Lambda):
-            return self._function(block, scope)
+            return Function(self, block, scope)
         if isinstance(block, framework.CompiledComputation):
-            return self._graphs[id(block)]
+            return self.graphs[id(block)]
         if isinstance(block, framework.Literal):
             return tf.constant(block.value, block.type_signature.dtype)
         function, argument = block.function, block.argument
@@ -83,13 +116,6 @@ class _Run:
         if isinstance(function, framework.Intrinsic):
             return _INTRINSICS[function.uri](self, *value)
         return self.evaluate(function, scope)(*value)
-
-    def _function(self, block: tff.framework.Lambda, scope: Scope) -> Callable[..., Any]:
-        def function(*argument: Any) -> Any:
-            named = {block.parameter_name: argument[0]} if argument else {}
-            return self.evaluate(block.result, {**scope, **named})
-
-        return function
 
     def _eval_at_server(self, function: Callable[[], Any]) -> Any:
         return function()
@@ -109,10 +135,7 @@ class _Run:
 
     def _map(self, argument: Sequence[Any]) -> Any:
         function, values = argument
-        values = self._members(values)
-        if len(values) == 1:
-            return Members([function(values[0])])
-        return Members(self._pool.map(function, values))
+        return Members(self._map_members(function, self._members(values)))
 
     def _map_all_equal(self, argument: Sequence[Any]) -> AllEqual:
         function, values = argument
@@ -168,6 +191,13 @@ def _parts(block: tff.framework.ComputationBuildingBlock) -> list[Any]:
     return found
 
 
+def graphs_in(
+    block: tff.framework.ComputationBuildingBlock,
+) -> list[tff.framework.CompiledComputation]:
+    """Returns the graphs within a building block, which may be one itself, in a fixed order."""
+    return [p for p in _parts(block) if isinstance(p, tff.framework.CompiledComputation)]
+
+
 def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
     """Returns the graphs that members of CLIENTS run, by `id`."""
     found = set()
@@ -176,9 +206,7 @@ def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
             part.function, tff.framework.Intrinsic
         ):
             if part.function.uri == "federated_map":
-                inner = _parts(part.argument[0])
-                graphs = (p for p in inner if isinstance(p, tff.framework.CompiledComputation))
-                found.update(map(id, graphs))
+                found.update(map(id, graphs_in(part.argument[0])))
     return found
 
 

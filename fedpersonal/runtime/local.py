@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 from fedpersonal.runtime import values
 from fedpersonal.runtime.graphs import Unsupported
 from fedpersonal.runtime.interpreter import Interpreter
+from fedpersonal.runtime.values import Members
 
 _log = logging.getLogger(__name__)
 
@@ -58,9 +59,13 @@ class LocalContext(tff.framework.SyncContext):
             argument = values.ingest(arg, parameter)
         return values.deliver(interpreter(argument, count or 0), comp.type_signature.result)
 
+    def _map_members(self, function: Callable[[Any], Any], members: Members) -> Iterable[Any]:
+        """Applies a function to members of CLIENTS, in the threads of the pool."""
+        return [function(members[0])] if len(members) == 1 else self._pool.map(function, members)
+
     def _prepare(self, comp: tff.Computation) -> Interpreter | None:
         try:
-            return Interpreter(comp, self._pool, compiled=self._compiled)
+            return Interpreter(comp, self._map_members, compiled=self._compiled)
         except Unsupported as reason:
             _log.warning("A computation runs in TFF's worker, not in this process: %s.", reason)
             return None

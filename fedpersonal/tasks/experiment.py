@@ -215,7 +215,12 @@ def open_experiment(
     Raises:
         UserError: As `build_experiment` and `RunFolder.open`.
     """
-    runtime.use_runtime(options.runtime, compile=options.compile)
+    runtime.use_runtime(
+        options.runtime,
+        compile=options.compile,
+        ray_address=options.ray_address,
+        ray_node_seconds=options.ray_node_seconds,
+    )
     shards = options.shards or read_num_shards(path)
     experiment = build_experiment(task, source, options, shards=shards)
     about = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedpersonal.algorithms.fed_recon import FedReconOptions
 from fedpersonal.algorithms.method import FinetuningOptions
+from fedpersonal.errors import UserError
 from fedpersonal.optimizers.named import SERVER_OPTIMIZERS
 from fedpersonal.options import Options, option
 from fedpersonal.runtime import COMPILE, RUNTIMES
@@ -21,14 +22,20 @@ class RunOptions(FedReconOptions, FinetuningOptions):
     client_batch_size: int = option(5, "Examples of a client's batch.", at_least=1, at_most=10**6)
     runtime: str = option(
         "local",
-        "Computes in this process, or in TFF's worker.",
+        "Computes in this process, in TFF's worker, or on a Ray cluster.",
         choices=RUNTIMES,
         may_differ=True,
     )
     compile: str = option(
         "auto",
-        "local: compile clients' work by XLA, where it pays, or always.",
+        "local, ray: compile clients' work by XLA, where it pays, or always.",
         choices=COMPILE,
+    )
+    ray_address: str | None = option(
+        None, "ray: the cluster's host:port. [default: a Ray of its own]", may_differ=True
+    )
+    ray_node_seconds: float = option(
+        600.0, "ray: seconds of silence after which a node is lost.", at_least=1, may_differ=True
     )
     shards: int | None = option(
         None,
@@ -64,6 +71,19 @@ class RunOptions(FedReconOptions, FinetuningOptions):
     decay_rounds: int = option(
         0, "Rounds until the server's and local rates are 0; 0: constant.", at_least=0
     )
+
+    def check(self) -> None:
+        """Raises a `UserError` where the runtime does not go with other options."""
+        super().check()
+        if self.ray_address is not None and self.runtime != "ray":
+            raise UserError(
+                f"--ray_address is {self.ray_address}, but --runtime is {self.runtime}; give "
+                "--runtime=ray with it."
+            )
+        if self.runtime == "ray" and self.execution != "packed":
+            raise UserError(
+                f"--runtime=ray sends packed shards to its nodes; --execution is {self.execution}."
+            )
 
 
 class TableOptions(Options):

@@ -1,0 +1,115 @@
+"""What runs on a node of a Ray cluster: functions of members of CLIENTS.
+
+This module loads TensorFlow and TFF only once a node has the coordinator's settings, and Ray only
+once the coordinator has made its own.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedpersonal.errors import UserError
+from fedpersonal.runtime.worker import quiet_logs
+
+if TYPE_CHECKING:
+    import ray
+
+
+class Sent(NamedTuple):
+    """Something that is in Ray's object store, from which each node fetches it once."""
+
+    reference: ray.ObjectRef
+
+
+class Work(NamedTuple):
+    """A function of members of CLIENTS, as `interpreter.load_function` takes it.
+
+    Attributes:
+        proto: Its serialized building block.
+        compiled: Whether XLA compiles each of its graphs.
+    """
+
+    proto: bytes
+    compiled: list[bool]
+
+
+class Node:
+    """The actor of a node. It keeps functions alone: a member is as good on any other node."""
+
+    def __init__(self, environment: Mapping[str, str]):
+        """Loads TFF, with the coordinator's environment variables that TensorFlow reads."""
+        os.environ.update(environment)
+        quiet_logs()
+        self._functions: dict[str, Callable[[Any], Any]] = {}
+        self._lock = threading.Lock()
+        about()
+
+    def about(self) -> dict[str, str]:
+        """Returns what must be the same on all nodes, and how the node is protected."""
+        return {**about(), "authentication": os.environ.get("RAY_AUTH_MODE", "")}
+
+    def run(self, key: str, work: Sent, argument: Any) -> Any:
+        """Applies a function to a member's value; both are trees of arrays and of `Sent`."""
+        import ray
+
+        with self._lock:
+            if key not in self._functions:
+                from fedpersonal.runtime.interpreter import load_function
+
+                self._functions[key] = load_function(*ray.get(work.reference))
+        return as_arrays(self._functions[key](as_tensors(argument)))
+
+
+def about() -> dict[str, str]:
+    """Returns what results depend on."""
+    import tensorflow as tf
+    import tensorflow_federated as tff
+
+    models = {
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if line.startswith("model name")
+    }
+    return {
+        "Python": platform.python_version(),
+        "TensorFlow": tf.__version__,
+        "TensorFlow Federated": tff.__version__,
+        "NumPy": np.__version__,
+        "processor": ", ".join(sorted(models)),
+    }
+
+
+def as_arrays(value: Any) -> Any:
+    """Returns a tree of tensors as one of arrays.
+
+    Raises:
+        UserError: If one is a dataset.
+    """
+    if isinstance(value, list):
+        return [as_arrays(part) for part in value]
+    if value.dtype.name == "variant":
+        raise UserError(
+            "The ray runtime cannot send a tf.data.Dataset to a node; give packed cohorts "
+            "(Execution.packed, --execution=packed), or use the runtime local."
+        )
+    return value.numpy()
+
+
+def as_tensors(value: Any) -> Any:
+    """Returns a tree of arrays and of `Sent` as one of tensors."""
+    import ray
+    import tensorflow as tf
+
+    if isinstance(value, Sent):
+        return as_tensors(ray.get(value.reference))
+    if isinstance(value, list):
+        return [as_tensors(part) for part in value]
+    is_text = isinstance(value, bytes) or value.dtype == object
+    return tf.constant(value, tf.string if is_text else None)
