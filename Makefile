@@ -3,6 +3,7 @@
 VENV       := .venv
 RUN        := $(VENV)/bin/python
 INSTALLED  := $(VENV)/installed
+CLUSTER    := $(VENV)/cluster_installed
 QUICK      := experiments/presets/movielens_quick.flags
 
 # Where texts are given, the next word task trains on them.
@@ -18,7 +19,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install movielens stackoverflow reddit tv_shows table1 table2 table3 figure2 figure3 fedperc_tables benchmark test bazel_test lint lock clean
+.PHONY: help install movielens stackoverflow reddit tv_shows table1 table2 table3 figure2 figure3 fedperc_tables benchmark cluster_install cluster cluster_test test bazel_test lint lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -63,6 +64,17 @@ fedperc_tables: $(INSTALLED) ## Reproduce FedPerC's tables: make fedperc_tables 
 
 benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon: make benchmark DATA_DIR=...
 	@$(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
+
+cluster_install: $(CLUSTER) ## Add Ray, for experiments on several machines, to .venv
+
+$(CLUSTER): $(INSTALLED) requirements/cluster_lock.txt
+	@scripts/install_cluster.sh $(VENV)
+
+cluster: $(CLUSTER) ## Train on two Ray nodes on this machine, and beside them without Ray
+	@$(RUN) -m examples.ray_nodes
+
+cluster_test: $(CLUSTER) ## Run the tests of Ray clusters (10 minutes)
+	@$(RUN) -m pytest -q tests/runtime/ray_test.py $(FLAGS)
 
 test: $(INSTALLED) ## Run the tests
 	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadfile tests $(FLAGS)

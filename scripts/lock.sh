@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lock.sh PYTHON [OPTION...]: resolves setup.py and requirements/requirements.in, for every
-# supported Python at once, into requirements/lock.txt. Versions stay as they are unless they must
-# move; --upgrade moves them all.
+# supported Python at once, into requirements/lock.txt, and cluster.in beside it into
+# cluster_lock.txt. Versions stay as they are unless they must move; --upgrade moves them all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,12 @@ if ! build/uv/bin/uv --version >/dev/null 2>&1; then
   build/uv/bin/python -m pip --quiet --disable-pip-version-check --no-cache-dir install uv==0.13.8
 fi
 
-UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv --quiet pip compile \
-  setup.py requirements/requirements.in --override requirements/overrides.txt \
-  --universal --generate-hashes --python "$python" --python-version 3.9 \
-  --no-emit-index-url --no-config --no-cache -o requirements/lock.txt "$@"
+resolve() {
+  UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv --quiet pip compile "$@" \
+    --universal --generate-hashes --python "$python" --no-emit-index-url --no-config --no-cache
+}
+resolve setup.py requirements/requirements.in --override requirements/overrides.txt \
+  --python-version 3.9 -o requirements/lock.txt "$@"
+resolve requirements/cluster.in --constraint requirements/lock.txt \
+  --override requirements/cluster_overrides.txt \
+  --python-version 3.10 -o requirements/cluster_lock.txt "$@"

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# install_cluster.sh VENV: adds requirements/cluster_lock.txt to what install.sh has installed.
+# VENV/cluster_installed is a copy of the lock that was installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=$1
+lock=requirements/cluster_lock.txt
+
+if cmp -s "$lock" "$venv/cluster_installed"; then
+  touch "$venv/cluster_installed"
+  exit
+fi
+
+version=$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+if [ "$version" = 3.9 ]; then
+  echo "Ray needs Python 3.10 or 3.11; $venv has $version. Type: make clean; make cluster PYTHON=<path>" >&2
+  exit 2
+fi
+
+echo "Installing Ray into $venv" >&2
+unset PYTHONHOME PYTHONPATH PIP_PREFIX PIP_TARGET PIP_USER VIRTUAL_ENV
+"$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir \
+  install --no-deps --require-hashes -r "$lock"
+cp "$lock" "$venv/cluster_installed"

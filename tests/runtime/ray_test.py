@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import pathlib
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from fedpersonal import runtime
+from fedpersonal.errors import UserError
+from fedpersonal.tasks.options import RunOptions
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: make cluster"
+)
+_PRESETS = pathlib.Path("experiments/presets").absolute()
+# Each with an option that lets it last long enough to be hurt.
+_RUNS = {
+    "movielens": ("experiments.movielens", "movielens_quick", "--total_rounds=12"),
+    "furl": ("experiments.reddit", "reddit_quick", "--total_rounds=40"),
+}
+
+
+def test_without_ray_one_line_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="^The runtime ray needs Ray, which is not installed here"):
+        runtime.check_runtime("ray")
+
+
+def test_an_address_needs_the_runtime():
+    RunOptions(runtime="ray", ray_address="auto")
+    with pytest.raises(UserError, match="--ray_address is auto, but --runtime is local"):
+        RunOptions(ray_address="auto")
+
+
+def test_clients_by_themselves_are_not_sent():
+    with pytest.raises(UserError, match="--execution is per_client"):
+        RunOptions(runtime="ray", execution="per_client")
+
+
+class _Run:
+    """A run in a process of its own."""
+
+    def __init__(self, name, folder, *options, environment=None, shards=4):
+        module, preset, rounds = _RUNS[name]
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, f"--flagfile={_PRESETS / preset}.flags", rounds]
+            + ["--rounds_per_eval=20", "--rounds_per_checkpoint=5", f"--shards={shards}"]
+            + [f"--output_dir={folder}", *options],
+            env={
+                **os.environ,
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)]),
+                **(environment or {}),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_for_round(self, number):
+        metrics = self.folder / "metrics.csv"
+        deadline = time.monotonic() + 120
+        while not metrics.exists() or len(metrics.read_text().splitlines()) <= number:
+            assert self.process.poll() is None and time.monotonic() < deadline, self.process.stderr
+            time.sleep(0.02)
+
+    def end(self, timeout=300):
+        try:
+            _, errors = self.process.communicate(timeout=timeout)
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.returncode, errors
+
+
+def _outcome(folder):
+    """Returns what a run has written, without times; a store byte for byte."""
+    with (folder / "metrics.csv").open(encoding="utf-8") as file:
+        rows = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    with np.load(folder / "model.npz", allow_pickle=False) as file:
+        model = {name: file[name].tobytes() for name in file.files}
+    store = None
+    if (folder / "local_state.sqlite").exists():
+        with sqlite3.connect(folder / "local_state.sqlite") as connection:
+            store = connection.execute("SELECT rowid, * FROM local_state").fetchall()
+        connection.close()
+    files = [(folder / name).read_bytes() for name in ("per_client.csv", "boundary.json")]
+    return rows, model, store, files
+
+
+@pytest.fixture(name="local", scope="module")
+def _local(tmp_path_factory):
+    """Outcomes of the local runtime."""
+    folder = tmp_path_factory.mktemp("local")
+    runs = {name: _Run(name, folder / name) for name in _RUNS}
+    outcomes = {}
+    for name, run in runs.items():
+        assert run.end()[0] == 0
+        outcomes[name] = _outcome(folder / name)
+    return outcomes
+
+
+def _on(nodes, name, folder, *options):
+    options = ("--runtime=ray", f"--ray_address={nodes.address}", *options)
+    return _Run(name, folder, *options, environment=nodes.environment)
+
+
+def _actors(nodes, number):
+    return [p for p in nodes.family(number) if p.cmdline()[:1] and "ray::Node" in p.cmdline()[0]]
+
+
+@pytest.fixture(name="ray_nodes", scope="module")
+def _ray_nodes():
+    from examples.ray_nodes import ray_nodes
+
+    return ray_nodes
+
+
+@needs_ray
+def test_any_number_of_nodes_gives_the_bits_of_one_process(ray_nodes, local, tmp_path):
+    with ray_nodes() as nodes:
+        for count in (1, 2, 3):
+            nodes.start(2)
+            runs = {name: _on(nodes, name, tmp_path / f"{name}{count}") for name in _RUNS}
+            for name, run in runs.items():
+                status, errors = run.end()
+                assert status == 0, errors
+                assert _outcome(run.folder) == local[name], (name, count)
+
+
+@needs_ray
+def test_a_killed_actor_and_a_killed_node_change_nothing(ray_nodes, local, tmp_path):
+    with ray_nodes(1, 2, 2) as nodes:
+        run = _on(nodes, "furl", tmp_path / "run")
+        run.wait_for_round(5)
+        (actor,) = _actors(nodes, 1)
+        actor.kill()
+        run.wait_for_round(12)
+        nodes.kill(2)
+        status, errors = run.end()
+        assert status == 0, errors
+        assert _outcome(run.folder) == local["furl"]
+
+
+@needs_ray
+def test_a_node_that_hangs_is_given_up(ray_nodes, local, tmp_path):
+    with ray_nodes(2, 2) as nodes:
+        run = _on(nodes, "furl", tmp_path / "run", "--ray_node_seconds=15")
+        run.wait_for_round(5)
+        (actor,) = _actors(nodes, 1)
+        actor.send_signal(signal.SIGSTOP)
+        status, errors = run.end()
+        assert status == 0, errors
+        assert "is given up: it gave no result for 15 s" in errors
+        assert _outcome(run.folder) == local["furl"]
+
+
+@needs_ray
+def test_with_no_node_left_a_run_ends_in_a_line_and_goes_on_later(ray_nodes, local, tmp_path):
+    with ray_nodes(0, 2) as nodes:
+        run = _on(nodes, "furl", tmp_path / "run")
+        run.wait_for_round(12)
+        nodes.kill(1)
+        status, errors = run.end()
+        assert status == 2, errors
+        line = errors.splitlines()[-1]
+        assert line.startswith("error: No node of the Ray cluster at "), errors
+        nodes.start(2)
+        run = _on(nodes, "furl", tmp_path / "run")
+        status, errors = run.end()
+        assert status == 0, errors
+        assert _outcome(run.folder) == local["furl"]
+
+
+@needs_ray
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_nothing_is_left_of_a_local_ray(signum, status, tmp_path):
+    run = _Run("furl", tmp_path / "run", "--runtime=ray", shards=2)
+    run.wait_for_round(3)
+    family = psutil.Process(run.process.pid).children(recursive=True)
+    assert any("raylet" in process.name() for process in family)
+    # The terminal sends Ctrl-C to all.
+    (os.killpg if signum == signal.SIGINT else os.kill)(run.process.pid, signum)
+    assert run.end()[0] == status
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
