@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal.errors import UserError
 from fedpersonal.runtime import ray_node
 from fedpersonal.runtime.graphs import Graph
 from fedpersonal.runtime.interpreter import Function
@@ -86,7 +88,14 @@ class RayContext(LocalContext):
         if work is None:
             return super()._map_members(function, members)
         calls = [(*work, self._send_argument(member)) for member in members]
-        return map(ray_node.as_tensors, self._cluster.run(calls))
+        try:
+            return map(ray_node.as_tensors, self._cluster.run(calls))
+        except tf.errors.NotFoundError as error:
+            missing = str(error).strip().splitlines()[-1]
+            raise UserError(
+                "A Ray node lacks a file, such as a part of a frozen base model; it must be in the "
+                f"same folder on every node: {missing}"
+            ) from None
 
     def _send_work(self, function: Function | Graph) -> tuple[str, ray_node.Sent] | None:
         """Sends a function; returns its key and where it is. None if it must run here."""

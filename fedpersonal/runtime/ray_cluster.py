@@ -9,6 +9,8 @@ import os
 import secrets
 import shutil
 import signal
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SECONDS_OF_A_LOOK = 1.0
+_SECONDS_WITHOUT_HEAD = 10.0
+# Without its cluster, Ray may end a program from within, with no word and no exit hooks.
+_WATCH = """read bye || echo 'error: The program has ended at once. Ray does so where it is stopped on
+ the machine of the program; a run with a folder goes on from its last checkpoint.' >&2"""
 # Ray's switch, named after its first use, and read when Ray is imported: 0 makes it listen on the
 # loopback device alone.
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -76,6 +82,13 @@ class Cluster:
 
         self._address = ray.get_runtime_context().gcs_address
         self._actors: list[_Actor] = []
+        self._silent_since: float | None = None
+        self._watch = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH.replace("\n", "")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         atexit.register(self.close)
         if self._is_local and not self._address.startswith("127."):
             self.close()
@@ -131,16 +144,13 @@ class Cluster:
         import ray
 
         atexit.unregister(self.close)
+        self._watch.communicate(b"bye\n")
         if not ray.is_initialized():
             return
-        for actor in self._actors:
-            ray.kill(actor.handle)
         folder = ray._private.worker._global_node.get_session_dir_path()
         ray.shutdown()
         if self._is_local:
             shutil.rmtree(folder, ignore_errors=True)
-            os.environ.pop("RAY_AUTH_TOKEN", None)
-            os.environ.pop(_LOOPBACK, None)
 
     def _in_turn(self, count: int) -> Iterable[_Actor]:
         """Returns as many actors: each as often as it has processors, spread evenly."""
@@ -154,6 +164,8 @@ class Cluster:
 
     def _look(self, begun: dict[ray.ObjectRef, tuple[int, _Actor]]) -> list[int]:
         """Looks after the nodes that are silent; returns the calls of those that are lost."""
+        if not self._has_head():
+            return []
         if not _nodes():
             self._why = "all have ended"
             raise self._nobody_left()
@@ -163,6 +175,21 @@ class Cluster:
             self._give_up(actor, f"it gave no result for {self._seconds:g} s")
         repeated = [r for r, (_, actor) in begun.items() if actor in lost]
         return sorted(begun.pop(reference)[0] for reference in repeated)
+
+    def _has_head(self) -> bool:
+        """Tells whether the head answers; Ray would wait for it, and then end the program."""
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_SECONDS_OF_A_LOOK).close()
+        except OSError:
+            now = time.monotonic()
+            self._silent_since = self._silent_since or now
+            if now - self._silent_since > _SECONDS_WITHOUT_HEAD:
+                self._why = "its head does not answer"
+                raise self._nobody_left() from None
+            return False
+        self._silent_since = None
+        return True
 
     def _give_up(self, actor: _Actor, why: str) -> None:
         import ray
@@ -190,19 +217,15 @@ class Cluster:
 
         if self._is_checked:
             return
-        own = {**about(), "authentication": "token"}
+        own = about()
         for actor in self._actors:
             try:
                 theirs = ray.get(actor.handle.about.remote(), timeout=self._seconds)
             except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
                 raise UserError(
-                    f"The Ray node {actor.node} does not start: {_line(error)}"
+                    f"The Ray node {actor.node} does not start: {_line(error)} Was it started with "
+                    "RAY_AUTH_MODE=token, with the same token, and with fedpersonal installed?"
                 ) from None
-            if theirs["authentication"] != "token":
-                raise UserError(
-                    f"The Ray node {actor.node} asks nobody for a token: whoever reaches its ports "
-                    "can run programs there. Set RAY_AUTH_MODE=token before `ray start`."
-                )
             for name in own:
                 if own[name] == theirs[name]:
                     continue
@@ -229,7 +252,7 @@ def _connect(address: str | None) -> None:
     settings: dict[str, Any] = {"address": address}
     if address is None:
         os.environ[_LOOPBACK] = "0"
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once.
         processors = len(os.sched_getaffinity(0))
         settings = {"address": "local", "include_dashboard": False, "num_cpus": processors}
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -243,7 +266,9 @@ def _connect(address: str | None) -> None:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         where = "on this machine" if address is None else f"at {address}"
-        raise UserError(f"There is no Ray cluster {where} to use: {_line(error)}") from None
+        raise UserError(
+            f"There is no Ray cluster {where} to use, or it has another token: {_line(error)}"
+        ) from None
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, handler)

@@ -52,8 +52,8 @@ class Node:
         about()
 
     def about(self) -> dict[str, str]:
-        """Returns what must be the same on all nodes, and how the node is protected."""
-        return {**about(), "authentication": os.environ.get("RAY_AUTH_MODE", "")}
+        """Returns what must be the same on all nodes."""
+        return about()
 
     def run(self, key: str, work: Sent, argument: Any) -> Any:
         """Applies a function to a member's value; both are trees of arrays and of `Sent`."""
@@ -68,7 +68,7 @@ class Node:
 
 
 def about() -> dict[str, str]:
-    """Returns what results depend on."""
+    """Returns versions, which must be the same on all nodes, and the processor."""
     import tensorflow as tf
     import tensorflow_federated as tff
 

@@ -46,6 +46,107 @@ def test_clients_by_themselves_are_not_sent():
         RunOptions(runtime="ray", execution="per_client")
 
 
+_PROGRAM = """
+from fedpersonal import runtime
+runtime.start()
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from fedpersonal.errors import UserError
+
+AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
+NUMBERS = tff.SequenceType(np.int64)
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def add(x, y):
+    return x + y
+
+@tff.tensorflow.computation(np.float32)
+def as_text(x):
+    return tf.strings.join([tf.strings.as_string(x, precision=1), "\u00e4"])
+
+@tff.tensorflow.computation(np.float32)
+def below_two(x):
+    with tf.control_dependencies([tf.debugging.assert_less(x, 2.0, message="too much")]):
+        return tf.identity(x)
+
+@tff.tensorflow.computation(np.float32)
+def of_file(x):
+    return x * tf.raw_ops.ImmutableConst(
+        dtype=tf.float32, shape=[1], memory_region_name="/nowhere/frozen.float32")[0]
+
+@tff.tensorflow.computation(NUMBERS)
+def total(numbers):
+    return numbers.reduce(np.int64(0), lambda a, b: a + b)
+
+def mapped(function, kind=AT_CLIENTS):
+    return tff.federated_computation(lambda xs: tff.federated_map(function, xs), kind)
+
+pair = tff.federated_computation(lambda x: [as_text(x), add(x, x)], np.float32)
+
+@tff.federated_computation(AT_CLIENTS, np.float32)
+def with_another(xs, t):
+    plus = tff.federated_computation(lambda x: add(x, t), np.float32)
+    return tff.federated_map(plus, xs)
+
+def tell(function, *arguments):
+    try:
+        print(function(*arguments))
+    except UserError as error:
+        print("mistake:", error)
+    except tf.errors.InvalidArgumentError as error:
+        print("fault:", "too much" in str(error))
+
+for name in ("ray", "local", "ray"):
+    runtime.use_runtime(name)
+    tell(mapped(pair), [1.0, 2.5, 3.0])
+    tell(with_another, [1.0, 2.0], 3.0)
+    tell(mapped(pair), [])
+tell(mapped(below_two), [1.0, 2.0])
+tell(mapped(of_file), [1.0])
+tell(mapped(total, tff.FederatedType(NUMBERS, tff.CLIENTS)), [tf.data.Dataset.range(3)])
+runtime.leave(0)
+"""
+
+
+@needs_ray
+def test_values_functions_and_faults_travel(run_program, tmp_path):
+    output, errors, status = run_program("-c", _PROGRAM, cwd=tmp_path)
+    assert status == 0, errors
+    assert "runs in this process, not on Ray's nodes: it uses values that are not" in errors
+    lines = output.splitlines()
+    assert "1.0" in lines[0] and "b'2.5\\xc3\\xa4', 5.0" in lines[0]
+    assert lines[1:3] == ["[4.0, 5.0]", "[]"]
+    assert lines[:3] == lines[3:6] == lines[6:9]
+    assert lines[9] == "fault: True"
+    assert lines[10].startswith("mistake: A Ray node lacks a file") and "/nowhere" in lines[10]
+    assert lines[11].startswith("mistake: The ray runtime cannot send a tf.data.Dataset")
+
+
+@needs_ray
+def test_strangers_are_refused(ray_nodes, run_program, tmp_path, monkeypatch):
+    program = "import sys; from fedpersonal import runtime; runtime.use_runtime('ray', ray_address="
+    with ray_nodes(1) as nodes:
+        for name, value in nodes.environment.items():
+            monkeypatch.setenv(name, value)
+        told = {}
+        for token, mode in ((None, "token"), ("0" * 64, "token"), (None, "disabled")):
+            monkeypatch.setenv("RAY_AUTH_TOKEN", token or "")
+            monkeypatch.setenv("RAY_AUTH_MODE", mode)
+            monkeypatch.setenv("HOME", str(tmp_path))  # Without a token's file.
+            ran = run_program("-c", f"{program}{nodes.address!r})", cwd=tmp_path)
+            assert ran[2] == 1
+            told[token, mode] = ran[1].splitlines()[-1]
+    refused = "fedpersonal.errors.UserError: There is no Ray cluster at 127.0.0.1"
+    assert told[None, "token"].startswith(refused)
+    assert (
+        told["0" * 64, "token"].startswith(refused) and "another token" in told["0" * 64, "token"]
+    )
+    assert told[None, "disabled"].endswith(
+        "RAY_AUTH_MODE is 'disabled'; it must be token, or not set."
+    )
+
+
 class _Run:
     """A run in a process of its own."""
 
