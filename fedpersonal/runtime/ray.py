@@ -91,7 +91,7 @@ class RayContext(LocalContext):
         try:
             return map(ray_node.as_tensors, self._cluster.run(calls))
         except tf.errors.NotFoundError as error:
-            missing = str(error).strip().splitlines()[-1]
+            missing = str(error).partition("[[{{")[0].strip().splitlines()[-1]
             raise UserError(
                 "A Ray node lacks a file, such as a part of a frozen base model; it must be in the "
                 f"same folder on every node: {missing}"

@@ -26,8 +26,10 @@ _log = logging.getLogger(__name__)
 _SECONDS_OF_A_LOOK = 1.0
 _SECONDS_WITHOUT_HEAD = 10.0
 # Without its cluster, Ray may end a program from within, with no word and no exit hooks.
-_WATCH = """read bye || echo 'error: The program has ended at once. Ray does so where it is stopped on
- the machine of the program; a run with a folder goes on from its last checkpoint.' >&2"""
+_LAST_WORDS = (
+    "error: The program has ended at once. Ray does so where it is stopped on the machine of the "
+    "program; a run with a folder goes on from its last checkpoint."
+)
 # Ray's switch, named after its first use, and read when Ray is imported: 0 makes it listen on the
 # loopback device alone.
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -84,7 +86,7 @@ class Cluster:
         self._actors: list[_Actor] = []
         self._silent_since: float | None = None
         self._watch = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCH.replace("\n", "")],
+            ["/bin/sh", "-c", f"read bye || echo '{_LAST_WORDS}' >&2"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
