@@ -63,7 +63,7 @@ def task_main(task: Task) -> Callable[[], None]:
     def main() -> None:
         given = flags.FLAGS
         options = option_flags.parse(task.options)
-        runtime.check_runtime(options.runtime)
+        runtime.check_runtime(str(options.values()["runtime"]))
         source = task.read(options)
         print(source.summary(), flush=True)
         for line in task.warnings(source, options):

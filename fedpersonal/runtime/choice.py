@@ -56,8 +56,9 @@ def use_runtime(
     def worker():
         return tff.backends.native.create_sync_local_cpp_execution_context()
 
-    if hasattr(_chosen, "close"):
-        _chosen.close()
+    leave_cluster = getattr(_chosen, "close", None)
+    if leave_cluster is not None:
+        leave_cluster()
     if name == "ray":
         from fedpersonal.runtime.ray import RayContext
 

@@ -123,9 +123,21 @@ def test_values_functions_and_faults_travel(run_program, tmp_path):
     assert lines[11].startswith("mistake: The ray runtime cannot send a tf.data.Dataset")
 
 
+_STRANGER = """
+import sys
+from fedpersonal import runtime
+from fedpersonal.errors import UserError
+runtime.start()
+try:
+    runtime.use_runtime("ray", ray_address=sys.argv[1])
+except UserError as error:
+    print(error)
+runtime.leave(0)
+"""
+
+
 @needs_ray
 def test_strangers_are_refused(ray_nodes, run_program, tmp_path, monkeypatch):
-    program = "import sys; from fedpersonal import runtime; runtime.use_runtime('ray', ray_address="
     with ray_nodes(1) as nodes:
         for name, value in nodes.environment.items():
             monkeypatch.setenv(name, value)
@@ -134,10 +146,10 @@ def test_strangers_are_refused(ray_nodes, run_program, tmp_path, monkeypatch):
             monkeypatch.setenv("RAY_AUTH_TOKEN", token or "")
             monkeypatch.setenv("RAY_AUTH_MODE", mode)
             monkeypatch.setenv("HOME", str(tmp_path))  # Without a token's file.
-            ran = run_program("-c", f"{program}{nodes.address!r})", cwd=tmp_path)
-            assert ran[2] == 1
-            told[token, mode] = ran[1].splitlines()[-1]
-    refused = "fedpersonal.errors.UserError: There is no Ray cluster at 127.0.0.1"
+            output, errors, status = run_program("-c", _STRANGER, nodes.address, cwd=tmp_path)
+            assert status == 0, errors
+            told[token, mode] = output.strip()
+    refused = "There is no Ray cluster at 127.0.0.1:"
     assert told[None, "token"].startswith(refused)
     assert (
         told["0" * 64, "token"].startswith(refused) and "another token" in told["0" * 64, "token"]
@@ -283,6 +295,20 @@ def test_with_no_node_left_a_run_ends_in_a_line_and_goes_on_later(ray_nodes, loc
         status, errors = run.end()
         assert status == 0, errors
         assert _outcome(run.folder) == local["furl"]
+
+
+@needs_ray
+def test_where_ray_ends_the_program_a_line_says_so(ray_nodes, tmp_path):
+    with ray_nodes(2) as nodes:
+        run = _on(nodes, "furl", tmp_path / "run")
+        run.wait_for_round(5)
+        nodes.kill(0)
+        status, errors = run.end()
+        assert status in (1, 2)
+        assert errors.splitlines()[-1].startswith("error: "), errors
+        assert errors.splitlines()[-1].endswith(
+            "a run with a folder goes on from its last checkpoint."
+        )
 
 
 @needs_ray
