@@ -1,22 +1,17 @@
-"""A Ray cluster that this program uses: its nodes, one actor on each, and those that are lost."""
+"""The nodes of a Ray cluster: one actor on each, and what becomes of those that are lost."""
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import logging
 import os
-import secrets
-import shutil
-import signal
 import socket
-import subprocess
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedpersonal.errors import UserError
+from fedpersonal.runtime.ray_connection import Connection, line_of
 
 if TYPE_CHECKING:
     import ray
@@ -25,14 +20,6 @@ _log = logging.getLogger(__name__)
 
 _SECONDS_OF_A_LOOK = 1.0
 _SECONDS_WITHOUT_HEAD = 10.0
-# Without its cluster, Ray may end a program from within, with no word and no exit hooks.
-_LAST_WORDS = (
-    "error: The program has ended at once. Ray does so where it is stopped on the machine of the "
-    "program; a run with a folder goes on from its last checkpoint."
-)
-# Ray's switch, named after its first use, and read when Ray is imported: 0 makes it listen on the
-# loopback device alone.
-_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 # An actor claims next to nothing, so that a node that stays can take over from one that is lost.
 _CLAIM = 0.001
 
@@ -72,29 +59,9 @@ class Cluster:
         Raises:
             UserError: If there is no such cluster, or it cannot be used.
         """
-        if address is not None and address.startswith("ray://"):
-            raise UserError(
-                f"ray_address is {address!r}; it must be host:port of a node: the program runs on "
-                "a machine of the cluster."
-            )
         self._seconds = node_seconds
-        self._is_local = address is None
-        _connect(address)
-        import ray
-
-        self._address = ray.get_runtime_context().gcs_address
-        self._actors: list[_Actor] = []
+        self._connection = Connection(address)
         self._silent_since: float | None = None
-        self._watch = subprocess.Popen(
-            ["/bin/sh", "-c", f"read bye || echo '{_LAST_WORDS}' >&2"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        atexit.register(self.close)
-        if self._is_local and not self._address.startswith("127."):
-            self.close()
-            raise UserError("Ray would listen to the network: import ray after use_runtime.")
         self._actors = [_start_actor(node) for node in _nodes()]
         self._is_checked = False
         self._why = "none has a processor"
@@ -134,8 +101,10 @@ class Cluster:
                 try:
                     results[number] = ray.get(reference)
                     actor.heard = time.monotonic()
-                except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
-                    self._give_up(actor, _line(error))
+                except ray.exceptions.RayActorError as error:
+                    self._give_up(actor, line_of(error))
+                    to_begin.append(number)
+                except ray.exceptions.ObjectLostError:  # With the node that had the result.
                     to_begin.append(number)
             if not ready:
                 to_begin += self._look(begun)
@@ -143,16 +112,7 @@ class Cluster:
 
     def close(self) -> None:
         """Ends the actors, and the cluster where it was started here."""
-        import ray
-
-        atexit.unregister(self.close)
-        self._watch.communicate(b"bye\n")
-        if not ray.is_initialized():
-            return
-        folder = ray._private.worker._global_node.get_session_dir_path()
-        ray.shutdown()
-        if self._is_local:
-            shutil.rmtree(folder, ignore_errors=True)
+        self._connection.close()
 
     def _in_turn(self, count: int) -> Iterable[_Actor]:
         """Returns as many actors: each as often as it has processors, spread evenly."""
@@ -180,7 +140,7 @@ class Cluster:
 
     def _has_head(self) -> bool:
         """Tells whether the head answers; Ray would wait for it, and then end the program."""
-        host, _, port = self._address.rpartition(":")
+        host, _, port = self._connection.address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=_SECONDS_OF_A_LOOK).close()
         except OSError:
@@ -207,8 +167,8 @@ class Cluster:
 
     def _nobody_left(self) -> UserError:
         return UserError(
-            f"No node of the Ray cluster at {self._address} is left to compute on; {self._why}. "
-            "Start nodes again; a run with a folder goes on from its last checkpoint."
+            f"No node of the Ray cluster at {self._connection.address} is left to compute on; "
+            f"{self._why}. Start nodes again; a run with a folder goes on from its last checkpoint."
         )
 
     def _check(self) -> None:
@@ -225,8 +185,8 @@ class Cluster:
                 theirs = ray.get(actor.handle.about.remote(), timeout=self._seconds)
             except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
                 raise UserError(
-                    f"The Ray node {actor.node} does not start: {_line(error)} Was it started with "
-                    "RAY_AUTH_MODE=token, with the same token, and with fedpersonal installed?"
+                    f"The Ray node {actor.node} does not start: {line_of(error)} Was it started "
+                    "with RAY_AUTH_MODE=token, the same token, and fedpersonal installed?"
                 ) from None
             for name in own:
                 if own[name] == theirs[name]:
@@ -244,36 +204,6 @@ class Cluster:
                     own[name],
                 )
         self._is_checked = True
-
-
-def _connect(address: str | None) -> None:
-    """Connects this process; SIGTERM keeps what it did before."""
-    mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
-    if mode != "token":
-        raise UserError(f"RAY_AUTH_MODE is {mode!r}; it must be token, or not set.")
-    settings: dict[str, Any] = {"address": address}
-    if address is None:
-        os.environ[_LOOPBACK] = "0"
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once.
-        processors = len(os.sched_getaffinity(0))
-        settings = {"address": "local", "include_dashboard": False, "num_cpus": processors}
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    import ray
-
-    if ray.is_initialized():
-        raise UserError("This program uses Ray already: call ray.shutdown() before use_runtime.")
-    is_main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
-    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
-        where = "on this machine" if address is None else f"at {address}"
-        raise UserError(
-            f"There is no Ray cluster {where} to use, or it has another token: {_line(error)}"
-        ) from None
-    finally:
-        if is_main:
-            signal.signal(signal.SIGTERM, handler)
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -302,9 +232,3 @@ def _start_actor(node: dict[str, Any]) -> _Actor:
         .remote({k: v for k, v in os.environ.items() if k.startswith(("TF_", "XLA_"))})
     )
     return _Actor(handle, node["NodeManagerAddress"], processors)
-
-
-def _line(error: BaseException) -> str:
-    """Returns what an error says in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:300]
