@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import roc_auc_score
 
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.column_checks import check_column, check_numbers
@@ -45,4 +44,6 @@ def auc(
     counted = counts > 0
     if len(np.unique(truth[counted])) < 2:
         return math.nan
+    from sklearn.metrics import roc_auc_score  # Its import takes longer than help may.
+
     return float(roc_auc_score(truth[counted], logits[counted], sample_weight=counts[counted]))
