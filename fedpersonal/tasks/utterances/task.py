@@ -16,15 +16,10 @@ from fedpersonal.errors import UserError
 from fedpersonal.options import option
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
-from fedpersonal.tasks.utterances.data import (
-    UtteranceData,
-    finetuning_sets,
-    split_seen,
-    split_unseen,
-)
+from fedpersonal.tasks.utterances.data import UtteranceData, finetuning_sets, split_utterances
 from fedpersonal.tasks.utterances.history import add_history_of, add_own_history
 from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS
-from fedpersonal.tasks.utterances.source import DialogueOptions, Dialogues, find_dialogues
+from fedpersonal.tasks.utterances.source import SOURCES, DialogueOptions, Dialogues
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluate import ClientResults
@@ -111,22 +106,18 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def read(self, options: UtteranceRun) -> Dialogues:
         """Finds the utterances that options name."""
-        return find_dialogues(options)
+        return Dialogues(*options.find(SOURCES), options)
 
     def split(self, source: Dialogues, options: UtteranceRun) -> UtteranceData:
         """Splits the utterances and tokenises them for the base model."""
         from fedpersonal.tasks.utterances.base_model import find_base_model
 
         base = find_base_model(options.base_model, source, cache_dir=options.base_model_dir)
-        split = split_unseen if options.evaluate_on == "unseen" else split_seen
-        data = split(
+        data = split_utterances(
             source.utterances,
             lambda texts: base.tokenizer(list(texts), verbose=False)["input_ids"],
-            length=options.text_length,
-            padding=0,
+            options,
             end=base.config.eos_token_id,
-            too_long=options.too_long,
-            seed=options.seed,
         )
         if data.length > base.config.n_positions:
             raise UserError(
