@@ -84,13 +84,7 @@ def _unseen(
     dataset: ClientDataset, num_items: int, batch_size: int, seed: int, ordered: bool
 ) -> RankedSet:
     support, query = split_support_query(dataset, batch_size=batch_size)
-    ranking_support, candidates = hold_out_candidates(
-        dataset,
-        num_items=num_items,
-        num_negatives=_negatives(dataset, num_items),
-        seed=seed,
-        ordered=ordered,
-    )
+    ranking_support, candidates = _candidates(dataset, num_items, seed, ordered)
     ranking = EvaluationSet(ranking_support, _as_clients(dataset, candidates))
     return RankedSet(support, query, seen=False, ranking=ranking)
 
@@ -102,13 +96,7 @@ def _seen(
     support, query = train.subset(evaluated), part.subset(evaluated)
     # The held-out item is the last one of the part; the negatives are unrated in all of the data.
     everything = dataset.subset(evaluated)
-    _, candidates = hold_out_candidates(
-        everything,
-        num_items=num_items,
-        num_negatives=_negatives(everything, num_items),
-        seed=seed,
-        ordered=True,
-    )
+    _, candidates = _candidates(everything, num_items, seed, ordered=True)
     candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
     ranking = EvaluationSet(support, _as_clients(everything, candidates), seen=True)
     return RankedSet(support, query, seen=True, ranking=ranking)
@@ -126,6 +114,11 @@ def _as_clients(dataset: ClientDataset, candidates: np.ndarray) -> ClientDataset
     )
 
 
-def _negatives(dataset: ClientDataset, num_items: int) -> int:
-    """99, or as many as the user with the most ratings leaves unrated in a small catalogue."""
-    return int(min(99, num_items - dataset.counts.max()))
+def _candidates(
+    dataset: ClientDataset, num_items: int, seed: int, ordered: bool
+) -> tuple[ClientDataset, np.ndarray]:
+    # 99, or as many as the user with the most ratings leaves unrated in a small catalogue.
+    count = int(min(99, num_items - dataset.counts.max()))
+    return hold_out_candidates(
+        dataset, num_items=num_items, num_negatives=count, seed=seed, ordered=ordered
+    )

@@ -111,9 +111,8 @@ def split_utterances(
 
 
 def _as_data(utterances: Utterances, *parts: ClientDataset, seen: bool, seed: int) -> UtteranceData:
-    def samples(part: ClientDataset, num_samples: int | None) -> EvaluationSet:
-        sets = finetuning_sets(part, num_samples=num_samples, seed=seed)
-        return EvaluationSet(*sets, seen=seen)
+    def samples(part: ClientDataset, count: int | None) -> EvaluationSet:
+        return EvaluationSet(*finetuning_sets(part, num_samples=count, seed=seed), seen=seen)
 
     numbered: list[ClientDataset] = []
     for part in parts:
@@ -133,20 +132,19 @@ def _as_data(utterances: Utterances, *parts: ClientDataset, seen: bool, seed: in
 
 
 def finetuning_sets(
-    part: ClientDataset, *, num_samples: int | None, seed: int, query_fraction: float = 0.5
+    part: ClientDataset, *, num_samples: int | None, seed: int
 ) -> tuple[ClientDataset, ClientDataset]:
     """Splits each client's examples into some to fine-tune on and others to test on.
 
-    A client's examples are shuffled. The first ones are its query set, whatever `num_samples` is;
-    its support set are the `num_samples` next ones, so that more samples include the fewer. Both
-    have an example of each client with two; the only one of a client is its query.
+    A client's examples are shuffled. The first half, rounded up, is its query set, whatever
+    `num_samples` is; its support set are the `num_samples` next ones, so that more samples include
+    the fewer. The only example of a client is its query.
 
     Args:
         part: The examples.
         num_samples: A client's examples to fine-tune on, >= 0, or fewer if it has fewer; None for
             all that are not its query.
         seed: A whole number >= 0; the same seed gives the same sets.
-        query_fraction: The share of the query set in (0, 1), rounded, halves up.
 
     Returns:
         The support and the query sets, with all clients in both; within each a client's examples
@@ -157,12 +155,9 @@ def finetuning_sets(
     """
     if num_samples is not None:
         check_count("num_samples", num_samples)
-    if not 0.0 < query_fraction < 1.0:
-        raise UserError(f"query_fraction must be in (0, 1), got {query_fraction!r}")
     rng = np.random.default_rng(check_count("seed", seed))
     counts = part.counts
-    num_query = np.floor(counts * query_fraction + 0.5).astype(np.int64)
-    num_query = np.minimum(np.maximum(num_query, 1), np.maximum(counts - 1, 1))
+    num_query = (counts + 1) // 2
     places = np.empty(part.num_examples, np.int64)
     places[np.lexsort((rng.random(part.num_examples), part.example_clients))] = (
         part.example_positions

@@ -176,7 +176,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     def validate(self, experiment: UtteranceExperiment) -> Callable[[TrainedModel], ClientResults]:
         """Returns what evaluates a model between rounds; seen clients are not fine-tuned for it."""
         part = experiment.data.validation
-        phases = () if part.seen else experiment.method.finetuning(*experiment.settings)
+        phases = () if part.seen else experiment.evaluator.finetuning
         return experiment.evaluation(part, phases, with_before=False)
 
     def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> TestReport:
@@ -189,8 +189,8 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             assert trained.kept_by
             known, values = trained.kept_by(data.train.client_ids.tolist())
             start = mean({name: value[known] for name, value in values.items()})
-            trained = dataclasses.replace(trained, kept_by=_the_same_for_all(start))
-        phases = experiment.method.finetuning(*experiment.settings)
+            trained = dataclasses.replace(trained, kept_by=the_same_for_all(start))
+        phases = experiment.evaluator.finetuning
         by_samples = {}
         for count in (0, *SAMPLES) if phases else SAMPLES:
             sets = finetuning_sets(data.test_clients, num_samples=count or None, seed=options.seed)
@@ -266,7 +266,7 @@ def _frozen_bytes(model: PartitionedModel) -> int:
     return model.frozen.num_bytes if model.frozen else 0
 
 
-def _the_same_for_all(values: Mapping[str, np.ndarray]) -> Callable[[Sequence[str]], Kept]:
+def the_same_for_all(values: Mapping[str, np.ndarray]) -> Callable[[Sequence[str]], Kept]:
     """Returns what gives values to clients as if each had kept them."""
 
     def kept_by(client_ids: Sequence[str]) -> Kept:

@@ -185,15 +185,12 @@ def test_finetuning_sets_are_nested_and_queries_the_same():
     assert not supports[-1] & set(queries[0])
     _, other = finetuning_sets(part, num_samples=1, seed=5)
     assert other.labels[:, 0].tolist() != queries[0]
-    most, query = finetuning_sets(part, num_samples=None, seed=4, query_fraction=0.99)
-    assert (most.counts.tolist(), query.counts.tolist()) == ([1, 0, 1], [19, 1, 1])
 
 
 def test_wrong_finetuning_options_are_refused(utterances):
     part = utterances.to_client_dataset()
     for options, message in (
         ({"num_samples": -1}, "num_samples must be a whole number >= 0, got -1"),
-        ({"query_fraction": 1.0}, r"query_fraction must be in \(0, 1\), got 1.0"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
     ):
         with pytest.raises(UserError, match=message):
