@@ -57,21 +57,6 @@ class UtteranceData(Data):
     test_clients: ClientDataset
     base: BaseModel | None = None
 
-    @property
-    def num_users(self) -> int:
-        """How many users take part: the rows of a table of user embeddings."""
-        return self.train.num_clients
-
-    @property
-    def num_contexts(self) -> int:
-        """How many contexts there are: the rows of a table of context embeddings."""
-        return self.context_names.size
-
-    @property
-    def length(self) -> int:
-        """How many places for tokens an utterance has."""
-        return self.train.labels.shape[1]
-
 
 def split_utterances(
     utterances: Utterances, encode: Encode, options: UtteranceRun, *, end: int

@@ -113,17 +113,17 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         from fedpersonal.tasks.utterances.base_model import find_base_model
 
         base = find_base_model(options.base_model, source, cache_dir=options.base_model_dir)
+        if options.text_length > base.config.n_positions:
+            raise UserError(
+                f"--text_length={options.text_length} is more than the {base.config.n_positions} "
+                f"positions of the base model {base.name}"
+            )
         data = split_utterances(
             source.utterances,
             lambda texts: base.tokenizer(list(texts), verbose=False)["input_ids"],
             options,
             end=base.config.eos_token_id,
         )
-        if data.length > base.config.n_positions:
-            raise UserError(
-                f"--text_length={data.length} is more than the {base.config.n_positions} positions "
-                f"of the base model {base.name}"
-            )
         return dataclasses.replace(data, base=base)
 
     def sizes(self, data: UtteranceData) -> dict[str, Any]:

@@ -94,8 +94,8 @@ def test_ids_and_labels():
             found.add(tuple(ids))
         assert part.features["user"].tolist() == part.example_clients.tolist()
     assert found == set(expected)
-    assert (data.name, data.length) == ("t", 4)
-    assert (data.num_users, data.num_contexts, data.test.seen) == (2, 2, True)
+    assert data.name == "t" and data.test.seen
+    assert (data.train.num_clients, data.context_names.tolist()) == (2, ["x", "y"])
 
 
 def test_long_utterances_can_be_refused(utterances):
@@ -108,7 +108,7 @@ def test_long_utterances_can_be_refused(utterances):
     with pytest.raises(UserError, match=message):
         split(utterances, _encode, **options)
     data = split(utterances, _encode, **{**options, "text_length": longest + 1})
-    assert data.length == longest + 1
+    assert data.train.labels.shape[1] == longest + 1
 
 
 def test_seen_users_have_three_parts_of_their_utterances(utterances):
@@ -207,4 +207,4 @@ def test_too_little_is_refused():
         split(_make([[0], [0]]), _number, "unseen", seed=0)
     with pytest.raises(UserError, match="the 1 users for training of made up cannot have all"):
         split(_make([[0], [0], [1]]), _number, "unseen", seed=0)
-    assert split(_make([[0], [0], [0, 1]]), _number, "unseen", seed=0).num_users == 1
+    assert split(_make([[0], [0], [0, 1]]), _number, "unseen", seed=0).train.num_clients == 1
