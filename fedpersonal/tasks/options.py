@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedpersonal.algorithms.fed_recon import FedReconOptions
 from fedpersonal.algorithms.method import FinetuningOptions
 from fedpersonal.data.sources import Sources, find_source
@@ -62,7 +64,7 @@ class TableOptions(Options):
         file = getattr(self, sources.file_flag)
         return find_source(sources, dataset=self.dataset, file=file, data_dir=self.data_dir)
 
-    def columns(self, *names: str) -> dict[str, str]:
+    def columns(self, *names: str) -> dict[str, Any]:
         """Returns what columns are called, as readers of tables take it."""
         return {key: getattr(self, key) for key in (f"{name}_column" for name in names)}
 

@@ -65,10 +65,10 @@ def split_documents(
         UserError: If there are fewer than 10 users, none of the others has the 5 texts of which one
             can be held out, or the test texts have but one of two labels.
     """
-    seed, others = options.seed, options.unseen_users
+    seed, share = options.seed, options.unseen_users
     check_num_clients(documents.name, documents.num_clients, minimum=10)
     seen, _, others = split_clients(
-        documents.num_clients, fractions=(1.0 - others, 0.0, others), seed=seed
+        documents.num_clients, fractions=(1.0 - share, 0.0, share), seed=seed
     )
     texts = documents.to_client_dataset()
     train, validation, test = split_examples(texts.subset(np.sort(seen)), seed=seed, ordered=False)

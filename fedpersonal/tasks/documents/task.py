@@ -103,7 +103,10 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             return generate_subreddits(seed=0)
         if dataset == "generated_clicks":
             return generate_clicks(seed=0)
-        limits = {"min_texts": options.min_texts, "max_texts": options.max_texts or None}
+        limits: dict[str, Any] = {
+            "min_texts": options.min_texts,
+            "max_texts": options.max_texts or None,
+        }
         if dataset == "reddit_tfds":
             from fedpersonal.data.texts.reddit import load_reddit
 

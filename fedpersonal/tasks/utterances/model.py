@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -61,7 +61,7 @@ def build_language_model(
     input_spec = dict(prefix_language_model.INPUT_SPEC)
     lookups = {prefix_language_model.PERSONAL: "user", prefix_language_model.CONTEXT: "context"}
     sizes: dict[str, Any] = {"num_contexts": num_contexts, "start": start}
-    model = prefix_language_model.PrefixLanguageModel
+    model: Callable[..., tf.keras.Model] = prefix_language_model.PrefixLanguageModel
     if kind == "generated":
         model = generated_prefix_model.GeneratedPrefixModel
         input_spec["history"] = tf.TensorSpec([None, history_length], tf.int32)
