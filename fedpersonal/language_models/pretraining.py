@@ -244,8 +244,12 @@ class _Trainer:
         self._optimizer.exclude_from_weight_decay(var_names=["bias", "/ln_"])
         self._optimizer.build(model.trainable_variables)
         batch = [tf.TensorSpec([None, None], tf.int32)]
-        self.train = tf.function(self._train_step, input_signature=batch)
+        self._train = tf.function(self._train_step, input_signature=batch)
         self._evaluate = tf.function(self._sums, input_signature=batch)
+
+    def train(self, tokens: np.ndarray) -> tf.Tensor:
+        """Makes a step on windows (batch, time) and returns its mean loss, a scalar."""
+        return self._train(tokens)
 
     def perplexity(self, batches: Iterator[np.ndarray]) -> float:
         """Returns the perplexity per token."""
@@ -265,8 +269,7 @@ class _Trainer:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         return tf.reduce_sum(losses), tf.cast(tf.size(targets), tf.float32)
 
-    def _train_step(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Makes a step on windows (batch, time) and returns its mean loss, a scalar."""
+    def _train_step(self, tokens):
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
