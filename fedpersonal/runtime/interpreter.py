@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
 import tensorflow_federated as tff
 
 from fedpersonal.runtime.graphs import Graph, Unsupported
@@ -77,7 +77,7 @@ class _Run:
         if isinstance(block, framework.CompiledComputation):
             return self._graphs[id(block)]
         if isinstance(block, framework.Literal):
-            return tf.constant(block.value, block.type_signature.dtype)
+            return np.asarray(block.value, block.type_signature.dtype)
         function, argument = block.function, block.argument
         value = [] if argument is None else [self.evaluate(argument, scope)]
         if isinstance(function, framework.Intrinsic):

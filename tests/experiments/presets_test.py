@@ -11,6 +11,7 @@ from experiments.option_flags import read_flagfile
 from fedpersonal.algorithms import fed_recon
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation import evaluator
 from fedpersonal.options import option
 from fedpersonal.tasks import experiment
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
@@ -247,7 +248,7 @@ def look_at_everything(task, options_class, all_values, patch):
             pass
 
     patch.setattr(experiment, "Trainer", Trainer)
-    patch.setattr(experiment, "build_evaluation", lambda *args, **options: None)
+    patch.setattr(evaluator, "build_evaluation", lambda *args, **options: None)
     for method in task.methods.values():
         options = task.settle(options_class(algorithm=method.name, local_steps=0))
         layers = Layers(("one",), ("two",), ("three",), ("one", "two", "three"))
