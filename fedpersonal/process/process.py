@@ -117,10 +117,10 @@ def build_process(
     def next_fn(state, shards):
         weights = tff.federated_broadcast(state.global_model_weights)
         round_number = tff.federated_broadcast(state.client_work)
-        arguments = (weights, round_number, shards)
+        arguments = [weights, round_number, shards]
         if begin is not None:
-            arguments += (tff.federated_map(begin, (round_number, shards)),)
-        results = tff.federated_map(work, arguments)
+            arguments.append(tff.federated_map(begin, (round_number, shards)))
+        results = tff.federated_map(work, tuple(arguments))
         if not algorithm.keeps:
             return tff.learning.templates.LearningProcessOutput(*server.finish(state, results))
         return KeptOutput(*server.finish(state, results["sent"]), results["local"])

@@ -91,9 +91,11 @@ class Graph:
                         made.append(_compiled(graph_def, feeds, fetches))
                 return made[0](arguments)
             except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-                line = (error.message.strip().splitlines() or [""])[0][:200]
-                _log.warning("XLA does not compile a part, which runs as it is: %s", line)
-                self.compiled, self._run = False, plain
+                with lock:
+                    if self.compiled:
+                        reason = (error.message.strip().splitlines() or [""])[0][:200]
+                        _log.warning("XLA does not compile a part; it runs as it is: %s", reason)
+                    self.compiled, self._run = False, plain
                 return plain(arguments)
 
         return run
@@ -115,6 +117,8 @@ def _session(
     graph_def: tf.compat.v1.GraphDef, feeds: Sequence[str], fetches: Sequence[str]
 ) -> _Run:
     """Returns a graph as what a session runs, which is quicker than a function."""
+    if not fetches:
+        return lambda _: ()
     options = config_pb2.CallableOptions(feed=feeds)
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")

@@ -170,7 +170,7 @@ def _parts(block: tff.framework.ComputationBuildingBlock) -> list[Any]:
 
 def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
     """Returns the graphs that members of CLIENTS run, by `id`."""
-    found = set()
+    found: set[int] = set()
     for part in _parts(root):
         if isinstance(part, tff.framework.Call) and isinstance(
             part.function, tff.framework.Intrinsic

@@ -76,6 +76,8 @@ def _structure(value: Any, type_spec: tff.Type) -> Any:
     if isinstance(type_spec, tff.SequenceType):
         specs = tff.types.type_to_tf_tensor_specs(type_spec.element)
         return tf.data.experimental.from_variant(value, specs)
+    if isinstance(value, bytes):
+        return value
     array = np.asarray(value)
     return array if array.ndim else array[()]
 
@@ -96,7 +98,8 @@ def num_members(value: Any, type_spec: tff.Type) -> int | None:
         return None
     elements = list(tff.structure.iter_elements(type_spec))
     parts = _parts(value, [name for name, _ in elements])
-    counts = {num_members(part, element) for part, (_, element) in zip(parts, elements)} - {None}
+    found = (num_members(part, element) for part, (_, element) in zip(parts, elements))
+    counts = {count for count in found if count is not None}
     if len(counts) > 1:
         raise ValueError(f"arguments must have equally many clients, not {sorted(counts)}.")
     return counts.pop() if counts else None
