@@ -65,7 +65,8 @@ def _in_fork(function, *arguments):
 
 
 needs_own_network = pytest.mark.skipif(
-    _in_fork(supervisor._enter_own_network) != "done", reason="The system lets nobody have a network of its own."
+    _in_fork(supervisor._enter_own_network) != "done",
+    reason="The system lets nobody have a network of its own.",
 )
 
 
@@ -244,6 +245,7 @@ def test_a_system_that_permits_no_network_of_its_own_is_told_of():
 def test_all_end_with_one(killed):
     with _started() as (process, control, lines):
         connection, _ = _connected(lines)
+        assert _echo(connection, b"hello")
         worker, _ = _worker_of(process)
         if killed == "program's side":
             control.shutdown(socket.SHUT_WR)
