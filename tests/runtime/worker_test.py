@@ -11,13 +11,7 @@ import sys
 import psutil
 import pytest
 
-from tests.runtime.supervisor_test import (
-    forbid_own_network,
-    gone,
-    listening,
-    needs_own_network,
-    own_address,
-)
+needs_own_network = pytest.mark.usefixtures("own_network")
 
 # Starts a worker without TFF, which takes seconds to import.
 _IDLE = """
@@ -181,7 +175,7 @@ def _finish(process):
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
-def test_worker_and_supervisor_end_with_the_program(ending, status):
+def test_worker_and_supervisor_end_with_the_program(ending, status, gone):
     found, pids, _ = _finish(_begin(_IDLE + ending))
     assert (found, len(pids)) == (status, 2)
     if "_exit" in ending or "SIGKILL" in ending:  # Nobody has waited for them.
@@ -205,7 +199,7 @@ def test_it_ends_with_a_program_that_ignores_signals():
 
 
 @needs_own_network
-def test_where_it_cannot_be_shut_off_it_is_refused_unless_told():
+def test_where_it_cannot_be_shut_off_it_is_refused_unless_told(forbid_own_network):
     program = """
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
@@ -215,6 +209,8 @@ except UserError as error:
     assert "--runtime=local" in str(error) and "open_worker=True" in str(error)
     assert "No space left" in str(error) and "\\n" not in str(error)
     runtime.use_worker(open_worker=True)
+else:
+    raise AssertionError
 """
     assert _finish(_begin(program, before=forbid_own_network)) == (0, [], "")
 
@@ -227,14 +223,14 @@ def _with_tff():
 
 
 @needs_own_network
-def test_results_are_those_of_tffs_own_context(with_tff):
+def test_results_are_those_of_tffs_own_context(with_tff, gone):
     status, pids, errors = with_tff["compared"]
     assert (status, len(pids), errors) == (0, 2, "")
     assert gone(*pids)
 
 
 @needs_own_network
-def test_a_killed_worker_is_told_of_and_can_be_replaced(with_tff):
+def test_a_killed_worker_is_told_of_and_can_be_replaced(with_tff, gone):
     status, pids, errors = with_tff["killed"]
     assert status == 0, errors
     assert errors == "TFF's worker is gone: it ended by signal 9. Was the memory short?\n"
@@ -257,13 +253,13 @@ def _connect(address):
 
 
 @needs_own_network
-def test_nobody_else_reaches_the_worker_while_it_computes():
+def test_nobody_else_reaches_the_worker_while_it_computes(listening, own_address):
     process = _begin(_TFF + _LOOKED_AT)
     pids = [int(pid) for pid in process.stdout.readline().split()]
     supervisor, worker = pids
     port = int(psutil.Process(worker).cmdline()[-1].split("=")[1])
     assert not set().union(*[listening(pid) for pid in (process.pid, supervisor, worker)])
-    for host in ("127.0.0.1", own_address()):
+    for host in ("127.0.0.1", own_address):
         with pytest.raises(ConnectionRefusedError):
             _connect((host, port))
     sockets = psutil.Process(process.pid).net_connections("unix")
