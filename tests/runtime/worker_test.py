@@ -21,7 +21,9 @@ from fedpersonal import runtime
 runtime.use_worker()
 runtime.use_worker()
 (supervisor,) = psutil.Process().children()
+deadline = time.monotonic() + 60
 while runtime.rss_mb() < psutil.Process().memory_info().rss / 2**20 + 5:  # The worker's.
+    assert time.monotonic() < deadline
     time.sleep(0.01)
 print(supervisor.pid, supervisor.children()[0].pid, flush=True)
 """
@@ -74,7 +76,8 @@ if fork == 0:
     print(own.pid, flush=True)
     sys.exit(5)
 assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 5
-assert supervisor.is_running()
+time.sleep(0.5)
+assert supervisor.status() != psutil.STATUS_ZOMBIE
 """
 
 # TFF's own context, and other clients in number than before.
@@ -91,8 +94,12 @@ def round_(data, state):
     update, weight = tff.federated_map(train, data)
     return tff.federated_mean(update, weight), tff.federated_sum(update), state
 
+@tff.federated_computation
+def nobody():
+    return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+
 def rounds():
-    found = []
+    found = [nobody()]
     for clients in (3, 1, 0, 3):
         random = np.random.default_rng(clients)
         draws = [random.normal(size=(5, 7)).astype(np.float32) for _ in range(clients)]
@@ -108,7 +115,7 @@ kinds = [type(result) for result in closed]
 own = tff.backends.native.create_sync_local_cpp_execution_context()
 with tff.framework.get_context_stack().install(own):
     again = rounds()
-assert flat(again) == flat(closed) and len(flat(closed)) == 12
+assert flat(again) == flat(closed) and len(flat(closed)) == 13
 assert [type(result) for result in again] == kinds
 print(*[child.pid for child in psutil.Process().children()])
 """
@@ -147,6 +154,7 @@ def _begin(program, *, before=None):
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=before,
+        start_new_session=True,
     )
 
 
@@ -170,14 +178,16 @@ def _finish(process):
         ("os._exit(3)", 3),
         ("raise ValueError('a bug')", 1),
         ("os.kill(os.getpid(), signal.SIGINT); time.sleep(30)", -signal.SIGINT),
+        ("os.killpg(0, signal.SIGINT); time.sleep(30)", -signal.SIGINT),  # As a terminal does.
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", 143),
         ("os.kill(os.getpid(), signal.SIGHUP); time.sleep(30)", 129),
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
 def test_worker_and_supervisor_end_with_the_program(ending, status, gone):
-    found, pids, _ = _finish(_begin(_IDLE + ending))
+    found, pids, errors = _finish(_begin(_IDLE + ending))
     assert (found, len(pids)) == (status, 2)
+    assert errors.count("Traceback") == ("raise" in ending or "SIGINT" in ending)
     if "_exit" in ending or "SIGKILL" in ending:  # Nobody has waited for them.
         assert gone(*pids)
     else:
