@@ -7,8 +7,9 @@ one connection, of the process that started it, removes socket and folder, and h
 
 This is a program of its own, on the standard library alone:
 `python supervisor.py closed|open worker_binary [arguments]`. Its stdin is a socket whose other end
-the program holds. There it says, a line each, `started`, `ready <socket>`, `failed <reason>`. It
-ends, with the worker, as soon as the program does, even by SIGKILL.
+the program holds. There it says, a line each, `refused <reason>` where the system permits no such
+network, `started`, `ready <socket>`, `failed <reason>`. It ends, with the worker, as soon as the
+program does, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _CHUNK = 2**20
+_LONGEST_PLACE = 80  # A socket's path has at most 107 bytes.
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -50,9 +52,12 @@ class _Supervisor:
 
     def run(self, mode: str, command: list[str]) -> NoReturn:
         """Starts the worker and hands bytes on, until the worker or the program ends."""
-        try:
-            if mode == "closed":
+        if mode == "closed":
+            try:
                 _enter_own_network()  # Before there are threads, as the kernel wants it.
+            except OSError as error:
+                self._end(str(error), step="refused")
+        try:
             port = _unused_port()
             self._worker = subprocess.Popen(
                 [*command, f"--port={port}"],
@@ -74,7 +79,10 @@ class _Supervisor:
 
     def _let_program_in(self) -> socket.socket:
         """Returns a connection of the program's own process; others are turned away."""
-        self._folder = tempfile.mkdtemp(prefix="fedpersonal-")
+        place = tempfile.gettempdir()
+        if len(os.fsencode(place)) > _LONGEST_PLACE:
+            place = "/tmp"
+        self._folder = tempfile.mkdtemp(prefix="fedpersonal-", dir=place)
         path = os.path.join(self._folder, "worker")
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(path)
@@ -99,17 +107,17 @@ class _Supervisor:
     def _await_worker(self) -> None:
         assert self._worker is not None
         status = self._worker.wait()
-        how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        self._end(f"it ended {how}")
+        how = f"with status {status}" if status >= 0 else f"by signal {-status}"
+        self._end(f"it ended {how}" + "; was the memory short?" * (status == -signal.SIGKILL))
 
-    def _end(self, reason: str) -> NoReturn:
+    def _end(self, reason: str, step: str = "failed") -> NoReturn:
         self._ending.acquire()  # Never given back: the first reason counts.
         if self._worker is not None:
             self._worker.kill()
             self._worker.wait()
         self._remove_folder()
         with contextlib.suppress(OSError):
-            self._control.sendall(f"failed {reason}\n".encode())
+            self._control.sendall(f"{step} {reason}\n".encode())
         os._exit(0)
 
     def _remove_folder(self) -> None:

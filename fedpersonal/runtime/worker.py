@@ -85,15 +85,14 @@ class _Worker:
         atexit.register(self.end)
         self._lines = self._control.makefile(encoding="utf-8")
         step, said = self._listen()
-        if step == "started":
-            return
-        if open_worker:
+        if step == "refused":
+            raise UserError(
+                f"TFF's worker cannot be shut off from other users on this system ({said}). Take "
+                "another runtime (--runtime=local), or let whoever reaches the worker's port run "
+                "code as you (use_worker(open_worker=True))."
+            )
+        if step != "started":
             raise UserError(f"TFF's worker does not start: {said}.")
-        raise UserError(
-            f"TFF's worker cannot be shut off from other users on this system ({said}). Take "
-            "another runtime (--runtime=local), or let whoever reaches the worker's port run code "
-            "as you (use_worker(open_worker=True))."
-        )
 
     def has_ended(self) -> bool:
         """Says whether the supervisor, and so the worker, is no more."""
@@ -117,7 +116,7 @@ class _Worker:
                     self._stub, (_, self._reason) = None, self._listen()
                 time.sleep(0.01)
             if self._stub is None:
-                raise UserError(f"TFF's worker is gone: {self._reason}. Was the memory short?")
+                raise UserError(f"TFF's worker is gone: {self._reason}")
             return self._stub
 
     def end(self) -> None:
@@ -130,7 +129,7 @@ class _Worker:
     def _listen(self) -> tuple[str, str]:
         """Returns the next step that the supervisor has come to, and what it says about it."""
         step, _, said = self._lines.readline().strip().partition(" ")
-        return step, said or "its supervisor ended"
+        return step, said or "its supervisor was ended"
 
 
 def _worker(open_worker: bool) -> _Worker:

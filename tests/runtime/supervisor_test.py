@@ -104,11 +104,15 @@ def _connect_as_another_user(path):
 
 
 @needs_own_network
-def test_bytes_pass_both_ways_and_nothing_is_left_on_disk():
+@pytest.mark.parametrize("place", ["near", "f" * 99])
+def test_bytes_pass_both_ways_and_nothing_is_left_on_disk(place, tmp_path, monkeypatch):
+    (tmp_path / place).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / place))
     with _started() as (_, _, lines):
         connection, path = _connected(lines)
         assert _echo(connection, b"a")
         assert _echo(connection, os.urandom(3 * 2**20 + 1))
+        assert path.startswith(str(tmp_path)) == (place == "near")
         assert not os.path.exists(os.path.dirname(path))
 
 
@@ -160,7 +164,7 @@ def test_without_the_rights_of_an_administrator(listening):
 @needs_own_network
 def test_a_system_that_permits_no_network_of_its_own_is_told_of(forbid_own_network):
     with _started(before=forbid_own_network) as (process, _, lines):
-        assert lines.readline() == "failed [Errno 28] unshare: No space left on device\n"
+        assert lines.readline() == "refused [Errno 28] unshare: No space left on device\n"
         assert not process.children()
 
 
@@ -179,8 +183,19 @@ def test_all_end_with_one(killed, gone):
             assert connection.recv(1) == b""
         process.wait(10)
         assert gone(worker.pid)
-        reason = {"worker": "it ended by signal 9", "program's side": "the program ended"}
+        reason = {
+            "worker": "it ended by signal 9; was the memory short?",
+            "program's side": "the program ended",
+        }
         assert lines.readline() == (f"failed {reason[killed]}\n" if killed in reason else "")
+
+
+def test_a_worker_that_is_missing_is_told_of():
+    mine, its_end = socket.socketpair()
+    command = [sys.executable, supervisor.__file__, "open", "/missing"]
+    with its_end, mine, mine.makefile() as lines:
+        subprocess.run(command, stdin=its_end, timeout=60)
+        assert lines.readline().startswith("failed [Errno 2]")
 
 
 def test_a_worker_that_does_not_start_is_told_of():

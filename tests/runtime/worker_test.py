@@ -243,7 +243,7 @@ def test_results_are_those_of_tffs_own_context(with_tff, gone):
 def test_a_killed_worker_is_told_of_and_can_be_replaced(with_tff, gone):
     status, pids, errors = with_tff["killed"]
     assert status == 0, errors
-    assert errors == "TFF's worker is gone: it ended by signal 9. Was the memory short?\n"
+    assert errors == "TFF's worker is gone: it ended by signal 9; was the memory short?\n"
     assert gone(*pids)
 
 
