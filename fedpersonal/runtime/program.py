@@ -107,14 +107,18 @@ def peak_rss_mb() -> float:
 class _SignalExit(SystemExit):
     """The exit that a signal asks for."""
 
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.signum = signum
+
 
 def _exit(signum: int, frame: types.FrameType | None) -> None:
     """Exits, and again should the program go on: anybody may catch and drop an exception."""
     global _leaving
     if not _leaving:
         _leaving = True
-        _thread.start_new_thread(_send_again, (signum, _SECONDS_TO_LEAVE))
-        raise _SignalExit(128 + signum)
+        _send_again(signum, after=_SECONDS_TO_LEAVE)
+        raise _SignalExit(signum)
 
 
 class _Unraisable:
@@ -131,22 +135,28 @@ class _Unraisable:
 
     def __call__(self, lost: sys.UnraisableHookArgs) -> None:
         if isinstance(lost.exc_value, _SignalExit):
-            signum = lost.exc_value.code - 128
+            signum = lost.exc_value.signum
         elif isinstance(lost.exc_value, KeyboardInterrupt):
             signum = signal.SIGINT
         else:
             self._others(lost)
             return
-        # Here it would be lost as well. `threading` takes locks, which this thread may hold.
-        _thread.start_new_thread(_send_again, (signum, 0.01))
+        _send_again(signum, after=0.01)  # Here, an exit would be lost as well.
 
 
-def _send_again(signum: int, seconds: float) -> None:
-    global _leaving
-    time.sleep(seconds)
-    if not _left:
-        _leaving = False
-        signal.pthread_kill(threading.main_thread().ident, signum)
+def _send_again(signum: int, after: float) -> None:
+    """Sends this thread, the main one, a signal in so many seconds, unless it has left by then."""
+    main = threading.get_ident()
+
+    def send() -> None:
+        global _leaving
+        time.sleep(after)
+        if not _left:
+            _leaving = False
+            signal.pthread_kill(main, signum)
+
+    # `threading` takes locks, which the code that the signal has interrupted may hold.
+    _thread.start_new_thread(send, ())
 
 
 def _end() -> None:

@@ -46,7 +46,7 @@ def use_worker(*, open_worker: bool = False) -> None:
     """Lets TFF compute in its C++ worker, which this process alone can reach.
 
     It can be called before TFF is imported: then the worker starts meanwhile. The worker ends with
-    this process, even by SIGKILL. Calling it again changes nothing while the worker lives.
+    this process, even by SIGKILL. Called again, it starts another only if this one has ended.
 
     Args:
         open_worker: Let the worker listen on every network interface, as TFF does, where the
@@ -79,7 +79,7 @@ class _Worker:
         with its_end:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, mode, *command],
-                stdin=its_end,
+                stdin=its_end.fileno(),
                 start_new_session=True,  # Ctrl-C is for this process to answer.
             )
         atexit.register(self.end)
