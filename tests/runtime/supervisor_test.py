@@ -36,7 +36,7 @@ assert lines.readline() == "started\\n"
 path = lines.readline().split()[1]
 fork = os.fork()
 if fork == 0:
-    time.sleep(1000)
+    time.sleep(60)
 print(fork, process.pid, path, flush=True)
 """
 
