@@ -51,6 +51,7 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 # TensorFlow speaks up when it is imported, which a program may do before it uses a name.
 runtime.quiet_logs()
+runtime.ensure_runtime()
 
 
 def __getattr__(name: str) -> object:

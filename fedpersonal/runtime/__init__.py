@@ -1,7 +1,7 @@
 """Where TFF's computations run, and how a program that uses them starts and ends."""
 
 from fedpersonal.runtime.choice import COMPILE, RUNTIMES, ensure_runtime, use_runtime
-from fedpersonal.runtime.worker import leave, peak_rss_mb, quiet_logs, rss_mb, start
+from fedpersonal.runtime.program import leave, peak_rss_mb, quiet_logs, rss_mb, start
 
 __all__ = [
     "COMPILE",

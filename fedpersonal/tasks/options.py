@@ -24,7 +24,7 @@ class RunOptions(FedReconOptions, FinetuningOptions):
     client_batch_size: int = option(5, "Examples of a client's batch.", at_least=1, at_most=10**6)
     runtime: str = option(
         "local",
-        "Computes in this process, or in TFF's worker.",
+        "Computes in this process, or in a worker of TFF's: shut off from others, or open.",
         choices=RUNTIMES,
         may_differ=True,
     )

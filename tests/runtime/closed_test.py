@@ -27,7 +27,7 @@ trainer = fp.Trainer(model, algorithm, data, clients_per_round=3, batch_size=2)
 with trainer.fit(rounds=3, progress=False) as trained:
     trained.evaluate(data)
     me = psutil.Process()
-    own = [c.laddr for c in me.connections() if c.status == psutil.CONN_LISTEN]
+    own = [c.laddr for c in me.net_connections() if c.status == psutil.CONN_LISTEN]
     children = [child.name() for child in me.children(recursive=True)]
 print(json.dumps([children, own]))
 """

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.runtime.local import LocalContext
+from fedpersonal.runtime.worker import worker_context
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 
@@ -24,7 +25,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture(name="worker", scope="module")
 def _worker():
-    return tff.backends.native.create_sync_local_cpp_execution_context()
+    return worker_context()
 
 
 @pytest.fixture(name="in_both")
