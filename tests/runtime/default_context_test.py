@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from fedpersonal import runtime
+from fedpersonal.runtime import default_context
 
 _TFF = "tensorflow_federated"
 
@@ -28,19 +28,19 @@ def _importable(tmp_path, monkeypatch):
 
 
 def test_it_is_set_when_tff_is_imported(importable):
-    runtime.set_default_context(lambda: "first")
-    runtime.set_default_context(lambda: "last")
+    default_context.set_default_context(lambda: "first")
+    default_context.set_default_context(lambda: "last")
     import tensorflow_federated as tff
 
     assert tff.found == ["TFF's own", "last"]
-    runtime.set_default_context(lambda: "now")
+    default_context.set_default_context(lambda: "now")
     assert tff.found == ["TFF's own", "last", "now"]
 
 
 def test_a_failed_import_does_not_lose_it(importable):
     text = (importable / "__init__.py").read_text()
     (importable / "__init__.py").write_text("raise ImportError('not yet')")
-    runtime.set_default_context(lambda: "ours")
+    default_context.set_default_context(lambda: "ours")
     with pytest.raises(ImportError, match="not yet"):
         import tensorflow_federated  # noqa: F401
     (importable / "__init__.py").write_text(text + "\n" * 9)
@@ -50,7 +50,7 @@ def test_a_failed_import_does_not_lose_it(importable):
 
 
 def test_other_modules_are_found_as_ever(importable):
-    runtime.set_default_context(lambda: "ours")
+    default_context.set_default_context(lambda: "ours")
     sys.modules.pop("this_module", None)
     (importable.parent / "this_module.py").write_text("value = 3")
     import this_module

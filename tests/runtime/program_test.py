@@ -31,6 +31,8 @@ runtime.start()
 import tensorflow as tf
 import tensorflow_federated as tff
 
+tff.backends.native.set_sync_local_cpp_execution_context()  # TFF's own, with an open worker.
+
 @tff.tensorflow.computation(tf.int32)
 def double(x):
     return x * 2

@@ -216,7 +216,7 @@ from fedpersonal.errors import UserError
 try:
     runtime.use_runtime("worker")
 except UserError as error:
-    assert "--runtime=local" in str(error) and "open_worker=True" in str(error)
+    assert "--runtime=local" in str(error) and "--runtime=open_worker" in str(error)
     assert "No space left" in str(error) and "\\n" not in str(error)
     runtime.use_runtime("open_worker")
 else:
