@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from fedpersonal.data.texts.next_word import next_word_examples
 from fedpersonal.data.texts.vocabulary import NUM_SPECIAL, Vocabulary, build_vocabulary
 from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.local_state.rounds import Rounds
-from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.options import Options
@@ -102,7 +100,8 @@ class Ours:
 
     def __init__(self, options: Options, dataset: ClientDataset, vocabulary: Vocabulary):
         """Builds training and evaluation, and packs the clients."""
-        model, algorithm, _ = TASK.build(_sizes(vocabulary), options)
+        built = TASK.build(_sizes(vocabulary), options)
+        model, algorithm = built.model, built.algorithm
         trainer = Trainer(
             model,
             algorithm,
@@ -149,7 +148,7 @@ class Tff:
             ),
             **sizes,
         )
-        model: PartitionedModel = TASK.build(_sizes(vocabulary), options)[0]
+        model = TASK.build(_sizes(vocabulary), options).model
         spec = collections.OrderedDict(
             x=collections.OrderedDict(sorted(model.input_spec.items())), y=model.label_spec
         )
@@ -205,10 +204,8 @@ class Tff:
         self._evaluation.next(state, self._datasets)
 
 
-def _sizes(vocabulary: Vocabulary) -> SimpleNamespace:
-    return SimpleNamespace(
-        num_known=vocabulary.num_known, num_oov_buckets=vocabulary.num_oov_buckets
-    )
+def _sizes(vocabulary: Vocabulary) -> dict[str, int]:
+    return {"num_known": vocabulary.num_known, "num_oov_buckets": vocabulary.num_oov_buckets}
 
 
 def _server_optimizer(options: Options) -> tff.learning.optimizers.Optimizer:

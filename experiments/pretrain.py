@@ -14,6 +14,7 @@ from absl import flags
 
 from experiments import launch
 from fedpersonal.errors import UserError
+from fedpersonal.simulation.run_config import check_same
 
 FLAGS = flags.FLAGS
 
@@ -94,16 +95,7 @@ def _is_there(settings: dict[str, object]) -> bool:
         return False
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder / _NOTES} cannot be read ({error!r}).") from None
-    changes = [
-        f"{name} was {json.dumps(known.get(name))} and is now {json.dumps(value)}"
-        for name, value in settings.items()
-        if known.get(name) != value
-    ]
-    if changes:
-        raise UserError(
-            f"{folder} holds a base model of other settings: {'; '.join(changes)}. "
-            "Restore them or give another --output_dir."
-        )
+    check_same("settings", known, settings, folder)
     return True
 
 

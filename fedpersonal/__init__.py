@@ -35,6 +35,7 @@ _MODULES = {
     "process.execution": ("Execution",),
     "process.process": ("build_process",),
     "process.shards": ("Cohort", "make_cohort"),
+    "runtime": ("use_runtime",),
     "simulation.callbacks.callback": ("Callback",),
     "simulation.callbacks.watched_metric": ("BestModel", "EarlyStopping"),
     "simulation.loop": ("run_rounds",),
@@ -51,6 +52,7 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 # TensorFlow speaks up when it is imported, which a program may do before it uses a name.
 runtime.quiet_logs()
+runtime.ensure_runtime()
 
 
 def __getattr__(name: str) -> object:

@@ -7,12 +7,10 @@ import functools
 import importlib
 import os
 import pathlib
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpersonal.algorithm import Algorithm, Phase
-from fedpersonal.algorithms import fed_recon
 from fedpersonal.errors import UserError
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.description import read_model
@@ -20,7 +18,7 @@ from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.saved_model import check_model, read_saved_model
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import RunRecord
-from fedpersonal.trained import TrainedModel
+from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
 
 
 class LoadedRun(RunRecord):
@@ -51,7 +49,7 @@ class LoadedRun(RunRecord):
         else:
             pieces = self._of_program(saved.about)
         known = {name: saved.about[name] for name in ("batch_size", "seed", "round_number")}
-        trained = TrainedModel(**pieces, weights=saved.weights, **known)
+        trained = TrainedModel(**{**known, **pieces}, weights=saved.weights)
         check_model(self.path, trained.model, saved)
         if not trained.algorithm.keeps:
             return trained
@@ -96,8 +94,10 @@ class LoadedRun(RunRecord):
         return {
             "model": model,
             "algorithm": given,
+            "rebuilding": given.personalization(model),
             "finetuning": self._finetuning,
             "packing": options["packing"],
+            "together": EVALUATED_TOGETHER,
         }
 
     def _of_task(self, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,18 +106,10 @@ class LoadedRun(RunRecord):
                 f"{self.path} is the run of a binary, which knows its model and its algorithm: "
                 "give load_run the folder alone."
             )
-        options, sizes = dict(self.config["options"]), types.SimpleNamespace(**about["sizes"])
+        options = dict(self.config["options"])
         task = importlib.import_module(options.pop("task")).TASK
-        settled = task.settle(task.options(**options))
-        model, algorithm, layers = task.build(sizes, settled)
-        model = task.evaluated_model(sizes, settled, model)
-        return {
-            "model": model,
-            "algorithm": algorithm,
-            "packing": task.evaluation_packing,
-            "rebuilding": fed_recon.rebuilding(settled) if model.local_variables else (),
-            "finetuning": task.method(settled).finetuning(settled, layers),
-        }
+        built = task.build(about["sizes"], task.settle(task.options(**options)))
+        return {**vars(built.evaluator), "algorithm": built.algorithm}
 
 
 def load_run(

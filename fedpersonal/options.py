@@ -184,13 +184,12 @@ def _declare(field: dataclasses.Field) -> Declaration:
     return Declaration(field.name, kind, is_list, is_optional, default, field.metadata["rule"])
 
 
-def join(name: str, *classes: type[Options], doc: str = "") -> type[Options]:
+def join(name: str, *classes: type[Options]) -> type[Options]:
     """Returns a class with the options of several, an option of two classes being one.
 
     Args:
         name: Its name.
         *classes: The classes; where two have an option, the first one's default holds.
-        doc: Its docstring.
     """
     bases: list[type[Options]] = []
     for cls in classes:
@@ -199,5 +198,4 @@ def join(name: str, *classes: type[Options], doc: str = "") -> type[Options]:
     defaults: dict[str, Value] = {}
     for cls in reversed(classes):
         defaults.update({n: d.default for n, d in cls.declarations().items()})
-    contents = {"__doc__": doc or None, "__module__": __name__}
-    return type(name, tuple(bases), contents, defaults=defaults)
+    return type(name, tuple(bases), {"__module__": __name__}, defaults=defaults)

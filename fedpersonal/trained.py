@@ -12,49 +12,37 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from fedpersonal.algorithm import Algorithm, Phase
+from fedpersonal.algorithm import Algorithm
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
+from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.evaluation.evaluator import Evaluator
 from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.local_state.snapshot import Kept
 from fedpersonal.model.export import to_keras
-from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.simulation.loop import LoopResult
+
+# Clients in a shard, where a program evaluates them.
+EVALUATED_TOGETHER = 100
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TrainedModel:
-    """A model after its rounds, and what clients keep.
-
-    A client that has kept local variables predicts with them. Any other rebuilds its own from a
-    support set. Either then fine-tunes its copy of the model, where there are phases for that.
+class TrainedModel(Evaluator):
+    """A model after its rounds, and what clients keep; what `Evaluator` says holds.
 
     Attributes:
-        model: The partitioned model.
         algorithm: What clients did in a round.
         weights: Global variable's name to value.
         kept_by: Maps clients' names to what they have kept; None where clients keep nothing.
-        rebuilding: What rebuilds local variables; None for the algorithm's `personalization`.
-        finetuning: What trains a client's copy before it predicts, from its support set.
-        batch_size: Examples of a client's batch.
-        packing: How clients are packed to be evaluated: `stacked` or `pooled`, see `Execution`.
-        seed: Seed of local variables' initial values.
         round_number: The round whose model it is; 0 before the first.
         loop: The rounds' times; None between rounds.
         resources: What `close` gives back.
     """
 
-    model: PartitionedModel
     algorithm: Algorithm
     weights: Mapping[str, np.ndarray]
     kept_by: Callable[[Sequence[str]], Kept] | None = None
-    rebuilding: tuple[Phase, ...] | None = None
-    finetuning: tuple[Phase, ...] = ()
-    batch_size: int = 16
-    packing: str = "stacked"
-    seed: int = 0
     round_number: int = 0
     loop: LoopResult | None = None
     resources: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
@@ -142,32 +130,14 @@ class TrainedModel:
     def _evaluate(
         self, query: ClientDataset, support: ClientDataset | None, kept: Kept | None
     ) -> ClientResults:
-        phases = self._personalization(kept is not None)
+        has_kept = kept is not None
         if support is not None:
             support = _of_clients(support, query.client_ids)
-        elif phases:
+        elif self.personalization(has_kept):
             support, query = split_support_query(query, batch_size=self.batch_size)
         else:
-            support = query.filter_examples(np.zeros(query.num_examples, bool))
-        evaluate = build_evaluation(
-            self.model,
-            phases,
-            support,
-            query,
-            batch_size=self.batch_size,
-            packing=self.packing,
-            with_kept=kept is not None,
-            seed=self.seed,
-        )
-        return evaluate(self.weights, kept)
-
-    def _personalization(self, has_kept: bool) -> tuple[Phase, ...]:
-        if has_kept:
-            return self.finetuning
-        rebuilding = self.rebuilding
-        if rebuilding is None:
-            rebuilding = self.algorithm.personalization(self.model)
-        return (*rebuilding, *self.finetuning)
+            support = query.head(0)
+        return self.pack(support, query, has_kept=has_kept)(self.weights, kept)
 
     def _kept(self, client_ids: Sequence[str] | np.ndarray) -> Kept:
         if self.kept_by is None:
@@ -192,7 +162,7 @@ class TrainedModel:
             support = _of_clients(support, [client])
         known, kept = self._kept([] if client is None else [client])
         has_kept = bool(known.any())
-        phases = self._personalization(has_kept)
+        phases = self.personalization(has_kept)
         if client is not None and support is None and phases:
             lacks = "fine-tunes its model" if has_kept else "has kept no local variables"
             raise UserError(

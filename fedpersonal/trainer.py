@@ -33,7 +33,7 @@ from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
-from fedpersonal.trained import TrainedModel
+from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
 
 if TYPE_CHECKING:
     from fedpersonal.optimizers.keras import AnyOptimizer
@@ -274,14 +274,16 @@ class Trainer:
         self, store: LocalStateStore | None, state: State | KeptState, round_number: int
     ) -> TrainedModel:
         return TrainedModel(
-            self.model,
-            self.algorithm,
-            state.global_model_weights.trainable,
-            functools.partial(read_kept, store, state) if store else None,
+            model=self.model,
+            rebuilding=self.algorithm.personalization(self.model),
             finetuning=self._finetuning,
             batch_size=self._batch_size,
             packing=self._execution.packing,
+            together=EVALUATED_TOGETHER,
             seed=self._seed,
+            algorithm=self.algorithm,
+            weights=state.global_model_weights.trainable,
+            kept_by=functools.partial(read_kept, store, state) if store else None,
             round_number=round_number,
         )
 

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -71,8 +70,8 @@ def _main(sender: Any, call: bytes) -> None:
     name, value = _LOG_LEVEL
     if os.environ.get(name) == value:
         del os.environ[name]
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # For `start`, which leaves other handlers alone.
     runtime.start()
-    signal.signal(signal.SIGTERM, _exit_once)
     try:
         function, arguments = pickle.loads(call)
         function(*arguments)
@@ -82,10 +81,3 @@ def _main(sender: Any, call: bytes) -> None:
         traceback.print_exc()
         runtime.leave(1)
     runtime.leave(0)
-
-
-def _exit_once(signum: int, frame: Any) -> None:
-    """Exits; a second signal, the group's beside the parent's, must not disturb the saving."""
-    del frame
-    signal.signal(signum, signal.SIG_IGN)
-    sys.exit(128 + signum)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from experiments.papers.child_process import run_in_child
@@ -190,13 +189,13 @@ def _test(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, 
     from fedpersonal.tasks.report import summarize
 
     task, options, trainer = run.task, run.options, run.trainer
-    method = task.method(options)
-    model, _, _ = task.build(SimpleNamespace(**task.sizes(experiment.data)), options)
-    theirs, ours = ([(v.name, v.shape) for v in m.variables] for m in (experiment.model, model))
+    built = task.build(task.sizes(experiment.data), options)
+    theirs, ours = ([(v.name, v.shape) for v in e.model.variables] for e in (experiment, built))
     if theirs != ours:
         pair = f"{options.algorithm} and {trainer.options.algorithm}"
         raise ValueError(f"{pair} have other variables, so they cannot share a training.")
-    own = dataclasses.replace(experiment, method=method, options=options)
+    method = task.method(options)
+    own = dataclasses.replace(experiment, method=method, options=options, **vars(built))
     report = task.test(own, trained)
     return {
         **trainer.summary,

@@ -6,15 +6,12 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import roc_auc_score
 
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.column_checks import check_column, check_numbers
 
 
-def auc(
-    labels: npt.ArrayLike, scores: npt.ArrayLike, *, weights: npt.ArrayLike | None = None
-) -> float:
+def auc(labels: npt.ArrayLike, scores: npt.ArrayLike) -> float:
     """Returns the area under the ROC curve, of all examples pooled.
 
     It is the chance that a positive example has a higher score than a negative one, where equal
@@ -23,26 +20,19 @@ def auc(
     Args:
         labels: (num_examples,) of 0 and 1.
         scores: (num_examples,) floats, such as logits.
-        weights: (num_examples,) floats, as how many each example counts; None: each as one. A
-            weight of 0 leaves an example out.
 
     Returns:
         The area; NaN where the examples are all of one class, or there are none.
 
     Raises:
-        UserError: If a label is neither 0 nor 1, a score or weight is not finite, a weight is
-            negative, or they are not as many.
+        UserError: If a label is neither 0 nor 1, a score is not finite, or they are not as many.
     """
     truth = check_column("labels", labels, len(np.asarray(scores)))
     logits = check_numbers("scores", scores, len(truth))
-    counts = check_numbers(
-        "weights", np.ones(len(truth)) if weights is None else weights, len(truth)
-    )
     if not np.isin(truth, (0, 1)).all():
         raise UserError("labels must be 0 or 1")
-    if (counts < 0).any():
-        raise UserError("weights must not be negative")
-    counted = counts > 0
-    if len(np.unique(truth[counted])) < 2:
+    if len(np.unique(truth)) < 2:
         return math.nan
-    return float(roc_auc_score(truth[counted], logits[counted], sample_weight=counts[counted]))
+    from sklearn.metrics import roc_auc_score  # Its import takes longer than help may.
+
+    return float(roc_auc_score(truth, logits))

@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import runtime
 from fedpersonal.algorithm import Phase, RidgePhase
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
 from fedpersonal.client.checks import check_phases
@@ -164,7 +163,6 @@ def evaluation_computation(
 
     Arguments are of `build_evaluation` and, as packed, of `pack_evaluation`.
     """
-    runtime.ensure_runtime()
     check_choice("build_evaluation", "packing", packing, PACKINGS)
     check_phases(model, phases)
     if any(isinstance(phase, RidgePhase) for phase in phases):

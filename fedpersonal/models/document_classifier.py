@@ -39,7 +39,6 @@ def document_classifier(
     character_dim: int = 32,
     lstm_units: int = 32,
     hidden_units: Sequence[int] = (64,),
-    user_initializer: str | tf.keras.initializers.Initializer = "uniform",
 ) -> Callable[[], tf.keras.Model]:
     """Returns a builder of a character BiLSTM and an MLP on the text's and the user's vectors.
 
@@ -57,7 +56,6 @@ def document_classifier(
         character_dim: Size of a character embedding.
         lstm_units: Units of each of the two LSTMs.
         hidden_units: Units of the MLP's hidden layers.
-        user_initializer: That of user embeddings.
     """
 
     def build() -> tf.keras.Model:
@@ -68,9 +66,7 @@ def document_classifier(
         ends = [BidirectionalEnds(lstm_units, name="encoder")(masked)]
         if num_users is not None:
             inputs["user"] = tf.keras.Input([], dtype=tf.int32, name="user")
-            table = tf.keras.layers.Embedding(
-                num_users, user_dim, embeddings_initializer=user_initializer, name="user_embedding"
-            )
+            table = tf.keras.layers.Embedding(num_users, user_dim, name="user_embedding")
             ends.append(table(inputs["user"]))
         hidden = tf.concat(ends, axis=-1)
         for number, units in enumerate(hidden_units):

@@ -10,8 +10,6 @@ personal embeddings start from zero, not at random, so that they depend on nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import tensorflow as tf
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
@@ -51,7 +49,13 @@ class EmbeddingGenerator(tf.keras.layers.Layer):
 class GeneratedPrefixModel(tf.keras.Model):
     """GPT-2 behind the product of a generated personal and a generated context embedding."""
 
-    def __init__(self, config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float):
+    def __init__(
+        self, config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
+    ):
+        """Makes a model; arguments are those of `PrefixLanguageModel`.
+
+        `spread` says how far from `start`, and from 1, generated embeddings start.
+        """
         super().__init__(name=NAME)
         dim = config.n_embd
         normal = tf.keras.initializers.RandomNormal(stddev=0.02)
@@ -78,19 +82,3 @@ class GeneratedPrefixModel(tf.keras.Model):
         personal = self.personal_generator([self.personal_embedding(inputs["user"]), words, mask])
         context = self.context_generator([self.context_embedding(inputs["context"]), words, mask])
         return self.base.predict_tokens(self.base([inputs["text"], personal * context]))
-
-
-def generated_prefix_model(
-    config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
-) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of a model that untrained predicts nearly as the base by itself does.
-
-    Args:
-        config: That of the base.
-        num_contexts: How many contexts there are.
-        start: float32 (dim,): the base's own embedding of a text's first token.
-        spread: How far from it, and from 1, generated embeddings start.
-    """
-    return lambda: GeneratedPrefixModel(
-        config, num_contexts=num_contexts, start=start, spread=spread
-    )

@@ -39,7 +39,8 @@ class _Head(tf.keras.layers.Layer):
 class HeadModel(tf.keras.Model):
     """GPT-2 under one head, or, with contexts, under the mean of a personal and a context head."""
 
-    def __init__(self, config: GPT2Config, initial: Initial, num_contexts: int | None = None):
+    def __init__(self, config: GPT2Config, *, initial: Initial, num_contexts: int | None = None):
+        """Makes a model; `initial` is the initializer of its heads: `as_base` or `fresh`."""
         super().__init__(name=NAME)
         self._shape = (config.n_embd, config.vocab_size)
         name = SHARED_HEAD if num_contexts is None else PERSONAL_HEAD
@@ -77,21 +78,3 @@ def as_base(head: Callable[[], tf.Tensor]) -> Initial:
 def fresh(config: GPT2Config) -> tf.keras.initializers.Initializer:
     """Returns an initializer of heads that start at random, as GPT-2's matrices do."""
     return tf.keras.initializers.RandomNormal(stddev=config.initializer_range)
-
-
-def split_head_model(
-    config: GPT2Config, *, num_contexts: int, initial: Initial
-) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of a model with a personal head and one for each context.
-
-    Args:
-        config: That of the base.
-        num_contexts: How many contexts there are.
-        initial: Initializer of the heads: `as_base` or `fresh`.
-    """
-    return lambda: HeadModel(config, initial, num_contexts)
-
-
-def shared_head_model(config: GPT2Config, *, initial: Initial) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of a model with one head; `initial` is as of `split_head_model`."""
-    return lambda: HeadModel(config, initial)

@@ -6,8 +6,6 @@ element by element, takes the place of a text's first token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import tensorflow as tf
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
@@ -28,7 +26,19 @@ INPUT_SPEC = {
 class PrefixLanguageModel(tf.keras.Model):
     """GPT-2 behind the product of a personal and a context embedding."""
 
-    def __init__(self, config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float):
+    def __init__(
+        self, config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
+    ):
+        """Makes a model that untrained predicts nearly as the base by itself does.
+
+        Args:
+            config: That of the base.
+            num_contexts: How many contexts there are.
+            start: float32 (dim,), with which context embeddings start: the base's own embedding of
+                a text's first token.
+            spread: Standard deviation, around 1, of the numbers with which personal embeddings
+                start.
+        """
         super().__init__(name=NAME)
         near_one = tf.keras.initializers.RandomNormal(mean=1.0, stddev=spread)
         self.personal_embedding = tf.keras.layers.Embedding(
@@ -47,20 +57,3 @@ class PrefixLanguageModel(tf.keras.Model):
         del training
         prefix = self.personal_embedding(inputs["user"]) * self.context_embedding(inputs["context"])
         return self.base.predict_tokens(self.base([inputs["text"], prefix]))
-
-
-def prefix_language_model(
-    config: GPT2Config, *, num_contexts: int, start: np.ndarray, spread: float = 0.02
-) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of a model that untrained predicts nearly as the base by itself does.
-
-    Args:
-        config: That of the base.
-        num_contexts: How many contexts there are.
-        start: float32 (dim,), with which context embeddings start: the base's own embedding of a
-            text's first token.
-        spread: Standard deviation, around 1, of the numbers with which personal embeddings start.
-    """
-    return lambda: PrefixLanguageModel(
-        config, num_contexts=num_contexts, start=start, spread=spread
-    )

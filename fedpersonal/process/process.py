@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, RidgePhase
 from fedpersonal.client.checks import check_phases
 from fedpersonal.client.ridge import check_linear
@@ -93,7 +92,6 @@ def build_process(
         ValueError: If the model and the algorithm do not fit each other, or the aggregator does
             not fit the execution or the algorithm.
     """
-    runtime.ensure_runtime()
     check_fit(model, algorithm)
     server_optimizer = as_tff_optimizer(server_optimizer)
     if execution.packing == "pooled":
@@ -117,10 +115,10 @@ def build_process(
     def next_fn(state, shards):
         weights = tff.federated_broadcast(state.global_model_weights)
         round_number = tff.federated_broadcast(state.client_work)
-        arguments = (weights, round_number, shards)
+        arguments = [weights, round_number, shards]
         if begin is not None:
-            arguments += (tff.federated_map(begin, (round_number, shards)),)
-        results = tff.federated_map(work, arguments)
+            arguments.append(tff.federated_map(begin, (round_number, shards)))
+        results = tff.federated_map(work, tuple(arguments))
         if not algorithm.keeps:
             return tff.learning.templates.LearningProcessOutput(*server.finish(state, results))
         return KeptOutput(*server.finish(state, results["sent"]), results["local"])

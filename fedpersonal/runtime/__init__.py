@@ -8,7 +8,7 @@ from fedpersonal.runtime.choice import (
     num_processors,
     use_runtime,
 )
-from fedpersonal.runtime.worker import leave, peak_rss_mb, quiet_logs, rss_mb, start
+from fedpersonal.runtime.program import leave, peak_rss_mb, quiet_logs, rss_mb, start
 
 __all__ = [
     "COMPILE",

@@ -6,21 +6,26 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, check_choice
+from fedpersonal.runtime.default_context import set_default_context
+from fedpersonal.runtime.program import start
+from fedpersonal.runtime.worker import start_worker, worker_context
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
 
-RUNTIMES = ("local", "worker", "ray")
+    from fedpersonal.runtime.ray_cluster import Cluster
+
+RUNTIMES = ("local", "worker", "open_worker", "ray")
 COMPILE = ("auto", "always", "never")
 
-_chosen: tff.framework.SyncContext | None = None
+_is_chosen = False
+_cluster: Cluster | None = None
 
 
 def check_runtime(name: str) -> None:
-    """Raises a `UserError` if a runtime is not known or not installed; loads nothing."""
-    if name not in RUNTIMES:
-        raise UserError(f"runtime is {name!r}; it must be one of {', '.join(RUNTIMES)}.")
+    """Raises an error if a runtime is not known or not installed; loads nothing."""
+    check_choice("use_runtime", "name", name, RUNTIMES)
     if name == "ray" and importlib.util.find_spec("ray") is None:
         how = "`make cluster_install`" if sys.version_info >= (3, 10) else "Python 3.10 or 3.11"
         raise UserError(f"The runtime ray needs Ray, which is not installed here; it takes {how}.")
@@ -33,11 +38,13 @@ def use_runtime(
     ray_address: str | None = None,
     ray_node_seconds: float = 600.0,
 ) -> None:
-    """Sets where TFF computations run from now on; loads TFF.
+    """Sets where TFF's computations run from now on; it may come before TFF is imported.
 
     Args:
-        name: `local`, in this process; `worker`, in TFF's own C++ process, the reference; or `ray`,
-            with CLIENTS members on the nodes of a Ray cluster.
+        name: `local`, in this process; `worker`, in TFF's own C++ process, the reference, which
+            this process alone can reach; `open_worker`, the same where the system does not let
+            it have a network of its own: whoever reaches its port can run code as this user; or
+            `ray`, with members of CLIENTS on the nodes of a Ray cluster.
         compile: Whether XLA compiles what clients do: `always`, `never`, or `auto`, where it seems
             worth it. In the local runtime and on Ray.
         ray_address: Where the Ray cluster is, as `host:port`, or `auto` for the one of this
@@ -45,37 +52,48 @@ def use_runtime(
         ray_node_seconds: Seconds without any result after which a Ray node counts as lost.
 
     Raises:
-        UserError: If there is no such runtime, or no such cluster.
+        UserError: If there is no such runtime, the worker cannot be shut off from others, or the
+            cluster cannot be used.
     """
-    global _chosen
+    global _is_chosen, _cluster
     check_runtime(name)
-    import tensorflow_federated as tff
+    check_choice("use_runtime", "compile", compile, COMPILE)
+    start()
+    if _cluster is not None:
+        _cluster.close()
+        _cluster = None
+    if name == "local":
+        set_default_context(lambda: _local_context(compile))
+    elif name == "ray":
+        from fedpersonal.runtime.ray_cluster import Cluster
 
-    from fedpersonal.runtime.local import LocalContext
-
-    def worker():
-        return tff.backends.native.create_sync_local_cpp_execution_context()
-
-    leave_cluster = getattr(_chosen, "close", None)
-    if leave_cluster is not None:
-        leave_cluster()
-    if name == "ray":
-        from fedpersonal.runtime.ray import RayContext
-
-        _chosen = RayContext(
-            worker, compile=compile, address=ray_address, node_seconds=ray_node_seconds
-        )
+        _cluster = cluster = Cluster(ray_address, node_seconds=ray_node_seconds)
+        set_default_context(lambda: _ray_context(cluster, compile))
     else:
-        _chosen = worker() if name == "worker" else LocalContext(worker, compile=compile)
-    tff.framework.set_default_context(_chosen)
+        is_open = name == "open_worker"
+        start_worker(open_worker=is_open)
+        set_default_context(lambda: worker_context(open_worker=is_open))
+    _is_chosen = True
 
 
 def ensure_runtime() -> None:
-    """Chooses the local runtime where none was chosen."""
-    if _chosen is None:
-        use_runtime()
+    """Sets the local runtime unless one was chosen."""
+    if not _is_chosen:
+        set_default_context(lambda: _local_context("auto"))
+
+
+def _local_context(compile: str) -> tff.framework.SyncContext:
+    from fedpersonal.runtime.local import LocalContext
+
+    return LocalContext(worker_context, compile=compile)
+
+
+def _ray_context(cluster: Cluster, compile: str) -> tff.framework.SyncContext:
+    from fedpersonal.runtime.ray import RayContext
+
+    return RayContext(worker_context, cluster, compile=compile)
 
 
 def num_processors() -> int | None:
     """Returns how many processors a cluster that was chosen has; None if there is none."""
-    return getattr(_chosen, "num_processors", None)
+    return None if _cluster is None else _cluster.num_processors

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.core.protobuf import config_pb2
 
 from fedpersonal.runtime import xla
 
@@ -21,6 +22,8 @@ _ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 _imports = itertools.count()
 
+_Run = Callable[[Sequence[Any]], Sequence[Any]]
+
 
 class Unsupported(Exception):
     """Says why a computation cannot be run in this process with certainty of the same result."""
@@ -29,8 +32,10 @@ class Unsupported(Exception):
 class Graph:
     """Runs a TensorFlow graph: takes and returns values as `fedpersonal.runtime.values` has them.
 
-    Variables of the graph are born and die with each call, as in a session of its own; so calls
-    may run in several threads.
+    Calls keep nothing and may come from several threads.
+
+    Attributes:
+        compiled: Whether XLA compiles it.
     """
 
     def __init__(
@@ -51,37 +56,19 @@ class Graph:
         graph_def = tf.compat.v1.GraphDef()
         proto.graph_def.Unpack(graph_def)
         check_supported(graph_def)
-        self.graph_def = graph_def
         self._result = proto.result
         feeds = list(_tensor_names(proto.parameter)) if proto.HasField("parameter") else []
         fetches = list(_tensor_names(proto.result))
-        handles = [node.name + ":0" for node in graph_def.node if node.op == "VarHandleOp"]
-        for node in graph_def.node:
-            if node.op == "VarHandleOp":
-                node.attr["shared_name"].s = _ANONYMOUS
-        wrapped = _import(graph_def)
-        graph = wrapped.graph
-        tensors = graph.get_tensor_by_name
-        with graph.as_default():
-            # What is fed cannot be fetched itself.
-            results = [tf.identity(tensors(name)) for name in fetches]
-        variables = [tensors(name) for name in handles] if proto.initialize_op else []
-        self.function = wrapped.prune([*map(tensors, feeds), *variables], results)
-        self.compiled = (
-            not variables
-            and compiled is not False
-            and (compiled or xla.is_worth_compiling(graph_def))
-        )
+        is_plain = not (proto.initialize_op or _has_sequence(proto))
+        if compiled is None:
+            compiled = xla.is_worth_compiling(graph_def)
+        self.compiled = compiled and is_plain
+        if is_plain:
+            self._run = _session(graph_def, feeds, fetches)
+        else:
+            self._run = _function(graph_def, feeds, fetches, proto.initialize_op)
         if self.compiled:
-            self._compile = functools.cache(functools.partial(_compiled, graph_def, feeds, fetches))
-            self._lock = threading.Lock()
-        self._create = None
-        if variables:
-            initialize = graph.get_operation_by_name(proto.initialize_op)
-            with graph.as_default():
-                with tf.control_dependencies([initialize]):
-                    created = [tf.identity(handle) for handle in variables]
-            self._create = wrapped.prune([], created)
+            self._run = self._unless_refused(graph_def, feeds, fetches, self._run)
 
     @property
     def graphs(self) -> list[Graph]:
@@ -91,46 +78,33 @@ class Graph:
     def __call__(self, argument: Any = None) -> Any:
         """Runs the graph."""
         flat = [] if argument is None else list(_flatten(argument))
-        if self.compiled:
-            return _packed(self._result, iter(self._run_compiled(flat)))
-        handles = [] if self._create is None else self._create()
-        try:
-            results = self.function(*flat, *handles)
-        finally:
-            for handle in handles:
-                tf.raw_ops.DestroyResourceOp(resource=handle)
-        return _packed(self._result, iter(results))
+        return _packed(self._result, iter(self._run(flat)))
 
-    def _run_compiled(self, flat: list[tf.Tensor]) -> Sequence[tf.Tensor]:
-        try:
-            with self._lock:  # Members would all compile at once.
-                function = self._compile()
-            return function(*flat)
-        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-            _log.warning("XLA does not compile a part, which runs as it is: %s", _line(error))
-            self.compiled = False
-            return self.function(*flat)
+    def _unless_refused(
+        self,
+        graph_def: tf.compat.v1.GraphDef,
+        feeds: Sequence[str],
+        fetches: Sequence[str],
+        plain: _Run,
+    ) -> _Run:
+        """Returns what runs the graph compiled, and from the first refusal on as it is."""
+        lock, made = threading.Lock(), list[_Run]()
 
+        def run(arguments: Sequence[Any]) -> Sequence[Any]:
+            try:
+                with lock:  # Members would all import it.
+                    if not made:
+                        made.append(_compiled(graph_def, feeds, fetches))
+                return made[0](arguments)
+            except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+                with lock:
+                    if self.compiled:
+                        reason = (error.message.strip().splitlines() or [""])[0][:200]
+                        _log.warning("XLA does not compile a part; it runs as it is: %s", reason)
+                    self.compiled, self._run = False, plain
+                return plain(arguments)
 
-def _line(error: tf.errors.OpError) -> str:
-    return (error.message.strip().splitlines() or [""])[0][:200]
-
-
-def _compiled(
-    graph_def: tf.compat.v1.GraphDef, feeds: Sequence[str], fetches: Sequence[str]
-) -> Callable[..., Any]:
-    """Returns a graph as a function that XLA compiles for each shape of its arguments."""
-    wrapped = _import(xla.for_xla(graph_def))
-    graph = wrapped.graph
-    tensors = graph.get_tensor_by_name
-    with graph.as_default():
-        results = [tf.identity(tensors(name)) for name in fetches]
-    plain = wrapped.prune([tensors(name) for name in feeds], results)
-    specs = [tf.TensorSpec(tensors(name).shape, tensors(name).dtype) for name in feeds]
-    function = tf.function(
-        lambda *flat: plain(*flat), input_signature=specs, autograph=False, jit_compile=True
-    )
-    return function.get_concrete_function()
+        return run
 
 
 def check_supported(graph_def: tf.compat.v1.GraphDef) -> None:
@@ -145,6 +119,74 @@ def check_supported(graph_def: tf.compat.v1.GraphDef) -> None:
             raise Unsupported(f"the operation {node.op} counts its draws from a seed")
 
 
+def _session(
+    graph_def: tf.compat.v1.GraphDef, feeds: Sequence[str], fetches: Sequence[str]
+) -> _Run:
+    """Returns a graph as what a session runs, which is quicker than a function."""
+    if not fetches:
+        return lambda _: ()
+    options = config_pb2.CallableOptions(feed=feeds)
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+        # What is fed cannot be fetched itself.
+        options.fetch.extend(tf.identity(graph.get_tensor_by_name(name)).name for name in fetches)
+        session = tf.compat.v1.Session(graph=graph)
+    # `make_callable` parses its feeds in each call, which takes longer than small graphs do.
+    call = session._make_callable_from_options(options)
+    return lambda arguments: call(*map(np.asarray, arguments))
+
+
+def _function(
+    graph_def: tf.compat.v1.GraphDef,
+    feeds: Sequence[str],
+    fetches: Sequence[str],
+    initialize_op: str,
+) -> _Run:
+    """Returns a graph with variables or datasets as a function.
+
+    A session takes no dataset. Variables are born and die with each call.
+    """
+    for node in graph_def.node:
+        if node.op == "VarHandleOp":
+            node.attr["shared_name"].s = _ANONYMOUS
+    wrapped = _import(graph_def)
+    graph = wrapped.graph
+    handles = [node.name + ":0" for node in graph_def.node if node.op == "VarHandleOp"]
+    variables = [graph.get_tensor_by_name(name) for name in handles if initialize_op]
+    function = _prune(wrapped, [*feeds, *handles] if initialize_op else feeds, fetches)
+    if not variables:
+        return lambda arguments: function(*map(tf.convert_to_tensor, arguments))
+    with graph.as_default(), tf.control_dependencies([graph.get_operation_by_name(initialize_op)]):
+        created = [tf.identity(handle) for handle in variables]
+    create = wrapped.prune([], created)
+
+    def run(arguments: Sequence[Any]) -> Sequence[Any]:
+        handles = create()
+        try:
+            return function(*map(tf.convert_to_tensor, arguments), *handles)
+        finally:
+            for handle in handles:
+                tf.raw_ops.DestroyResourceOp(resource=handle)
+
+    return run
+
+
+def _compiled(
+    graph_def: tf.compat.v1.GraphDef, feeds: Sequence[str], fetches: Sequence[str]
+) -> _Run:
+    """Returns a graph as a function that XLA compiles for each shape of its arguments."""
+    wrapped = _import(xla.for_xla(graph_def))
+    plain = _prune(wrapped, feeds, fetches)
+    parameters = [wrapped.graph.get_tensor_by_name(name) for name in feeds]
+    function = tf.function(
+        lambda *flat: plain(*flat),
+        input_signature=[tf.TensorSpec(p.shape, p.dtype) for p in parameters],
+        autograph=False,
+        jit_compile=True,
+    ).get_concrete_function()
+    return lambda arguments: function(*map(tf.convert_to_tensor, arguments))
+
+
 def _import(graph_def: tf.compat.v1.GraphDef) -> Any:
     """Returns a wrapped function whose graph has a graph's operations, under their names."""
     own = _with_own_functions(graph_def)
@@ -153,6 +195,15 @@ def _import(graph_def: tf.compat.v1.GraphDef) -> Any:
         tf.import_graph_def(own, name="")
 
     return tf.compat.v1.wrap_function(imported, [])
+
+
+def _prune(wrapped: Any, feeds: Sequence[str], fetches: Sequence[str]) -> Any:
+    """Returns the function from some tensors of a wrapped function to others."""
+    tensors = wrapped.graph.get_tensor_by_name
+    with wrapped.graph.as_default():
+        # What is fed cannot be fetched itself.
+        results = [tf.identity(tensors(name)) for name in fetches]
+    return wrapped.prune([tensors(name) for name in feeds], results)
 
 
 def _with_own_functions(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
@@ -182,6 +233,17 @@ def _with_own_functions(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphD
     return own
 
 
+def _has_sequence(proto: Any) -> bool:
+    """Tells whether a computation takes or returns a dataset."""
+    bindings = [proto.parameter, proto.result]
+    while bindings:
+        binding = bindings.pop()
+        if binding.WhichOneof("binding") == "sequence":
+            return True
+        bindings.extend(binding.struct.element)
+    return False
+
+
 def _tensor_names(binding: Any) -> Iterator[str]:
     """Yields the tensors of a binding of TFF's, in order."""
     kind = binding.WhichOneof("binding")
@@ -194,7 +256,7 @@ def _tensor_names(binding: Any) -> Iterator[str]:
         yield binding.tensor.tensor_name
 
 
-def _flatten(value: Any) -> Iterator[tf.Tensor]:
+def _flatten(value: Any) -> Iterator[Any]:
     if isinstance(value, list):
         for part in value:
             yield from _flatten(part)
@@ -202,7 +264,7 @@ def _flatten(value: Any) -> Iterator[tf.Tensor]:
         yield value
 
 
-def _packed(binding: Any, tensors: Iterator[tf.Tensor]) -> Any:
+def _packed(binding: Any, tensors: Iterator[Any]) -> Any:
     """Gives tensors the structure of a binding."""
     if binding.WhichOneof("binding") == "struct":
         return [_packed(element, tensors) for element in binding.struct.element]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2
 
@@ -110,7 +110,7 @@ class _Run:
         if isinstance(block, framework.CompiledComputation):
             return self.graphs[id(block)]
         if isinstance(block, framework.Literal):
-            return tf.constant(block.value, block.type_signature.dtype)
+            return np.asarray(block.value, block.type_signature.dtype)
         function, argument = block.function, block.argument
         value = [] if argument is None else [self.evaluate(argument, scope)]
         if isinstance(function, framework.Intrinsic):

@@ -36,36 +36,17 @@ class RayContext(LocalContext):
     def __init__(
         self,
         fallback: Callable[[], tff.framework.SyncContext],
+        cluster: Cluster,
         *,
         compile: str = "auto",
-        address: str | None = None,
-        node_seconds: float = 600.0,
     ):
-        """Makes the context.
-
-        Args:
-            fallback: As of `LocalContext`.
-            compile: As of `LocalContext`.
-            address: As of `ray_cluster.Cluster`.
-            node_seconds: As of `ray_cluster.Cluster`.
-
-        Raises:
-            UserError: As `ray_cluster.Cluster`.
-        """
+        """Makes the context; `fallback` and `compile` are those of `LocalContext`."""
         super().__init__(fallback, compile=compile)
-        self._cluster = Cluster(address, node_seconds=node_seconds)
-        self._works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._cluster = cluster
+        # By `id` of a function's building block.
+        self._works: dict[int, tuple[str, ray_node.Sent] | None] = {}
         # By its `id`, what was sent, which must stay alive for that, and where it is.
         self._sent: dict[int, tuple[Any, ray_node.Sent]] = {}
-
-    @property
-    def num_processors(self) -> int:
-        """How many members run at once."""
-        return self._cluster.num_processors
-
-    def close(self) -> None:
-        """Leaves the cluster, and ends it where it was started here."""
-        self._cluster.close()
 
     def invoke(self, comp: tff.Computation, arg: Any) -> Any:
         """Runs a computation on an argument and returns its result."""
@@ -82,14 +63,16 @@ class RayContext(LocalContext):
         assert isinstance(function, (Function, Graph))
         if not function.graphs or not members:
             return map(function, members)
-        if function.block not in self._works:
-            self._works[function.block] = self._send_work(function)
-        work = self._works[function.block]
+        block = function.block
+        if id(block) not in self._works:
+            self._works[id(block)] = self._send_work(function)
+            weakref.finalize(block, self._works.pop, id(block), None).atexit = False
+        work = self._works[id(block)]
         if work is None:
             return super()._map_members(function, members)
         calls = [(*work, self._send_argument(member)) for member in members]
         try:
-            return map(ray_node.as_tensors, self._cluster.run(calls))
+            return self._cluster.run(calls)
         except tf.errors.NotFoundError as error:
             missing = str(error).partition("[[{{")[0].strip().splitlines()[-1]
             raise UserError(

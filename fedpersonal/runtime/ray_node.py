@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedpersonal.errors import UserError
-from fedpersonal.runtime.worker import quiet_logs
+from fedpersonal.runtime.program import quiet_logs
 
 if TYPE_CHECKING:
     import ray
@@ -64,7 +64,7 @@ class Node:
                 from fedpersonal.runtime.interpreter import load_function
 
                 self._functions[key] = load_function(*ray.get(work.reference))
-        return as_arrays(self._functions[key](as_tensors(argument)))
+        return as_arrays(self._functions[key](_fetch(argument)))
 
 
 def about() -> dict[str, str]:
@@ -87,29 +87,25 @@ def about() -> dict[str, str]:
 
 
 def as_arrays(value: Any) -> Any:
-    """Returns a tree of tensors as one of arrays.
+    """Returns a tree of arrays and tensors as one of arrays.
 
     Raises:
         UserError: If one is a dataset.
     """
     if isinstance(value, list):
         return [as_arrays(part) for part in value]
-    if value.dtype.name == "variant":
+    if getattr(getattr(value, "dtype", None), "name", "") == "variant":
         raise UserError(
             "The ray runtime cannot send a tf.data.Dataset to a node; give packed cohorts "
             "(Execution.packed, --execution=packed), or use the runtime local."
         )
-    return value.numpy()
+    return value if isinstance(value, bytes) else np.asarray(value)
 
 
-def as_tensors(value: Any) -> Any:
-    """Returns a tree of arrays and of `Sent` as one of tensors."""
+def _fetch(value: Any) -> Any:
+    """Returns a tree of arrays and of `Sent` as one of arrays."""
     import ray
-    import tensorflow as tf
 
     if isinstance(value, Sent):
-        return as_tensors(ray.get(value.reference))
-    if isinstance(value, list):
-        return [as_tensors(part) for part in value]
-    is_text = isinstance(value, bytes) or value.dtype == object
-    return tf.constant(value, tf.string if is_text else None)
+        return ray.get(value.reference)
+    return [_fetch(part) for part in value] if isinstance(value, list) else value

@@ -2,7 +2,7 @@
 
 | TFF type | here |
 | --- | --- |
-| tensor | a `tf.Tensor` |
+| tensor | an array, or a `tf.Tensor` |
 | sequence | a dataset's variant, a `tf.Tensor` |
 | struct | a list, in the type's order |
 | at SERVER | the value itself |
@@ -56,7 +56,7 @@ def ingest(value: Any, type_spec: tff.Type) -> Any:
         return [ingest(part, element) for part, (_, element) in zip(parts, elements)]
     if isinstance(type_spec, tff.SequenceType):
         return _sequence(value, type_spec)
-    return _tensor(value, type_spec)
+    return _array(value, type_spec)
 
 
 def deliver(value: Any, type_spec: tff.Type) -> Any:
@@ -76,7 +76,10 @@ def _structure(value: Any, type_spec: tff.Type) -> Any:
     if isinstance(type_spec, tff.SequenceType):
         specs = tff.types.type_to_tf_tensor_specs(type_spec.element)
         return tf.data.experimental.from_variant(value, specs)
-    return value.numpy()
+    if isinstance(value, bytes):
+        return value
+    array = np.asarray(value)
+    return array if array.ndim else array[()]
 
 
 def num_members(value: Any, type_spec: tff.Type) -> int | None:
@@ -95,7 +98,8 @@ def num_members(value: Any, type_spec: tff.Type) -> int | None:
         return None
     elements = list(tff.structure.iter_elements(type_spec))
     parts = _parts(value, [name for name, _ in elements])
-    counts = {num_members(part, element) for part, (_, element) in zip(parts, elements)} - {None}
+    found = (num_members(part, element) for part, (_, element) in zip(parts, elements))
+    counts = {count for count in found if count is not None}
     if len(counts) > 1:
         raise ValueError(f"arguments must have equally many clients, not {sorted(counts)}.")
     return counts.pop() if counts else None
@@ -116,21 +120,21 @@ def _parts(value: Any, names: Sequence[str | None]) -> list[Any]:
     raise TypeError(f"expected a structure of {len(names)} elements, not {type(value).__name__}.")
 
 
-def _tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
+def _array(value: Any, type_spec: tff.TensorType) -> np.ndarray:
     dtype = tf.as_dtype(type_spec.dtype)
-    tensor = value if tf.is_tensor(value) else None
-    if tensor is None:
-        array = np.asarray(value)
-        if not isinstance(value, (np.ndarray, np.generic)):
-            array = _of_python(array, dtype)
-        if dtype != tf.string and array.dtype != dtype.as_numpy_dtype:
-            raise TypeError(f"expected {type_spec}, not a value of dtype {array.dtype}: {value!r}.")
-        tensor = tf.convert_to_tensor(array, dtype)
-    if tensor.dtype != dtype or not tf.TensorShape(type_spec.shape).is_compatible_with(
-        tensor.shape
+    array = np.asarray(value)  # Of a variable or a tensor, too.
+    if isinstance(value, (bool, int, float, complex, list, tuple)):
+        array = _of_python(array, dtype)
+    is_text = dtype == tf.string and array.dtype.kind in "OSU"
+    if not is_text and array.dtype != dtype.as_numpy_dtype:
+        raise TypeError(f"expected {type_spec}, not {array.dtype}{list(array.shape)}.")
+    shape = type_spec.shape
+    if shape is not None and (
+        len(shape) != array.ndim
+        or any(size not in (None, length) for size, length in zip(shape, array.shape))
     ):
-        raise TypeError(f"expected {type_spec}, not {tensor.dtype.name}{list(tensor.shape)}.")
-    return tensor
+        raise TypeError(f"expected {type_spec}, not {array.dtype}{list(array.shape)}.")
+    return array
 
 
 def _of_python(array: np.ndarray, dtype: tf.DType) -> np.ndarray:
@@ -161,10 +165,7 @@ def _sequence(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
 def _dataset(elements: Sequence[Any], element_type: tff.Type, spec: Any) -> tf.data.Dataset:
     """Returns a dataset of elements, whose shapes may differ: of a last, smaller batch say."""
     flat_specs = tf.nest.flatten(spec)
-    rows = [
-        [tensor.numpy() for tensor in tf.nest.flatten(_nested(ingest(e, element_type), spec))]
-        for e in elements
-    ]
+    rows = [tf.nest.flatten(_nested(ingest(e, element_type), spec)) for e in elements]
     datasets = [
         tf.data.Dataset.from_tensor_slices(tuple(map(np.stack, zip(*group))))
         for _, group in itertools.groupby(rows, key=lambda row: [a.shape for a in row])
@@ -184,7 +185,7 @@ def _nested(value: Any, spec: Any) -> Any:
     return tf.nest.pack_sequence_as(spec, _in_nest_order(value, spec))
 
 
-def _in_nest_order(value: Any, spec: Any) -> list[tf.Tensor]:
+def _in_nest_order(value: Any, spec: Any) -> list[np.ndarray]:
     """Flattens a struct's list as `tf.nest` does its container: mappings by sorted name."""
     if not tf.nest.is_nested(spec):
         return [value]

@@ -1,165 +1,173 @@
-"""Start and clean end of the TensorFlow Federated runtime.
+"""TFF's own runtime, the C++ worker, with its door closed.
 
-TFF computes in a C++ child process, `worker_binary`. It outlives the Python program unless somebody
-ends it, and keeps the program's stdout open, so that `python program.py | cat` would wait for ever.
-`start` sees to its end. This module loads neither TensorFlow nor TFF.
+Other users and other machines cannot reach the worker, see `supervisor`; another process of the
+same user could only by looking into this one's memory or into the worker's network (`ptrace`,
+`nsenter`). Messages, compiler and results are those of TFF's own context.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
-import logging
+import importlib.util
 import os
-import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
-import traceback
-import types
-import warnings
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import psutil
+from fedpersonal.errors import UserError
+from fedpersonal.runtime import supervisor
 
-_WORKER_NAME = "worker_binary"
-_FACTORY = "tensorflow_federated.python.core.impl.executor_stacks.executor_factory"
-_SECONDS_TO_START = 10.0
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
 
-_started = False
+_MAX_MESSAGE_BYTES = 2 * 10**9
+_NEVER = 2**31 - 1
+_CHANNEL_OPTIONS = [
+    ("grpc.max_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+    # The supervisor lets in one connection, so it has to last.
+    ("grpc.client_idle_timeout_ms", _NEVER),
+    ("grpc.min_reconnect_backoff_ms", _NEVER),
+]
 
-
-def quiet_logs() -> None:
-    """Silences TensorFlow's chatter; call it before TensorFlow is imported.
-
-    Workers are silenced as well, since they inherit the environment. A log level that is already
-    in the environment (`TF_CPP_MIN_LOG_LEVEL`) is the user's wish: then nothing is changed.
-    """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-        return
-    # Level 2 still lets the cuDNN, cuBLAS and TensorRT notices of TF 2.14 through.
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    os.environ.setdefault("AUTOGRAPH_VERBOSITY", "0")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", category=FutureWarning)
+_workers: dict[bool, _Worker] = {}
+_lock = threading.Lock()
 
 
-def start() -> None:
-    """Readies this process for TFF: quiet logs, and no worker left behind at its end.
+def start_worker(*, open_worker: bool = False) -> None:
+    """Starts TFF's C++ worker, which this process alone can reach, unless it is there.
 
-    Workers end with the program however it ends: normally, by `sys.exit`, by an exception, by
-    Ctrl-C, or by SIGTERM and SIGHUP, which become exits with status 143 and 129. Only SIGKILL
-    leaves them behind. Calling it again does nothing.
-    """
-    global _started
-    if _started:
-        return
-    _started = True
-    quiet_logs()
-    atexit.register(_end)
-    if threading.current_thread() is threading.main_thread():
-        for signum in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(signum) == signal.SIG_DFL:
-                signal.signal(signum, _exit)
-
-
-def leave(status: int) -> NoReturn:
-    """Ends the program: exit hooks run and output is flushed, but nothing is taken apart.
-
-    Threads of TensorFlow and gRPC outlive a program's work. One that reaches into an interpreter
-    that is being finalized crashes it, now and then, with a status that says that all has failed.
+    It can be called before TFF is imported: then the worker starts meanwhile. The worker ends with
+    this process, even by SIGKILL.
 
     Args:
-        status: The exit status.
+        open_worker: Let the worker listen on every network interface, as TFF does, where the
+            system does not let it have a network of its own. Whoever reaches its port can then run
+            code as this user.
+
+    Raises:
+        UserError: If the worker cannot have a network of its own, and `open_worker` is not set.
     """
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # Closed, or nobody reads it any more.
-            stream.flush()
-    os._exit(status)
+    with _lock:
+        if open_worker in _workers and _workers[open_worker].has_ended():
+            del _workers[open_worker]
+    _worker(open_worker)
 
 
-def rss_mb() -> float:
-    """Resident memory of this process and its TFF workers, in MiB."""
-    return _memory_mb("VmRSS")
+def worker_context(*, open_worker: bool = False) -> tff.framework.SyncContext:
+    """Returns a context like `tff.backends.native.create_sync_local_cpp_execution_context`'s.
 
-
-def peak_rss_mb() -> float:
-    """Highest resident memory so far of this process and its living TFF workers, in MiB.
-
-    Each process contributes its own peak, so the sum is an upper bound of the joint one.
+    It computes in the worker of `start_worker`; computations raise a UserError once that has been
+    ended by others.
     """
-    return _memory_mb("VmHWM")
+    import tensorflow_federated as tff
+
+    def make_executor(
+        cardinalities: Mapping[tff.framework.PlacementLiteral, int],
+    ) -> tff.framework.RemoteExecutor:
+        executor = tff.framework.RemoteExecutor(_worker(open_worker).connect())
+        executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
+        return executor
+
+    return tff.framework.SyncExecutionContext(
+        executor_fn=tff.framework.ResourceManagingExecutorFactory(make_executor),
+        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        transform_args=tff.tensorflow.transform_args,
+        transform_result=tff.tensorflow.transform_result,
+    )
 
 
-def _exit(signum: int, frame: types.FrameType | None) -> None:
-    sys.exit(128 + signum)
+class _Worker:
+    """A worker of this process, its supervisor, and the connection to it."""
+
+    def __init__(self, open_worker: bool) -> None:
+        self.owner = os.getpid()
+        self._lock = threading.Lock()
+        self._stub: tff.framework.RemoteExecutorGrpcStub | None = None
+        self._reason: str | None = None  # Why it has ended.
+        self._control, its_end = socket.socketpair()
+        mode = "open" if open_worker else "closed"
+        command = [_worker_binary(), "--max_concurrent_computation_calls=-1"]
+        with its_end:
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-I", "-S", supervisor.__file__, mode, *command],
+                stdin=its_end.fileno(),
+                start_new_session=True,  # Ctrl-C is for this process to answer.
+            )
+        atexit.register(self.end)
+        self._lines = self._control.makefile(encoding="utf-8")
+        step, said = self._listen()
+        if step == "refused":
+            raise UserError(
+                f"TFF's worker cannot be shut off from other users on this system ({said}). Take "
+                "another runtime (--runtime=local), or let whoever reaches the worker's port run "
+                "code as you (--runtime=open_worker)."
+            )
+        if step != "started":
+            raise UserError(f"TFF's worker does not start: {said}.")
+
+    def has_ended(self) -> bool:
+        """Says whether the supervisor, and so the worker, is no more."""
+        return self.owner == os.getpid() and self._supervisor.poll() is not None
+
+    def connect(self) -> tff.framework.RemoteExecutorGrpcStub:
+        """Returns a stub that is connected to the worker, once the worker is up.
+
+        Raises:
+            UserError: If the worker has ended.
+        """
+        with self._lock:
+            if self._stub is None and self._reason is None:
+                step, said = self._listen()
+                if step == "ready":
+                    self._stub = _make_stub(said)
+                else:
+                    self._reason = said
+            while self._stub is not None and not self._stub.is_ready:
+                if self.has_ended():
+                    self._stub, (_, self._reason) = None, self._listen()
+                time.sleep(0.01)
+            if self._stub is None:
+                raise UserError(f"TFF's worker is gone: {self._reason}")
+            return self._stub
+
+    def end(self) -> None:
+        """Ends worker and supervisor; a fork's exit leaves those of its parent alone."""
+        if self.owner == os.getpid():
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_RDWR)
+            self._supervisor.wait()
+
+    def _listen(self) -> tuple[str, str]:
+        """Returns the next step that the supervisor has come to, and what it says about it."""
+        step, _, said = self._lines.readline().strip().partition(" ")
+        return step, said or "its supervisor was ended"
 
 
-def _end() -> None:
-    """Ends the workers of this process, and everything in TFF that would start new ones."""
-    _retire_services()
-    deadline = time.monotonic() + _SECONDS_TO_START
-    while _is_starting_worker() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    workers = _workers()
-    for worker in workers:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            worker.kill()  # It keeps nothing, and SIGINT may be ignored since birth ('nohup').
-    psutil.wait_procs(workers)
+def _worker(open_worker: bool) -> _Worker:
+    """Returns the worker of this process; a fork needs one of its own."""
+    with _lock:
+        worker = _workers.get(open_worker)
+        if worker is None or worker.owner != os.getpid():
+            worker = _workers[open_worker] = _Worker(open_worker)
+        return worker
 
 
-def _retire_services() -> None:
-    """Disarms the objects through which TFF starts its workers and, too late, ends them.
+def _make_stub(path: str) -> tff.framework.RemoteExecutorGrpcStub:
+    import grpc
+    import tensorflow_federated as tff
 
-    A computation that loses its worker, to Ctrl-C say, asks its `ServiceManager` for another one,
-    in a thread that may be halfway when the program ends. And a manager's `__del__` would print an
-    'Exception ignored': the modules that it needs are gone when the interpreter finalizes it.
-    """
-    factory: Any = sys.modules.get(_FACTORY)
-    if factory is None:
-        return
-    factory.subprocess = types.SimpleNamespace(Popen=_refuse)
-    for item in gc.get_objects():
-        kind = type(item)
-        if kind.__name__ == "ServiceManager" and kind.__module__.startswith("tensorflow_federated"):
-            item.get_stub = _refuse
-            if hasattr(kind, "__del__"):
-                del kind.__del__
+    channel = grpc.insecure_channel(f"unix:{path}", _CHANNEL_OPTIONS)
+    return tff.framework.RemoteExecutorGrpcStub(channel)
 
 
-def _refuse(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("The program is ending; TFF starts no worker any more.")
-
-
-def _is_starting_worker() -> bool:
-    """Says whether a thread of TFF, which has lost its worker, is still about to start another."""
-    for thread, frame in sys._current_frames().items():
-        if thread == threading.get_ident():
-            continue
-        for caller, _ in traceback.walk_stack(frame):
-            names = (caller.f_globals.get("__name__"), caller.f_code.co_name)
-            if names == (_FACTORY, "start_process"):
-                return True
-    return False
-
-
-def _workers() -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if child.name() == _WORKER_NAME:
-                found.append(child)
-    return found
-
-
-def _memory_mb(field: str) -> float:
-    kib = 0
-    for pid in (os.getpid(), *(worker.pid for worker in _workers())):
-        with contextlib.suppress(FileNotFoundError):
-            with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
-                kib += sum(int(line.split()[1]) for line in status if line.startswith(field + ":"))
-    return kib / 1024
+def _worker_binary() -> str:
+    found = importlib.util.find_spec("tensorflow_federated")
+    assert found is not None and found.origin is not None
+    return os.path.join(os.path.dirname(found.origin), "data", "worker_binary")

@@ -48,12 +48,12 @@ def settle(
     if not path.exists():
         return config
     old, folder = read_config(path), path.parent
-    _check_same("options", old["options"], config["options"], folder, ignore)
+    check_same("options", old["options"], config["options"], folder, ignore)
     if "data" in old:
-        _check_same("data", old["data"], config.setdefault("data", old["data"]), folder)
+        check_same("data", old["data"], config.setdefault("data", old["data"]), folder)
     if "num_shards" in old:
         shards = old["num_shards"]
-        _check_same("shards", shards, config.setdefault("num_shards", shards), folder)
+        check_same("shards", shards, config.setdefault("num_shards", shards), folder)
     session, first = ({k: c[k] for k in _SESSION if k in c} for c in (config, old))
     later = old.get("later_sessions", [])
     if session not in (first, *later):
@@ -92,10 +92,10 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     return config
 
 
-def _check_same(
+def check_same(
     what: str, old: Any, new: Any, folder: pathlib.Path, ignore: Collection[str] = ()
 ) -> None:
-    """Names the parts that differ; a value without parts is called by what it is."""
+    """Raises a UserError that names the parts that differ; a value may have no parts."""
     old, new = (v if isinstance(v, Mapping) else {f"the {what}": v} for v in (old, new))
     changes = [
         f"{name} was {_show(old, name)} and is now {_show(new, name)}"

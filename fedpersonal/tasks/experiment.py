@@ -5,19 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Mapping
-from types import SimpleNamespace
 from typing import Any, Generic
 
-import numpy as np
-
 from fedpersonal import runtime
-from fedpersonal.algorithm import Algorithm, Phase
-from fedpersonal.algorithms import fed_recon
-from fedpersonal.algorithms.method import Layers, Method
+from fedpersonal.algorithm import Phase
+from fedpersonal.algorithms.method import Method
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
-from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.evaluation.evaluate import ClientResults
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.process.boundary import as_table
 from fedpersonal.saved_model import save_model
@@ -26,57 +21,42 @@ from fedpersonal.simulation.run_config import read_num_shards
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.findings import check_clients, tell_never_drawn, tell_outliers
 from fedpersonal.tasks.report import report_run
-from fedpersonal.tasks.task import DataT, EvaluationSet, OptionsT, SourceT, Task, TestReport
+from fedpersonal.tasks.task import (
+    Built,
+    DataT,
+    EvaluationSet,
+    OptionsT,
+    SourceT,
+    Task,
+    TestReport,
+)
 from fedpersonal.trained import TrainedModel
 from fedpersonal.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Experiment(Generic[OptionsT, DataT]):
-    """The pieces of one experiment.
+class Experiment(Built, Generic[OptionsT, DataT]):
+    """The pieces of one experiment, beside those that its task has built.
 
     Attributes:
         task: The task.
         options: What it was asked, settled.
         data: The data, split.
         method: The method that the options name.
-        layers: The model's layers by the part that they play.
-        model: The model that trains.
-        algorithm: What a client does in a round.
         trainer: What runs the rounds.
         findings: What is known of the clients before a round is run.
-        evaluated_model: The model that evaluation applies.
     """
 
     task: Task[OptionsT, Any, DataT]
     options: OptionsT
     data: DataT
     method: Method
-    layers: Layers
-    model: PartitionedModel
-    algorithm: Algorithm
     trainer: Trainer
     findings: Mapping[str, Any]
-    evaluated_model: PartitionedModel
-
-    @property
-    def settings(self) -> tuple[OptionsT, Layers]:
-        """What a method makes phases of."""
-        return self.options, self.layers
 
     def has_kept(self, part: EvaluationSet) -> bool:
         """Tells whether clients bring local variables that they have kept."""
         return part.seen and self.algorithm.keeps
-
-    def personalization(self, part: EvaluationSet) -> tuple[Phase, ...]:
-        """Returns what personalises clients' models before they predict.
-
-        Clients that have kept nothing rebuild their local variables, as FedRecon does; then a
-        method may fine-tune.
-        """
-        lacks = self.evaluated_model.local_variables and not self.has_kept(part)
-        phases = fed_recon.rebuilding(self.options) if lacks else ()
-        return (*phases, *self.method.finetuning(*self.settings))
 
     def evaluation(
         self,
@@ -84,38 +64,23 @@ class Experiment(Generic[OptionsT, DataT]):
         phases: tuple[Phase, ...] | None = None,
         *,
         brings_kept: bool | None = None,
-        with_before: bool = True,
-        with_predictions: bool = False,
+        **options: bool,
     ) -> Callable[[TrainedModel], ClientResults]:
         """Packs clients and returns what evaluates a trained model on them.
 
         Args:
             part: The clients.
-            phases: What personalises before prediction; None for `personalization`.
+            phases: As of `Evaluator.pack`.
             brings_kept: Whether clients start from what they have kept; None for `has_kept`.
-            with_before: Whether to predict before personalisation, too.
-            with_predictions: Whether predictions are returned.
+            **options: The others of `Evaluator.pack`.
         """
-        task, model = self.task, self.evaluated_model
         brings = self.has_kept(part) if brings_kept is None else brings_kept
-        phases = self.personalization(part) if phases is None else phases
-        support, query = task.for_evaluation(model, part)
+        phases = self.evaluator.personalization(brings) if phases is None else phases
+        support, query = self.task.for_evaluation(self.evaluator.model, part)
         if not phases and part.support is self.data.train:
             # Packing all that clients have trained on takes long, and nothing would read it.
-            support = query.filter_examples(np.zeros(query.num_examples, bool))
-        evaluate = build_evaluation(
-            model,
-            phases,
-            support,
-            query,
-            batch_size=self.options.client_batch_size,
-            clients=task.evaluated_together or support.num_clients,
-            packing=task.evaluation_packing,
-            with_before=with_before,
-            with_kept=brings,
-            with_predictions=with_predictions,
-            seed=self.options.seed,
-        )
+            support = query.head(0)
+        evaluate = self.evaluator.pack(support, query, phases, has_kept=brings, **options)
 
         def of(trained: TrainedModel) -> ClientResults:
             kept_by = trained.kept_by if brings else None
@@ -144,10 +109,9 @@ def build_experiment(
     """
     options = task.settle(options)
     data, method = task.split(source, options), task.method(options)
-    sizes = SimpleNamespace(**task.sizes(data))
-    model, algorithm, layers = task.build(sizes, options)
-    findings = check_clients(data, algorithm, options)
-    train = task.training_clients(model, data.train, options)
+    built = task.build(task.sizes(data), options)
+    findings = check_clients(data, built.algorithm, options)
+    train = task.training_clients(built.model, data.train, options)
     if method.is_federated:
         work: dict[str, Any] = {
             "clients_per_round": options.clients_per_round,
@@ -168,8 +132,8 @@ def build_experiment(
     optimizer, rate = options.server_optimizer, options.server_learning_rate
     assert optimizer and rate  # The task has settled them.
     trainer = Trainer(
-        model,
-        algorithm,
+        built.model,
+        built.algorithm,
         train,
         server_optimizer=build_server_optimizer(
             optimizer,
@@ -185,9 +149,14 @@ def build_experiment(
     )
     if not method.trains:
         trainer.crossings = []  # Its process gives initial weights alone, and runs no round.
-    evaluated = task.evaluated_model(sizes, options, model)
     return Experiment(
-        task, options, data, method, layers, model, algorithm, trainer, findings, evaluated
+        **vars(built),
+        task=task,
+        options=options,
+        data=data,
+        method=method,
+        trainer=trainer,
+        findings=findings,
     )
 
 

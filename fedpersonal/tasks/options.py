@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedpersonal.algorithms.fed_recon import FedReconOptions
 from fedpersonal.algorithms.method import FinetuningOptions
+from fedpersonal.data.sources import Sources, find_source
 from fedpersonal.errors import UserError
 from fedpersonal.optimizers.named import SERVER_OPTIMIZERS
 from fedpersonal.options import Options, option
@@ -22,7 +25,7 @@ class RunOptions(FedReconOptions, FinetuningOptions):
     client_batch_size: int = option(5, "Examples of a client's batch.", at_least=1, at_most=10**6)
     runtime: str = option(
         "local",
-        "Computes in this process, in TFF's worker, or on a Ray cluster.",
+        "Computes in this process; in TFF's worker, shut off from others or open; or on Ray.",
         choices=RUNTIMES,
         may_differ=True,
     )
@@ -89,9 +92,19 @@ class RunOptions(FedReconOptions, FinetuningOptions):
 class TableOptions(Options):
     """Where a table of clients' examples is, and what its columns are called."""
 
+    dataset: str = option("auto", "The data.")
     data_dir: str | None = option(None, "The folder with the data.")
     user_column: str = option("user", "The table's column of users.")
     time_column: str = option("time", "Its column of times; may be missing.")
+
+    def find(self, sources: Sources) -> tuple[str, str | None]:
+        """Settles what `auto` means, and where the data are, as `find_source` does."""
+        file = getattr(self, sources.file_flag)
+        return find_source(sources, dataset=self.dataset, file=file, data_dir=self.data_dir)
+
+    def columns(self, *names: str) -> dict[str, Any]:
+        """Returns what columns are called, as readers of tables take it."""
+        return {key: getattr(self, key) for key in (f"{name}_column" for name in names)}
 
 
 class TextOptions(TableOptions):

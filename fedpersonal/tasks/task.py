@@ -18,6 +18,7 @@ import numpy as np
 
 import fedpersonal.tasks
 from fedpersonal.algorithm import Algorithm
+from fedpersonal.algorithms import fed_recon
 from fedpersonal.algorithms.method import Layers, Method, methods
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
@@ -26,6 +27,7 @@ from fedpersonal.tasks.options import RunOptions
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.evaluation.evaluator import Evaluator
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
     from fedpersonal.simulation.clients import ReadWhenDrawn
@@ -80,6 +82,23 @@ class Data:
     train: ClientDataset | ReadWhenDrawn
     validation: EvaluationSet
     test: EvaluationSet
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Built:
+    """What a task builds for a method.
+
+    Attributes:
+        model: The model that trains.
+        algorithm: What a client does in a round.
+        layers: The model's layers by the part that they play.
+        evaluator: The model as evaluated clients apply it.
+    """
+
+    model: PartitionedModel
+    algorithm: Algorithm
+    layers: Layers
+    evaluator: Evaluator
 
 
 OptionsT = TypeVar("OptionsT", bound=RunOptions)
@@ -206,11 +225,11 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Returns the model that trains, with the local layers that its method wants."""
         raise NotImplementedError
 
-    def build(
-        self, sizes: SimpleNamespace, options: OptionsT
-    ) -> tuple[PartitionedModel, Algorithm, Layers]:
-        """Returns the model that trains, what a client does with it, and its layers by part."""
-        method = self.method(options)
+    def build(self, known_sizes: Mapping[str, Any], options: OptionsT) -> Built:
+        """Builds the model that trains, what a client does with it, and what evaluates it."""
+        from fedpersonal.evaluation.evaluator import Evaluator
+
+        method, sizes = self.method(options), SimpleNamespace(**known_sizes)
         model = self.build_model(sizes, options, method.local_layers(options, self.layers))
         names = tuple(dict.fromkeys(v.layer for v in model.variables))
         parts = {
@@ -218,7 +237,17 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             for part in ("embedding", "head", "body", "table")
         }
         layers = Layers(**parts, everything=names)
-        return model, method.build(options, layers), layers
+        evaluated = self.evaluated_model(sizes, options, model)
+        evaluator = Evaluator(
+            evaluated,
+            fed_recon.rebuilding(options) if evaluated.local_variables else (),
+            method.finetuning(options, layers),
+            batch_size=options.client_batch_size,
+            packing=self.evaluation_packing,
+            together=self.evaluated_together,
+            seed=options.seed,
+        )
+        return Built(model, method.build(options, layers), layers, evaluator)
 
     def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
         """Returns a data set with the inputs that a model has."""

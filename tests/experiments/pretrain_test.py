@@ -71,8 +71,8 @@ def test_a_model_is_made_once(folder, run):
     output, errors, status = run(*more, steps=4)
     assert (output, status) == ("", 2)
     assert errors == (
-        "error: models/base holds a base model of other settings: steps was 3 and is now 4. "
-        "Restore them or give another --output_dir.\n"
+        "error: models/base holds a run with other settings: steps was 3 and is now 4. "
+        "Restore them or give another folder.\n"
     )
     assert {path.name: path.stat().st_mtime_ns for path in base.iterdir()} == files
     assert [path.name for path in base.parent.iterdir()] == ["base"]

@@ -1,33 +1,39 @@
+"""TFF's worker behind a closed door: its results, who reaches it, and its end."""
+
 from __future__ import annotations
 
-import dataclasses
 import os
-import shutil
 import signal
+import socket
 import subprocess
 import sys
 
-import numpy as np
 import psutil
 import pytest
 
-from fedpersonal import runtime
+needs_own_network = pytest.mark.usefixtures("own_network")
 
-# A stand-in for TFF's worker: a child of that name that inherits stdout and would stay for ever.
-_STAND_IN = """
-import os, signal, subprocess, sys, time
+# Starts a worker without TFF, which takes seconds to import.
+_IDLE = """
+import os, signal, sys, time
+import psutil
 from fedpersonal import runtime
-runtime.start()
-runtime.start()
-print(subprocess.Popen([sys.argv[1], "1000"]).pid, flush=True)
+runtime.use_runtime("worker")
+runtime.use_runtime("worker")
+(supervisor,) = psutil.Process().children()
+deadline = time.monotonic() + 60
+while runtime.rss_mb() < psutil.Process().memory_info().rss / 2**20 + 5:  # The worker's.
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+print(supervisor.pid, supervisor.children()[0].pid, flush=True)
 """
 
 _TFF = """
 import os, signal, sys, threading, time
-from fedpersonal import runtime
 import psutil
-{before}
-runtime.start()
+from fedpersonal import runtime
+runtime.use_runtime("worker")
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -39,206 +45,233 @@ def double(x):
 def endless(x):
     return tf.while_loop(lambda i: i < 2, lambda i: i * 1, [x])
 
+def soon(function, *arguments):
+    threading.Thread(
+        target=lambda: (time.sleep(0.5), function(*arguments)), daemon=True
+    ).start()
+"""
+_WHO = """
 assert double(4) == 8
-(worker,) = [p for p in psutil.Process().children() if p.name() == "worker_binary"]
-own, both = psutil.Process().memory_info().rss / 2**20, runtime.rss_mb()
-assert abs(both - own - worker.memory_info().rss / 2**20) < 5, (both, own)
-assert runtime.peak_rss_mb() >= both
-print(worker.pid, flush=True)
+(supervisor,) = psutil.Process().children()
+(worker,) = supervisor.children()
+print(supervisor.pid, worker.pid, flush=True)
 """
 
-# The default context and one that the program holds to the end.
-_HELD = """
-context = tff.backends.native.create_sync_local_cpp_execution_context()
-with tff.framework.get_context_stack().install(context):
-    assert double(5) == 10
+# The test looks who reaches the worker before it lets the program go on.
+_LOOKED_AT = (
+    _WHO
+    + """
+sys.stdin.read(1)
+for step in range(50):
+    assert double(step) == 2 * step
+"""
+)
+
+# A fork gets a worker of its own, which ends with it.
+_FORKED = """
+fork = os.fork()
+if fork == 0:
+    runtime.use_runtime("worker")
+    (own,) = psutil.Process().children()
+    print(own.pid, flush=True)
+    sys.exit(5)
+assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 5
+time.sleep(0.5)
+assert supervisor.status() != psutil.STATUS_ZOMBIE
 """
 
-_IN_FLIGHT = """
-def soon():
-    time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGNAL)
-threading.Thread(target=soon, daemon=True).start()
-endless(1)
+# TFF's own context, and other clients in number than before.
+_COMPARED = """
+@tff.tensorflow.computation(tff.SequenceType(tff.TensorType(np.float32, [7])))
+def train(batches):
+    return batches.reduce(tf.zeros([7]), lambda total, x: tf.tanh(total * 1.7 + x)), 3.0
+
+@tff.federated_computation(
+    tff.FederatedType(tff.SequenceType(tff.TensorType(np.float32, [7])), tff.CLIENTS),
+    tff.FederatedType(tff.TensorType(np.float32, [7]), tff.SERVER),
+)
+def round_(data, state):
+    update, weight = tff.federated_map(train, data)
+    return tff.federated_mean(update, weight), tff.federated_sum(update), state
+
+@tff.federated_computation
+def nobody():
+    return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+
+def rounds():
+    found = [nobody()]
+    for clients in (3, 1, 0, 3):
+        random = np.random.default_rng(clients)
+        draws = [random.normal(size=(5, 7)).astype(np.float32) for _ in range(clients)]
+        data = [tf.data.Dataset.from_tensor_slices(draw) for draw in draws]
+        found.append(round_(data, np.ones(7, np.float32)))
+    return found
+
+def flat(results):
+    return [np.asarray(part).tobytes() for part in tf.nest.flatten(results)]
+
+closed = rounds()
+kinds = [type(result) for result in closed]
+own = tff.backends.native.create_sync_local_cpp_execution_context()
+with tff.framework.get_context_stack().install(own):
+    again = rounds()
+assert flat(again) == flat(closed) and len(flat(closed)) == 13
+assert [type(result) for result in again] == kinds
+print(*[child.pid for child in psutil.Process().children()])
 """
 
-# Leaves TFF the time to notice that its worker is gone and to start another.
-_SLOW_END = """
-wait_procs = psutil.wait_procs
-psutil.wait_procs = lambda processes: (time.sleep(2), wait_procs(processes))
+_KILLED = """
+from fedpersonal.errors import UserError
+soon(worker.kill)
+began = time.monotonic()
+try:
+    endless(1)
+except UserError as error:
+    print(error, file=sys.stderr)
+assert time.monotonic() - began < 10
+try:
+    double(3)
+except UserError:
+    runtime.use_runtime("worker")
+    assert double(3) == 6
 """
 
-# The signal comes while TFF, whose worker has been lost, is about to start another.
-_LATE_START = """
-import portpicker
-pick = portpicker.pick_unused_port
-def pick_late():
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(1)
-    return pick()
-portpicker.pick_unused_port = pick_late
-worker.kill()
-endless(1)
-"""
-
-# What comes before `runtime.start`, and after the first computation.
 _WITH_TFF = {
-    "end": ("", _HELD),
-    "SIGTERM": (_SLOW_END, _IN_FLIGHT.replace("SIGNAL", "SIGTERM")),
-    "SIGTERM in a start": (_SLOW_END, _LATE_START),
-    # The terminal sends Ctrl-C to the worker as well.
-    "SIGINT": (
-        "",
-        _IN_FLIGHT.replace("SIGNAL", "SIGINT").replace(
-            "sleep(0.5)", "sleep(0.5); worker.send_signal(signal.SIGINT)"
-        ),
-    ),
+    "compared": _COMPARED,
+    "killed": _WHO + _KILLED,
+    "SIGTERM": _WHO + "soon(os.kill, os.getpid(), signal.SIGTERM)\nendless(1)",
+    "SIGINT": _WHO + "soon(os.kill, os.getpid(), signal.SIGINT)\nendless(1)",
 }
 
 
-@dataclasses.dataclass
-class _Outcome:
-    status: int
-    worker: int
-    errors: str
-
-
-def _begin(program, *arguments):
+def _begin(program):
     environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
     return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-c", program],
+        env={**environment, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
 def _finish(process):
-    """Waits until nobody holds the pipes any more, as `program | cat` does."""
+    """Waits until nobody holds the pipes; returns status, processes that were named, errors."""
     try:
-        output, errors = process.communicate(timeout=600)
+        output, errors = process.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         process.kill()
-        pytest.fail("Somebody keeps the output open.")
-    return _Outcome(process.returncode, int(output), errors)
+        raise
+    return process.returncode, [int(pid) for pid in output.split()], errors
 
 
-@pytest.fixture(name="stand_in", scope="module")
-def _stand_in(tmp_path_factory):
-    path = tmp_path_factory.mktemp("bin") / "worker_binary"
-    shutil.copy(shutil.which("sleep"), path)
-    return str(path)
-
-
+@needs_own_network
 @pytest.mark.parametrize(
     ("ending", "status"),
     [
         ("", 0),
         ("sys.exit(3)", 3),
         ("runtime.leave(3)", 3),
+        ("os._exit(3)", 3),
         ("raise ValueError('a bug')", 1),
         ("os.kill(os.getpid(), signal.SIGINT); time.sleep(30)", -signal.SIGINT),
+        ("os.killpg(0, signal.SIGINT); time.sleep(30)", -signal.SIGINT),  # As a terminal does.
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", 143),
         ("os.kill(os.getpid(), signal.SIGHUP); time.sleep(30)", 129),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
-def test_no_worker_outlives_its_program(stand_in, ending, status):
-    outcome = _finish(_begin(_STAND_IN + ending, stand_in))
-    assert outcome.status == status
-    assert not psutil.pid_exists(outcome.worker)
+def test_worker_and_supervisor_end_with_the_program(ending, status, gone):
+    found, pids, errors = _finish(_begin(_IDLE + ending))
+    assert (found, len(pids)) == (status, 2)
+    assert errors.count("Traceback") == ("raise" in ending or "SIGINT" in ending)
+    if "_exit" in ending or "SIGKILL" in ending:  # Nobody has waited for them.
+        assert gone(*pids)
+    else:
+        assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_worker_that_ignores_sigint_is_ended(stand_in):
-    program = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + _STAND_IN
-    outcome = _finish(_begin(program, stand_in))
-    assert not psutil.pid_exists(outcome.worker)
+@needs_own_network
+def test_a_fork_leaves_its_parents_worker_alone():
+    found, pids, errors = _finish(_begin(_IDLE + _FORKED))
+    assert (found, len(pids), errors) == (0, 3, "")
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_other_children_are_left_alone():
-    silent = '"1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL'
-    program = _STAND_IN.replace('"1000"]', silent)
-    outcome = _finish(_begin(program, "sleep"))
-    child = psutil.Process(outcome.worker)
-    assert child.name() == "sleep"
-    child.kill()
+@needs_own_network
+def test_it_ends_with_a_program_that_ignores_signals():
+    found, pids, _ = _finish(_begin("import signal\nsignal.signal(2, signal.SIG_IGN)\n" + _IDLE))
+    assert (found, len(pids)) == (0, 2)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_a_signal_handler_of_the_program_is_kept(stand_in):
-    program = f"""
-import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
-{_STAND_IN}
-os.kill(os.getpid(), signal.SIGTERM)
+@needs_own_network
+def test_where_it_cannot_be_shut_off_it_is_refused_unless_told(forbid_own_network):
+    program = """
+from fedpersonal import runtime
+from fedpersonal.errors import UserError
+try:
+    runtime.use_runtime("worker")
+except UserError as error:
+    assert "--runtime=local" in str(error) and "--runtime=open_worker" in str(error)
+    assert "No space left" in str(error) and "\\n" not in str(error)
+    runtime.use_runtime("open_worker")
+else:
+    raise AssertionError
 """
-    assert _finish(_begin(program, stand_in)).status == 7
+    assert _finish(_begin(forbid_own_network + program)) == (0, [], "")
 
 
 @pytest.fixture(name="with_tff", scope="module")
 def _with_tff():
     # All at once, since each spends its time importing TFF.
-    processes = {
-        name: _begin(_TFF.replace("{before}", before) + ending)
-        for name, (before, ending) in _WITH_TFF.items()
-    }
+    processes = {name: _begin(_TFF + ending) for name, ending in _WITH_TFF.items()}
     return {name: _finish(process) for name, process in processes.items()}
 
 
-@pytest.mark.parametrize(
-    ("ending", "status"),
-    [("end", 0), ("SIGTERM", 143), ("SIGTERM in a start", 143), ("SIGINT", -2)],
-)
-def test_programs_with_tff_end_cleanly_and_quietly(with_tff, ending, status):
-    outcome = with_tff[ending]
-    assert outcome.status == status
-    assert not psutil.pid_exists(outcome.worker)
-    if ending == "SIGINT":
-        assert outcome.errors.startswith("Traceback")
-        assert outcome.errors.endswith("\nKeyboardInterrupt\n")
-        assert "Exception ignored" not in outcome.errors
-    else:
-        assert outcome.errors == ""
+@needs_own_network
+def test_results_are_those_of_tffs_own_context(with_tff, gone):
+    status, pids, errors = with_tff["compared"]
+    assert (status, len(pids), errors) == (0, 2, "")
+    assert gone(*pids)
 
 
-def test_leaving_runs_exit_hooks_and_takes_nothing_apart():
-    program = (
-        "import atexit\n"
-        "from fedpersonal import runtime\n"
-        "class Trap:\n"
-        "    def __del__(self):\n"
-        "        print('taken apart')\n"
-        "trap = Trap()\n"
-        "atexit.register(print, 'hook')\n"
-        "print('work', end=' ')\n"
-        "runtime.leave(4)\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=600,
-    )
-    assert (ended.returncode, ended.stdout) == (4, "work hook\n")
+@needs_own_network
+def test_a_killed_worker_is_told_of_and_can_be_replaced(with_tff, gone):
+    status, pids, errors = with_tff["killed"]
+    assert status == 0, errors
+    assert errors == "TFF's worker is gone: it ended by signal 9; was the memory short?\n"
+    assert gone(*pids)
 
 
-def test_a_log_level_that_is_set_is_kept(monkeypatch):
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
-    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
-    runtime.quiet_logs()
-    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
-    assert "GRPC_VERBOSITY" not in os.environ
+@needs_own_network
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", -signal.SIGINT)])
+def test_a_signal_ends_a_computation(with_tff, name, status):
+    found, pids, errors = with_tff[name]
+    assert (found, len(pids)) == (status, 2)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert "Exception ignored" not in errors
+    assert errors == "" or errors.endswith("\nKeyboardInterrupt\n")
 
 
-def test_memory_is_that_of_this_process_and_its_worker():
-    # Other tests of the same session may have started a worker.
-    family = [psutil.Process(), *psutil.Process().children()]
-    own = sum(process.memory_info().rss for process in family) / 2**20
-    assert runtime.rss_mb() == pytest.approx(own, abs=20)
-    ballast = np.ones(2**26 // 8 * 4)  # 256 MiB
-    with_ballast = runtime.rss_mb()
-    assert with_ballast >= 256
-    del ballast
-    assert runtime.rss_mb() < with_ballast - 200
-    assert runtime.peak_rss_mb() >= with_ballast - 1
+def _connect(address):
+    with socket.create_connection(address, timeout=5):
+        pass
+
+
+@needs_own_network
+def test_nobody_else_reaches_the_worker_while_it_computes(listening, own_address):
+    process = _begin(_TFF + _LOOKED_AT)
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    supervisor, worker = pids
+    port = int(psutil.Process(worker).cmdline()[-1].split("=")[1])
+    assert not set().union(*[listening(pid) for pid in (process.pid, supervisor, worker)])
+    for host in ("127.0.0.1", own_address):
+        with pytest.raises(ConnectionRefusedError):
+            _connect((host, port))
+    sockets = psutil.Process(process.pid).net_connections("unix")
+    assert not [path for *_, path, _, _ in sockets if path and os.path.exists(path)]
+    assert _finish(process)[::2] == (0, "")
+    assert not any(psutil.pid_exists(pid) for pid in pids)

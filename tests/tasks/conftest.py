@@ -218,13 +218,13 @@ def check_run(finished):
     if test["before"]:
         personalized = test["loss"] != test["before"]["loss"]
         brings_kept = experiment.has_kept(finished.data.test)
-        phases = experiment.personalization(finished.data.test)
+        phases = experiment.evaluator.personalization(brings_kept)
         assert personalized == (brings_kept or bool(phases))
         assert 0 <= test["share_hurt"] <= 1
 
     local = {variable.name for variable in model.local_variables}
     shared = {variable.name for variable in model.global_variables} if method.trains else set()
-    assert bool(local) == bool(method.local_layers(*experiment.settings))
+    assert bool(local) == bool(method.local_layers(experiment.options, experiment.layers))
     assert shared <= finished.crossing and not local & finished.crossing
 
     if method.trains:

@@ -6,8 +6,6 @@ least; what all executions do alike is checked in tests/process.
 
 from __future__ import annotations
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -137,7 +135,7 @@ def test_fed_sim_and_fed_alt_are_other_methods_on_any_layers(tiny, after_a_round
     layers = ("encoder", "logits")
     options = tiny.options(TASKS["reddit"], algorithm="fed_sim", local_layers=layers)
     sizes = {"num_characters": 9, "num_labels": 3, "num_users": 4, "is_binary": False}
-    model, _, _ = TASKS["reddit"].build(types.SimpleNamespace(**sizes), options)
+    model = TASKS["reddit"].build(sizes, options).model
     assert {variable.layer for variable in model.local_variables} == set(layers)
 
 
@@ -167,7 +165,7 @@ def test_fine_tuning_alone_tells_a_method_from_fed_avg(tiny, after_a_round):
     for name, moved in (("fed_avg_finetuning", "all"), ("embedding_finetuning", None)):
         equal_bits(after_a_round("movielens", name), average)
         experiment = built(tiny, "movielens", name)
-        (phase,) = experiment.method.finetuning(*experiment.settings)
+        (phase,) = experiment.evaluator.finetuning
         assert phase.variables == (moved or experiment.layers.embedding) != ()
         none = experiment.options.replace(finetuning_epochs=0, reconstruction_epochs=0)
         assert experiment.method.finetuning(none, experiment.layers) == ()

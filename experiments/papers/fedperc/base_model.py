@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from experiments.papers.runs import Run
+from fedpersonal.tasks.utterances.task import the_same_for_all
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import Kept, TrainedModel
+    from fedpersonal.trained import TrainedModel
 
 
 def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
@@ -26,12 +27,7 @@ def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> 
     from fedpersonal.tasks.utterances.base_model import NOTES
 
     model, data = experiment.model, experiment.data
-
-    def ones(client_ids: Sequence[str]) -> Kept:
-        shapes = {v.name: [len(client_ids), *v.shape] for v in model.local_variables}
-        values = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-        return np.ones(len(client_ids), bool), values
-
+    ones = the_same_for_all({v.name: np.ones(v.shape, np.float32) for v in model.local_variables})
     evaluate = experiment.evaluation(data.test, (), brings_kept=True, with_before=False)
     weights = model.initial_global_values(seed=run.options.seed)
     results = evaluate(dataclasses.replace(trained, weights=weights, kept_by=ones))

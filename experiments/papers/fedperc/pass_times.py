@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from experiments.papers.runs import Run
@@ -76,7 +75,8 @@ def _passes(run: Run, experiment: Experiment, name: str) -> dict[str, Callable[[
 
     task, data = run.task, experiment.data
     options = run.options.replace(algorithm=name, local_steps=1, client_batch_size=UTTERANCES)
-    model, algorithm, _ = task.build(SimpleNamespace(**task.sizes(data)), options)
+    built = task.build(task.sizes(data), options)
+    model, algorithm = built.model, built.algorithm
     user = data.train.subset([int(data.train.counts.argmax())]).head(UTTERANCES)
     clients, phase = task.training_clients(model, user, options), algorithm.phases[-1]
     assert isinstance(clients, ClientDataset) and isinstance(phase, GradientPhase)

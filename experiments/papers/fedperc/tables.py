@@ -154,35 +154,36 @@ def _about(sweep: Sweep, source: Dialogues, runs: Runs) -> str:
 
 
 def _perplexities(source: Dialogues, runs: Runs, users: str) -> ResultTable:
-    cells: Cells = {}
-    for line, (title, name, tunes) in LINES.items():
-        # The paper does not say how heads start: its figures stand for both.
-        paper = line.removesuffix("_fresh")
-        cells[title] = {
-            samples: over_seeds(
-                runs[name, users],
-                *("by_samples", samples if tunes else "0", "perplexity"),
-                published=published().get((source.kind, users, paper, samples)),
-            )
-            for samples in SAMPLES
-        }
+    columns = {samples: (samples, "perplexity") for samples in SAMPLES}
     caption = f"{source.name}, {users} users"
+    cells = _cells(source, runs, users, columns)
     return ResultTable(f"{source.kind}_{users}", cells, caption, 2, "brackets")
 
 
 def _percentiles(source: Dialogues, runs: Runs, users: str) -> ResultTable:
     """Returns percentiles over users of the perplexity after all samples."""
-    cells: Cells = {
-        title: {
-            f"p{p}": over_seeds(
+    names = [f"p{p}" for p in (5, 25, 50, 75, 95)]
+    columns = {name: ("all", "percentiles", "perplexity", name) for name in names}
+    return ResultTable(f"{source.kind}_{users}_percentiles", _cells(source, runs, users, columns))
+
+
+def _cells(
+    source: Dialogues, runs: Runs, users: str, columns: Mapping[str, tuple[str, ...]]
+) -> Cells:
+    """Returns a row a line; a column is how many samples a user gives, and a figure's path."""
+    cells: Cells = {}
+    for line, (title, name, tunes) in LINES.items():
+        # The paper does not say how heads start: its figures stand for both.
+        key = (source.kind, users, line.removesuffix("_fresh"))
+        cells[title] = {
+            column: over_seeds(
                 runs[name, users],
-                *("by_samples", "all" if tunes else "0", "percentiles", "perplexity", f"p{p}"),
+                *("by_samples", samples if tunes else "0", *path),
+                published=published().get((*key, column)),
             )
-            for p in (5, 25, 50, 75, 95)
+            for column, (samples, *path) in columns.items()
         }
-        for title, name, tunes in LINES.values()
-    }
-    return ResultTable(f"{source.kind}_{users}_percentiles", cells)
+    return cells
 
 
 def _lower_by(table: ResultTable) -> ResultTable:

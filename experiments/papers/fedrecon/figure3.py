@@ -34,14 +34,6 @@ class Panel:
     steps: tuple[int, ...]
     options: tuple[str, str]
 
-    def values(self, steps: int) -> dict[str, int]:
-        """Returns the options that make every client take so many steps.
-
-        As many passes suffice, since each has a step at least; 0 of them leave local variables at
-        their initial values.
-        """
-        return dict(zip(self.options, (steps, max(1, steps))))
-
 
 PANELS = (
     Panel(
@@ -149,6 +141,8 @@ def _vary(
     for panel in PANELS:
         for steps in panel.steps:
             path = f"{folder}/{panel.title.replace(' ', '_')}_{steps}"
-            note, values = f", {panel.title} {steps}", {**own, **panel.values(steps)}
+            # As many passes suffice, since each has a step at least; 0 leave initial values.
+            values = {**own, **dict(zip(panel.options, (steps, max(1, steps))))}
+            note = f", {panel.title} {steps}"
             found[panel.title, steps] = sweep.runs(task, row, path, note=note, **values)
     return found

@@ -132,6 +132,7 @@ class TableFile:
         places = [names.index(c.name) if c.name in names else len(names) for c in wanted]
         # Of a single place it would give a text and no tuple.
         take = operator.itemgetter(*places, len(names))
+        padding = [""] * (len(names) + 1)
         for line, record in records:
             if isinstance(record, BadRow):
                 yield line, record
@@ -139,7 +140,7 @@ class TableFile:
                 detail = f"{len(record)} values for {len(names)} columns"
                 yield line, BadRow("more values than columns", detail)
             else:
-                yield line, take([*record, *[""] * (len(names) + 1 - len(record))])
+                yield line, take([*record, *padding[len(record) :]])
 
 
 def check_columns(where: str, names: Sequence[str], wanted: Sequence[Column]) -> None:

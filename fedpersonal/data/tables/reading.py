@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ _WRONG = {
     "time": "is neither a number nor an ISO 8601 date",
 }
 _WRONG["order"] = _WRONG["time"]
+_BLOCK = 1 << 8  # Rows; of many more, more memory is touched than the caches hold.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,17 +151,22 @@ def _read_texts(
     # A new text is numbered when it is looked up.
     numbers = [collections.defaultdict[str, int](itertools.count().__next__) for _ in columns]
     codes = [array.array("i") for _ in columns]
-    adders = [(code.append, number.__getitem__) for code, number in zip(codes, numbers)]
     present: set[str] = set()
     bad: list[tuple[int, BadRow]] = []
-    for line, row in file.rows(columns, present):
-        if isinstance(row, BadRow):
+
+    def good_rows() -> Iterator[Sequence[str]]:
+        for line, row in file.rows(columns, present):
+            if not isinstance(row, BadRow):
+                yield row
+                continue
             bad.append((line, row))
             if refused:
-                break
-            continue
-        for (append, number_of), text in zip(adders, row):
-            append(number_of(text))
+                return
+
+    rows = good_rows()
+    while block := list(itertools.islice(rows, _BLOCK)):  # By columns: a row at a time is slow.
+        for code, number, column in zip(codes, numbers, zip(*block)):
+            code.extend(map(number.__getitem__, column))
     if bad and (refused or not codes[0]):
         for line, row in bad:
             if row.names is not None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.splits import (
     check_num_clients,
@@ -19,6 +19,9 @@ from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.auc import auc
 from fedpersonal.tasks.task import Data, EvaluationSet
+
+if TYPE_CHECKING:
+    from fedpersonal.tasks.documents.task import DocumentRun
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,31 +52,23 @@ class DocumentData(Data):
 
 
 def split_documents(
-    documents: LabelledTexts,
-    *,
-    text_length: int = 80,
-    num_characters: int = 128,
-    unseen_users: float = 0.1,
-    seed: int,
+    documents: LabelledTexts, options: DocumentRun, *, num_characters: int = 128
 ) -> DocumentData:
     """Sets some users apart, and splits the texts of each other user 80/10/10 % at random.
 
     Args:
         documents: The texts.
-        text_length: Characters a text, >= 1.
+        options: Characters of a text, the share of users who never take part, and the seed.
         num_characters: Known characters at most, the most frequent ones, >= 1.
-        unseen_users: The share of users who never take part, in [0, 0.9].
-        seed: Seed of all splits.
 
     Raises:
-        UserError: If an option is out of range, there are fewer than 10 users, none of the others
-            has the 5 texts of which one can be held out, or the test texts have but one of two
-            labels.
+        UserError: If there are fewer than 10 users, none of the others has the 5 texts of which one
+            can be held out, or the test texts have but one of two labels.
     """
-    check_count("text_length", text_length, minimum=1)
+    seed, share = options.seed, options.unseen_users
     check_num_clients(documents.name, documents.num_clients, minimum=10)
     seen, _, others = split_clients(
-        documents.num_clients, fractions=(1.0 - unseen_users, 0.0, unseen_users), seed=seed
+        documents.num_clients, fractions=(1.0 - share, 0.0, share), seed=seed
     )
     texts = documents.to_client_dataset()
     train, validation, test = split_examples(texts.subset(np.sort(seen)), seed=seed, ordered=False)
@@ -90,7 +85,7 @@ def split_documents(
         return dataclasses.replace(
             part,
             features={
-                "text": characters.encode(part.features["text"], length=text_length),
+                "text": characters.encode(part.features["text"], length=options.text_length),
                 "user": users.astype(np.int32),
             },
             labels=part.labels.astype(np.float32 if documents.is_binary else np.int32),

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpersonal.algorithms.method import KeepingOptions, Layers
 from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
-from fedpersonal.data.sources import FILE, Sources, find_source
+from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.data.texts.documents import read_documents
 from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.evaluation.auc import auc
@@ -97,41 +97,27 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
     def read(self, options: DocumentRun) -> LabelledTexts:
         """Reads the texts that options name."""
-        dataset, path = find_source(
-            SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
-        )
-        most = options.max_texts or None
+        dataset, path = options.find(SOURCES)
         if dataset == "generated":
             # One set of texts for all seeds; what differs is its split.
             return generate_subreddits(seed=0)
         if dataset == "generated_clicks":
             return generate_clicks(seed=0)
+        limits: dict[str, Any] = {
+            "min_texts": options.min_texts,
+            "max_texts": options.max_texts or None,
+        }
         if dataset == "reddit_tfds":
             from fedpersonal.data.texts.reddit import load_reddit
 
-            return load_reddit(
-                path, num_labels=options.num_labels, min_texts=options.min_texts, max_texts=most
-            )
+            return load_reddit(path, num_labels=options.num_labels, **limits)
         assert path  # A table has one.
-        return read_documents(
-            path,
-            user_column=options.user_column,
-            text_column=options.text_column,
-            label_column=options.label_column,
-            time_column=options.time_column,
-            num_labels=options.num_labels or None,
-            min_texts=options.min_texts,
-            max_texts=most,
-        )
+        columns = options.columns("user", "text", "label", "time")
+        return read_documents(path, **columns, num_labels=options.num_labels or None, **limits)
 
     def split(self, source: LabelledTexts, options: DocumentRun) -> DocumentData:
         """Splits the texts."""
-        return split_documents(
-            source,
-            text_length=options.text_length,
-            unseen_users=options.unseen_users,
-            seed=options.seed,
-        )
+        return split_documents(source, options)
 
     def sizes(self, data: DocumentData) -> dict[str, Any]:
         """Returns the numbers of users, labels and characters."""

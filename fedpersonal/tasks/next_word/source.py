@@ -88,9 +88,7 @@ class Sentences:
         assert self.path  # A table has one.
         return read_text(
             self.path,
-            user_column=options.user_column,
-            text_column=options.text_column,
-            time_column=options.time_column,
+            **options.columns("user", "text", "time"),
             min_sentences=options.min_sentences,
             max_sentences=self.max_sentences,
             cache_dir=options.cache_dir,

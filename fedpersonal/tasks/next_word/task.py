@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fedpersonal.algorithms.method import Layers, Method
-from fedpersonal.data.sources import find_source
+from fedpersonal.data.texts.stack_overflow import load_stack_overflow
 from fedpersonal.options import option
 from fedpersonal.tasks.next_word.data import NextWordData, sample_stack_overflow, split_text
 from fedpersonal.tasks.next_word.source import SOURCES, SentenceOptions, Sentences
@@ -74,32 +74,21 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
 
     def read(self, options: NextWordRun) -> Sentences:
         """Finds the sentences that options name."""
-        found = find_source(
-            SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
-        )
-        return Sentences(*found, options)
+        return Sentences(*options.find(SOURCES), options)
 
     def split(self, source: Sentences, options: NextWordRun) -> NextWordData:
         """Splits the sentences with the vocabulary and buckets that the options ask for."""
-        words: dict[str, Any] = {
-            "vocab_size": options.vocab_size,
-            "num_oov_buckets": options.num_oov_buckets,
-            "sequence_length": options.sequence_length,
-        }
-        split: dict[str, Any] = {
-            "batch_size": options.client_batch_size,
-            "support_query_split": options.support_query_split,
-            "seed": options.seed,
-            "max_validation_clients": options.max_validation_clients or None,
-        }
         if not source.is_the_papers:
-            return split_text(source.corpus, **words, **split)
-        from fedpersonal.data.texts.stack_overflow import load_stack_overflow
-
+            return split_text(source.corpus, options)
+        assert options.num_oov_buckets  # Settled.
         parts = load_stack_overflow(
-            **words, max_sentences=source.max_sentences, cache_dir=source.path
+            vocab_size=options.vocab_size,
+            num_oov_buckets=options.num_oov_buckets,
+            sequence_length=options.sequence_length,
+            max_sentences=source.max_sentences,
+            cache_dir=source.path,
         )
-        return sample_stack_overflow(parts, **split)
+        return sample_stack_overflow(parts, options)
 
     def sizes(self, data: NextWordData) -> dict[str, int]:
         """Returns the sizes of the vocabulary."""

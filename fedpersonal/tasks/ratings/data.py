@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +16,10 @@ from fedpersonal.data.splits import (
     split_examples,
     split_support_query,
 )
-from fedpersonal.errors import check_choice
 from fedpersonal.tasks.task import Data, EvaluationSet
+
+if TYPE_CHECKING:
+    from fedpersonal.tasks.ratings.task import RatingRun
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,44 +49,33 @@ class RatingData(Data):
     num_items: int
 
 
-def split_ratings(
-    ratings: Ratings,
-    *,
-    evaluate_on: str,
-    batch_size: int,
-    seed: int,
-    max_ratings_per_user: int | None = 300,
-) -> RatingData:
+def split_ratings(ratings: Ratings, options: RatingRun) -> RatingData:
     """Splits ratings in one of the paper's two ways.
 
-    Args:
-        ratings: The ratings.
-        evaluate_on: `unseen` clients: 80/10/10 % of the users train, validate and test; an unseen
-            user's even batches are its support set, the odd ones its query set. `seen` clients: all
-            users train on 80 % of their ratings, and are validated and tested on 10 % each: the
-            last ones by time, or random ones where there is no time.
-        batch_size: Examples a batch, which the support/query split goes by.
-        seed: Seed of all splits.
-        max_ratings_per_user: Keeps each user's first ratings only; None keeps all.
+    Evaluated on `unseen` clients, 80/10/10 % of the users train, validate and test; an unseen
+    user's even batches are its support set, the odd ones its query set. On `seen` clients, all
+    users train on 80 % of their ratings, and are validated and tested on 10 % each: the last ones
+    by time, or random ones where there is no time.
 
     Raises:
         UserError: If there are too few users.
     """
-    check_choice("split_ratings", "evaluate_on", evaluate_on, ("seen", "unseen"))
+    seed, batch_size = options.seed, options.client_batch_size
+    max_ratings = options.max_ratings_per_user or None
     dataset = ratings.to_client_dataset()
     ordered = ratings.times is not None
     num_items = len(ratings.item_ids)
-    if evaluate_on == "unseen":
+    if options.evaluate_on == "unseen":
         check_num_clients(ratings.name, dataset.num_clients, minimum=10)
-        if max_ratings_per_user is not None:
-            dataset = dataset.head(max_ratings_per_user)
+        if max_ratings:
+            dataset = dataset.head(max_ratings)
         train, *held_out = map(dataset.subset, split_clients(dataset.num_clients, seed=seed))
         parts = [_unseen(part, num_items, batch_size, seed, ordered) for part in held_out]
     else:
         train, *held_out = split_examples(dataset, seed=seed, ordered=ordered)
         parts = [_seen(dataset, train, part, num_items, seed) for part in held_out]
-        if max_ratings_per_user is not None:
-            train = train.head(max_ratings_per_user)
+        if max_ratings:
+            train = train.head(max_ratings)
     validation, test = parts
     return RatingData(ratings.name, train, validation, test, len(ratings.user_ids), num_items)
 
@@ -92,13 +84,7 @@ def _unseen(
     dataset: ClientDataset, num_items: int, batch_size: int, seed: int, ordered: bool
 ) -> RankedSet:
     support, query = split_support_query(dataset, batch_size=batch_size)
-    ranking_support, candidates = hold_out_candidates(
-        dataset,
-        num_items=num_items,
-        num_negatives=_negatives(dataset, num_items),
-        seed=seed,
-        ordered=ordered,
-    )
+    ranking_support, candidates = _candidates(dataset, num_items, seed, ordered)
     ranking = EvaluationSet(ranking_support, _as_clients(dataset, candidates))
     return RankedSet(support, query, seen=False, ranking=ranking)
 
@@ -110,13 +96,7 @@ def _seen(
     support, query = train.subset(evaluated), part.subset(evaluated)
     # The held-out item is the last one of the part; the negatives are unrated in all of the data.
     everything = dataset.subset(evaluated)
-    _, candidates = hold_out_candidates(
-        everything,
-        num_items=num_items,
-        num_negatives=_negatives(everything, num_items),
-        seed=seed,
-        ordered=True,
-    )
+    _, candidates = _candidates(everything, num_items, seed, ordered=True)
     candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
     ranking = EvaluationSet(support, _as_clients(everything, candidates), seen=True)
     return RankedSet(support, query, seen=True, ranking=ranking)
@@ -134,6 +114,11 @@ def _as_clients(dataset: ClientDataset, candidates: np.ndarray) -> ClientDataset
     )
 
 
-def _negatives(dataset: ClientDataset, num_items: int) -> int:
-    """99, or as many as the user with the most ratings leaves unrated in a small catalogue."""
-    return int(min(99, num_items - dataset.counts.max()))
+def _candidates(
+    dataset: ClientDataset, num_items: int, seed: int, ordered: bool
+) -> tuple[ClientDataset, np.ndarray]:
+    # 99, or as many as the user with the most ratings leaves unrated in a small catalogue.
+    count = int(min(99, num_items - dataset.counts.max()))
+    return hold_out_candidates(
+        dataset, num_items=num_items, num_negatives=count, seed=seed, ordered=ordered
+    )

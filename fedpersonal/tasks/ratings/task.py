@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.data.ratings import movielens
 from fedpersonal.data.ratings.ratings import Ratings, read_ratings
-from fedpersonal.data.sources import FILE, find_source
+from fedpersonal.data.sources import FILE
 from fedpersonal.options import option
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, split_ratings
@@ -78,22 +78,11 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
 
     def read(self, options: RatingRun) -> Ratings:
         """Reads the ratings that options name."""
-        source, path = find_source(
-            movielens.SOURCES,
-            dataset=options.dataset,
-            file=options.ratings_file,
-            data_dir=options.data_dir,
-        )
+        source, path = options.find(movielens.SOURCES)
         if source == FILE:
             assert path
-            return read_ratings(
-                path,
-                user_column=options.user_column,
-                item_column=options.item_column,
-                rating_column=options.rating_column,
-                time_column=options.time_column,
-                min_ratings=options.min_ratings,
-            )
+            columns = options.columns("user", "item", "rating", "time")
+            return read_ratings(path, **columns, min_ratings=options.min_ratings)
         if source == "movielens_100k":
             return movielens.load_movielens_100k()
         if source == "movielens_1m_tfds":
@@ -114,13 +103,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
 
     def split(self, source: Ratings, options: RatingRun) -> RatingData:
         """Splits the ratings."""
-        return split_ratings(
-            source,
-            evaluate_on=options.evaluate_on,
-            batch_size=options.client_batch_size,
-            seed=options.seed,
-            max_ratings_per_user=options.max_ratings_per_user or None,
-        )
+        return split_ratings(source, options)
 
     def sizes(self, data: RatingData) -> dict[str, int]:
         """Returns the numbers of users and items."""

@@ -18,6 +18,7 @@ from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.language_models.base_model import BaseModel
+    from fedpersonal.tasks.utterances.task import UtteranceRun
 
 # What a label is where there is nothing to predict.
 NO_LABEL = -1
@@ -25,8 +26,6 @@ NO_LABEL = -1
 # Shares of train, validation and test: of a user's utterances, and of the users.
 SEEN_FRACTIONS = (0.6, 0.2, 0.2)
 UNSEEN_FRACTIONS = (0.7, 0.15, 0.15)
-
-TOO_LONG = ("cut", "error")
 
 # Utterances of a client that personalise before it is validated.
 VALIDATION_SAMPLES = 15
@@ -39,7 +38,7 @@ class UtteranceData(Data):
     """Tokenised utterances, split for one experiment.
 
     The features are "text", the tokens' ids with the end of the text after them and padding after
-    that, (n, length) int32; "user", the user's index among those who train, (n,) int32, 0 for
+    that, id 0, (n, length) int32; "user", the user's index among those who train, (n,) int32, 0 for
     unseen ones; and "context", (n,) int32. There is no token before the text: a model starts from
     its prefix. Labels are what to predict at each place, the same ids, (n, length) int32, and
     `NO_LABEL` where there is padding.
@@ -49,104 +48,56 @@ class UtteranceData(Data):
 
     Attributes:
         context_names: (num_contexts,) str objects.
-        padding: The id of the padding, which may be another token's, too.
         test_clients: All utterances of `test`, for other numbers that personalise.
         base: The base model that they are tokenised for, or None.
     """
 
     train: ClientDataset
     context_names: np.ndarray
-    padding: int
     test_clients: ClientDataset
     base: BaseModel | None = None
 
-    @property
-    def num_users(self) -> int:
-        """How many users take part: the rows of a table of user embeddings."""
-        return self.train.num_clients
 
-    @property
-    def num_contexts(self) -> int:
-        """How many contexts there are: the rows of a table of context embeddings."""
-        return self.context_names.size
-
-    @property
-    def length(self) -> int:
-        """How many places for tokens an utterance has."""
-        return self.train.labels.shape[1]
-
-
-def split_seen(
-    utterances: Utterances,
-    encode: Encode,
-    *,
-    length: int,
-    padding: int,
-    end: int,
-    too_long: str = "cut",
-    seed: int,
+def split_utterances(
+    utterances: Utterances, encode: Encode, options: UtteranceRun, *, end: int
 ) -> UtteranceData:
-    """Splits the utterances of each user 60/20/20 % at random.
+    """Splits the utterances of each user 60/20/20 % at random; or the users, 70/15/15 %.
+
+    Evaluated on `unseen` users, those for training have all contexts. Each part has about the same
+    shares of the contexts that users are most often in, and at least one user.
 
     Args:
         utterances: The utterances.
         encode: Makes a list of ids, each >= 0, of each of a list of texts.
-        length: Places for the tokens of an utterance, >= 1.
-        padding: The id that fills places without a token, >= 0.
+        options: The places for the tokens of an utterance; whether longer ones are `cut`, which
+            have no end then, or an `error`; whom to evaluate on; and the seed.
         end: The id after the last token of an utterance, >= 0.
-        too_long: `cut` for the first `length` tokens of longer utterances, which have no end
-            then; `error` to refuse them.
-        seed: Seed of the split.
 
     Raises:
-        UserError: If an option is out of range, an utterance is too long, no user has the 3
-            utterances of which one can be held out, or a context is not among those for training.
+        UserError: If an utterance is too long, or those for training would lack a context. Of seen
+            users, if none has the 3 utterances of which one can be held out; of unseen ones, if
+            there are fewer than 3.
     """
-    dataset = _encode(utterances, encode, length, padding, end, too_long)
+    seed, seen = options.seed, options.evaluate_on == "seen"
+    dataset = _encode(utterances, encode, end, options)
+    if not seen:
+        parts = [dataset.subset(np.sort(users)) for users in _deal_users(utterances, seed)]
+        return _as_data(utterances, *parts, seen=False, seed=seed)
     train, *others = split_examples(dataset, fractions=SEEN_FRACTIONS, seed=seed, ordered=False)
     if not others[-1].num_examples:
         raise UserError(f"no user of {utterances.name} has 3 utterances, so none can be held out")
-    seen = np.bincount(train.features["context"], minlength=utterances.num_labels)
-    if not seen.all():
+    there = np.bincount(train.features["context"], minlength=utterances.num_labels)
+    if not there.all():
         raise UserError(
             f"all utterances for training are of other contexts than"
-            f" {utterances.label_names[seen.argmin()]!r}; keep only contexts with more utterances"
+            f" {utterances.label_names[there.argmin()]!r}; keep only contexts with more utterances"
         )
-    return _as_data(utterances, padding, train, *others, seen=True, seed=seed)
+    return _as_data(utterances, train, *others, seen=True, seed=seed)
 
 
-def split_unseen(
-    utterances: Utterances,
-    encode: Encode,
-    *,
-    length: int,
-    padding: int,
-    end: int,
-    too_long: str = "cut",
-    seed: int,
-) -> UtteranceData:
-    """Splits the users 70/15/15 % at random, so that those for training have all contexts.
-
-    Each part has about the same shares of the contexts that users are most often in, and at least
-    one user.
-
-    Arguments are those of `split_seen`.
-
-    Raises:
-        UserError: If an option is out of range, an utterance is too long, there are fewer than 3
-            users, or those for training cannot have all contexts.
-    """
-    dataset = _encode(utterances, encode, length, padding, end, too_long)
-    train, *others = (dataset.subset(np.sort(users)) for users in _deal_users(utterances, seed))
-    return _as_data(utterances, padding, train, *others, seen=False, seed=seed)
-
-
-def _as_data(
-    utterances: Utterances, padding: int, *parts: ClientDataset, seen: bool, seed: int
-) -> UtteranceData:
-    def samples(part: ClientDataset, num_samples: int | None) -> EvaluationSet:
-        sets = finetuning_sets(part, num_samples=num_samples, seed=seed)
-        return EvaluationSet(*sets, seen=seen)
+def _as_data(utterances: Utterances, *parts: ClientDataset, seen: bool, seed: int) -> UtteranceData:
+    def samples(part: ClientDataset, count: int | None) -> EvaluationSet:
+        return EvaluationSet(*finetuning_sets(part, num_samples=count, seed=seed), seen=seen)
 
     numbered: list[ClientDataset] = []
     for part in parts:
@@ -161,26 +112,24 @@ def _as_data(
         samples(validation, VALIDATION_SAMPLES),
         samples(test, None),
         utterances.label_names,
-        padding,
         test,
     )
 
 
 def finetuning_sets(
-    part: ClientDataset, *, num_samples: int | None, seed: int, query_fraction: float = 0.5
+    part: ClientDataset, *, num_samples: int | None, seed: int
 ) -> tuple[ClientDataset, ClientDataset]:
     """Splits each client's examples into some to fine-tune on and others to test on.
 
-    A client's examples are shuffled. The first ones are its query set, whatever `num_samples` is;
-    its support set are the `num_samples` next ones, so that more samples include the fewer. Both
-    have an example of each client with two; the only one of a client is its query.
+    A client's examples are shuffled. The first half, rounded up, is its query set, whatever
+    `num_samples` is; its support set are the `num_samples` next ones, so that more samples include
+    the fewer. The only example of a client is its query.
 
     Args:
         part: The examples.
         num_samples: A client's examples to fine-tune on, >= 0, or fewer if it has fewer; None for
             all that are not its query.
         seed: A whole number >= 0; the same seed gives the same sets.
-        query_fraction: The share of the query set in (0, 1), rounded, halves up.
 
     Returns:
         The support and the query sets, with all clients in both; within each a client's examples
@@ -191,12 +140,9 @@ def finetuning_sets(
     """
     if num_samples is not None:
         check_count("num_samples", num_samples)
-    if not 0.0 < query_fraction < 1.0:
-        raise UserError(f"query_fraction must be in (0, 1), got {query_fraction!r}")
     rng = np.random.default_rng(check_count("seed", seed))
     counts = part.counts
-    num_query = np.floor(counts * query_fraction + 0.5).astype(np.int64)
-    num_query = np.minimum(np.maximum(num_query, 1), np.maximum(counts - 1, 1))
+    num_query = (counts + 1) // 2
     places = np.empty(part.num_examples, np.int64)
     places[np.lexsort((rng.random(part.num_examples), part.example_clients))] = (
         part.example_positions
@@ -207,33 +153,23 @@ def finetuning_sets(
 
 
 def _encode(
-    utterances: Utterances, encode: Encode, length: int, padding: int, end: int, too_long: str
+    utterances: Utterances, encode: Encode, end: int, options: UtteranceRun
 ) -> ClientDataset:
-    """Checks the options, and makes ids and labels of the texts."""
-    check_count("length", length, minimum=1)
-    check_count("padding", padding)
-    check_count("end", end)
-    if too_long not in TOO_LONG:
-        raise UserError(f"too_long must be one of {', '.join(TOO_LONG)}, got {too_long!r}")
-    dataset = utterances.to_client_dataset()
-    texts = utterances.texts.tolist()
-    encoded = encode(texts)
-    if len(encoded) != len(texts):
-        raise UserError(f"encode made {len(encoded)} lists of ids from {len(texts)} texts")
+    """Makes ids and labels of the texts."""
+    dataset, texts = utterances.to_client_dataset(), utterances.texts.tolist()
+    length, encoded = options.text_length, encode(texts)
     lengths = np.fromiter((len(tokens) + 1 for tokens in encoded), np.int64, len(texts))
-    if too_long == "error" and (lengths > length).any():
+    if options.too_long == "error" and (lengths > length).any():
         row = int(np.argmax(lengths > length))
         shown = texts[row] if len(texts[row]) <= 60 else texts[row][:57] + "..."
         raise UserError(
             f"an utterance of {dataset.client_ids[dataset.example_clients[row]]!r} has"
             f" {lengths[row]} tokens with its end, and the model only {length} positions: {shown!r}"
         )
-    ids = np.full((len(texts), length), padding, np.int32)
+    ids = np.zeros((len(texts), length), np.int32)
     for row, tokens in enumerate(encoded):
         tokens = [*tokens[:length], end][:length]
         ids[row, : len(tokens)] = tokens
-    if (ids < 0).any():
-        raise UserError(f"encode must give ids >= 0, got {ids.min()}")
     is_token = np.arange(length) < lengths[:, None]
     return dataclasses.replace(
         dataset,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -59,22 +60,21 @@ def build_language_model(
         initial = head_language_model.as_base(lambda: tf.transpose(frozen.tensor(full_name)))
     input_spec = dict(prefix_language_model.INPUT_SPEC)
     lookups = {prefix_language_model.PERSONAL: "user", prefix_language_model.CONTEXT: "context"}
-    sizes = {"num_contexts": num_contexts}
-    if kind == "prefix":
-        build = prefix_language_model.prefix_language_model(base.config, **sizes, start=start)
-    elif kind == "generated":
-        build = generated_prefix_model.generated_prefix_model(base.config, **sizes, start=start)
+    sizes: dict[str, Any] = {"num_contexts": num_contexts, "start": start}
+    model: Callable[..., tf.keras.Model] = prefix_language_model.PrefixLanguageModel
+    if kind == "generated":
+        model = generated_prefix_model.GeneratedPrefixModel
         input_spec["history"] = tf.TensorSpec([None, history_length], tf.int32)
     elif kind == "split_head":
-        build = head_language_model.split_head_model(base.config, **sizes, initial=initial)
+        model = head_language_model.HeadModel
+        sizes = {"num_contexts": num_contexts, "initial": initial}
         lookups = {head_language_model.CONTEXT_HEAD: "context"}
         del input_spec["user"]
-    else:
-        build = head_language_model.shared_head_model(base.config, initial=initial)
-        lookups = {}
+    elif kind == "shared_head":
+        model, sizes, lookups = head_language_model.HeadModel, {"initial": initial}, {}
         input_spec = {"text": input_spec["text"]}
     return PartitionedModel(
-        build,
+        lambda: model(base.config, **sizes),
         local_layers=local_layers,
         frozen_layers=(prefix_language_model.BASE,),
         frozen=frozen,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpersonal.data.generated.dialogues import GeneratedDialogues, generate_dialogues
-from fedpersonal.data.sources import Sources, find_source
+from fedpersonal.data.sources import Sources
 from fedpersonal.data.texts.utterances import (
     TV_SHOWS,
     TV_SHOWS_OTHER_NAMES,
@@ -78,7 +78,7 @@ class Dialogues:
         if self.path is None:
             return _generated().named
         return read_utterances(
-            self.path, **self._columns, time_column=self.options.time_column, **self._filter
+            self.path, **self._columns, **self.options.columns("time"), **self._filter
         )
 
     @property
@@ -110,13 +110,8 @@ class Dialogues:
 
     @property
     def _columns(self) -> dict[str, Any]:
-        options = self.options
-        return {
-            "user_column": options.user_column,
-            "text_column": options.text_column,
-            "context_column": options.context_column,
-            "other_names": TV_SHOWS_OTHER_NAMES if self.kind == "tv_shows" else None,
-        }
+        other_names = TV_SHOWS_OTHER_NAMES if self.kind == "tv_shows" else None
+        return {**self.options.columns("user", "text", "context"), "other_names": other_names}
 
     @property
     def _filter(self) -> dict[str, Any]:
@@ -129,18 +124,6 @@ class Dialogues:
             "min_context_utterances": options.min_context_utterances or least_of_context,
             "min_tokens": _MIN_TOKENS,
         }
-
-
-def find_dialogues(options: DialogueOptions) -> Dialogues:
-    """Settles what `auto` means, and where the data are.
-
-    Raises:
-        UserError: If the folder has no such table, no folder is named, or two sources are.
-    """
-    found = find_source(
-        SOURCES, dataset=options.dataset, file=options.text_file, data_dir=options.data_dir
-    )
-    return Dialogues(*found, options)
 
 
 @functools.lru_cache(maxsize=1)

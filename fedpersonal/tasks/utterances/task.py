@@ -16,15 +16,10 @@ from fedpersonal.errors import UserError
 from fedpersonal.options import option
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
-from fedpersonal.tasks.utterances.data import (
-    UtteranceData,
-    finetuning_sets,
-    split_seen,
-    split_unseen,
-)
+from fedpersonal.tasks.utterances.data import UtteranceData, finetuning_sets, split_utterances
 from fedpersonal.tasks.utterances.history import add_history_of, add_own_history
 from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS
-from fedpersonal.tasks.utterances.source import DialogueOptions, Dialogues, find_dialogues
+from fedpersonal.tasks.utterances.source import SOURCES, DialogueOptions, Dialogues
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluate import ClientResults
@@ -111,28 +106,24 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def read(self, options: UtteranceRun) -> Dialogues:
         """Finds the utterances that options name."""
-        return find_dialogues(options)
+        return Dialogues(*options.find(SOURCES), options)
 
     def split(self, source: Dialogues, options: UtteranceRun) -> UtteranceData:
         """Splits the utterances and tokenises them for the base model."""
         from fedpersonal.tasks.utterances.base_model import find_base_model
 
         base = find_base_model(options.base_model, source, cache_dir=options.base_model_dir)
-        split = split_unseen if options.evaluate_on == "unseen" else split_seen
-        data = split(
+        if options.text_length > base.config.n_positions:
+            raise UserError(
+                f"--text_length={options.text_length} is more than the {base.config.n_positions} "
+                f"positions of the base model {base.name}"
+            )
+        data = split_utterances(
             source.utterances,
             lambda texts: base.tokenizer(list(texts), verbose=False)["input_ids"],
-            length=options.text_length,
-            padding=0,
+            options,
             end=base.config.eos_token_id,
-            too_long=options.too_long,
-            seed=options.seed,
         )
-        if data.length > base.config.n_positions:
-            raise UserError(
-                f"--text_length={data.length} is more than the {base.config.n_positions} positions "
-                f"of the base model {base.name}"
-            )
         return dataclasses.replace(data, base=base)
 
     def sizes(self, data: UtteranceData) -> dict[str, Any]:
@@ -185,7 +176,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     def validate(self, experiment: UtteranceExperiment) -> Callable[[TrainedModel], ClientResults]:
         """Returns what evaluates a model between rounds; seen clients are not fine-tuned for it."""
         part = experiment.data.validation
-        phases = () if part.seen else experiment.method.finetuning(*experiment.settings)
+        phases = () if part.seen else experiment.evaluator.finetuning
         return experiment.evaluation(part, phases, with_before=False)
 
     def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> TestReport:
@@ -198,8 +189,8 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             assert trained.kept_by
             known, values = trained.kept_by(data.train.client_ids.tolist())
             start = mean({name: value[known] for name, value in values.items()})
-            trained = dataclasses.replace(trained, kept_by=_the_same_for_all(start))
-        phases = experiment.method.finetuning(*experiment.settings)
+            trained = dataclasses.replace(trained, kept_by=the_same_for_all(start))
+        phases = experiment.evaluator.finetuning
         by_samples = {}
         for count in (0, *SAMPLES) if phases else SAMPLES:
             sets = finetuning_sets(data.test_clients, num_samples=count or None, seed=options.seed)
@@ -275,7 +266,7 @@ def _frozen_bytes(model: PartitionedModel) -> int:
     return model.frozen.num_bytes if model.frozen else 0
 
 
-def _the_same_for_all(values: Mapping[str, np.ndarray]) -> Callable[[Sequence[str]], Kept]:
+def the_same_for_all(values: Mapping[str, np.ndarray]) -> Callable[[Sequence[str]], Kept]:
     """Returns what gives values to clients as if each had kept them."""
 
     def kept_by(client_ids: Sequence[str]) -> Kept:

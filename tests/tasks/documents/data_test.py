@@ -16,6 +16,7 @@ from fedpersonal.data.texts.documents import read_documents
 from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.documents.data import guessing_accuracy, split_documents
+from fedpersonal.tasks.documents.task import TASK
 
 _DATA_DIR = pathlib.Path(
     os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[3] / "../shared/data"
@@ -31,6 +32,10 @@ def _documents():
     return generate_subreddits(num_users=43, seed=1)
 
 
+def split(documents, num_characters=128, **options):
+    return split_documents(documents, TASK.options(**options), num_characters=num_characters)
+
+
 def _rows(dataset, client) -> collections.Counter:
     """A client's texts and labels, by the client's name."""
     (index,) = np.flatnonzero(dataset.client_ids == client)
@@ -39,7 +44,7 @@ def _rows(dataset, client) -> collections.Counter:
 
 
 def test_every_text_is_in_one_part(documents):
-    data = split_documents(documents, text_length=30, seed=0)
+    data = split(documents, text_length=30, seed=0)
     seen = (data.train, data.validation.query, data.test.query)
     unseen = (data.unseen.support, data.unseen.query)
     assert (data.num_users, unseen[1].num_clients) == (39, 4)
@@ -62,7 +67,7 @@ def test_every_text_is_in_one_part(documents):
 
 
 def test_features(documents):
-    data = split_documents(documents, seed=0)
+    data = split(documents, seed=0)
     for part in (data.train, data.validation.query, data.test.query, data.unseen.query):
         assert part.features["text"].shape == (part.num_examples, 80)
         assert part.features["text"].dtype == part.features["user"].dtype == np.int32
@@ -72,7 +77,7 @@ def test_features(documents):
     assert (test.client_ids[users] == test.client_ids[test.example_clients]).all()
     assert not data.unseen.query.features["user"].any()
     clicks = generate_clicks(num_users=20, seed=1)
-    data = split_documents(clicks, seed=0)
+    data = split(clicks, seed=0)
     assert data.is_binary and data.test.query.labels.dtype == np.float32
     assert set(data.train.labels) == {0.0, 1.0}
 
@@ -89,23 +94,23 @@ def test_characters_are_of_the_training_texts():
         labels=np.zeros(len(texts)),
         label_names=["x", "y"],
     )
-    data = split_documents(documents, seed=0, num_characters=1000)
+    data = split(documents, seed=0, num_characters=1000)
     assert len(data.characters.characters) == data.train.num_examples == 18 * 8
     assert (data.train.features["text"][:, 0] > 1).all()
     for part in (data.validation.query, data.test.query, data.unseen.support):
         assert (part.features["text"][:, 0] == 1).all()
-    fewer = split_documents(documents, seed=0, num_characters=3)
+    fewer = split(documents, seed=0, num_characters=3)
     assert fewer.characters == build_characters(data.characters.characters, num_characters=3)
 
 
 def test_splits_follow_the_seed(documents):
-    one, same, other = (split_documents(documents, seed=seed) for seed in (0, 0, 1))
+    one, same, other = (split(documents, seed=seed) for seed in (0, 0, 1))
     parts = [(data.train, data.test.query, data.unseen.query) for data in (one, same)]
     for first, again in zip(*parts):
         np.testing.assert_array_equal(first.features["text"], again.features["text"])
         np.testing.assert_array_equal(first.labels, again.labels)
     assert set(one.unseen.query.client_ids) != set(other.unseen.query.client_ids)
-    everyone, again = (split_documents(documents, unseen_users=0.0, seed=s) for s in (0, 1))
+    everyone, again = (split(documents, unseen_users=0.0, seed=s) for s in (0, 1))
     assert everyone.unseen.query.num_examples == 0
     assert everyone.train.client_ids.tolist() == documents.client_ids.tolist()
     assert not np.array_equal(
@@ -114,7 +119,7 @@ def test_splits_follow_the_seed(documents):
 
 
 def test_guesses_against_counting(documents):
-    data = split_documents(documents, seed=0)
+    data = split(documents, seed=0)
     overall = collections.Counter(sorted(data.train.labels)).most_common(1)[0][0]
     hits = collections.Counter()
     for user in range(data.num_users):
@@ -126,43 +131,32 @@ def test_guesses_against_counting(documents):
         "users_most_frequent": pytest.approx(hits["users"] / data.test.query.num_examples),
         "overall_most_frequent": pytest.approx(hits["overall"] / data.test.query.num_examples),
     }
-    clicks = guessing_accuracy(split_documents(generate_clicks(seed=1), seed=0))
+    clicks = guessing_accuracy(split(generate_clicks(seed=1), seed=0))
     assert clicks["overall_most_frequent"] == pytest.approx(0.8, abs=0.03)
 
 
 def test_too_little_is_refused(documents):
     with pytest.raises(UserError, match="generated_subreddits has 9 users; at least 10"):
-        split_documents(generate_subreddits(num_users=9, seed=0), seed=0)
-    most = split_documents(generate_subreddits(num_users=10, seed=0), seed=0, unseen_users=0.9)
+        split(generate_subreddits(num_users=9, seed=0), seed=0)
+    most = split(generate_subreddits(num_users=10, seed=0), seed=0, unseen_users=0.9)
     assert (most.num_users, most.unseen.query.num_clients) == (1, 9)
     short = generate_subreddits(num_users=20, texts_per_user=(4, 4), seed=0)
     with pytest.raises(UserError, match="no user of generated_subreddits has 5 texts"):
-        split_documents(short, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"text_length": 0}, "text_length must be a whole number >= 1, got 0"),
-        ({"num_characters": 0}, "num_characters must be a whole number >= 1, got 0"),
-        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
-    ],
-)
-def test_wrong_options_are_refused(documents, options, message):
-    with pytest.raises(UserError, match=message):
-        split_documents(documents, **{"seed": 0, **options})
+        split(short, seed=0)
+    with pytest.raises(UserError, match="num_characters must be a whole number >= 1, got 0"):
+        split(documents, num_characters=0)
 
 
 def test_clicks_that_are_all_alike_are_refused():
     clicks = generate_clicks(num_users=20, seed=0)
     all_clicked = dataclasses.replace(clicks, labels=np.ones_like(clicks.labels))
     with pytest.raises(UserError, match="test texts of generated_clicks all have the same label"):
-        split_documents(all_clicked, seed=0)
+        split(all_clicked, seed=0)
 
 
 @_needs_comments
 def test_guesses_on_reddit_comments():
-    data = split_documents(read_documents(_COMMENTS), seed=0)
+    data = split(read_documents(_COMMENTS), seed=0)
     assert guessing_accuracy(data) == {
         "users_most_frequent": pytest.approx(0.587, abs=0.01),
         "overall_most_frequent": pytest.approx(0.198, abs=0.01),

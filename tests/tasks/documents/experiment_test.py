@@ -121,7 +121,7 @@ def test_users_who_keep_nothing_rebuild_what_they_lack(tiny):
     experiment = tiny.built(TASK, algorithm="furl", local_state="rebuilt")
     assert TABLE not in {c.name.split(".")[-1] for c in experiment.trainer.crossings}
     assert not experiment.has_kept(experiment.data.test)
-    (phase,) = experiment.personalization(experiment.data.test)
+    (phase,) = experiment.evaluator.personalization(False)
     assert phase.variables == "local" and not experiment.algorithm.keeps
     kept = tiny.built(TASK, **RUNS["kept"])
     assert kept.has_kept(kept.data.test) and not kept.has_kept(kept.data.unseen)

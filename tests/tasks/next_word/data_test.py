@@ -11,21 +11,29 @@ from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowCl
 from fedpersonal.data.texts.vocabulary import Vocabulary
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.next_word.data import sample_stack_overflow, split_text
+from fedpersonal.tasks.next_word.task import TASK
 
 NUM_CLIENTS, BATCH_SIZE = 43, 3
 OPTIONS = {
     "vocab_size": 30,
     "num_oov_buckets": 4,
     "sequence_length": 9,
-    "batch_size": BATCH_SIZE,
-    "support_query_split": "aggregated",
-    "seed": 0,
+    "client_batch_size": BATCH_SIZE,
 }
 
 
 @pytest.fixture(name="corpus", scope="module")
 def _corpus():
     return generate_corpus(num_clients=NUM_CLIENTS, seed=1, min_sentences=2, max_sentences=20)
+
+
+def split(corpus, **options):
+    return split_text(corpus, TASK.options(**{**OPTIONS, **options}))
+
+
+def sample(data, *, max_test_clients=2_000, **options):
+    options = TASK.options(client_batch_size=1, **options)
+    return sample_stack_overflow(data, options, max_test_clients=max_test_clients)
 
 
 def parts_of(data):
@@ -44,7 +52,7 @@ def sentences(dataset, client):
 
 
 def test_every_client_is_in_one_part(corpus):
-    data = split_text(corpus, **OPTIONS)
+    data = split(corpus)
     train, validation, test = (
         set(clients.client_ids) for clients in (data.train, data.validation.query, data.test.query)
     )
@@ -56,10 +64,10 @@ def test_every_client_is_in_one_part(corpus):
         np.testing.assert_array_equal(part.support.client_ids, part.query.client_ids)
 
 
-@pytest.mark.parametrize("split", ["aggregated", "skip"])
-def test_support_and_query_sets_are_of_whole_batches(corpus, split):
-    data = split_text(corpus, **{**OPTIONS, "support_query_split": split})
-    everyone = split_text(corpus, **{**OPTIONS, "support_query_split": "aggregated"})
+@pytest.mark.parametrize("kind", ["aggregated", "skip"])
+def test_support_and_query_sets_are_of_whole_batches(corpus, kind):
+    data = split(corpus, support_query_split=kind)
+    everyone = split(corpus, support_query_split="aggregated")
     for part in ("validation", "test"):
         support, query = getattr(data, part).support, getattr(data, part).query
         halves = getattr(everyone, part)
@@ -71,7 +79,7 @@ def test_support_and_query_sets_are_of_whole_batches(corpus, split):
             ours, asked = {
                 "aggregated": (batches[:half], batches[half:]),
                 "skip": (batches[::2], batches[1::2]),
-            }[split]
+            }[kind]
             assert sentences(support, client) == sum(ours, [])
             assert sentences(query, client) == sum(asked, [])
     assert data.test.query.num_examples > 0
@@ -79,7 +87,7 @@ def test_support_and_query_sets_are_of_whole_batches(corpus, split):
 
 def test_support_comes_before_query(corpus):
     """By the corpus' own order, which for texts is that of time."""
-    data = split_text(corpus, **OPTIONS)
+    data = split(corpus)
     ids = data.vocabulary.ids(corpus.lexicon)
     for client in data.test.query.client_ids:
         (index,) = np.flatnonzero(corpus.client_ids == client)
@@ -97,8 +105,7 @@ def test_support_comes_before_query(corpus):
 
 def test_shared_is_evaluated_as_aggregated(corpus):
     shared, aggregated = (
-        split_text(corpus, **{**OPTIONS, "support_query_split": split})
-        for split in ("shared", "aggregated")
+        split(corpus, support_query_split=kind) for kind in ("shared", "aggregated")
     )
     for one, other in zip(parts_of(shared), parts_of(aggregated)):
         np.testing.assert_array_equal(one.client_ids, other.client_ids)
@@ -107,7 +114,7 @@ def test_shared_is_evaluated_as_aggregated(corpus):
 
 
 def test_the_vocabulary_is_of_the_training_clients(corpus):
-    data = split_text(corpus, **OPTIONS)
+    data = split(corpus)
     train = corpus.subset(np.flatnonzero(np.isin(corpus.client_ids, data.train.client_ids)))
     counts = np.bincount(train.words, minlength=len(corpus.lexicon))
     known = np.isin(corpus.lexicon, data.vocabulary.words)
@@ -121,16 +128,13 @@ def test_the_vocabulary_is_of_the_training_clients(corpus):
 
 
 def test_splits_follow_the_seed(corpus):
-    one, same, other = (
-        split_text(corpus, **{**OPTIONS, "seed": seed}).train.client_ids.tolist()
-        for seed in (0, 0, 1)
-    )
+    one, same, other = (split(corpus, seed=seed).train.client_ids.tolist() for seed in (0, 0, 1))
     assert one == same and set(one) != set(other)
 
 
 def test_fewer_validation_clients(corpus):
-    data = split_text(corpus, **OPTIONS)
-    fewer = split_text(corpus, **OPTIONS, max_validation_clients=2)
+    data = split(corpus)
+    fewer = split(corpus, max_validation_clients=2)
     assert fewer.validation.query.client_ids.tolist() == (
         data.validation.query.client_ids[:2].tolist()
     )
@@ -140,10 +144,10 @@ def test_fewer_validation_clients(corpus):
 
 def test_too_little_is_refused(corpus):
     with pytest.raises(UserError, match="generated has 9 users; at least 10"):
-        split_text(corpus.subset(range(9)), **OPTIONS)
-    assert split_text(corpus.subset(range(10)), **OPTIONS).test.query.num_clients == 1
+        split(corpus.subset(range(9)))
+    assert split(corpus.subset(range(10))).test.query.num_clients == 1
     with pytest.raises(UserError, match="vocab_size=5000 is more than the"):
-        split_text(corpus, **{**OPTIONS, "vocab_size": 5000})
+        split(corpus, vocab_size=5000)
 
 
 @pytest.fixture(name="stack_overflow", scope="module")
@@ -160,9 +164,7 @@ def _stack_overflow():
 
 
 def test_stack_overflow_has_its_own_parts(stack_overflow):
-    data = sample_stack_overflow(
-        stack_overflow, batch_size=1, support_query_split="aggregated", seed=0
-    )
+    data = sample(stack_overflow, support_query_split="aggregated", seed=0)
     assert data.train is stack_overflow.train
     assert data.vocabulary is stack_overflow.vocabulary
     assert (data.name, data.coverage) == ("stack_overflow", None)
@@ -174,11 +176,9 @@ def test_stack_overflow_has_its_own_parts(stack_overflow):
             own = np.concatenate([part.support.client(i)[1], part.query.client(i)[1]])
             np.testing.assert_array_equal(own, whole)
         assert set(part.support.counts - part.query.counts) <= {0, 1}
-    fewer = sample_stack_overflow(
+    fewer = sample(
         stack_overflow,
-        batch_size=1,
         support_query_split="shared",
-        seed=0,
         max_validation_clients=2,
         max_test_clients=1,
     )
@@ -188,11 +188,7 @@ def test_stack_overflow_has_its_own_parts(stack_overflow):
     ):
         assert part.query.client_ids.tolist() == others.query.client_ids[:count].tolist()
     orders = {
-        tuple(
-            sample_stack_overflow(
-                stack_overflow, batch_size=1, support_query_split="skip", seed=seed
-            ).test.query.client_ids
-        )
+        tuple(sample(stack_overflow, support_query_split="skip", seed=seed).test.query.client_ids)
         for seed in range(5)
     }
     assert len(orders) > 1

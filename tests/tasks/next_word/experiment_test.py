@@ -48,16 +48,11 @@ def test_clients_of_stack_overflow_are_read_when_they_take_part(tiny, tmp_path, 
         StackOverflowClients(client_data, vocabulary, name=name, sequence_length=8)
         for name in ("train", "validation", "test")
     )
-    data = sample_stack_overflow(
-        StackOverflow(train, validation, test, vocabulary),
-        batch_size=1,
-        support_query_split="aggregated",
-        seed=0,
-    )
+    options = tiny.options(TASK, algorithm="fed_recon", client_batch_size=1, clients_per_round=2)
+    data = sample_stack_overflow(StackOverflow(train, validation, test, vocabulary), options)
     read = []
     subset = train.subset
     monkeypatch.setattr(train, "subset", lambda indices: read.append(indices) or subset(indices))
-    options = tiny.options(TASK, algorithm="fed_recon", client_batch_size=1, clients_per_round=2)
     monkeypatch.setattr(TASK, "split", lambda source, options: data)
     experiment = build_experiment(TASK, None, options)
     read.clear()

@@ -10,6 +10,7 @@ import pytest
 from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.ratings.data import split_ratings
+from fedpersonal.tasks.ratings.task import TASK
 
 NUM_USERS, NUM_ITEMS, BATCH_SIZE = 43, 60, 5
 
@@ -23,7 +24,8 @@ def _ratings():
 
 def split(ratings, evaluate_on, **options):
     return split_ratings(
-        ratings, evaluate_on=evaluate_on, **{"batch_size": BATCH_SIZE, "seed": 0, **options}
+        ratings,
+        TASK.options(evaluate_on=evaluate_on, **{"client_batch_size": BATCH_SIZE, **options}),
     )
 
 
@@ -93,7 +95,7 @@ def test_unseen_users_are_ranked_by_their_last_item(ratings):
 
 
 def test_seen_users_train_on_the_past_and_are_tested_on_the_future(ratings):
-    data = split(ratings, "seen", max_ratings_per_user=None)
+    data = split(ratings, "seen", max_ratings_per_user=0)
     parts = [pairs(d) for d in (data.train, data.validation.query, data.test.query)]
     assert set().union(*parts) == everything(ratings)
     assert sum(map(len, parts)) == len(ratings.ratings)
@@ -113,7 +115,7 @@ def test_seen_users_train_on_the_past_and_are_tested_on_the_future(ratings):
 
 
 def test_seen_users_rebuild_from_what_they_trained_on(ratings):
-    data = split(ratings, "seen", max_ratings_per_user=None)
+    data = split(ratings, "seen", max_ratings_per_user=0)
     for part in (data.validation, data.test):
         assert part.query.counts.min() >= 1
         np.testing.assert_array_equal(part.support.client_ids, part.query.client_ids)
@@ -134,7 +136,7 @@ def test_seen_users_are_ranked_by_the_last_item_of_the_part(ratings):
 
 def test_random_parts_where_there_is_no_time(ratings):
     timeless = dataclasses.replace(ratings, times=None)
-    data = split(timeless, "seen", max_ratings_per_user=None)
+    data = split(timeless, "seen", max_ratings_per_user=0)
     assert not pairs(data.train) & pairs(data.test.query)
     assert pairs(data.test.query) != pairs(split(ratings, "seen").test.query)
     other = split(timeless, "seen", seed=1)
@@ -149,7 +151,7 @@ def test_a_users_first_ratings_are_kept(ratings):
     seen = split(ratings, "seen", max_ratings_per_user=7)
     assert seen.train.counts.max() == 7
     # The tests are the same whatever is trained on.
-    whole = split(ratings, "seen", max_ratings_per_user=None)
+    whole = split(ratings, "seen", max_ratings_per_user=0)
     assert pairs(seen.test.query) == pairs(whole.test.query)
 
 
@@ -170,8 +172,3 @@ def test_few_users_are_refused():
     few = generate_ratings(num_users=9, num_items=30, min_ratings=5, max_ratings=20, seed=0)
     with pytest.raises(UserError, match="synthetic has 9 users; at least 10 are needed"):
         split(few, "unseen")
-
-
-def test_other_clients_are_refused(ratings):
-    with pytest.raises(ValueError, match="evaluate_on must be one of.*'all'"):
-        split(ratings, "all")

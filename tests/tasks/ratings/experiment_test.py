@@ -68,14 +68,14 @@ def test_users_who_have_kept_their_embedding_predict_with_it(run):
 
 def test_a_table_is_evaluated_as_it_was_trained_on_seen_users_alone(run):
     seen, unseen = run("table").experiment, run("centralized").experiment
-    assert seen.evaluated_model is seen.model and seen.personalization(seen.data.test) == ()
+    assert seen.evaluator.model is seen.model and seen.evaluator.personalization(False) == ()
     assert seen.model.owned == {"user_embedding/embeddings", "user_bias/embeddings"}
-    assert unseen.model.owned == seen.model.owned and not unseen.evaluated_model.owned
-    assert {v.layer for v in unseen.evaluated_model.local_variables} == {
+    assert unseen.model.owned == seen.model.owned and not unseen.evaluator.model.owned
+    assert {v.layer for v in unseen.evaluator.model.local_variables} == {
         "user_embedding",
         "user_bias",
     }
-    assert len(unseen.personalization(unseen.data.test)) == 1
+    assert len(unseen.evaluator.personalization(False)) == 1
 
 
 def test_a_local_layer_that_the_model_lacks_is_refused(tiny):

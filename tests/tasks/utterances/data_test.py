@@ -11,9 +11,13 @@ import pytest
 from fedpersonal.data.generated.dialogues import generate_dialogues
 from fedpersonal.data.texts.utterances import Utterances
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.utterances.data import finetuning_sets, split_seen, split_unseen
+from fedpersonal.tasks.utterances.data import finetuning_sets, split_utterances
+from fedpersonal.tasks.utterances.task import TASK
 
-_TOKENS = {"length": 12, "padding": 0, "end": 1}
+
+def split(utterances, encode, evaluate_on="seen", **options):
+    options = TASK.options(**{"text_length": 12, **options}, evaluate_on=evaluate_on)
+    return split_utterances(utterances, encode, options, end=1)
 
 
 def _encode(texts):
@@ -74,7 +78,7 @@ def test_ids_and_labels():
         labels=[1, 0, 1, 0, 1] * 8,
         label_names=["x", "y"],
     )
-    data = split_seen(utterances, _encode, length=4, padding=0, end=1, seed=1)
+    data = split(utterances, _encode, text_length=4, seed=1)
     expected = {
         (4, 3, 1, 0): (4, 3, 1, -1),
         (1, 0, 0, 0): (1, -1, -1, -1),
@@ -90,36 +94,33 @@ def test_ids_and_labels():
             found.add(tuple(ids))
         assert part.features["user"].tolist() == part.example_clients.tolist()
     assert found == set(expected)
-    padded = split_seen(utterances, _encode, length=4, padding=1, end=1, seed=1)
-    np.testing.assert_array_equal(padded.test_clients.labels, data.test_clients.labels)
-    assert set(padded.test_clients.features["text"].ravel()) == {1, 3, 4}
-    assert (data.name, data.padding, data.length) == ("t", 0, 4)
-    assert (data.num_users, data.num_contexts, data.test.seen) == (2, 2, True)
+    assert data.name == "t" and data.test.seen
+    assert (data.train.num_clients, data.context_names.tolist()) == (2, ["x", "y"])
 
 
 def test_long_utterances_can_be_refused(utterances):
     texts = utterances.texts.tolist()
     longest = max(len(text.split()) for text in texts)
-    options = {**_TOKENS, "length": longest, "too_long": "error", "seed": 0}
+    options = {"text_length": longest, "too_long": "error"}
     first = next(i for i, text in enumerate(texts) if len(text.split()) == longest)
     user = utterances.client_ids[np.searchsorted(utterances.offsets, first, "right") - 1]
     message = f"of '{user}' has {longest + 1} tokens .* {longest} positions: '{texts[first][:57]}"
     with pytest.raises(UserError, match=message):
-        split_seen(utterances, _encode, **options)
-    data = split_seen(utterances, _encode, **{**options, "length": longest + 1})
-    assert data.length == longest + 1
+        split(utterances, _encode, **options)
+    data = split(utterances, _encode, **{**options, "text_length": longest + 1})
+    assert data.train.labels.shape[1] == longest + 1
 
 
 def test_seen_users_have_three_parts_of_their_utterances(utterances):
     numbered = _make([[0] * 10, [1] * 7, [0, 1] * 10])
-    data = split_seen(numbered, _number, length=2, padding=0, end=1, seed=3)
+    data = split(numbered, _number, seed=3)
     parts = _parts(data)
     for user in range(3):
         texts = [part.client(user)[0]["text"][:, 0].tolist() for part in parts]
         start, stop = numbered.offsets[user : user + 2]
         assert sorted(sum(texts, [])) == list(range(start + 2, stop + 2))
     assert [part.counts.tolist() for part in parts] == [[6, 5, 12], [2, 1, 4], [2, 1, 4]]
-    one, same, other = (split_seen(utterances, _encode, **_TOKENS, seed=s) for s in (0, 0, 1))
+    one, same, other = (split(utterances, _encode, seed=s) for s in (0, 0, 1))
     assert one.test_clients.labels.tolist() == same.test_clients.labels.tolist()
     assert one.test_clients.labels.tolist() != other.test_clients.labels.tolist()
     for part in _parts(one):
@@ -133,7 +134,7 @@ def test_unseen_users_are_in_one_part_and_training_has_all_contexts(seed):
     users = [[0] * 4 for _ in range(20)] + [[1] * 4 for _ in range(13)]
     users += [[0, 0, 0, 2], [1, 1, 3], [4]]
     users = [users[i] for i in random.permutation(len(users))]
-    data = split_unseen(_make(users), _number, length=2, padding=0, end=1, seed=seed)
+    data = split(_make(users), _number, "unseen", seed=seed)
     parts = _parts(data)
     assert [part.num_clients for part in parts] == [26, 5, 5]
     assert sorted(sum((p.client_ids.tolist() for p in parts), [])) == sorted(
@@ -154,19 +155,19 @@ def test_unseen_users_are_in_one_part_and_training_has_all_contexts(seed):
 def test_unseen_users_follow_the_seed_and_the_contexts(utterances):
     tests = collections.Counter()
     for seed in range(40):
-        data = split_unseen(utterances, _encode, **_TOKENS, seed=seed)
+        data = split(utterances, _encode, "unseen", seed=seed)
         assert [p.num_clients for p in _parts(data)] == [10, 2, 2]
         contexts = data.train.features["context"][data.train.offsets[:-1]]
         assert 4 <= np.sum(contexts == 0) <= 5
         tests.update(data.test_clients.client_ids)
     assert len(tests) == 14
     assert max(tests.values()) < 20
-    again = split_unseen(utterances, _encode, **_TOKENS, seed=39)
+    again = split(utterances, _encode, "unseen", seed=39)
     assert again.test_clients.client_ids.tolist() == data.test_clients.client_ids.tolist()
 
 
 def test_finetuning_sets_are_nested_and_queries_the_same():
-    data = split_seen(_make([[0] * 100, [0] * 5, [0] * 10]), _number, **_TOKENS, seed=0)
+    data = split(_make([[0] * 100, [0] * 5, [0] * 10]), _number, seed=0)
     part = data.test_clients
     assert part.counts.tolist() == [20, 1, 2]
     queries, supports = [], []
@@ -184,49 +185,26 @@ def test_finetuning_sets_are_nested_and_queries_the_same():
     assert not supports[-1] & set(queries[0])
     _, other = finetuning_sets(part, num_samples=1, seed=5)
     assert other.labels[:, 0].tolist() != queries[0]
-    most, query = finetuning_sets(part, num_samples=None, seed=4, query_fraction=0.99)
-    assert (most.counts.tolist(), query.counts.tolist()) == ([1, 0, 1], [19, 1, 1])
-
-
-@pytest.mark.parametrize("split", [split_seen, split_unseen])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 0}, "length must be a whole number >= 1, got 0"),
-        ({"padding": -1}, "padding must be a whole number >= 0, got -1"),
-        ({"end": -1}, "end must be a whole number >= 0, got -1"),
-        ({"too_long": "drop"}, "too_long must be one of cut, error, got 'drop'"),
-        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
-    ],
-)
-def test_wrong_options_are_refused(utterances, split, options, message):
-    with pytest.raises(UserError, match=message):
-        split(utterances, _encode, **{**_TOKENS, "seed": 0, **options})
 
 
 def test_wrong_finetuning_options_are_refused(utterances):
     part = utterances.to_client_dataset()
     for options, message in (
         ({"num_samples": -1}, "num_samples must be a whole number >= 0, got -1"),
-        ({"query_fraction": 1.0}, r"query_fraction must be in \(0, 1\), got 1.0"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
     ):
         with pytest.raises(UserError, match=message):
             finetuning_sets(part, **{"num_samples": 1, "seed": 0, **options})
 
 
-def test_too_little_is_refused(utterances):
+def test_too_little_is_refused():
     with pytest.raises(UserError, match="no user of made up has 3 utterances"):
-        split_seen(_make([[0, 0]] * 5), _number, **_TOKENS, seed=0)
+        split(_make([[0, 0]] * 5), _number, seed=0)
     with pytest.raises(UserError, match="of other contexts than 'c1'"):
         for seed in range(20):
-            split_seen(_make([[0, 0, 0, 0, 1]]), _number, **_TOKENS, seed=seed)
+            split(_make([[0, 0, 0, 0, 1]]), _number, seed=seed)
     with pytest.raises(UserError, match="made up has 2 users; at least 3"):
-        split_unseen(_make([[0], [0]]), _number, **_TOKENS, seed=0)
+        split(_make([[0], [0]]), _number, "unseen", seed=0)
     with pytest.raises(UserError, match="the 1 users for training of made up cannot have all"):
-        split_unseen(_make([[0], [0], [1]]), _number, **_TOKENS, seed=0)
-    assert split_unseen(_make([[0], [0], [0, 1]]), _number, **_TOKENS, seed=0).num_users == 1
-    with pytest.raises(UserError, match="encode made 1 lists of ids from"):
-        split_seen(utterances, lambda texts: [[1]], **_TOKENS, seed=0)
-    with pytest.raises(UserError, match="encode must give ids >= 0, got -7"):
-        split_seen(utterances, lambda texts: [[-7] for _ in texts], **_TOKENS, seed=0)
+        split(_make([[0], [0], [1]]), _number, "unseen", seed=0)
+    assert split(_make([[0], [0], [0, 1]]), _number, "unseen", seed=0).train.num_clients == 1

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
-from fedpersonal.tasks import experiment as experiments
+from fedpersonal.evaluation import evaluator
 from fedpersonal.tasks.utterances.data import finetuning_sets
 from fedpersonal.tasks.utterances.task import TASK
 
@@ -54,14 +54,14 @@ def _run(tiny, table):
 
     def run(name):
         if name not in found:
-            evaluated, build = [], experiments.build_evaluation
+            evaluated, build = [], evaluator.build_evaluation
 
             def record(model, phases, support, query, **options):
                 evaluated.append((support, query))
                 return build(model, phases, support, query, **options)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(experiments, "build_evaluation", record)
+                patch.setattr(evaluator, "build_evaluation", record)
                 found[name] = tiny.run(TASK, text_file=table, **RUNS[name])
             found[name].evaluated = evaluated
         return found[name]

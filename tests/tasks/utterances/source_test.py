@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.utterances.data import split_unseen
-from fedpersonal.tasks.utterances.source import DialogueOptions, find_dialogues
+from fedpersonal.tasks.utterances.data import split_utterances
+from fedpersonal.tasks.utterances.source import SOURCES, DialogueOptions, Dialogues
+from fedpersonal.tasks.utterances.task import TASK
 
 _DATA_DIR = pathlib.Path(
     os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[3] / "../shared/data"
@@ -24,7 +25,8 @@ _needs_shows = pytest.mark.skipif(
 
 
 def find(**options):
-    return find_dialogues(DialogueOptions(**options))
+    options = DialogueOptions(**options)
+    return Dialogues(*options.find(SOURCES), options)
 
 
 def find_own(path, counts, *, kind="file", **options):
@@ -108,8 +110,8 @@ def test_tv_shows():
     assert described["num_utterances"] == pytest.approx(92_162, rel=0.02)
     assert (described["num_users"], described["num_contexts"]) == (19, 2)
     assert described["users_per_context"] == {"Friends": 6, "Game of Thrones": 13}
-    options = {"length": 8, "padding": 0, "end": 1, "seed": 0}
-    data = split_unseen(dialogues.utterances, lambda texts: [[2]] * len(texts), **options)
+    options = TASK.options(text_length=8, evaluate_on="unseen")
+    data = split_utterances(dialogues.utterances, lambda texts: [[2]] * len(texts), options, end=1)
     assert data.context_names.tolist() == ["Friends", "Game of Thrones"]
     shows = {}
     parts = (data.train, data.validation.query, data.test.query)

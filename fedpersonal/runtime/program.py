@@ -1,0 +1,230 @@
+"""How a program that uses TensorFlow Federated starts and ends, and how much memory it holds.
+
+TFF's own context computes in a C++ child process, `worker_binary`. It outlives the Python program
+unless somebody ends it, and keeps the program's stdout open, so that `python program.py | cat`
+would wait for ever. `start` sees to its end. This module loads neither TensorFlow nor TFF.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import psutil
+
+from fedpersonal.runtime import supervisor
+
+_WORKER_NAME = "worker_binary"
+_FACTORY = "tensorflow_federated.python.core.impl.executor_stacks.executor_factory"
+_SECONDS_TO_START = 10.0
+_SECONDS_TO_LEAVE = 30.0
+
+_started = False
+_leaving = False  # A signal has raised an exit,
+_left = False  # which has come to the exit hooks.
+
+
+def quiet_logs() -> None:
+    """Silences TensorFlow's chatter; call it before TensorFlow is imported.
+
+    Workers are silenced as well, since they inherit the environment. A log level that is already
+    in the environment (`TF_CPP_MIN_LOG_LEVEL`) is the user's wish: then nothing is changed.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    # Level 2 still lets the cuDNN, cuBLAS and TensorRT notices of TF 2.14 through.
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("AUTOGRAPH_VERBOSITY", "0")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def start() -> None:
+    """Readies this process for TFF: quiet logs, and no worker left behind at its end.
+
+    Workers end with the program however it ends: normally, by `sys.exit`, by an exception, by
+    Ctrl-C, or by SIGTERM and SIGHUP, which become exits with status 143 and 129. Only SIGKILL
+    leaves those of TFF's own context behind. A second signal does not disturb what the program
+    does at its end, for 30 seconds. Calling it again does nothing.
+    """
+    global _started
+    if _started:
+        return
+    _started = True
+    quiet_logs()
+    atexit.register(_end)
+    sys.unraisablehook = _Unraisable(sys.unraisablehook)
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) == signal.SIG_DFL:
+                signal.signal(signum, _exit)
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the program: exit hooks run and output is flushed, but nothing is taken apart.
+
+    Threads of TensorFlow and gRPC outlive a program's work. One that reaches into an interpreter
+    that is being finalized crashes it, now and then, with a status that says that all has failed.
+
+    Args:
+        status: The exit status.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # Closed, or nobody reads it any more.
+            stream.flush()
+    os._exit(status)
+
+
+def rss_mb() -> float:
+    """Resident memory of this process and its TFF workers, in MiB."""
+    return _memory_mb("VmRSS")
+
+
+def peak_rss_mb() -> float:
+    """Highest resident memory so far of this process and its living TFF workers, in MiB.
+
+    Each process contributes its own peak, so the sum is an upper bound of the joint one.
+    """
+    return _memory_mb("VmHWM")
+
+
+class _SignalExit(SystemExit):
+    """The exit that a signal asks for."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.signum = signum
+
+
+def _exit(signum: int, frame: types.FrameType | None) -> None:
+    """Exits, and again should the program go on: anybody may catch and drop an exception."""
+    global _leaving
+    if not _leaving:
+        _leaving = True
+        _send_again(signum, after=_SECONDS_TO_LEAVE)
+        raise _SignalExit(signum)
+
+
+class _Unraisable:
+    """Sends a signal again whose exception is lost, as in a `__del__` or a callback of `gc`.
+
+    Python would print 'Exception ignored', and the program would go on.
+
+    Args:
+        others: The hook for what is lost otherwise.
+    """
+
+    def __init__(self, others: Callable[[sys.UnraisableHookArgs], object]) -> None:
+        self._others = others
+
+    def __call__(self, lost: sys.UnraisableHookArgs) -> None:
+        if isinstance(lost.exc_value, _SignalExit):
+            signum = lost.exc_value.signum
+        elif isinstance(lost.exc_value, KeyboardInterrupt):
+            signum = signal.SIGINT
+        else:
+            self._others(lost)
+            return
+        _send_again(signum, after=0.01)  # Here, an exit would be lost as well.
+
+
+def _send_again(signum: int, after: float) -> None:
+    """Sends this thread, the main one, a signal in so many seconds, unless it has left by then."""
+    main = threading.get_ident()
+
+    def send() -> None:
+        global _leaving
+        time.sleep(after)
+        if not _left:
+            _leaving = False
+            signal.pthread_kill(main, signum)
+
+    # `threading` takes locks, which the code that the signal has interrupted may hold.
+    _thread.start_new_thread(send, ())
+
+
+def _end() -> None:
+    """Ends the workers of this process, and everything in TFF that would start new ones."""
+    global _left
+    _left = True
+    _retire_services()
+    deadline = time.monotonic() + _SECONDS_TO_START
+    while _is_starting_worker() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    workers = _workers()
+    for worker in workers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.kill()  # It keeps nothing, and SIGINT may be ignored since birth ('nohup').
+    psutil.wait_procs(workers)
+
+
+def _retire_services() -> None:
+    """Disarms the objects through which TFF starts its workers and, too late, ends them.
+
+    A computation that loses its worker, to Ctrl-C say, asks its `ServiceManager` for another one,
+    in a thread that may be halfway when the program ends. And a manager's `__del__` would print an
+    'Exception ignored': the modules that it needs are gone when the interpreter finalizes it.
+    """
+    factory: Any = sys.modules.get(_FACTORY)
+    if factory is None:
+        return
+    factory.subprocess = types.SimpleNamespace(Popen=_refuse)
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind.__name__ == "ServiceManager" and kind.__module__.startswith("tensorflow_federated"):
+            item.get_stub = _refuse
+            if hasattr(kind, "__del__"):
+                del kind.__del__
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("The program is ending; TFF starts no worker any more.")
+
+
+def _is_starting_worker() -> bool:
+    """Says whether a thread of TFF, which has lost its worker, is still about to start another."""
+    for thread, frame in sys._current_frames().items():
+        if thread == threading.get_ident():
+            continue
+        for caller, _ in traceback.walk_stack(frame):
+            names = (caller.f_globals.get("__name__"), caller.f_code.co_name)
+            if names == (_FACTORY, "start_process"):
+                return True
+    return False
+
+
+def _workers() -> list[psutil.Process]:
+    found = []
+    children = psutil.Process().children()
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.name() == _WORKER_NAME:
+                found.append(child)
+            elif child.name() == supervisor.NAME:
+                children += child.children()  # The loop comes to them as well.
+    return found
+
+
+def _memory_mb(field: str) -> float:
+    kib = 0
+    for pid in (os.getpid(), *(worker.pid for worker in _workers())):
+        with contextlib.suppress(FileNotFoundError):
+            with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+                kib += sum(int(line.split()[1]) for line in status if line.startswith(field + ":"))
+    return kib / 1024

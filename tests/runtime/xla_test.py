@@ -1,0 +1,87 @@
+"""Compiled members give what plain ones give, and what XLA refuses runs as it is."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.runtime.local import LocalContext
+from fedpersonal.runtime.xla import for_xla, is_worth_compiling
+
+VECTORS = tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
+
+
+def mapped(function):
+    """Returns the computation that maps TensorFlow code of a vector over the clients."""
+    work = tff.tensorflow.computation(tf.function(function), VECTORS.member)
+    return tff.federated_computation(lambda x: tff.federated_map(work, x), VECTORS)
+
+
+def call(computation, values, compile):
+    context = LocalContext(pytest.fail, compile=compile)
+    with tff.framework.get_context_stack().install(context):
+        return computation(values)
+
+
+def scattered(x):
+    """Adds to rows in place, in a loop, some of them twice."""
+    table = tf.raw_ops.DeepCopy(x=tf.zeros([5, 2]))
+
+    def step(i, table):
+        rows = tf.stack([i % 5, (i * i) % 5])
+        added = tf.raw_ops.InplaceAdd(x=table, i=rows, v=tf.ones([2, 2]) * tf.reduce_sum(x))
+        return i + 1, added
+
+    return tf.while_loop(lambda i, _: i < tf.size(x), step, (0, table))[1]
+
+
+def graph_of(function):
+    return tf.function(function).get_concrete_function(tf.TensorSpec([None])).graph.as_graph_def()
+
+
+@pytest.mark.parametrize("compile", ["auto", "always"])
+def test_compiled_members_give_the_same(caplog, compile):
+    computation = mapped(scattered)
+    values = [np.arange(n, dtype=np.float32) / 7 for n in (3, 4, 3, 9)]
+    with caplog.at_level(logging.WARNING):
+        found, again = (call(computation, values, compile) for _ in range(2))
+    assert not caplog.records
+    for one, other, plain in zip(found, again, call(computation, values, "never")):
+        np.testing.assert_allclose(one, plain, rtol=1e-6)
+        np.testing.assert_array_equal(one, other)
+
+
+def test_operations_without_a_kernel_are_replaced_everywhere():
+    found = {n.op for f in for_xla(graph_of(scattered)).library.function for n in f.node_def}
+    assert "TensorScatterAdd" in found and not found & {"InplaceAdd", "DeepCopy"}
+
+
+def test_what_xla_refuses_runs_as_it_is_and_says_so_once(caplog):
+    computation = mapped(lambda x: tf.strings.to_number(tf.strings.as_string(x)) + 1.0)
+    values = [np.ones(2, np.float32)] * 3
+    with caplog.at_level(logging.WARNING):
+        found = call(computation, values, "always")
+    np.testing.assert_array_equal(found, [[2.0, 2.0]] * 3)
+    assert ["XLA does not compile" in record.message for record in caplog.records] == [True]
+
+
+def loop(body):
+    return lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, body(v)), (0, x))[1]
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (loop(lambda v: v + 1.0), True),
+        (lambda x: x + 1.0, False),
+        (loop(lambda v: v + tf.random.stateless_normal(tf.shape(v), [0, 1])), False),
+        (loop(lambda v: v + tf.reduce_sum(tf.boolean_mask(v, v > 0))), False),
+    ],
+    ids=["loop", "no loop", "draws", "sizes of data"],
+)
+def test_loops_are_worth_compiling_without_draws_and_sizes_of_data(function, expected):
+    assert is_worth_compiling(graph_of(function)) == expected

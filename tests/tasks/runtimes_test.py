@@ -1,0 +1,85 @@
+"""A round in this process and one in TFF's worker lead to the same, for every task and method."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from fedpersonal.local_state.rounds import Rounds
+from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.runtime.local import LocalContext
+from fedpersonal.runtime.worker import worker_context
+from fedpersonal.tasks.task import all_tasks
+
+TASKS = all_tasks()
+
+
+def _cases():
+    """Pairs each method with the task, of those that offer it, that has fewest so far."""
+    pairs = {name: [] for name in TASKS}
+    offered = sorted(
+        {(len(_offering(method)), method) for t in TASKS.values() for method in t.methods}
+    )
+    for _, method in offered:
+        pairs[min(_offering(method), key=lambda name: len(pairs[name]))].append(method)
+    return [(task, method) for task, methods in pairs.items() for method in methods]
+
+
+def _offering(method):
+    return [name for name, task in TASKS.items() if method in task.methods]
+
+
+@pytest.fixture(name="worker", scope="module")
+def _worker():
+    return worker_context()
+
+
+def _round(context, trainer, folder):
+    """Returns all that a round leads to; what clients keep is ordered by client."""
+    store = None
+    if trainer.algorithm.keeps:
+        store = LocalStateStore.open(folder / "store.sqlite", trainer.model.local_variables)
+    rounds = Rounds(trainer.process, store)
+    with tff.framework.get_context_stack().install(context):
+        state, metrics = rounds.next(rounds.initialize(), trainer.cohort(0))
+    kept = {}
+    if store is not None:
+        kept = {k: np.frombuffer(row, np.uint8) for k, row in sorted(state.changes.items())}
+        store.close()
+    return dict(state.global_model_weights.trainable), dict(metrics), kept
+
+
+@pytest.mark.parametrize(("task", "method"), _cases())
+def test_a_round_leads_to_the_same(tiny, worker, tmp_path, task, method):
+    experiment = tiny.built(TASKS[task], algorithm=method)
+    if not experiment.method.trains:
+        pytest.skip("it runs no round")
+    results = []
+    for name, context in (
+        ("local", LocalContext(pytest.fail, compile="never")),
+        ("worker", worker),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        results.append(_round(context, experiment.trainer, folder))
+    (weights, metrics, kept), (their_weights, their_metrics, their_kept) = results
+    # The worker's tanh, exp and the like are compiled for other processors.
+    exactly = task == "movielens"
+    for found, expected in ((weights, their_weights), (metrics, their_metrics)):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            if key.endswith("key/bias"):
+                continue  # A softmax is blind to it: its gradient is noise, which Adam scales up.
+            near = 1e-4 * float(np.abs(value).max(initial=1e-3))
+            np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=near, err_msg=key)
+            assert not exactly or np.array_equal(found[key], value), key
+    assert kept.keys() == their_kept.keys()
+    if exactly:
+        for key, row in their_kept.items():
+            np.testing.assert_array_equal(kept[key], row)
+
+
+def test_every_method_has_its_case():
+    assert {method for _, method in _cases()} == {m for t in TASKS.values() for m in t.methods}
+    assert {task for task, _ in _cases()} == set(TASKS)
