@@ -63,9 +63,7 @@ def main() -> None:
     )
 
     def datasets(round_number):
-        return client_datasets(
-            trainer.model, train, sampler.sample(round_number), batch_size=size
-        )
+        return client_datasets(trainer.model, train, sampler.sample(round_number), batch_size=size)
 
     def padded(round_number):
         return pad_cohort(train, sampler.sample(round_number), batch_size=size)

@@ -15,7 +15,11 @@ from experiments import launch
 FLAGS = flags.FLAGS
 
 # What runs, by preset; `items` and `kept` are ratings of MovieLens-1M's size.
-PRESETS = {"furl": "reddit_quick", "next_word": "stackoverflow_generated", "fedperc": "tv_shows_quick"}
+PRESETS = {
+    "furl": "reddit_quick",
+    "next_word": "stackoverflow_generated",
+    "fedperc": "tv_shows_quick",
+}
 CASES = ("items", "kept", *PRESETS)
 
 flags.DEFINE_list("cases", list(CASES), "Of " + ", ".join(CASES) + ".")

@@ -118,4 +118,6 @@ def as_table(summary: Mapping[str, Mapping[str, float]], *, base: str) -> str:
     """Returns a summary as a table to read."""
     headers = ["side", "ms a round", "first call ms", f"times {base}", "largest difference"]
     rows = [[name, *values.values()] for name, values in summary.items()]
-    return tabulate.tabulate(rows, headers, tablefmt="github", floatfmt=("", ".1f", ".0f", ".2f", ".1e"))
+    return tabulate.tabulate(
+        rows, headers, tablefmt="github", floatfmt=("", ".1f", ".0f", ".2f", ".1e")
+    )
