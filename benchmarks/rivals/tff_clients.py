@@ -25,7 +25,7 @@ class TffRounds:
         build_model: Callable[[], tf.keras.Model],
         options: Options,
     ):
-        """Takes what gives a round's clients, the items' vectors, the model and FedRecon's options."""
+        """Takes what gives a round's clients, the items' vectors, the model and the options."""
         self.prepare = cohort
         self._context = worker_context()
         self._process = tff.learning.algorithms.build_fed_recon(
