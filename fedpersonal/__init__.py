@@ -35,6 +35,7 @@ _MODULES = {
     "process.execution": ("Execution",),
     "process.process": ("build_process",),
     "process.shards": ("Cohort", "make_cohort"),
+    "runtime": ("use_runtime",),
     "simulation.callbacks.callback": ("Callback",),
     "simulation.callbacks.watched_metric": ("BestModel", "EarlyStopping"),
     "simulation.loop": ("run_rounds",),

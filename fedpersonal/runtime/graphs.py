@@ -149,7 +149,7 @@ def _function(
     variables = [graph.get_tensor_by_name(name) for name in handles if initialize_op]
     function = _prune(wrapped, [*feeds, *handles] if initialize_op else feeds, fetches)
     if not variables:
-        return lambda arguments: function(*arguments)
+        return lambda arguments: function(*map(tf.convert_to_tensor, arguments))
     with graph.as_default(), tf.control_dependencies([graph.get_operation_by_name(initialize_op)]):
         created = [tf.identity(handle) for handle in variables]
     create = wrapped.prune([], created)
@@ -157,7 +157,7 @@ def _function(
     def run(arguments: Sequence[Any]) -> Sequence[Any]:
         handles = create()
         try:
-            return function(*arguments, *handles)
+            return function(*map(tf.convert_to_tensor, arguments), *handles)
         finally:
             for handle in handles:
                 tf.raw_ops.DestroyResourceOp(resource=handle)

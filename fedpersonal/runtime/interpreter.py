@@ -109,10 +109,8 @@ class _Run:
 
     def _map(self, argument: Sequence[Any]) -> Any:
         function, values = argument
-        values = self._members(values)
-        if len(values) == 1:
-            return Members([function(values[0])])
-        return Members(self._pool.map(function, values))
+        # Even one alone: the main thread can be interrupted while it waits, not while it computes.
+        return Members(self._pool.map(function, self._members(values)))
 
     def _map_all_equal(self, argument: Sequence[Any]) -> AllEqual:
         function, values = argument

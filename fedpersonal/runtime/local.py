@@ -41,14 +41,15 @@ class LocalContext(tff.framework.SyncContext):
         self._make_fallback = fallback
         self._fallback: tff.framework.SyncContext | None = None
         self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
-        self._interpreters: weakref.WeakKeyDictionary[tff.Computation, Interpreter | None]
-        self._interpreters = weakref.WeakKeyDictionary()
+        # By `id`: a computation's hash is that of all its graphs, computed anew each time.
+        self._interpreters: dict[int, Interpreter | None] = {}
 
     def invoke(self, comp: tff.Computation, arg: Any) -> Any:
         """Runs a computation on an argument and returns its result."""
-        if comp not in self._interpreters:
-            self._interpreters[comp] = self._prepare(comp)
-        interpreter = self._interpreters[comp]
+        if id(comp) not in self._interpreters:
+            self._interpreters[id(comp)] = self._prepare(comp)
+            weakref.finalize(comp, self._interpreters.pop, id(comp), None).atexit = False
+        interpreter = self._interpreters[id(comp)]
         if interpreter is None:
             return self._handed_over(comp, arg)
         parameter = comp.type_signature.parameter

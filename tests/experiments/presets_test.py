@@ -236,6 +236,7 @@ def look_at_everything(task, options_class, all_values, patch):
 
     class Trainer:
         crossings = ()
+        num_shards = 1
 
         def __init__(self, *args, **options):
             pass
@@ -244,10 +245,15 @@ def look_at_everything(task, options_class, all_values, patch):
             raise StopIteration
 
     class Folder:
+        @classmethod
+        def open(cls, *args, **options):
+            return cls()
+
         def write_boundary(self, boundary):
             pass
 
     patch.setattr(experiment, "Trainer", Trainer)
+    patch.setattr(experiment, "RunFolder", Folder)
     patch.setattr(evaluator, "build_evaluation", lambda *args, **options: None)
     for method in task.methods.values():
         options = task.settle(options_class(algorithm=method.name, local_steps=0))
@@ -259,10 +265,13 @@ def look_at_everything(task, options_class, all_values, patch):
     for values in all_values:
         for algorithm in (values.get("algorithm", task.defaults["algorithm"]), "centralized"):
             options = options_class(**{**values, "algorithm": algorithm})
-            built = experiment.build_experiment(task, task.read(options), options)
+            source = task.read(options)
+            built, folder = experiment.open_experiment(
+                task, source, options, "nowhere", config={}, may_differ=(), data=None
+            )
             built.evaluation(built.data.test)
             with pytest.raises(StopIteration):
-                experiment.run_experiment(built, Folder())
+                experiment.run_experiment(built, folder)
 
 
 @pytest.mark.parametrize("name", TASKS)

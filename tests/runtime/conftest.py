@@ -46,23 +46,26 @@ def _own_network(in_fork):
         pytest.skip("The system lets nobody have a network of its own.")
 
 
+# A program's own first lines: a fork of a process that has used gRPC may not do this.
+_FORBID = f"""
+import ctypes, os
+user, group = os.geteuid(), os.getegid()
+assert ctypes.CDLL(None, use_errno=True).unshare({supervisor._CLONE_NEWUSER}) == 0
+for name, line in (
+    ("self/setgroups", "deny"),
+    ("self/uid_map", f"0 {{user}} 1"),
+    ("self/gid_map", f"0 {{group}} 1"),
+    ("sys/user/max_net_namespaces", "0"),
+):
+    with open(f"/proc/{{name}}", "w", encoding="ascii") as file:
+        file.write(line)
+"""
+
+
 @pytest.fixture(name="forbid_own_network", scope="session")
 def _forbid_own_network():
-    """Lets this process and its children have no network of their own."""
-
-    def forbid_own_network():
-        user, group = os.geteuid(), os.getegid()
-        assert _libc.unshare(supervisor._CLONE_NEWUSER) == 0
-        for name, line in (
-            ("self/setgroups", "deny"),
-            ("self/uid_map", f"0 {user} 1"),
-            ("self/gid_map", f"0 {group} 1"),
-            ("sys/user/max_net_namespaces", "0"),
-        ):
-            with open(f"/proc/{name}", "w", encoding="ascii") as file:
-                file.write(line)
-
-    return forbid_own_network
+    """Lines of Python after which a process and its children have no network of their own."""
+    return _FORBID
 
 
 @pytest.fixture(name="listening", scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import gc
 import logging
 from typing import NamedTuple
 
@@ -266,3 +267,13 @@ def test_an_error_of_tensorflow_is_raised_here():
     with pytest.raises(tf.errors.InvalidArgumentError, match="too many"):
         _call(LocalContext(pytest.fail), computation, (5,))
     assert _call(LocalContext(pytest.fail), computation, (2,)) == 2
+
+
+def test_what_was_prepared_ends_with_its_computation():
+    local = LocalContext(pytest.fail)
+    computation = tff.tensorflow.computation(lambda: tf.constant(1))
+    assert [_call(local, computation, ()) for _ in range(2)] == [1, 1]
+    assert len(local._interpreters) == 1
+    del computation
+    gc.collect()
+    assert not local._interpreters

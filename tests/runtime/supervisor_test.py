@@ -51,11 +51,15 @@ def _command(mode, worker=_STAND_IN):
 
 
 @contextlib.contextmanager
-def _started(mode="closed", *, worker=_STAND_IN, before=None):
+def _started(mode="closed", *, worker=_STAND_IN, before=None, first=""):
     """Starts a supervisor; yields it, its control socket and what it says there."""
     mine, its_end = socket.socketpair()
     with its_end:
-        process = psutil.Popen(_command(mode, worker), stdin=its_end, preexec_fn=before)
+        command = _command(mode, worker)
+        if first:  # Lines of Python that come before it in the same process.
+            again = f"{first}\nimport os, sys\nos.execv(sys.argv[1], sys.argv[1:])"
+            command = [sys.executable, "-c", again, *command]
+        process = psutil.Popen(command, stdin=its_end, preexec_fn=before)
     mine.settimeout(60)
     with mine, mine.makefile() as lines:
         yield process, mine, lines
@@ -163,7 +167,7 @@ def test_without_the_rights_of_an_administrator(listening):
 
 @needs_own_network
 def test_a_system_that_permits_no_network_of_its_own_is_told_of(forbid_own_network):
-    with _started(before=forbid_own_network) as (process, _, lines):
+    with _started(first=forbid_own_network) as (process, _, lines):
         assert lines.readline() == "refused [Errno 28] unshare: No space left on device\n"
         assert not process.children()
 

@@ -144,7 +144,7 @@ _WITH_TFF = {
 }
 
 
-def _begin(program, *, before=None):
+def _begin(program):
     environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
     return subprocess.Popen(
         [sys.executable, "-c", program],
@@ -153,7 +153,6 @@ def _begin(program, *, before=None):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=before,
         start_new_session=True,
     )
 
@@ -222,7 +221,7 @@ except UserError as error:
 else:
     raise AssertionError
 """
-    assert _finish(_begin(program, before=forbid_own_network)) == (0, [], "")
+    assert _finish(_begin(forbid_own_network + program)) == (0, [], "")
 
 
 @pytest.fixture(name="with_tff", scope="module")

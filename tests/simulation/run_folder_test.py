@@ -58,16 +58,27 @@ def test_notes_other_sessions(tmp_path, monkeypatch):
     about = {"runtime": "local", "num_shards": 4}
     first = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=about))
     assert (first["runtime"], first["num_shards"]) == ("local", 4)
-    other = {"runtime": "ray", "num_shards": 2}
+    other = {"runtime": "worker", "num_shards": 4}
     for given in (about, other, other, about):
         config = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=given))
-    later = [{"versions": first["versions"], **other}]
+    later = [{"versions": first["versions"], "runtime": "worker"}]
     assert config == {**first, "later_sessions": later}
     monkeypatch.setattr(run_config, "_versions", lambda: {"numpy": "9"})
     for _ in range(2):
         config = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=about))
         assert config["versions"] == first["versions"]
-        assert config["later_sessions"] == [*later, {"versions": {"numpy": "9"}, **about}]
+        assert config["later_sessions"] == [
+            *later,
+            {"versions": {"numpy": "9"}, "runtime": "local"},
+        ]
+
+
+def test_a_run_keeps_its_number_of_shards(tmp_path):
+    assert run_config.read_num_shards(tmp_path) is None
+    run_folder.RunFolder.open(tmp_path, OPTIONS, about={"num_shards": 4})
+    assert run_config.read_num_shards(tmp_path) == 4
+    with pytest.raises(ValueError, match="other shards: the shards was 4 and is now 2. Restore"):
+        run_folder.RunFolder.open(tmp_path, OPTIONS, about={"num_shards": 2})
 
 
 @pytest.mark.parametrize(

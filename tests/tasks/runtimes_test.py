@@ -69,6 +69,8 @@ def test_a_round_leads_to_the_same(tiny, worker, tmp_path, task, method):
     for found, expected in ((weights, their_weights), (metrics, their_metrics)):
         assert found.keys() == expected.keys()
         for key, value in expected.items():
+            if key.endswith("key/bias"):
+                continue  # A softmax is blind to it: its gradient is noise, which Adam scales up.
             near = 1e-4 * float(np.abs(value).max(initial=1e-3))
             np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=near, err_msg=key)
             assert not exactly or np.array_equal(found[key], value), key
