@@ -61,13 +61,14 @@ def measure(sizes: Mapping[str, Any], rounds: int, shards: int | None) -> None:
             source = _ratings(sizes["clients"], sizes["ratings"], sizes["items"])
         with timed("build"):
             trainer = build_experiment(task, source, options, shards=shards).trainer
-        store = None
+        store, sizes_on_disk = None, {}
         if trainer.algorithm.keeps:
             path = os.path.join(folder, "store")
             _fill(path, trainer)
             with timed("open"):
                 store = LocalStateStore.open(path, trainer.model.local_variables)
             stack.callback(store.close)
+            sizes_on_disk = {"store_mb": round(os.path.getsize(path) / 1e6, 1)}
         run = Rounds(trainer.process, store)
         with timed("initialize"):
             state = run.initialize()
@@ -89,6 +90,7 @@ def measure(sizes: Mapping[str, Any], rounds: int, shards: int | None) -> None:
             for what, own in seconds.items()
             if own
         },
+        **sizes_on_disk,
         "peak_mb": round(runtime.peak_rss_mb()),
     }
     print(json.dumps(report), flush=True)

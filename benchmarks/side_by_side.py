@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -13,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.local_state.rounds import Rounds
-from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.runtime.local import LocalContext
 from fedpersonal.runtime.worker import worker_context
 from fedpersonal.trainer import Trainer
@@ -39,8 +41,8 @@ class Side(Protocol):
 class Ours:
     """Rounds of a trainer in one of `RUNTIMES`."""
 
-    def __init__(self, trainer: Trainer, runtime: str, *, store_path: str | None = None):
-        """Takes the trainer, and where its clients' local state may be stored if they keep any."""
+    def __init__(self, trainer: Trainer, runtime: str):
+        """Takes the trainer; what its clients keep goes to a temporary folder."""
         self._trainer = trainer
         self._context = (
             worker_context()
@@ -49,7 +51,9 @@ class Ours:
         )
         store = None
         if trainer.algorithm.keeps:
-            store = LocalStateStore.open(store_path or ":memory:", trainer.model.local_variables)
+            self._folder = tempfile.TemporaryDirectory()
+            path = os.path.join(self._folder.name, LOCAL_STATE)
+            store = LocalStateStore.open(path, trainer.model.local_variables)
         self._rounds = Rounds(trainer.process, store)
         with self._installed():
             self._state = self._rounds.initialize()
