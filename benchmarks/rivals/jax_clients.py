@@ -11,8 +11,6 @@ import numpy as np
 
 from benchmarks.rivals.clients import USER_START, PaddedCohort, Steps
 
-jax.config.update("jax_platforms", "cpu")  # Or JAX warns of looking for others.
-
 
 class JaxRounds:
     """A side of `side_by_side` that starts from given item vectors."""
