@@ -62,7 +62,7 @@ figure3: $(INSTALLED) ## Reproduce figure 3: make figure3 TEXT_FILE=<texts> MOVI
 fedperc_tables: $(INSTALLED) ## Reproduce FedPerC's tables: make fedperc_tables DATA_DIR=<folder of tv_shows.jsonl.gz>
 	@$(RUN) -m experiments.reproduce --target=fedperc_tables $(TEXTS) $(FLAGS)
 
-benchmark: $(INSTALLED) ## Time one round beside TFF's own FedRecon: make benchmark DATA_DIR=...
+benchmark: $(INSTALLED) ## Time one round beside TFF, JAX and NumPy: make benchmark DATA_DIR=...
 	@$(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
 cluster_install: $(CLUSTER) ## Add Ray, for experiments on several machines, to .venv

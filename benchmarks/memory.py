@@ -1,8 +1,9 @@
-"""Resident memory of the program and its worker, at round 100 and at the last round.
+"""Resident memory of the program, and of its worker if it has one, over many rounds.
 
-    python -m benchmarks.memory --rounds=1000
+    python -m benchmarks.memory --rounds=4000
 
-Prints one line of JSON: megabytes at both rounds and the growth.
+Runs the paper's MovieLens preset. Prints one line of JSON: megabytes at some rounds, and the growth
+from the first of them to the last.
 """
 
 from __future__ import annotations
@@ -10,42 +11,46 @@ from __future__ import annotations
 from absl import flags
 
 from experiments import launch
+from fedpersonal import runtime
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("data_dir", None, "The folder of MovieLens-1M. [default: generated ratings]")
-flags.DEFINE_integer("rounds", 1000, "Rounds to run.", lower_bound=101)
+flags.DEFINE_integer("rounds", 4000, "Rounds to run.", lower_bound=101)
+flags.DEFINE_enum("runtime", "local", runtime.RUNTIMES, "Where they run.")
+flags.DEFINE_enum("compile", "auto", runtime.COMPILE, "local: whether XLA compiles.")
+flags.DEFINE_integer("shards", None, "As of the experiments. [default: one a processor]")
 
 FIRST_LOOK = 100
+LOOKS = 5
 
 
 def main() -> None:
-    """Runs the paper's preset and looks at memory twice."""
+    """Runs the rounds and looks at memory between them."""
     import json
 
+    import numpy as np
+
     from benchmarks.rating_data import load, paper_options, paper_trainer
-    from fedpersonal import runtime
     from fedpersonal.local_state.rounds import Rounds
 
+    runtime.use_runtime(FLAGS.runtime, compile=FLAGS.compile)
     train, num_items, name = load(FLAGS.data_dir, 0)
-    trainer = paper_trainer(train, num_items=num_items, options=paper_options())
+    trainer = paper_trainer(
+        train, num_items=num_items, options=paper_options(), shards=FLAGS.shards
+    )
     rounds = Rounds(trainer.process)
     state = rounds.initialize()
+    looks = np.linspace(FIRST_LOOK, FLAGS.rounds, LOOKS).astype(int).tolist()
+    megabytes = {}
     for round_number in range(1, FLAGS.rounds + 1):
         state = rounds.next(state, trainer.cohort(round_number)).state
-        if round_number == FIRST_LOOK:
-            early = runtime.rss_mb()
-    late = runtime.rss_mb()
-    print(
-        json.dumps(
-            {
-                "data": name,
-                "rounds": [FIRST_LOOK, FLAGS.rounds],
-                "resident_mb": [round(early, 1), round(late, 1)],
-                "growth_percent": round(100 * (late / early - 1), 2),
-            }
-        )
-    )
+        if round_number in looks:
+            megabytes[round_number] = round(runtime.rss_mb(), 1)
+    first, last = megabytes[looks[0]], megabytes[looks[-1]]
+    growth = round(100 * (last / first - 1), 2)
+    about = {"data": name, "runtime": FLAGS.runtime, "compile": FLAGS.compile}
+    print(json.dumps({**about, "resident_mb": megabytes, "growth_percent": growth}))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ def paper_trainer(
     num_items: int,
     options: Options,
     user_initializer: tf.keras.initializers.Initializer | None = None,
+    shards: int | None = None,
 ) -> Trainer:
     """Returns packed FedRecon with the hyperparameters of `paper_options`."""
     build_model = matrix_factorization(num_items=num_items, user_initializer=user_initializer)
@@ -66,5 +67,6 @@ def paper_trainer(
         ),
         clients_per_round=options.clients_per_round,
         batch_size=options.client_batch_size,
+        shards=shards,
         seed=options.seed,
     )

@@ -23,6 +23,7 @@ from fedpersonal.model.description import describe_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import as_table, check_boundary
 from fedpersonal.process.execution import Execution, default_num_shards
+from fedpersonal.process.memory import check_memory
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import Cohort, make_cohort
 from fedpersonal.saved_model import save_model
@@ -96,7 +97,8 @@ class Trainer:
             seed: Seed of initial values, of the clients drawn and of their examples.
 
         Raises:
-            UserError: If an option is out of range, or data, model and algorithm do not fit.
+            UserError: If an option is out of range, data, model and algorithm do not fit, or a
+                round does not fit in memory.
             LocalVariableError: If a local variable would leave its client.
         """
         runtime.start()
@@ -127,6 +129,7 @@ class Trainer:
             )
         self._train, self._clients_of_round = train, clients_of_round
         self.num_shards = shards or default_num_shards()
+        check_memory(model, self.num_shards)
         self._execution = Execution.for_cohorts(
             clients_per_round,
             kind=execution,

@@ -82,6 +82,7 @@ def predict_batch(
             {**features, **counted},
             training=training,
             noise=fold(noise[0], places) if noise else None,
+            rows_in_order=True,
         )
         return model.as_labels(output), tuple(added)
 

@@ -70,12 +70,14 @@ def check_lookups(model: PartitionedModel) -> None:
         rows = {k: v[0] for k, v in fetch_rows(model, values, {}, features, {}).items()}
         counted = {**features, **count_ids(model, features)}
 
-        def everything(values, features):
+        def everything(values, features, rows_in_order=False):
             features = {k: v[0] for k, v in features.items()}
-            output, added = model.predict(values, features, training=False)
+            output, added = model.predict(
+                values, features, training=False, rows_in_order=rows_in_order
+            )
             return tf.concat([tf.reshape(t, [-1]) for t in (output, *added)], axis=0)
 
-        return everything(values, features), everything({**values, **rows}, counted)
+        return everything(values, features), everything({**values, **rows}, counted, True)
 
     try:
         whole, reduced = (t.numpy() for t in both_ways())

@@ -24,6 +24,7 @@ from fedpersonal.model.inspection import ModelBuilder, creation_key, inspect_mod
 from fedpersonal.model.keras_metrics import Metrics, as_metrics
 from fedpersonal.model.losses import Loss, as_example_fn
 from fedpersonal.model.noise import NoiseDraws, fold
+from fedpersonal.model.rows_in_order import skip_lookups
 from fedpersonal.model.variables import VariableSpec, check_names, split_variables
 
 Values = dict[str, tf.Tensor]
@@ -230,6 +231,7 @@ class PartitionedModel:
         *,
         training: bool,
         noise: tf.Tensor | None = None,
+        rows_in_order: bool = False,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Applies the model with the given values in place of its variables; needs a graph.
 
@@ -240,6 +242,7 @@ class PartitionedModel:
             training: Keras' training flag.
             noise: uint64 (batch,): each example's seed of what layers such as Dropout draw; None
                 for seeds that are always the same.
+            rows_in_order: Whether lookup tables have a row for each id, and ids count from 0.
 
         Returns:
             The model's output, and the losses that it adds (one value an example, or scalars).
@@ -270,6 +273,8 @@ class PartitionedModel:
                     batch = tf.shape(next(iter(features.values())))[0]
                     noise = fold(tf.zeros([], tf.uint64), tf.range(batch))
                 NoiseDraws(noise).give_to(model)
+            if rows_in_order:
+                skip_lookups(model, self.lookups)
             output = _autographed_call()(model, self.arrange(features), training)
         return output, list(model.losses)
 

@@ -1,0 +1,115 @@
+"""Whether the same command ends with the same bytes, under load and when it is interrupted.
+
+    python -m benchmarks.determinism --runs=20
+
+Busy loops share the processors with the runs, a part of which is ended by SIGTERM once a checkpoint
+is there, and run again. Prints a line of JSON: how many runs ended with each outcome, an outcome
+being a hash of the last checkpoint's arrays and of `metrics.csv` without its times. Exits with
+status 1 if there is more than one. What follows `--` is handed on to `experiments.movielens`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from absl import flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_integer("runs", 4, "Runs.", lower_bound=2)
+flags.DEFINE_integer("interrupted", None, "How many are interrupted. [default: half]")
+flags.DEFINE_integer("at_once", 2, "Runs at the same time.", lower_bound=1)
+flags.DEFINE_integer("busy_loops", 2, "Busy loops a processor.", lower_bound=0)
+flags.DEFINE_integer("total_rounds", 200, "Rounds of a run.", lower_bound=10)
+
+SECONDS = "seconds"
+
+
+def main(arguments: list[str]) -> None:
+    """Runs them all and compares."""
+    interrupted = FLAGS.runs // 2 if FLAGS.interrupted is None else FLAGS.interrupted
+    with tempfile.TemporaryDirectory() as folder, _load():
+        paths = [pathlib.Path(folder, f"run{number}") for number in range(FLAGS.runs)]
+        for start in range(0, len(paths), FLAGS.at_once):
+            some = paths[start : start + FLAGS.at_once]
+            first = {path: _begin(path, arguments) for path in some}
+            for path in some:
+                if paths.index(path) < interrupted:
+                    _interrupt(first[path], path)
+            again = [_begin(path, arguments) for path in some if first[path].wait()]
+            for process in again:
+                if process.wait():
+                    sys.exit(f"a run has failed:\n{process.stderr.read()}")
+        found: dict[str, int] = {}
+        for path in paths:
+            outcome = _outcome(path)
+            found[outcome] = found.get(outcome, 0) + 1
+    about = {"runs": FLAGS.runs, "interrupted": interrupted, "rounds": FLAGS.total_rounds}
+    print(json.dumps({**about, "options": arguments, "outcomes": found}))
+    sys.exit(len(found) > 1)
+
+
+@contextlib.contextmanager
+def _load() -> Iterator[None]:
+    """Keeps the processors busy."""
+    count = FLAGS.busy_loops * len(os.sched_getaffinity(0))
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def _begin(path: pathlib.Path, arguments: list[str]) -> subprocess.Popen:
+    command = [sys.executable, "-m", "experiments.movielens", f"--output_dir={path}"]
+    preset = "--flagfile=experiments/presets/movielens_quick.flags"
+    rounds = [
+        f"--total_rounds={FLAGS.total_rounds}",
+        f"--rounds_per_checkpoint={FLAGS.total_rounds // 10}",
+    ]
+    return subprocess.Popen(
+        [*command, preset, *rounds, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _interrupt(process: subprocess.Popen, path: pathlib.Path) -> None:
+    """Ends a run when it has saved something; one that is done by then is left alone."""
+    while process.poll() is None and not any((path / "checkpoints").glob("*.npz")):
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+
+
+def _outcome(path: pathlib.Path) -> str:
+    import numpy as np
+
+    digest = hashlib.sha256()
+    last = max((path / "checkpoints").glob("*.npz"))
+    with np.load(last) as arrays:
+        for name in sorted(set(arrays.files) - {"description"}):  # Which holds the times.
+            digest.update(name.encode() + arrays[name].tobytes())
+    with open(path / "metrics.csv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            rest = {name: value for name, value in row.items() if SECONDS not in name}
+            digest.update(json.dumps(rest).encode())
+    return digest.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    main(FLAGS(sys.argv)[1:])

@@ -1,0 +1,1 @@
+"""The same FedRecon round on MovieLens, written by other means."""

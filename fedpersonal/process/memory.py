@@ -1,0 +1,44 @@
+"""Whether a round of large models fits in memory, told before it begins."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import pathlib
+
+import psutil
+
+from fedpersonal.errors import UserError
+from fedpersonal.model.partition import PartitionedModel
+
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+_CGROUP = pathlib.Path("/sys/fs/cgroup")
+# Whole copies of the global variables that a round holds at least: the state before and after it
+# and the sum; and of each shard its argument and what it sends.
+_COPIES = 3
+_COPIES_A_SHARD = 2
+
+
+def check_memory(model: PartitionedModel, num_shards: int) -> None:
+    """Raises a UserError if a round in so many shards needs more memory than is free."""
+    size = sum(v.dtype.size * math.prod(v.shape) for v in model.global_variables)
+    needed, free = (_COPIES + _COPIES_A_SHARD * num_shards) * size, _free_bytes()
+    if needed > free:
+        raise UserError(
+            f"a round needs at least {_mb(needed)}, as the model's global variables have "
+            f"{_mb(size)} and there are {num_shards} shards; {_mb(free)} are free. Take fewer "
+            "shards, smaller embeddings or fewer of them."
+        )
+
+
+def _free_bytes() -> int:
+    """Returns how much memory the system, or the container's limit, leaves."""
+    free = psutil.virtual_memory().available
+    for name in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # There is none, or it is "max".
+            free = min(free, int(_CGROUP.joinpath(name).read_text()))
+    return free
+
+
+def _mb(size: int) -> str:
+    return f"{size / 2**20:,.0f} MB"
