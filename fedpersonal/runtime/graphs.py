@@ -126,11 +126,14 @@ def _session(
     if not fetches:
         return lambda _: ()
     options = config_pb2.CallableOptions(feed=feeds)
+    # Grappler's inlining breaks loops inside conditions, now and then, and makes nothing faster.
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         # What is fed cannot be fetched itself.
         options.fetch.extend(tf.identity(graph.get_tensor_by_name(name)).name for name in fetches)
-        session = tf.compat.v1.Session(graph=graph)
+        session = tf.compat.v1.Session(graph=graph, config=config)
     # `make_callable` parses its feeds in each call, which takes longer than small graphs do.
     call = session._make_callable_from_options(options)
     return lambda arguments: call(*map(np.asarray, arguments))

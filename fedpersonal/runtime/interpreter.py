@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,9 @@ class Interpreter:
         Raises:
             Unsupported: If the computation has a part that this class does not know.
         """
-        block, _ = tff.tensorflow.replace_intrinsics_with_bodies(computation.to_building_block())
+        block = computation.to_building_block()
+        if any(part.uri not in _KNOWN_URIS for part in _intrinsics(block)):
+            block, _ = tff.tensorflow.replace_intrinsics_with_bodies(block)
         self._root = tff.framework.to_call_dominant(block)
         self._takes_argument = computation.type_signature.parameter is not None
         self._map_members = map_members
@@ -114,6 +117,8 @@ class _Run:
         function, argument = block.function, block.argument
         value = [] if argument is None else [self.evaluate(argument, scope)]
         if isinstance(function, framework.Intrinsic):
+            if function.uri == "federated_sum":
+                return self._sum(value[0], block.type_signature)
             return _INTRINSICS[function.uri](self, *value)
         return self.evaluate(function, scope)(*value)
 
@@ -153,6 +158,10 @@ class _Run:
             total = accumulate([total, value])
         return report(total)
 
+    def _sum(self, values: Any, result_type: tff.FederatedType) -> Any:
+        """Adds members up in their order, as TFF's own graphs of a sum do, which take longer."""
+        return functools.reduce(_add, self._members(values), _zeros(result_type.member))
+
     def _members(self, values: Any) -> Members:
         return values.of(self._num_members) if isinstance(values, AllEqual) else values
 
@@ -170,6 +179,7 @@ _INTRINSICS: Mapping[str, Callable[..., Any]] = {
     "federated_zip_at_clients": _Run._zip_at_clients,
     "federated_zip_at_server": _Run._at_server,
 }
+_KNOWN_URIS = {*_INTRINSICS, "federated_sum"}
 _KNOWN = (
     tff.framework.Block,
     tff.framework.Call,
@@ -198,6 +208,22 @@ def graphs_in(
     return [p for p in _parts(block) if isinstance(p, tff.framework.CompiledComputation)]
 
 
+def _zeros(type_spec: tff.Type) -> Any:
+    if isinstance(type_spec, tff.StructType):
+        return [_zeros(element) for element in type_spec]
+    return np.zeros(type_spec.shape, type_spec.dtype)
+
+
+def _add(one: Any, other: Any) -> Any:
+    if isinstance(one, list):
+        return list(map(_add, one, other))
+    return np.add(one, other, dtype=one.dtype)
+
+
+def _intrinsics(block: tff.framework.ComputationBuildingBlock) -> list[tff.framework.Intrinsic]:
+    return [part for part in _parts(block) if isinstance(part, tff.framework.Intrinsic)]
+
+
 def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
     """Returns the graphs that members of CLIENTS run, by `id`."""
     found: set[int] = set()
@@ -214,5 +240,5 @@ def _check(root: tff.framework.ComputationBuildingBlock) -> None:
     for part in _parts(root):
         if not isinstance(part, _KNOWN):
             raise Unsupported(f"it has a {type(part).__name__}")
-        if isinstance(part, tff.framework.Intrinsic) and part.uri not in _INTRINSICS:
+        if isinstance(part, tff.framework.Intrinsic) and part.uri not in _KNOWN_URIS:
             raise Unsupported(f"it calls {part.uri}")
