@@ -87,7 +87,8 @@ def task_main(task: Task) -> Callable[[], None]:
             print(line)
         print(
             f"{summary['rounds']} rounds in {summary['train_wall_seconds']:.1f} s, median round "
-            f"{1000 * summary['median_round_seconds']:.0f} ms; results in {folder.path}"
+            f"{1000 * summary['median_round_seconds']:.0f} ms ({runtime.describe_runtime()}); "
+            f"results in {folder.path}"
         )
 
     return main

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RUNTIMES = ("local", "worker", "open_worker", "ray")
 COMPILE = ("auto", "always", "never")
 
-_is_chosen = False
+_chosen: str | None = None
 _cluster: Cluster | None = None
 
 
@@ -55,7 +55,7 @@ def use_runtime(
         UserError: If there is no such runtime, the worker cannot be shut off from others, or the
             cluster cannot be used.
     """
-    global _is_chosen, _cluster
+    global _chosen, _cluster
     check_runtime(name)
     check_choice("use_runtime", "compile", compile, COMPILE)
     start()
@@ -73,13 +73,21 @@ def use_runtime(
         is_open = name == "open_worker"
         start_worker(open_worker=is_open)
         set_default_context(lambda: worker_context(open_worker=is_open))
-    _is_chosen = True
+    _chosen = name
 
 
 def ensure_runtime() -> None:
     """Sets the local runtime unless one was chosen."""
-    if not _is_chosen:
+    if _chosen is None:
         set_default_context(lambda: _local_context("auto"))
+
+
+def describe_runtime() -> str:
+    """Returns the name of the runtime that was chosen, and whether it has compiled anything."""
+    import tensorflow_federated as tff
+
+    name, context = _chosen or "local", tff.framework.get_context_stack().current
+    return f"{name}, compiled" if getattr(context, "is_compiled", False) else name
 
 
 def _local_context(compile: str) -> tff.framework.SyncContext:

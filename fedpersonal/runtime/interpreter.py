@@ -46,6 +46,11 @@ class Interpreter:
             choice = compiled if id(part) in of_members else False
             self._graphs[id(part)] = Graph(part, compiled=choice)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether XLA compiles a part of it."""
+        return any(graph.compiled for graph in self._graphs.values())
+
     def __call__(self, argument: Any, num_members: int) -> Any:
         """Runs the computation; values are those of `fedpersonal.runtime.values`."""
         run = _Run(self._graphs, self._map_members, num_members)

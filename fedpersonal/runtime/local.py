@@ -45,6 +45,11 @@ class LocalContext(tff.framework.SyncContext):
         # By `id`: a computation's hash is that of all its graphs, computed anew each time.
         self._interpreters: dict[int, Interpreter | None] = {}
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether XLA compiles a part of a computation that was run and still exists."""
+        return any(one.is_compiled for one in self._interpreters.values() if one is not None)
+
     def invoke(self, comp: tff.Computation, arg: Any) -> Any:
         """Runs a computation on an argument and returns its result."""
         if id(comp) not in self._interpreters:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal import runtime
 from fedpersonal.runtime.local import LocalContext
 from fedpersonal.runtime.xla import for_xla, is_worth_compiling
 
@@ -85,3 +86,16 @@ def loop(body):
 )
 def test_loops_are_worth_compiling_without_draws_and_sizes_of_data(function, expected):
     assert is_worth_compiling(graph_of(function)) == expected
+
+
+@pytest.mark.parametrize(("compile", "expected"), [("auto", "local, compiled"), ("never", "local")])
+def test_what_was_chosen_can_be_told(compile, expected):
+    before = tff.framework.get_context_stack().current
+    computation = mapped(scattered)
+    try:
+        runtime.use_runtime("local", compile=compile)
+        assert runtime.describe_runtime() == "local"
+        computation([np.ones(3, np.float32)])
+        assert runtime.describe_runtime() == expected
+    finally:
+        tff.framework.set_default_context(before)
