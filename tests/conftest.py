@@ -55,6 +55,32 @@ print(json.dumps(found))
 """
 
 
+# Files that take longest: begun last, one of them would keep the others' processes waiting.
+_LONGEST = (
+    "experiments/papers/fedperc/tables_test.py",
+    "experiments/papers/fedrecon/table2_test.py",
+    "process/next_word_equality_test.py",
+    "experiments/papers/furl/table3_test.py",
+    "tasks/runtimes_test.py",
+    "tasks/utterances/experiment_test.py",
+    "tasks/loaded_run_test.py",
+    "tasks/contract_test.py",
+    "tasks/documents/experiment_test.py",
+    "experiments/binaries_test.py",
+    "client/pooled_test.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Runs the files that take longest first."""
+
+    def rank(item):
+        path = item.path.as_posix()
+        return next((i for i, name in enumerate(_LONGEST) if path.endswith(name)), len(_LONGEST))
+
+    items.sort(key=rank)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup(fixturedef):
     """Seeds what a fixture leaves unseeded."""
