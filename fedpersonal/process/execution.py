@@ -4,45 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import pathlib
 
 from fedpersonal import runtime
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.errors import UserError, check_choice
 
 KINDS = ("packed", "per_client")
-_CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 
 def default_num_shards() -> int:
-    """Returns how many shards a packed cohort is divided into: one a processor.
-
-    Those of a cluster count, where one was chosen; else those that this process may use, by its
-    affinity and by its container's quota.
-    """
-    of_cluster = runtime.num_processors()
-    if of_cluster is not None:
-        return of_cluster
-    is_known = hasattr(os, "sched_getaffinity")
-    processors = len(os.sched_getaffinity(0)) if is_known else os.cpu_count() or 1
-    return max(1, min(processors, math.ceil(_quota() or processors)))
-
-
-def _quota() -> float | None:
-    """Returns how many processors' time the container has (cgroup 2 or 1); None for all."""
-    try:
-        quota, period = _CGROUP.joinpath("cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            names = ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
-            quota, period = (_CGROUP.joinpath(name).read_text() for name in names)
-        except OSError:
-            return None
-    try:
-        return int(quota) / int(period) if int(quota) > 0 else None
-    except ValueError:  # "max"
-        return None
+    """Returns how many shards a packed cohort is divided into: one a processor of the runtime."""
+    return runtime.num_processors()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedpersonal.errors import UserError, check_choice
 from fedpersonal.runtime.default_context import set_default_context
+from fedpersonal.runtime.processors import count_processors
 from fedpersonal.runtime.program import start
 from fedpersonal.runtime.worker import start_worker, worker_context
 
@@ -102,6 +103,6 @@ def _ray_context(cluster: Cluster, compile: str) -> tff.framework.SyncContext:
     return RayContext(worker_context, cluster, compile=compile)
 
 
-def num_processors() -> int | None:
-    """Returns how many processors a cluster that was chosen has; None if there is none."""
-    return None if _cluster is None else _cluster.num_processors
+def num_processors() -> int:
+    """Returns how many processors the runtime has: a cluster's, if one was chosen, or our own."""
+    return count_processors() if _cluster is None else _cluster.num_processors

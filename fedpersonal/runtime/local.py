@@ -7,7 +7,6 @@ as they are. What it cannot run it hands to TFF's worker.
 from __future__ import annotations
 
 import logging
-import os
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import tensorflow_federated as tff
 from fedpersonal.runtime import values
 from fedpersonal.runtime.graphs import Unsupported
 from fedpersonal.runtime.interpreter import Interpreter
+from fedpersonal.runtime.processors import count_processors
 from fedpersonal.runtime.values import Members
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class LocalContext(tff.framework.SyncContext):
         self._compiled = {"always": True, "never": False, "auto": None}[compile]
         self._make_fallback = fallback
         self._fallback: tff.framework.SyncContext | None = None
-        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        self._pool = ThreadPoolExecutor(count_processors())
         # By `id`: a computation's hash is that of all its graphs, computed anew each time.
         self._interpreters: dict[int, Interpreter | None] = {}
 

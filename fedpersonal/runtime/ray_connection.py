@@ -13,6 +13,7 @@ import threading
 from typing import Any
 
 from fedpersonal.errors import UserError
+from fedpersonal.runtime.processors import count_processors
 
 # Without its cluster, Ray may end a program from within, with no word and no exit hooks.
 _LAST_WORDS = (
@@ -77,8 +78,8 @@ def _connect(address: str | None) -> None:
     if address is None:
         os.environ[_LOOPBACK] = "0"
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once.
-        processors = len(os.sched_getaffinity(0))
-        settings = {"address": "local", "include_dashboard": False, "num_cpus": processors}
+        own = {"include_dashboard": False, "num_cpus": count_processors()}
+        settings = {"address": "local", **own}
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 

@@ -8,8 +8,8 @@ import pathlib
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.process import execution
 from fedpersonal.process.execution import Execution, default_num_shards
+from fedpersonal.runtime import processors
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from fedpersonal.process.execution import Execution, default_num_shards
 def test_a_cohort_has_a_shard_a_processor_that_the_process_may_use(
     monkeypatch, clients, clients_per_shard
 ):
-    monkeypatch.setattr(execution, "_CGROUP", pathlib.Path("/nowhere"))
+    monkeypatch.setattr(processors, "_CGROUP", pathlib.Path("/nowhere"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 3, 7}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     divided = Execution.for_cohorts(clients, batch_size=5, packing="pooled")
@@ -46,7 +46,7 @@ def test_a_container_s_quota_counts(monkeypatch, tmp_path, files, shards):
     (tmp_path / "cpu").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(execution, "_CGROUP", tmp_path)
+    monkeypatch.setattr(processors, "_CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     assert default_num_shards() == shards
 
