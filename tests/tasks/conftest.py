@@ -47,6 +47,13 @@ TINY = {
         "finetuning_learning_rate": 0.02,
     },
 }
+# The method that each kind of check of a task is made with.
+_MAIN = {
+    "movielens": "fed_rep",
+    "stackoverflow": "fed_recon_finetuning",
+    "reddit": "lg_fed_avg",
+    "tv_shows": "fedperc",
+}
 _EVERYWHERE = {
     "total_rounds": 2,
     "clients_per_round": 5,
@@ -239,6 +246,7 @@ class Tiny:
     """Makes tiny experiments and runs them; what was made with the same options is shared."""
 
     train, ctrl_c = staticmethod(train), staticmethod(ctrl_c)
+    main = _MAIN
 
     def __init__(self, folder, make_folder, request):
         self.folder, self.make_folder, self._request = folder, make_folder, request

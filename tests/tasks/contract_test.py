@@ -16,16 +16,10 @@ from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.tasks.task import all_tasks
 
 TASKS = all_tasks()
-# The method that each kind of check is made with.
-MAIN = {
-    "movielens": "fed_rep",
-    "stackoverflow": "fed_recon_finetuning",
-    "reddit": "lg_fed_avg",
-    "tv_shows": "fedperc",
-}
-# What is run to the end, what for a round below, and what by the tests of a task.
+# What is run to the end, what for a round below, and what by the tests of a task. None stands for
+# the method that each kind of check of a task is made with, `tiny.main`.
 RUN = [
-    *MAIN.items(),
+    *((task, None) for task in TASKS),
     ("movielens", "local_only"),
     ("reddit", "fed_babu"),
 ]
@@ -38,7 +32,7 @@ NOT_RUN = {"split_learning_fresh", "meta_learning_fresh"}
 
 
 def run(tiny, task, method, **options):
-    return tiny.run(TASKS[task], algorithm=method, **options)
+    return tiny.run(TASKS[task], algorithm=method or tiny.main[task], **options)
 
 
 def built(tiny, task, method, **options):
@@ -51,10 +45,13 @@ def equal_bits(found, expected):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-def test_every_task_and_method_is_run():
-    assert TASKS.keys() == MAIN.keys(), "a task lacks its line above, and tests/tasks/conftest.py"
+def test_every_task_and_method_is_run(tiny):
+    assert TASKS.keys() == tiny.main.keys(), "a task lacks its lines in tests/tasks/conftest.py"
     offered = set(methods()).union(*(task.methods for task in TASKS.values()))
-    assert offered == {name for _, name in RUN} | FOR_A_ROUND | BY_TASKS | NOT_RUN
+    assert (
+        offered
+        == {name or tiny.main[task] for task, name in RUN} | FOR_A_ROUND | BY_TASKS | NOT_RUN
+    )
 
 
 def test_methods_are_offered_where_the_model_has_the_layers_that_they_need():
@@ -83,8 +80,8 @@ def test_a_run_opens_again(tiny, task, name):
 @pytest.mark.parametrize("task", TASKS)
 def test_the_seed_fixes_a_run_that_ctrl_c_stops(tiny, task, tmp_path):
     """Another experiment of the same options, stopped and gone on with, has the same bits."""
-    undisturbed = run(tiny, task, MAIN[task])
-    again = tiny.build(TASKS[task], algorithm=MAIN[task])
+    undisturbed = run(tiny, task, None)
+    again = tiny.build(TASKS[task], algorithm=tiny.main[task])
     with tiny.ctrl_c(again, 2):
         tiny.train(again, tmp_path)
     trained = tiny.train(again, tmp_path)
@@ -101,8 +98,8 @@ def test_the_seed_fixes_a_run_that_ctrl_c_stops(tiny, task, tmp_path):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_shards_of_one_client_lead_to_the_same(tiny, task, tmp_path):
-    packed = run(tiny, task, MAIN[task])
-    one = tiny.build(TASKS[task], algorithm=MAIN[task], execution="per_client")
+    packed = run(tiny, task, None)
+    one = tiny.build(TASKS[task], algorithm=tiny.main[task], execution="per_client")
     found = tiny.train(one, tmp_path).arrays()
     expected = packed.trained.arrays()
     assert found.keys() == expected.keys()

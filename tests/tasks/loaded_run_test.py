@@ -11,17 +11,11 @@ import fedpersonal as fp
 from fedpersonal.tasks.task import all_tasks
 
 TASKS = all_tasks()
-MAIN = {
-    "movielens": "fed_rep",
-    "stackoverflow": "fed_recon_finetuning",
-    "reddit": "lg_fed_avg",
-    "tv_shows": "fedperc",
-}
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_opens_with_its_model(tiny, task, tmp_path):
-    finished = tiny.run(TASKS[task], algorithm=MAIN[task])
+    finished = tiny.run(TASKS[task], algorithm=tiny.main[task])
     experiment, options = finished.experiment, finished.experiment.options
     # A binary would have written its options.
     path = shutil.copytree(finished.path, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
