@@ -107,15 +107,29 @@ def starting_local_values(
     seeds = tf.stack([prints + seed[0], tf.zeros_like(prints) + seed[1]], axis=-1)
     specs = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.local_variables}
     # Not over_clients: vectorised random draws do not exist.
-    fresh = tf.map_fn(
-        lambda own: model.initial_values(model.local_variables, own),
-        seeds,
-        fn_output_signature=specs,
-    )
-    fresh = {k: tf.ensure_shape(v, [seeds.shape[0], *v.shape[1:]]) for k, v in fresh.items()}
+    fresh = _draw_each(lambda own: model.initial_values(model.local_variables, own), seeds, specs)
     if kept is not None:
         fresh = {k: where_client(kept.known, kept.values[k], v) for k, v in fresh.items()}
     return fresh
+
+
+def _draw_each(draw: Callable[[tf.Tensor], Values], seeds: tf.Tensor, specs: Any) -> Values:
+    """Stacks what comes of each seed (C, 2); vectorised random draws do not exist."""
+    # A step of a loop costs more than a draw: it takes several of them.
+    static, count = seeds.shape[0], tf.shape(seeds)[0]
+    together = min(static or 1, 32)
+    groups = tf.reshape(tf.pad(seeds, [[0, -count % together], [0, 0]]), [-1, together, 2])
+
+    def draw_group(group: tf.Tensor) -> Values:
+        return tf.nest.map_structure(lambda *own: tf.stack(own), *map(draw, tf.unstack(group)))
+
+    if static == together:
+        fresh = draw_group(seeds)
+    else:
+        grouped = {k: tf.TensorSpec([together, *s.shape], s.dtype) for k, s in specs.items()}
+        fresh = tf.map_fn(draw_group, groups, fn_output_signature=grouped)
+        fresh = {k: join_axes(v, 2)[:count] for k, v in fresh.items()}
+    return {k: tf.ensure_shape(v, [static, *specs[k].shape]) for k, v in fresh.items()}
 
 
 def _fingerprints(examples: Examples) -> tf.Tensor:

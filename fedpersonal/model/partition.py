@@ -207,10 +207,7 @@ class PartitionedModel:
 
         `seed` is int32 of shape (2,); equal seeds give equal values.
         """
-        return {
-            v.name: v.initializer(tf.stack([seed[0], seed[1] + 7919 * i]))
-            for i, v in enumerate(variables)
-        }
+        return {v.name: v.initializer(seed + [0, 7919 * i]) for i, v in enumerate(variables)}
 
     def initial_global_values(self, *, seed: int = 0) -> dict[str, np.ndarray]:
         """Returns initial values of the global variables, variable name to array."""

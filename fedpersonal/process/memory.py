@@ -11,7 +11,11 @@ import psutil
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
 
-_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+# A container's limit, what it uses of it, and how much of that are files that it can let go.
+_CONTAINER = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
 _CGROUP = pathlib.Path("/sys/fs/cgroup")
 # Whole copies of the global variables that a round holds at least: the state before and after it
 # and the sum; and of each shard its argument and what it sends.
@@ -34,9 +38,11 @@ def check_memory(model: PartitionedModel, num_shards: int) -> None:
 def _free_bytes() -> int:
     """Returns how much memory the system, or the container's limit, leaves."""
     free = psutil.virtual_memory().available
-    for name in _LIMITS:
+    for names in _CONTAINER:
         with contextlib.suppress(OSError, ValueError):  # There is none, or it is "max".
-            free = min(free, int(_CGROUP.joinpath(name).read_text()))
+            limit, used, stat = (_CGROUP.joinpath(name).read_text() for name in names)
+            files = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)
+            free = min(free, max(0, int(limit) - int(used) + int(files)))
     return free
 
 

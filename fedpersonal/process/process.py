@@ -201,7 +201,7 @@ def _shard_work(
 
         return None, whole
 
-    @keras_computation(np.int32, data_type)
+    @tff.tensorflow.computation(np.int32, data_type)
     def begin(round_number, shard):
         return start(round_number, shard, examples_in(shard))
 

@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 _ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 _imports = itertools.count()
+_xla_lock = threading.Lock()
 
 _Run = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -46,7 +47,7 @@ class Graph:
         Args:
             computation: The computation whose graph it is.
             compiled: Whether XLA compiles it; None to do so where it seems worth it. What XLA
-                refuses runs as it is.
+                refuses, or would draw other random numbers in, runs as it is.
 
         Raises:
             Unsupported: If it has state that would outlive a call.
@@ -62,7 +63,7 @@ class Graph:
         is_plain = not (proto.initialize_op or _has_sequence(proto))
         if compiled is None:
             compiled = xla.is_worth_compiling(graph_def)
-        self.compiled = compiled and is_plain
+        self.compiled = compiled and is_plain and not xla.draws(graph_def)
         if is_plain:
             self._run = _session(graph_def, feeds, fetches)
         else:
@@ -123,17 +124,41 @@ def _session(
     graph_def: tf.compat.v1.GraphDef, feeds: Sequence[str], fetches: Sequence[str]
 ) -> _Run:
     """Returns a graph as what a session runs, which is quicker than a function."""
-    if not fetches:
-        return lambda _: ()
-    options = config_pb2.CallableOptions(feed=feeds)
-    # Grappler's inlining breaks loops inside conditions, now and then, and makes nothing faster.
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         # What is fed cannot be fetched itself.
-        options.fetch.extend(tf.identity(graph.get_tensor_by_name(name)).name for name in fetches)
-        session = tf.compat.v1.Session(graph=graph, config=config)
+        results = [tf.identity(graph.get_tensor_by_name(name)) for name in fetches]
+    return _callable(graph, feeds, [result.name for result in results])
+
+
+def _compiled(
+    graph_def: tf.compat.v1.GraphDef, feeds: Sequence[str], fetches: Sequence[str]
+) -> _Run:
+    """Returns a graph as one that XLA compiles for each shape of its arguments."""
+    with _xla_lock:
+        xla.keep_operations_whole()
+    wrapped = _import(xla.for_xla(graph_def))
+    plain = _prune(wrapped, feeds, fetches)
+    function = tf.function(lambda *given: plain(*given), autograph=False, jit_compile=True)
+    specs = [wrapped.graph.get_tensor_by_name(name) for name in feeds]
+    with tf.Graph().as_default() as graph:
+        arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
+        results = [tf.identity(result) for result in function(*arguments)]
+    return _callable(graph, [a.name for a in arguments], [result.name for result in results])
+
+
+def _callable(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]) -> _Run:
+    """Returns what runs a graph in a session of its own."""
+    if not fetches:
+        return lambda _: ()
+    options = config_pb2.CallableOptions(feed=feeds, fetch=fetches)
+    # In the caller's thread: to hand an operation to another takes longer than most of them, and
+    # members have threads of their own.
+    options.run_options.inter_op_thread_pool = -1
+    # Grappler's inlining breaks loops inside conditions, now and then, and makes nothing faster.
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    session = tf.compat.v1.Session(graph=graph, config=config)
     # `make_callable` parses its feeds in each call, which takes longer than small graphs do.
     call = session._make_callable_from_options(options)
     return lambda arguments: call(*map(np.asarray, arguments))
@@ -172,22 +197,6 @@ def _function(
                 tf.raw_ops.DestroyResourceOp(resource=handle)
 
     return run
-
-
-def _compiled(
-    graph_def: tf.compat.v1.GraphDef, feeds: Sequence[str], fetches: Sequence[str]
-) -> _Run:
-    """Returns a graph as a function that XLA compiles for each shape of its arguments."""
-    wrapped = _import(xla.for_xla(graph_def))
-    plain = _prune(wrapped, feeds, fetches)
-    parameters = [wrapped.graph.get_tensor_by_name(name) for name in feeds]
-    function = tf.function(
-        lambda *flat: plain(*flat),
-        input_signature=[tf.TensorSpec(p.shape, p.dtype) for p in parameters],
-        autograph=False,
-        jit_compile=True,
-    ).get_concrete_function()
-    return lambda arguments: function(*map(tf.convert_to_tensor, arguments))
 
 
 def _import(graph_def: tf.compat.v1.GraphDef) -> Any:

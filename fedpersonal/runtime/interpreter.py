@@ -101,27 +101,38 @@ class _Run:
 
     def evaluate(self, block: tff.framework.ComputationBuildingBlock, scope: Scope) -> Any:
         """Returns a building block's value where names have the values of a scope."""
-        framework = tff.framework
-        if isinstance(block, framework.Reference):
-            return scope[block.name]
-        if isinstance(block, framework.Selection):
-            return self.evaluate(block.source, scope)[block.as_index()]
-        if isinstance(block, framework.Struct):
-            return [self.evaluate(part, scope) for part in block]
-        if isinstance(block, framework.Block):
-            inner = dict(scope)
-            for name, value in block.locals:
-                inner[name] = self.evaluate(value, inner)
-            return self.evaluate(block.result, inner)
-        if isinstance(block, framework.Lambda):
-            return Function(self, block, scope)
-        if isinstance(block, framework.CompiledComputation):
-            return self.graphs[id(block)]
-        if isinstance(block, framework.Literal):
-            return np.asarray(block.value, block.type_signature.dtype)
+        return _EVALUATE[type(block)](self, block, scope)
+
+    def _reference(self, block: tff.framework.Reference, scope: Scope) -> Any:
+        return scope[block.name]
+
+    def _selection(self, block: tff.framework.Selection, scope: Scope) -> Any:
+        return self.evaluate(block.source, scope)[block.as_index()]
+
+    def _struct(self, block: tff.framework.Struct, scope: Scope) -> list[Any]:
+        return [self.evaluate(part, scope) for part in block]
+
+    def _block(self, block: tff.framework.Block, scope: Scope) -> Any:
+        inner = dict(scope)
+        for name, value in block.locals:
+            inner[name] = self.evaluate(value, inner)
+        return self.evaluate(block.result, inner)
+
+    def _lambda(self, block: tff.framework.Lambda, scope: Scope) -> Function:
+        return Function(self, block, scope)
+
+    def _graph(self, block: tff.framework.CompiledComputation, scope: Scope) -> Graph:
+        del scope
+        return self.graphs[id(block)]
+
+    def _literal(self, block: tff.framework.Literal, scope: Scope) -> np.ndarray:
+        del scope
+        return np.asarray(block.value, block.type_signature.dtype)
+
+    def _call(self, block: tff.framework.Call, scope: Scope) -> Any:
         function, argument = block.function, block.argument
         value = [] if argument is None else [self.evaluate(argument, scope)]
-        if isinstance(function, framework.Intrinsic):
+        if isinstance(function, tff.framework.Intrinsic):
             if function.uri == "federated_sum":
                 return self._sum(value[0], block.type_signature)
             return _INTRINSICS[function.uri](self, *value)
@@ -165,7 +176,8 @@ class _Run:
 
     def _sum(self, values: Any, result_type: tff.FederatedType) -> Any:
         """Adds members up in their order, as TFF's own graphs of a sum do, which take longer."""
-        return functools.reduce(_add, self._members(values), _zeros(result_type.member))
+        total, *others = self._members(values) or [_zeros(result_type.member)]
+        return functools.reduce(_add_to, others, _copied(total))
 
     def _members(self, values: Any) -> Members:
         return values.of(self._num_members) if isinstance(values, AllEqual) else values
@@ -185,17 +197,16 @@ _INTRINSICS: Mapping[str, Callable[..., Any]] = {
     "federated_zip_at_server": _Run._at_server,
 }
 _KNOWN_URIS = {*_INTRINSICS, "federated_sum"}
-_KNOWN = (
-    tff.framework.Block,
-    tff.framework.Call,
-    tff.framework.CompiledComputation,
-    tff.framework.Intrinsic,
-    tff.framework.Lambda,
-    tff.framework.Literal,
-    tff.framework.Reference,
-    tff.framework.Selection,
-    tff.framework.Struct,
-)
+_EVALUATE: Mapping[type, Callable[..., Any]] = {
+    tff.framework.Block: _Run._block,
+    tff.framework.Call: _Run._call,
+    tff.framework.CompiledComputation: _Run._graph,
+    tff.framework.Lambda: _Run._lambda,
+    tff.framework.Literal: _Run._literal,
+    tff.framework.Reference: _Run._reference,
+    tff.framework.Selection: _Run._selection,
+    tff.framework.Struct: _Run._struct,
+}
 
 
 def _parts(block: tff.framework.ComputationBuildingBlock) -> list[Any]:
@@ -219,10 +230,19 @@ def _zeros(type_spec: tff.Type) -> Any:
     return np.zeros(type_spec.shape, type_spec.dtype)
 
 
-def _add(one: Any, other: Any) -> Any:
-    if isinstance(one, list):
-        return list(map(_add, one, other))
-    return np.add(one, other, dtype=one.dtype)
+def _copied(value: Any) -> Any:
+    """Returns 0 + value, as a sum begins, in arrays of its own."""
+    if isinstance(value, list):
+        return list(map(_copied, value))
+    array = np.asarray(value)
+    return np.asarray(np.add(array, np.zeros((), array.dtype)))
+
+
+def _add_to(total: Any, value: Any) -> Any:
+    """Adds a value to a total in place, and returns the total."""
+    if isinstance(total, list):
+        return list(map(_add_to, total, value))
+    return np.add(total, value, out=total)
 
 
 def _intrinsics(block: tff.framework.ComputationBuildingBlock) -> list[tff.framework.Intrinsic]:
@@ -243,7 +263,7 @@ def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
 
 def _check(root: tff.framework.ComputationBuildingBlock) -> None:
     for part in _parts(root):
-        if not isinstance(part, _KNOWN):
+        if type(part) not in (*_EVALUATE, tff.framework.Intrinsic):
             raise Unsupported(f"it has a {type(part).__name__}")
         if isinstance(part, tff.framework.Intrinsic) and part.uri not in _KNOWN_URIS:
             raise Unsupported(f"it calls {part.uri}")

@@ -11,11 +11,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -61,18 +63,14 @@ def ingest(value: Any, type_spec: tff.Type) -> Any:
 
 def deliver(value: Any, type_spec: tff.Type) -> Any:
     """Turns a value of this module into what TFF's own contexts return for its type."""
-    return tff.types.type_to_py_container(_structure(value, type_spec), type_spec)
-
-
-def _structure(value: Any, type_spec: tff.Type) -> Any:
-    """Returns a value of this module as nested `tff.structure.Struct` of arrays."""
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
-            return [_structure(member, type_spec.member) for member in value]
-        return _structure(value.value if isinstance(value, AllEqual) else value, type_spec.member)
+            return [deliver(member, type_spec.member) for member in value]
+        return deliver(value.value if isinstance(value, AllEqual) else value, type_spec.member)
     if isinstance(type_spec, tff.StructType):
-        elements = tff.structure.iter_elements(type_spec)
-        return tff.structure.Struct((n, _structure(v, t)) for v, (n, t) in zip(value, elements))
+        elements = list(tff.structure.iter_elements(type_spec))
+        parts = [deliver(part, element) for part, (_, element) in zip(value, elements)]
+        return _contained(parts, [name for name, _ in elements], type_spec)
     if isinstance(type_spec, tff.SequenceType):
         specs = tff.types.type_to_tf_tensor_specs(type_spec.element)
         return tf.data.experimental.from_variant(value, specs)
@@ -80,6 +78,18 @@ def _structure(value: Any, type_spec: tff.Type) -> Any:
         return value
     array = np.asarray(value)
     return array if array.ndim else array[()]
+
+
+def _contained(parts: list[Any], names: list[str | None], type_spec: tff.StructType) -> Any:
+    """Returns a struct's parts in its type's container."""
+    container = type_spec.python_container
+    if all(names) and issubclass(container or collections.OrderedDict, dict):
+        return (container or collections.OrderedDict)(zip(names, parts))
+    if all(names) and (hasattr(container, "_fields") or attrs.has(container)):
+        return container(**dict(zip(names, parts)))
+    # TFF's own function takes longer, and knows what is refused.
+    struct = tff.structure.Struct(zip(names, parts))
+    return tff.types.type_to_py_container(struct, type_spec)
 
 
 def num_members(value: Any, type_spec: tff.Type) -> int | None:

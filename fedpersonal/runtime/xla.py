@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 _LOOPS = {"While", "StatelessWhile"}
-# XLA draws other numbers than TensorFlow, or compiles again for each size of such a result.
+# XLA draws other numbers than TensorFlow.
 _RANDOM = ("Random", "StatelessRandom", "StatelessTruncatedNormal", "TruncatedNormal")
+# XLA compiles again for each size of such a result.
 _DATA_DEPENDENT = ("Where", "Unique", "ReduceDataset", "TensorSlice", "DatasetToSingle")
 # TensorFlow's operations without a kernel of XLA's: name of the result, and what stands in.
 _STANDINS = {
@@ -20,11 +23,33 @@ _STANDINS = {
 }
 
 
+@functools.cache
+def keep_operations_whole() -> None:
+    """Has XLA run each operation in one thread: the members' threads would wait for each other."""
+    given = os.environ.get("XLA_FLAGS")
+    if "xla_disable_hlo_passes" in (given or ""):
+        return
+    flag = "--xla_disable_hlo_passes=cpu-parallel-task-assigner"
+    os.environ["XLA_FLAGS"] = f"{given or ''} {flag}"
+    try:
+        # XLA reads its flags once, when it is first used; they are not for others that have one.
+        tf.function(lambda: tf.zeros([]), jit_compile=True)()
+    finally:
+        del os.environ["XLA_FLAGS"]
+        if given is not None:
+            os.environ["XLA_FLAGS"] = given
+
+
+def draws(graph_def: tf.compat.v1.GraphDef) -> bool:
+    """Tells whether a graph draws random numbers."""
+    return any(node.op.startswith(_RANDOM) for node in all_nodes(graph_def))
+
+
 def is_worth_compiling(graph_def: tf.compat.v1.GraphDef) -> bool:
-    """Tells whether a graph has a loop, but no random draws and no sizes that follow from data."""
+    """Tells whether a graph has a loop, and no sizes that follow from data."""
     operations = {node.op for node in all_nodes(graph_def)}
     return bool(operations & _LOOPS) and not any(
-        operation.startswith((*_RANDOM, *_DATA_DEPENDENT)) for operation in operations
+        operation.startswith(_DATA_DEPENDENT) for operation in operations
     )
 
 

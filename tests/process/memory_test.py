@@ -31,14 +31,27 @@ def test_one_that_does_not_is_refused_by_how_much_it_needs():
         memory.check_memory(model_of([MB, 3], [MB // 4]), num_shards=3)
 
 
-@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
-def test_a_containers_limit_counts(container, name):
-    container.joinpath(name).parent.mkdir(exist_ok=True)
-    container.joinpath(name).write_text(f"{50 * MB}\n")
+def limit(folder, *names, value):
+    texts = value, f"{30 * MB}\n", f"anon 7\ninactive_file {10 * MB}\n"
+    for name, text in zip(names, texts):
+        folder.joinpath(name).parent.mkdir(exist_ok=True)
+        folder.joinpath(name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+    ],
+    ids=["cgroup 2", "cgroup 1"],
+)
+def test_what_a_container_has_left_counts_without_files_that_it_can_let_go(container, names):
+    limit(container, *names, value=f"{70 * MB}\n")
     with pytest.raises(UserError, match="50 MB are free"):
         memory.check_memory(model_of([MB, 3]), num_shards=2)
 
 
 def test_a_container_without_a_limit_has_what_the_system_has(container):
-    container.joinpath("memory.max").write_text("max\n")
+    limit(container, "memory.max", "memory.current", "memory.stat", value="max\n")
     memory.check_memory(model_of([MB, 3]), num_shards=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import tensorflow_federated as tff
 
 from fedpersonal import runtime
 from fedpersonal.runtime.local import LocalContext
-from fedpersonal.runtime.xla import for_xla, is_worth_compiling
+from fedpersonal.runtime.xla import for_xla, is_worth_compiling, keep_operations_whole
 
 VECTORS = tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
 
@@ -79,13 +80,42 @@ def loop(body):
     [
         (loop(lambda v: v + 1.0), True),
         (lambda x: x + 1.0, False),
-        (loop(lambda v: v + tf.random.stateless_normal(tf.shape(v), [0, 1])), False),
         (loop(lambda v: v + tf.reduce_sum(tf.boolean_mask(v, v > 0))), False),
     ],
-    ids=["loop", "no loop", "draws", "sizes of data"],
+    ids=["loop", "no loop", "sizes of data"],
 )
-def test_loops_are_worth_compiling_without_draws_and_sizes_of_data(function, expected):
+def test_loops_are_worth_compiling_without_sizes_of_data(function, expected):
     assert is_worth_compiling(graph_of(function)) == expected
+
+
+def test_what_draws_is_never_compiled_since_xla_draws_other_numbers():
+    computation = mapped(loop(lambda v: v + tf.random.stateless_normal(tf.shape(v), [0, 1])))
+    found, plain = (call(computation, [np.ones(5, np.float32)], c) for c in ("always", "never"))
+    np.testing.assert_array_equal(found, plain)
+
+
+def test_a_member_that_hands_its_value_on_is_compiled():
+    computation = mapped(lambda x: (x, loop(lambda v: v * 2.0)(x)))
+    ((same, eightfold),) = call(computation, [np.ones(2, np.float32)], "always")
+    np.testing.assert_array_equal([same, eightfold], [[1.0, 1.0], [8.0, 8.0]])
+
+
+@pytest.mark.parametrize("given", [None, "--xla_cpu_enable_fast_math=false"])
+def test_flags_of_xla_are_set_only_while_it_reads_them(monkeypatch, given):
+    seen = []
+
+    def function(fn, jit_compile):
+        assert jit_compile
+        return lambda: seen.append(os.environ["XLA_FLAGS"].split())
+
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    if given:
+        monkeypatch.setenv("XLA_FLAGS", given)
+    monkeypatch.setattr(tf, "function", function)
+    keep_operations_whole.__wrapped__()
+    own = "--xla_disable_hlo_passes=cpu-parallel-task-assigner"
+    assert seen == [[given, own] if given else [own]]
+    assert os.environ.get("XLA_FLAGS") == given
 
 
 @pytest.mark.parametrize(("compile", "expected"), [("auto", "local, compiled"), ("never", "local")])
