@@ -11,6 +11,7 @@ import tempfile
 from absl import flags
 
 from experiments import launch
+from fedpersonal import runtime
 from fedpersonal.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -28,13 +29,14 @@ flags.DEFINE_integer("seed", 0, "Seed of the draws.", lower_bound=0)
 
 def main() -> None:
     """Prints the texts."""
-    from fedpersonal.language_models.base_model import load_base_model
-    from fedpersonal.local_state.store import LOCAL_STATE, read_all
-    from fedpersonal.saved_model import read_saved_model
-    from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.utterances.generation import find_name, generate
-    from fedpersonal.tasks.utterances.methods import EMBEDDING
-    from fedpersonal.tasks.utterances.model import build_language_model, freeze
+    with runtime.quick_imports():
+        from fedpersonal.language_models.base_model import load_base_model
+        from fedpersonal.local_state.store import LOCAL_STATE, read_all
+        from fedpersonal.saved_model import read_saved_model
+        from fedpersonal.simulation.run_folder import RunFolder
+        from fedpersonal.tasks.utterances.generation import find_name, generate
+        from fedpersonal.tasks.utterances.methods import EMBEDDING
+        from fedpersonal.tasks.utterances.model import build_language_model, freeze
 
     folder = RunFolder.read(FLAGS.run_dir)
     algorithm = folder.config["options"].get("algorithm")

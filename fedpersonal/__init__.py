@@ -59,7 +59,9 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     runtime.start()
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    with runtime.quick_imports():
+        module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -28,6 +28,8 @@ PLACES = {room: place for place, rooms in enumerate(ORDER) for room in rooms}
 
 # These know nothing of TensorFlow Federated.
 WITHOUT_TFF = ("data", "models", "language_models")
+# A run needs none of these from the beginning.
+UNUSED = {"matplotlib", "transformers", "sklearn", "ray", "recbole", "tensorflow_datasets"}
 FILES = sorted((ROOT / "fedpersonal").rglob("*.py"))
 
 
@@ -44,7 +46,9 @@ def at_import(path):
     """Yields the modules that are imported with a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
@@ -70,6 +74,21 @@ def test_imports_run_one_way(path):
             assert PLACES[parts[1]] <= PLACES[room], module
             same = PLACES[parts[1]] == PLACES[room] and parts[1] != room
             assert not same or room not in ("data", "models"), module
+
+
+def test_a_run_imports_only_what_it_uses():
+    """Pictures are drawn at the end, and language models are one task's."""
+    tasks = ROOT / "fedpersonal" / "tasks"
+    waiting, known = [tasks / "experiment.py", *tasks.glob("*/task.py")], set()
+    while waiting:
+        path = waiting.pop()
+        known.add(path)
+        for module in at_import(path):
+            assert module.split(".")[0] not in UNUSED, path
+            place = ROOT / module.replace(".", "/")
+            found = {place.with_suffix(".py"), place.parent.with_suffix(".py")} & {*FILES}
+            waiting.extend(found - known)
+    assert len(known) > 50
 
 
 @pytest.mark.parametrize("room", WITHOUT_TFF)

@@ -7,6 +7,8 @@ of the paper's gradient steps (Singhal et al., section 4 leaves the algorithm R 
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 
 from fedpersonal.algorithm import RidgePhase
@@ -101,6 +103,7 @@ def solve_local_values(
     }
 
 
+@functools.lru_cache(maxsize=8)  # Building a model takes long; each evaluation asks.
 def check_linear(model: PartitionedModel) -> None:
     """Checks numerically that one example's output is a number, linear in the local variables.
 
@@ -113,7 +116,7 @@ def check_linear(model: PartitionedModel) -> None:
     if local_tables:
         raise ValueError(f"ridge reconstruction cannot solve for local lookups {local_tables}.")
 
-    @tf.function
+    @tf.function(autograph=False)
     def second_differences():
         values, others, features = random_values(model), random_values(model, seed=1), {}
         for name, spec in model.input_spec.items():
@@ -123,6 +126,9 @@ def check_linear(model: PartitionedModel) -> None:
                 # Zeros would hide whatever the local variables are multiplied with.
                 features[name] = tf.random.stateless_normal(shape, [0, 0], dtype=spec.dtype)
 
+        number = tf.TensorSpec([], tf.float32)
+
+        @tf.function(autograph=False, input_signature=[number, number])  # The model is built once.
         def output(first, second):
             local = {
                 v.name: first * values[v.name] + second * others[v.name]

@@ -144,7 +144,8 @@ def pack_evaluation(
     return shards
 
 
-# The same clients are evaluated on more and more examples: tracing takes longer than running.
+# Validation and test share what is traced, and so do tests on more and more examples: tracing takes
+# longer than running.
 @functools.lru_cache(maxsize=4)
 def evaluation_computation(
     model: PartitionedModel,
@@ -154,21 +155,15 @@ def evaluation_computation(
     batch_size: int,
     query_batch_size: int,
     packing: str = "stacked",
-    with_before: bool = True,
     with_kept: bool = False,
     with_predictions: bool = False,
     seed: int = 0,
 ) -> tff.Computation:
     """Builds the TFF computation of global variables, at SERVER, and packed shards, at CLIENTS.
 
-    Arguments are of `build_evaluation` and, as packed, of `pack_evaluation`.
+    It predicts once, after the phases. Arguments are of `build_evaluation` and, as packed, of
+    `pack_evaluation`.
     """
-    check_choice("build_evaluation", "packing", packing, PACKINGS)
-    check_phases(model, phases)
-    if any(isinstance(phase, RidgePhase) for phase in phases):
-        check_linear(model)
-    if packing == "pooled":
-        check_rows_are_independent(model)
     # The support set is used as a whole.
     phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
     weights_type = tff.to_type(
@@ -191,18 +186,16 @@ def evaluation_computation(
     @keras_computation(weights_type, shard_type)
     def evaluate_shard(weights, shard):
         support, query = (as_examples(model, shard[part]) for part in ("support", "query"))
-        local_seed, output = tf.constant([seed, -1]), collections.OrderedDict(ids=shard["ids"])
-        values = starting_values(model, dict(weights), support, local_seed)
-        output["num_examples"] = tf.reduce_sum(query.mask, [1, 2])
-        if with_before:
-            after, predictions = predict(model, (), values, support, query)
-            output["before"] = collections.OrderedDict(sorted(after.items()))
+        local_seed, kept = tf.constant([seed, -1]), None
         if with_kept:
             kept = starting_local_values(model, support, local_seed, as_kept(shard["local"]))
-            values = starting_values(model, dict(weights), support, local_seed, kept)
-        if phases or with_kept or not with_before:
-            after, predictions = predict(model, phases, values, support, query)
-        output["after"] = collections.OrderedDict(sorted(after.items()))
+        values = starting_values(model, dict(weights), support, local_seed, kept)
+        sums, predictions = predict(model, phases, values, support, query)
+        output = collections.OrderedDict(
+            ids=shard["ids"],
+            num_examples=tf.reduce_sum(query.mask, [1, 2]),
+            sums=collections.OrderedDict(sorted(sums.items())),
+        )
         if predictions is not None:
             if packing == "pooled":  # These are (C, N, B).
                 predictions = tf.reshape(predictions, [tf.shape(predictions)[0], -1])
@@ -249,6 +242,8 @@ def build_evaluation(
 ) -> Callable[..., ClientResults]:
     """Packs the clients once and returns a function that evaluates global variables on them.
 
+    The function traces its TFF computations when it is first called.
+
     Args:
         model: The partitioned model.
         phases: What personalises a client's model: `Algorithm.personalization`, fine-tuning, or
@@ -269,6 +264,12 @@ def build_evaluation(
     Raises:
         ValueError: If a phase does not fit the model.
     """
+    check_choice("build_evaluation", "packing", packing, PACKINGS)
+    check_phases(model, phases)
+    if any(isinstance(phase, RidgePhase) for phase in phases):
+        check_linear(model)
+    if packing == "pooled":
+        check_rows_are_independent(model)
     clients = max(1, min(clients, support.num_clients))
     moves_globals = any(phase.variables != "local" for phase in phases)
     shards = pack_evaluation(
@@ -280,61 +281,76 @@ def build_evaluation(
         query_batch_size=batch_size if packing == "pooled" else None,
         touched_data="all" if moves_globals else "none",
     )
-    computation = evaluation_computation(
-        model,
-        tuple(phases),
-        clients=clients,
-        batch_size=batch_size,
-        query_batch_size=shards[0]["query"]["mask"].shape[2],
-        packing=packing,
-        with_before=with_before,
-        with_kept=with_kept,
-        with_predictions=with_predictions,
-        seed=seed,
-    )
+
+    @functools.cache
+    def computation(
+        phases: tuple[Phase, ...], with_kept: bool, with_predictions: bool
+    ) -> tff.Computation:
+        return evaluation_computation(
+            model,
+            phases,
+            clients=clients,
+            batch_size=batch_size,
+            query_batch_size=shards[0]["query"]["mask"].shape[2],
+            packing=packing,
+            with_kept=with_kept,
+            with_predictions=with_predictions,
+            seed=seed,
+        )
 
     def evaluate(
         weights: Mapping[str, np.ndarray],
         kept: tuple[np.ndarray, Mapping[str, np.ndarray]] | None = None,
     ) -> ClientResults:
+        known = collections.OrderedDict((v.name, weights[v.name]) for v in model.global_variables)
         sent = [collections.OrderedDict(shard) for shard in shards]
         if kept is not None:
             for shard in sent:
                 shard["local"] = local_of(shard["ids"], known=kept[0], values=kept[1])
-        known = collections.OrderedDict((v.name, weights[v.name]) for v in model.global_variables)
-        return _collect(model, computation(known, sent), query.client_ids)
+        before = after = computation(tuple(phases), with_kept, with_predictions)(known, sent)
+        if not with_before:
+            before = None
+        elif phases or with_kept:
+            before = computation((), False, False)(known, shards)
+        return _collect(model, before, after, query.client_ids)
 
     return evaluate
 
 
 def _collect(
-    model: PartitionedModel, outputs: Sequence[Mapping[str, Any]], client_ids: np.ndarray
+    model: PartitionedModel,
+    before: Sequence[Mapping[str, Any]] | None,
+    after: Sequence[Mapping[str, Any]],
+    client_ids: np.ndarray,
 ) -> ClientResults:
     """Puts the shards' outputs into the clients' order."""
-    # Results may come back in another order than they went out, so they carry their ids.
-    ids = np.concatenate([output["ids"] for output in outputs])
-    order = np.argsort(ids, kind="stable")[(ids < 0).sum() :]
 
-    def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    def joined(outputs: Sequence[Mapping[str, Any]], parts: Sequence[np.ndarray]) -> np.ndarray:
+        # Results may come back in another order than they went out, so they carry their ids.
+        ids = np.concatenate([output["ids"] for output in outputs])
+        order = np.argsort(ids, kind="stable")[(ids < 0).sum() :]
         return np.concatenate(parts)[order]
 
-    def stage(name: str) -> dict[str, np.ndarray]:
-        metrics = outputs[0][name]
-        return {m: joined([o[name][m] for o in outputs]).astype(np.float64) for m in metrics}
+    def sums(outputs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        return {
+            name: joined(outputs, [o["sums"][name] for o in outputs]).astype(np.float64)
+            for name in outputs[0]["sums"]
+        }
 
     predictions = None
-    if "predictions" in outputs[0]:
-        # Pooled, those of each shard are as wide as its longest query set.
-        parts = [output["predictions"] for output in outputs]
+    if "predictions" in after[0]:
+        # Those of each shard are as wide as its longest query set.
+        parts = [output["predictions"] for output in after]
         width = max(part.shape[1] for part in parts)
         rest = [(0, 0)] * (parts[0].ndim - 2)
         parts = [np.pad(part, [(0, 0), (0, width - part.shape[1]), *rest]) for part in parts]
-        predictions = joined(parts)
+        predictions = joined(after, parts)
+    num_examples = joined(after, [output["num_examples"] for output in after])
     return ClientResults(
         client_ids=client_ids,
-        num_examples=joined([output["num_examples"] for output in outputs]).astype(np.float64),
-        before=stage("before") if "before" in outputs[0] else None,
-        after=stage("after"),
+        num_examples=num_examples.astype(np.float64),
+        before=None if before is None else sums(before),
+        after=sums(after),
         predictions=predictions,
         metrics=model.metrics,
     )

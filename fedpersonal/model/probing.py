@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import tensorflow as tf
@@ -47,6 +48,7 @@ def random_features(model: PartitionedModel, num_examples: int, *, seed: int = 0
     return features
 
 
+@functools.lru_cache(maxsize=8)  # Building a model takes long; each evaluation asks.
 def check_rows_are_independent(model: PartitionedModel) -> None:
     """Checks numerically that an example's output does not depend on its neighbours in a batch.
 
@@ -57,7 +59,9 @@ def check_rows_are_independent(model: PartitionedModel) -> None:
     @tf.function(autograph=False)
     def both_ways():
         values, features = random_values(model), random_features(model, 3)
+        any_rows = tf.TensorSpec([None], tf.int32)
 
+        @tf.function(autograph=False, input_signature=[any_rows])  # The model is built once.
         def output(rows):
             chosen = {k: tf.gather(v, rows) for k, v in features.items()}
             return model.predict(values, chosen, training=False)[0]

@@ -30,6 +30,7 @@ def skip_lookups(model: tf.keras.Model, names: Container[str]) -> None:
             layer.call = functools.partial(_all_rows, layer)
 
 
+@tf.autograph.experimental.do_not_convert  # Nothing in it branches on tensors.
 def _all_rows(layer: tf.keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
     rows = tf.convert_to_tensor(layer.embeddings)
     if ids.shape.rank == 1:

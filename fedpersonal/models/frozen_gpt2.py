@@ -32,15 +32,13 @@ class FrozenGPT2(tf.keras.layers.Layer):
         """
         del training  # Dropout would make a frozen model's output random.
         if not self.transformer.built:
-            self.transformer(None, inputs_embeds=tf.zeros([1, 1, self.transformer.embed_dim]))
+            _hidden_states(self.transformer, tf.zeros([1, 1, self.transformer.embed_dim]))
         tokens, prefix = inputs if isinstance(inputs, (list, tuple)) else (inputs, None)
         words = self.embed(tokens[:, :-1])
         if prefix is None:
             prefix = self.embed(tf.fill(tf.shape(tokens)[:1], self._start))
         sequence = tf.concat([prefix[:, tf.newaxis], words], axis=1)
-        return self.transformer(
-            None, inputs_embeds=sequence, use_cache=False, return_dict=True, training=False
-        ).last_hidden_state
+        return _hidden_states(self.transformer, sequence)
 
     def embed(self, tokens: tf.Tensor) -> tf.Tensor:
         """Returns tokens' embeddings, without those of places."""
@@ -52,6 +50,13 @@ class FrozenGPT2(tf.keras.layers.Layer):
     def predict_tokens(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns the logits (..., ids) of the tied, frozen head."""
         return tf.matmul(hidden, self.transformer.wte.embeddings, transpose_b=True)
+
+
+@tf.autograph.experimental.do_not_convert  # It is long, and branches on no tensor.
+def _hidden_states(transformer: TFGPT2MainLayer, embeddings: tf.Tensor) -> tf.Tensor:
+    return transformer(
+        None, inputs_embeds=embeddings, use_cache=False, return_dict=True, training=False
+    ).last_hidden_state
 
 
 def frozen_values(layer: str, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -132,6 +132,7 @@ def _advance(from_input, hidden, cell, recurrent_kernel, is_real):
     return tf.where(is_real, new_hidden, hidden), tf.where(is_real, new_cell, cell), gates
 
 
+@tf.autograph.experimental.do_not_convert  # Nothing here branches on tensors.
 def _predict(sequence, kernel, recurrent_kernel, bias, is_real):
     """Runs the recurrence over (time, ..., batch, size), a mask (time, ..., batch, 1) beside it."""
     steps, from_input, zeros = _begin(sequence, kernel, recurrent_kernel, bias)
@@ -147,6 +148,7 @@ def _predict(sequence, kernel, recurrent_kernel, bias, is_real):
     return outputs.stack()
 
 
+@tf.autograph.experimental.do_not_convert
 def _run(sequence, kernel, recurrent_kernel, bias, is_real):
     """Does the same, and keeps the states and gates of all steps for the gradient."""
 

@@ -9,6 +9,7 @@ from fedpersonal.runtime.choice import (
     num_processors,
     use_runtime,
 )
+from fedpersonal.runtime.imports import quick_imports
 from fedpersonal.runtime.program import leave, peak_rss_mb, quiet_logs, rss_mb, start
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "leave",
     "num_processors",
     "peak_rss_mb",
+    "quick_imports",
     "quiet_logs",
     "rss_mb",
     "start",

@@ -64,12 +64,12 @@ class Graph:
         if compiled is None:
             compiled = xla.is_worth_compiling(graph_def)
         self.compiled = compiled and is_plain and not xla.draws(graph_def)
-        if is_plain:
+        if self.compiled:
+            self._run = self._unless_refused(graph_def, feeds, fetches)
+        elif is_plain:
             self._run = _session(graph_def, feeds, fetches)
         else:
             self._run = _function(graph_def, feeds, fetches, proto.initialize_op)
-        if self.compiled:
-            self._run = self._unless_refused(graph_def, feeds, fetches, self._run)
 
     @property
     def graphs(self) -> list[Graph]:
@@ -82,11 +82,7 @@ class Graph:
         return _packed(self._result, iter(self._run(flat)))
 
     def _unless_refused(
-        self,
-        graph_def: tf.compat.v1.GraphDef,
-        feeds: Sequence[str],
-        fetches: Sequence[str],
-        plain: _Run,
+        self, graph_def: tf.compat.v1.GraphDef, feeds: Sequence[str], fetches: Sequence[str]
     ) -> _Run:
         """Returns what runs the graph compiled, and from the first refusal on as it is."""
         lock, made = threading.Lock(), list[_Run]()
@@ -102,8 +98,8 @@ class Graph:
                     if self.compiled:
                         reason = (error.message.strip().splitlines() or [""])[0][:200]
                         _log.warning("XLA does not compile a part; it runs as it is: %s", reason)
-                    self.compiled, self._run = False, plain
-                return plain(arguments)
+                        self.compiled, self._run = False, _session(graph_def, feeds, fetches)
+                return self._run(arguments)
 
         return run
 

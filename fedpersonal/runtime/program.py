@@ -185,6 +185,7 @@ def _retire_services() -> None:
     if factory is None:
         return
     factory.subprocess = types.SimpleNamespace(Popen=_refuse)
+    gc.unfreeze()  # What is frozen is not among the objects.
     for item in gc.get_objects():
         kind = type(item)
         if kind.__name__ == "ServiceManager" and kind.__module__.startswith("tensorflow_federated"):

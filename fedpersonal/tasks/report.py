@@ -10,7 +10,6 @@ from fedpersonal import runtime
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import ClientResults
 from fedpersonal.process.boundary import Crossing, total_bytes
-from fedpersonal.simulation.learning_curve import plot_learning_curve
 from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.task import TestReport
@@ -49,6 +48,9 @@ def report_run(
     }
     run_folder.write_summary(summary)
     if loop_result:
+        # Matplotlib is imported when all else is done.
+        from fedpersonal.simulation.learning_curve import plot_learning_curve
+
         title = f"{description['algorithm']} on {description['dataset']}"
         picture = run_folder.path / "learning_curve.png"
         plot_learning_curve(run_folder.metrics_csv, picture, title=title)

@@ -10,7 +10,7 @@ from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.client.checks import check_phases
 from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import evaluation_computation
+from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
@@ -66,11 +66,12 @@ def test_the_most_specific_optimizer_counts(model):
         ),
     ],
 )
-def test_phases_that_are_refused(model, phase, message):
+def test_phases_that_are_refused(model, make_dataset, phase, message):
+    somebody = make_dataset([({"x": [[0.0, 0.0, 0.0]]}, [0.0])])
     algorithm = Algorithm("own", (phase,), local_variables="rebuilt")
     with pytest.raises(UserError, match=message):
         build_process(
             model, algorithm, execution=Execution.per_client(batch_size=1), server_optimizer=SGD
         )
     with pytest.raises(UserError, match=message):
-        evaluation_computation(model, (phase,), clients=1, batch_size=1, query_batch_size=1)
+        build_evaluation(model, (phase,), somebody, somebody, batch_size=1)

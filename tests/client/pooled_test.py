@@ -234,9 +234,10 @@ def words(make_dataset):
 
 def test_a_loss_of_a_batch_is_refused_where_clients_share_it(make_dataset):
     support, query = split_support_query(words(make_dataset), batch_size=2)
-    options = {"batch_size": 2, "packing": "pooled", "clients": 2}
+    model, options = penalised(each=False), {"batch_size": 2, "packing": "pooled", "clients": 2}
+    evaluate = build_evaluation(model, [phase("local")], support, query, **options)
     with pytest.raises(ValueError, match="one value an example from add_loss.*stacked execution"):
-        build_evaluation(penalised(each=False), [phase("local")], support, query, **options)
+        evaluate(weights_of(model))
 
 
 @pytest.mark.parametrize(("each", "clients"), [(True, 2), (False, 1)])

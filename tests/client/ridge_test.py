@@ -13,6 +13,7 @@ from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import run_phase
 from fedpersonal.client.values import starting_values
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.probing import check_rows_are_independent
 from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.packing import as_examples, pack_clients
@@ -161,6 +162,21 @@ def test_linear_models_are_taken():
     check_linear(factorization())
     check_linear(dense_model())
     check_linear(dense_model(use_bias=True))
+
+
+def test_a_model_is_checked_once_and_built_once_for_it():
+    built = []
+
+    def build_model():
+        built.append(1)
+        return tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(1, name="own")])
+
+    model = PartitionedModel(build_model, local_layers=["own"])
+    for check in (check_linear, check_rows_are_independent):
+        built.clear()
+        check(model)
+        check(model)
+        assert len(built) == 1
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

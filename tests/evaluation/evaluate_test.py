@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithm import GradientPhase, RidgePhase
 from fedpersonal.data.splits import split_support_query
+from fedpersonal.evaluation import evaluate
 from fedpersonal.evaluation.evaluate import (
     ClientResults,
     build_evaluation,
@@ -157,6 +158,31 @@ def test_pooled_predictions_of_shards_as_wide_as_their_longest_query_set(split, 
     )
     for count, own, other in zip(query.counts, pooled.predictions, stacked.predictions):
         np.testing.assert_allclose(own[:count], other[:count], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("packing", "shared"), [("pooled", 2), ("stacked", 3)])
+def test_validation_and_test_share_what_is_traced(split, weights, monkeypatch, packing, shared):
+    """Each traces when it is first called; stacked, where query sets are as wide."""
+    traced, trace = [], evaluate.keras_computation
+    monkeypatch.setattr(evaluate, "keras_computation", lambda *t: traced.append(t) or trace(*t))
+    support, query = split
+    options = {"batch_size": BATCH_SIZE, "clients": len(COUNTS), "packing": packing}
+    model, other = build_model(), query.head(2)
+    validate = build_evaluation(model, [PHASE], support, other, with_before=False, **options)
+    test = build_evaluation(model, [PHASE], support, query, **options)
+    assert not traced
+    validate(weights)
+    assert len(traced) == 1
+    results = test(weights)
+    assert len(traced) == shared
+    test(weights)
+    assert len(traced) == shared
+    # Predictions before and after are two computations of the same clients.
+    assert validate(weights).before is None
+    plain = build_evaluation(model, (), support, query, with_before=False, **options)(weights)
+    for name, pairs in plain.after.items():
+        np.testing.assert_array_equal(results.before[name], pairs)
+    assert (results.before["loss"] != results.after["loss"])[[0, 2, 4]].any(1).all()
 
 
 def test_ridge_personalises_on_the_support_set_as_a_whole(split, weights):

@@ -28,8 +28,9 @@ from fedpersonal import runtime
 import psutil
 {before}
 runtime.start()
-import tensorflow as tf
-import tensorflow_federated as tff
+with runtime.quick_imports():
+    import tensorflow as tf
+    import tensorflow_federated as tff
 
 tff.backends.native.set_sync_local_cpp_execution_context()  # TFF's own, with an open worker.
 
