@@ -9,7 +9,7 @@ from fedpersonal.runtime.choice import (
     num_processors,
     use_runtime,
 )
-from fedpersonal.runtime.program import leave, peak_rss_mb, quiet_logs, rss_mb, start
+from fedpersonal.runtime.program import leave, peak_rss_mb, quiet_logs, rss_mb, spare_home, start
 
 __all__ = [
     "COMPILE",
@@ -22,6 +22,7 @@ __all__ = [
     "peak_rss_mb",
     "quiet_logs",
     "rss_mb",
+    "spare_home",
     "start",
     "use_runtime",
 ]

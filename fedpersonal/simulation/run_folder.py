@@ -51,8 +51,8 @@ class RunFolder(RunRecord):
             UserError: The folder belongs to a run with other options or data, or to one still
                 going on.
         """
-        folder = cls(pathlib.Path(path).resolve())
         try:
+            folder = cls(pathlib.Path(path).resolve())
             folder.path.mkdir(parents=True, exist_ok=True)
             _lock(folder.path)
         except BlockingIOError as error:
@@ -62,7 +62,7 @@ class RunFolder(RunRecord):
         if folder.metrics_csv.exists() and not folder.config_json.exists():
             raise UserError(f"{folder.path} has a metrics.csv that is not a run's; give another.")
         config = run_config.settle(folder.config_json, options, ignore=ignore, about=about)
-        write_json(folder.config_json, config)
+        write_json(folder.config_json, config, checked=True)
         return folder
 
     @staticmethod
@@ -81,7 +81,7 @@ class RunFolder(RunRecord):
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`."""
-        write_json(self.path / "summary.json", summary)
+        write_json(self.path / "summary.json", summary, checked=True)
 
     def write_boundary(self, boundary: Sequence[Any]) -> None:
         """Writes `boundary.json`, an object a tensor."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
+import os
 import pathlib
-from collections.abc import Sequence
+import re
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -14,6 +18,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 
 _FIRST_COLUMNS = ["round", "seconds"]
+_ROUND = re.compile("[0-9]{1,12}")
 
 
 class MetricLog(Callback):
@@ -21,15 +26,20 @@ class MetricLog(Callback):
 
     A metric may appear in a later round for the first time: the file is then written anew with one
     more column. Otherwise a row costs one write.
+
+    Attributes:
+        checksum: That of all rows, which checkpoints carry.
     """
 
+    remembers = ("checksum",)
+    checksum = 0
     _file: IO[str] | None = None
 
     def on_start(self, run: Run) -> None:
         """Opens the file, made if needed, to go on after a round; later rows are removed.
 
         Raises:
-            UserError: Rows of rounds before are missing.
+            UserError: Rows of rounds before are missing or changed.
         """
         self._path = run.folder.metrics_csv
         columns, rows = _read(self._path)
@@ -39,6 +49,14 @@ class MetricLog(Callback):
             raise UserError(
                 f"{self._path} must have the rounds 1 to {run.round_number}, each once, for the "
                 "run to go on; restore the file or start a new folder."
+            )
+        checksum = 0
+        for row in rows:
+            checksum = _add(checksum, dict(zip(self._columns, row)))
+        if checksum != self.checksum:
+            raise UserError(
+                f"{self._path} was changed after it was written: restore the file or start a new "
+                "folder."
             )
         self._seconds = [float(row[1]) for row in rows]
         self._rewrite(rows)
@@ -54,14 +72,17 @@ class MetricLog(Callback):
         cells = {"round": str(run.round_number), "seconds": str(seconds)}
         cells.update((name, _show(value)) for name, value in run.metrics.items())
         assert self._file
-        _write(self._file, [[cells.get(name, "") for name in self._columns]])
-        self._file.flush()
+        with atomic_files.explained(self._path):
+            _write(self._file, [[cells.get(name, "") for name in self._columns]])
+            self._file.flush()
         self._seconds.append(seconds)
+        self.checksum = _add(self.checksum, cells)
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """Closes the file."""
         if self._file:
-            self._file.close()
+            with atomic_files.explained(self._path):
+                self._file.close()
 
     @property
     def median_seconds(self) -> float:
@@ -84,14 +105,23 @@ def _write(file: IO[str], rows: Sequence[list[str]]) -> None:
 
 def _read(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
     """Returns the columns and the complete rows of a log."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    text = atomic_files.read_text(path) if os.path.lexists(path) else ""
     if not text:
         return [], []
     complete = text[: text.rfind("\n") + 1]
-    columns, *rows = csv.reader(complete.splitlines()) if complete else [[]]
+    try:
+        columns, *rows = csv.reader(complete.splitlines()) if complete else [[]]
+    except csv.Error as error:
+        raise UserError(f"{path} is damaged: {error}.") from error
     if columns[:2] != _FIRST_COLUMNS:
         raise UserError(f"{path} is not the metrics.csv of a run.")
-    return columns, [row for row in rows if len(row) == len(columns) and row[0].isdigit()]
+    return columns, [row for row in rows if len(row) == len(columns) and _ROUND.fullmatch(row[0])]
+
+
+def _add(checksum: int, cells: Mapping[str, str]) -> int:
+    """Returns the checksum of the rows before and of a row with these cells, empty ones aside."""
+    row = json.dumps({name: cell for name, cell in cells.items() if cell}, sort_keys=True)
+    return zlib.crc32(row.encode(), checksum)
 
 
 def _show(value: Any) -> str:
