@@ -83,6 +83,7 @@ def task_main(task: Task) -> Callable[[], None]:
 
         path = given.output_dir or f"results/{given.experiment_name or task.name}"
         declared = task.options.declarations().items()
+        sizes = {n: size for n, size in source.describe().items() if isinstance(size, int)}
         experiment, folder = open_experiment(
             task,
             source,
@@ -90,7 +91,7 @@ def task_main(task: Task) -> Callable[[], None]:
             path,
             config={"task": type(task).__module__, **options.values()},
             may_differ=[name for name, declaration in declared if declaration.rule.may_differ],
-            data=source.fingerprint(),
+            data={**sizes, "values": source.fingerprint()},
         )
         summary = run_experiment(experiment, folder)
         for line in task.report(summary):

@@ -17,6 +17,8 @@ from fedpersonal.atomic_files import read_json, to_json
 from fedpersonal.errors import UserError
 
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
+# The entry of `config.json` with the clients that train.
+TRAINING_DATA = "training_data"
 # What may differ from session to session.
 _SESSION = ("versions", "runtime")
 
@@ -51,6 +53,8 @@ def settle(
     check_same("options", old["options"], config["options"], folder, ignore)
     if "data" in old:
         check_same("data", old["data"], config.setdefault("data", old["data"]), folder)
+    if TRAINING_DATA in old:
+        config[TRAINING_DATA] = old[TRAINING_DATA]
     if "num_shards" in old:
         shards = old["num_shards"]
         check_same("shards", shards, config.setdefault("num_shards", shards), folder)

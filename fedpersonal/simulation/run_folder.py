@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedpersonal.atomic_files import atomic_write, write_json
+from fedpersonal.atomic_files import atomic_write, to_json, write_json
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import run_config
 from fedpersonal.simulation.run_record import RunRecord
@@ -64,6 +64,20 @@ class RunFolder(RunRecord):
         config = run_config.settle(folder.config_json, options, ignore=ignore, about=about)
         write_json(folder.config_json, config, checked=True)
         return folder
+
+    def check_data(self, data: Mapping[str, Any]) -> None:
+        """Writes to `config.json` which data the run trains on, or makes sure that it still does.
+
+        Args:
+            data: What tells them from others, part by part, such as of `describe_clients`.
+
+        Raises:
+            UserError: Former sessions had other data; it names the parts that differ.
+        """
+        config = self.config
+        known = config.setdefault(run_config.TRAINING_DATA, to_json(data))
+        run_config.check_same("data", known, to_json(data), self.path)
+        write_json(self.config_json, config, checked=True)
 
     @staticmethod
     def read(path: str | os.PathLike) -> RunRecord:
