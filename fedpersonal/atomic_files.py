@@ -20,7 +20,6 @@ TEMPORARY_SUFFIX = ".unfinished"
 # Permissions of files that hold local variables of clients: their owner alone reads them.
 OWNER_ONLY = 0o600
 _CHECKSUM = "checksum"
-_KINDS = {dict: "object", list: "list"}
 
 
 @contextlib.contextmanager
@@ -115,7 +114,7 @@ def read_json(
     path: str | os.PathLike,
     entries: Mapping[str, type | tuple[type, ...]] | None = None,
     *,
-    kind: type = dict,
+    kind: type[dict] | type[list] = dict,
     checked: bool = False,
 ) -> Any:
     """Reads a JSON file.
@@ -137,7 +136,8 @@ def read_json(
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}.") from None
     if not isinstance(value, kind):
-        raise UserError(f"{path} is damaged: it holds no JSON {_KINDS[kind]}.")
+        wanted = "object" if kind is dict else "list"
+        raise UserError(f"{path} is damaged: it holds no JSON {wanted}.")
     if checked:
         found = value.pop(_CHECKSUM, None)
         if found != _checksum(value):

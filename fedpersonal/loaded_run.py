@@ -10,12 +10,14 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.errors import UserError
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.description import read_model
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.saved_model import ABOUT, check_model, read_saved_model
+from fedpersonal.saved_model import ABOUT, check_model, read_about, read_saved_model
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import RunRecord
 from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
@@ -34,6 +36,15 @@ class LoadedRun(RunRecord):
         """Use `load_run`."""
         super().__init__(path)
         self._model, self._algorithm, self._finetuning = model, algorithm, tuple(finetuning)
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """As of `RunRecord`; rows that were changed since the run's end are a UserError."""
+        table = super().metrics
+        known = read_about(self.path).get("metrics") if (self.path / ABOUT).exists() else None
+        if known and self.metrics_checksum(known["rounds"]) != known["checksum"]:
+            raise UserError(f"{self.metrics_csv} was changed after it was written.")
+        return table
 
     @functools.cached_property
     def trained(self) -> TrainedModel:

@@ -61,8 +61,22 @@ def save_model(
         arrays.update({_LOCAL + name: value for name, value in snapshot.values.items()})
     with atomic_write(folder.path / WEIGHTS, "wb", permissions=OWNER_ONLY) as file:
         file.write(pack_arrays(arrays))
-    known = {name: getattr(trained, name) for name in _KNOWN}
+    known: dict[str, Any] = {name: getattr(trained, name) for name in _KNOWN}
+    if folder.metrics_csv.exists():
+        rounds = len(folder.metrics)
+        known["metrics"] = {"rounds": rounds, "checksum": folder.metrics_checksum(rounds)}
     write_json(folder.path / ABOUT, {**about, **known}, checked=True)
+
+
+def read_about(path: pathlib.Path) -> dict[str, Any]:
+    """Reads what `save_model` says of the model in a run's folder.
+
+    Raises:
+        UserError: If the run has not ended, or the file is damaged.
+    """
+    if not os.path.lexists(path / ABOUT):
+        raise UserError(f"{path}: the run has not ended ({path / ABOUT}).")
+    return read_json(path / ABOUT, dict.fromkeys(_KNOWN, int), checked=True)
 
 
 def read_saved_model(path: pathlib.Path) -> SavedModel:
@@ -71,10 +85,9 @@ def read_saved_model(path: pathlib.Path) -> SavedModel:
     Raises:
         UserError: If the run has not ended, or a file is damaged.
     """
-    for file in (path / ABOUT, path / WEIGHTS):
-        if not os.path.lexists(file):
-            raise UserError(f"{path}: the run has not ended ({file}).")
-    about = read_json(path / ABOUT, dict.fromkeys(_KNOWN, int), checked=True)
+    about = read_about(path)
+    if not os.path.lexists(path / WEIGHTS):
+        raise UserError(f"{path}: the run has not ended ({path / WEIGHTS}).")
     try:
         arrays = unpack_arrays(read_bytes(path / WEIGHTS))
     except UserError:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import pathlib
+import re
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -13,6 +17,10 @@ import pandas as pd
 from fedpersonal.atomic_files import read_json, read_text
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import run_config
+
+# Those of `metrics.csv`.
+FIRST_COLUMNS = ["round", "seconds"]
+_ROUND = re.compile("[0-9]{1,12}")
 
 
 class RunRecord:
@@ -63,6 +71,14 @@ class RunRecord:
             raise UserError(f"{path} is damaged: its column {name!r} has what is no number.")
         return table
 
+    def metrics_checksum(self, rounds: int | None = None) -> int:
+        """Returns the checksum of the first rows of `metrics.csv`, or of all that are complete."""
+        columns, rows = read_rows(self.metrics_csv)
+        checksum = 0
+        for row in rows[:rounds]:
+            checksum = add_to_checksum(checksum, dict(zip(columns, row)))
+        return checksum
+
     @property
     def per_client(self) -> pd.DataFrame:
         """A row a test client, the name of which is the column `client`, a text."""
@@ -74,6 +90,31 @@ class RunRecord:
         if not os.path.lexists(path):
             raise UserError(f"{self.path} has no {name}: {otherwise}.")
         return path
+
+
+def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
+    """Returns the columns and the complete rows of a `metrics.csv`, none where there is no file.
+
+    Raises:
+        UserError: It is something else.
+    """
+    text = read_text(path) if os.path.lexists(path) else ""
+    if not text:
+        return [], []
+    complete = text[: text.rfind("\n") + 1]
+    try:
+        columns, *rows = csv.reader(complete.splitlines()) if complete else [[]]
+    except csv.Error as error:
+        raise UserError(f"{path} is damaged: {error}.") from error
+    if columns[:2] != FIRST_COLUMNS:
+        raise UserError(f"{path} is not the metrics.csv of a run.")
+    return columns, [row for row in rows if len(row) == len(columns) and _ROUND.fullmatch(row[0])]
+
+
+def add_to_checksum(checksum: int, cells: Mapping[str, str]) -> int:
+    """Returns the checksum of the rows before and of a row with these cells, empty ones aside."""
+    row = json.dumps({name: cell for name, cell in cells.items() if cell}, sort_keys=True)
+    return zlib.crc32(row.encode(), checksum)
 
 
 def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
-import os
-import pathlib
-import re
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -16,9 +11,7 @@ import numpy as np
 from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
-
-_FIRST_COLUMNS = ["round", "seconds"]
-_ROUND = re.compile("[0-9]{1,12}")
+from fedpersonal.simulation.run_record import FIRST_COLUMNS, add_to_checksum, read_rows
 
 
 class MetricLog(Callback):
@@ -42,8 +35,8 @@ class MetricLog(Callback):
             UserError: Rows of rounds before are missing or changed.
         """
         self._path = run.folder.metrics_csv
-        columns, rows = _read(self._path)
-        self._columns = columns or list(_FIRST_COLUMNS)
+        columns, rows = read_rows(self._path)
+        self._columns = columns or list(FIRST_COLUMNS)
         rows = [row for row in rows if int(row[0]) <= run.round_number]
         if [int(row[0]) for row in rows] != list(range(1, run.round_number + 1)):
             raise UserError(
@@ -52,7 +45,7 @@ class MetricLog(Callback):
             )
         checksum = 0
         for row in rows:
-            checksum = _add(checksum, dict(zip(self._columns, row)))
+            checksum = add_to_checksum(checksum, dict(zip(self._columns, row)))
         if checksum != self.checksum:
             raise UserError(
                 f"{self._path} was changed after it was written: restore the file or start a new "
@@ -65,7 +58,7 @@ class MetricLog(Callback):
         """Writes the row of a round."""
         new_columns = [name for name in run.metrics if name not in self._columns]
         if new_columns:
-            _, rows = _read(self._path)
+            _, rows = read_rows(self._path)
             self._columns += new_columns
             self._rewrite(rows)
         seconds = round(run.seconds, 6)
@@ -76,7 +69,7 @@ class MetricLog(Callback):
             _write(self._file, [[cells.get(name, "") for name in self._columns]])
             self._file.flush()
         self._seconds.append(seconds)
-        self.checksum = _add(self.checksum, cells)
+        self.checksum = add_to_checksum(self.checksum, cells)
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """Closes the file."""
@@ -101,27 +94,6 @@ class MetricLog(Callback):
 
 def _write(file: IO[str], rows: Sequence[list[str]]) -> None:
     csv.writer(file, lineterminator="\n").writerows(rows)
-
-
-def _read(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns and the complete rows of a log."""
-    text = atomic_files.read_text(path) if os.path.lexists(path) else ""
-    if not text:
-        return [], []
-    complete = text[: text.rfind("\n") + 1]
-    try:
-        columns, *rows = csv.reader(complete.splitlines()) if complete else [[]]
-    except csv.Error as error:
-        raise UserError(f"{path} is damaged: {error}.") from error
-    if columns[:2] != _FIRST_COLUMNS:
-        raise UserError(f"{path} is not the metrics.csv of a run.")
-    return columns, [row for row in rows if len(row) == len(columns) and _ROUND.fullmatch(row[0])]
-
-
-def _add(checksum: int, cells: Mapping[str, str]) -> int:
-    """Returns the checksum of the rows before and of a row with these cells, empty ones aside."""
-    row = json.dumps({name: cell for name, cell in cells.items() if cell}, sort_keys=True)
-    return zlib.crc32(row.encode(), checksum)
 
 
 def _show(value: Any) -> str:
