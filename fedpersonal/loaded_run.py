@@ -42,7 +42,7 @@ class LoadedRun(RunRecord):
         """As of `RunRecord`; rows that were changed since the run's end are a UserError."""
         table = super().metrics
         known = read_about(self.path).get("metrics") if (self.path / ABOUT).exists() else None
-        if known and self.metrics_checksum(known["rounds"]) != known["checksum"]:
+        if known is not None and self.metrics_checksum(known[0]) != known[1]:
             raise UserError(f"{self.metrics_csv} was changed after it was written.")
         return table
 
@@ -71,6 +71,9 @@ class LoadedRun(RunRecord):
             raise UserError(f"{self.path} has no {LOCAL_STATE}, which has what clients keep.")
         store = LocalStateStore.open(path, trained.model.local_variables)
         trained.resources.callback(store.close)
+        if store.saved_round is None:
+            store.close()
+            raise UserError(f"{path} is damaged: it is empty. Put back a copy of it.")
         return dataclasses.replace(
             trained, kept_by=lambda clients: store.unpack(store.read(clients))
         )
@@ -95,7 +98,13 @@ class LoadedRun(RunRecord):
                 "folder: give load_run the model."
             )
         if model is None:
-            model = read_model(about["model"])
+            try:
+                model = read_model(about["model"])
+            except Exception as error:  # Keras reads it, and complains in a dozen ways.
+                line = " ".join(str(error).split())[:200]
+                raise UserError(
+                    f"{self.path / ABOUT}: its model cannot be built: {line}"
+                ) from error
         local = [v.name for v in model.local_variables]
         if local != options.get("local_variables"):
             raise UserError(

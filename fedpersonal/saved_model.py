@@ -64,7 +64,7 @@ def save_model(
     known: dict[str, Any] = {name: getattr(trained, name) for name in _KNOWN}
     if folder.metrics_csv.exists():
         rounds = len(folder.metrics)
-        known["metrics"] = {"rounds": rounds, "checksum": folder.metrics_checksum(rounds)}
+        known["metrics"] = [rounds, folder.metrics_checksum(rounds)]
     write_json(folder.path / ABOUT, {**about, **known}, checked=True)
 
 
@@ -76,7 +76,12 @@ def read_about(path: pathlib.Path) -> dict[str, Any]:
     """
     if not os.path.lexists(path / ABOUT):
         raise UserError(f"{path}: the run has not ended ({path / ABOUT}).")
-    return read_json(path / ABOUT, dict.fromkeys(_KNOWN, int), checked=True)
+    about = read_json(path / ABOUT, dict.fromkeys(_KNOWN, int), checked=True)
+    metrics = about.get("metrics")
+    is_pair = isinstance(metrics, list) and [type(number) for number in metrics] == [int, int]
+    if metrics is not None and not is_pair:
+        raise UserError(f"{path / ABOUT} is damaged: its 'metrics' is of another type.")
+    return about
 
 
 def read_saved_model(path: pathlib.Path) -> SavedModel:

@@ -78,6 +78,8 @@ def spare_home() -> None:
     ]
     if not missing:
         return
+    # This name of it still works in the version that is pinned, which says so each time.
+    warnings.filterwarnings("ignore", "Using `TRANSFORMERS_CACHE`", FutureWarning)
     folder = tempfile.mkdtemp(prefix="fedpersonal-home-")
     atexit.register(_remove, folder, os.getpid())
     for name in missing:

@@ -16,6 +16,8 @@ import time
 
 import pytest
 
+from fedpersonal.atomic_files import read_json, write_json
+
 BINARIES = ("movielens", "reddit", "stackoverflow", "tv_shows")
 _ALL = "--output_dir=out --total_rounds=1 --clients_per_round=4".split()
 # Tables and sizes with which a binary runs in no time.
@@ -290,8 +292,13 @@ def test_damaged_folders_are_one_line(finished, folder, run_commands):
     turned = [f"{row[:-1]}{6 - int(row[-1])}" for row in ratings[1:]]
     for name, rows in (("turned", turned), ("longer", [*ratings[1:], "u1,new,3"])):
         path = spoil(name, "movielens", lambda path: None)
-        (folder / name / "ratings.csv").write_text("\n".join([ratings[0], *rows]) + "\n")
-        files = [f"--ratings_file={folder / name / 'ratings.csv'}", f"--output_dir={path}"]
+        other = path / "ratings.csv"
+        other.write_text("\n".join([ratings[0], *rows]) + "\n")
+        # As if the file had been changed where it is.
+        config = read_json(path / "config.json", checked=True)
+        config["options"]["ratings_file"] = str(other)
+        write_json(path / "config.json", config, checked=True)
+        files = [f"--ratings_file={other}", f"--output_dir={path}"]
         commands.append(["movielens", *more, *files])
     said += ["other data: values was", "num_ratings was 240 and is now 241"]
     lost = ["--algorithm=fed_avg", "--client_learning_rate=1e9", "--server_optimizer=sgd"]
