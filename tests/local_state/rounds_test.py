@@ -202,7 +202,7 @@ def test_stop_in_a_commit(tmp_path, undisturbed, stop_at, monkeypatch):
         _run(path)
     monkeypatch.undo()
     # What stops a commit is followed by another try.
-    assert commits == [3, 6, 6]
+    assert commits == [0, 3, 6, 6]
     run = _run(path)
     assert run[0].resumed_from == 6
     _assert_same_run(path, run, *undisturbed)
