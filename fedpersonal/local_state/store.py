@@ -62,8 +62,8 @@ class LocalStateStore:
         self._connection = connection
         self._sizes = [v.dtype.size * int(np.prod(v.shape)) for v in self.variables]
         self._described = store_file.describe_variables(variables)
-        committed = store_file.check_rows(path, connection, sum(self._sizes), self._described)
-        self.saved_round, self._num_clients, self._checksum = committed
+        width = sum(self._sizes)
+        self.saved_round = store_file.check_rows(path, connection, width, self._described)
 
     @classmethod
     def open(cls, path: str | os.PathLike, variables: Sequence[VariableSpec]) -> LocalStateStore:
@@ -181,6 +181,8 @@ class LocalStateStore:
             ]
             self._connection.execute("BEGIN")
             try:
+                # What was committed is read again: Ctrl-C may have come right after a commit.
+                known = store_file.read_sums(self._connection, self._described)
                 count, checksum = self._sums(list(changes))
                 self._connection.executemany(
                     "INSERT INTO local_state (client, value, checksum) VALUES (?, ?, ?) "
@@ -188,8 +190,8 @@ class LocalStateStore:
                     "SET value = excluded.value, checksum = excluded.checksum",
                     rows,
                 )
-                count = self._num_clients - count + len(rows)
-                checksum = self._checksum - checksum + sum(row[2] for row in rows)
+                count = known.count - count + len(rows)
+                checksum = known.checksum - checksum + sum(row[2] for row in rows)
                 of_run = store_file.checksum_of_run(saved.round_number, self._described)
                 self._connection.execute("DELETE FROM run")
                 self._connection.execute(
@@ -201,7 +203,6 @@ class LocalStateStore:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-        self._num_clients, self._checksum = count, checksum
         self.saved_round = saved.round_number
 
     def _sums(self, client_ids: Sequence[str]) -> tuple[int, int]:

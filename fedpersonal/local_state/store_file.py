@@ -7,6 +7,7 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -32,25 +33,37 @@ _MEANINGS = {
 _ANOTHER = "{} is no local state store of this version, or a damaged one; give another folder."
 
 
-def check_rows(
-    path: str, connection: sqlite3.Connection, width: int, described: str
-) -> tuple[int | None, int, int]:
+class Sums(NamedTuple):
+    """What was committed: the round or None, how many rows, and the sum of their checksums."""
+
+    round_number: int | None
+    count: int
+    checksum: int
+
+
+def read_sums(connection: sqlite3.Connection, described: str) -> Sums:
+    """Returns what the last commit says of the rows; their variables are those described."""
+    # The state may be large: whoever opens a store need not read it.
+    row = connection.execute("SELECT round_number, num_clients, checksum FROM run").fetchone()
+    if row is None:
+        return Sums(None, 0, 0)
+    return Sums(row[0], row[1], row[2] - checksum_of_run(row[0], described))
+
+
+def check_rows(path: str, connection: sqlite3.Connection, width: int, described: str) -> int | None:
     """Compares all rows, of so many bytes each, with what was committed.
 
     Returns:
-        The round, or None before the first commit; how many rows there are, and the sum of their
-        checksums.
+        The round, or None before the first commit.
 
     Raises:
         UserError: If the rows are others.
     """
     connection.create_function("checksum_of", 2, checksum_of, deterministic=True)
-    # The state may be large: whoever opens a store need not read it.
-    saved = connection.execute("SELECT round_number, num_clients, checksum FROM run")
-    rounds = saved.fetchall()
+    rounds = connection.execute("SELECT round_number, num_clients, checksum FROM run").fetchall()
     if len(rounds) > 1 or not all(type(n) is int for row in rounds for n in row):
         raise damage(path, "what it says of the run was changed")
-    round_number, count, checksum = rounds[0] if rounds else (None, 0, 0)
+    round_number, count, checksum = read_sums(connection, described)
     found = connection.execute(
         "SELECT COUNT(*), SUM(checksum), SUM(checksum IS NOT checksum_of(client, value)), "
         "SUM(length(value) IS NOT ?) FROM local_state",
@@ -59,14 +72,12 @@ def check_rows(
     if found[0] != count:
         raise damage(path, f"it has the rows of {found[0]} clients, not of {count}")
     changed = max(found[2] or 0, found[3] or 0)
-    if rounds:
-        checksum -= checksum_of_run(round_number, described)
     if changed or (found[1] or 0) != checksum:
         which = f"{changed} of its {count} rows were" if changed else "what it says was"
         raise damage(path, f"{which} changed")
     if connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
         raise damage(path, "its index does not fit its rows")
-    return round_number, count, checksum
+    return round_number
 
 
 def damage(path: str, what: str) -> UserError:
