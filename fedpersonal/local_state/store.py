@@ -190,7 +190,7 @@ class LocalStateStore:
                     "SET value = excluded.value, checksum = excluded.checksum",
                     rows,
                 )
-                count = known.count - count + len(rows)
+                count = known.num_clients - count + len(rows)
                 checksum = known.checksum - checksum + sum(row[2] for row in rows)
                 of_run = store_file.checksum_of_run(saved.round_number, self._described)
                 self._connection.execute("DELETE FROM run")

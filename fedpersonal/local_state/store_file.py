@@ -37,7 +37,7 @@ class Sums(NamedTuple):
     """What was committed: the round or None, how many rows, and the sum of their checksums."""
 
     round_number: int | None
-    count: int
+    num_clients: int
     checksum: int
 
 
