@@ -42,12 +42,15 @@ def main() -> None:
     algorithm = folder.config["options"].get("algorithm")
     if algorithm != "fedperc":
         raise UserError(f"{folder.path} is a run of {algorithm}; only fedperc can generate.")
-    saved, source = read_saved_model(folder.path), folder.summary["base_model"]
+    saved, options = read_saved_model(folder.path), folder.config["options"]
+    try:
+        source, contexts = folder.summary["base_model"], saved.about["names"]["context"]
+    except KeyError as error:
+        raise UserError(f"{folder.path} is no run of utterances: it has no {error}.") from None
     clients, kept = read_all(folder.path / LOCAL_STATE)
-    contexts = saved.about["names"]["context"]
     user = find_name("user", FLAGS.user, clients)
     context = find_name("context", FLAGS.context, contexts)
-    base = load_base_model(source)
+    base = load_base_model(source, revision=options.get("base_model_revision"))
     with tempfile.TemporaryDirectory() as frozen_folder:
         model = build_language_model(
             "prefix",

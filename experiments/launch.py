@@ -6,6 +6,7 @@ A binary of a task is `main = launch.task_main(TASK)`, and ends with
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 flags.disclaim_key_flags()
 
+# What the system says against a file is no mistake of the program's.
+_REFUSALS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG),
+}
 _MISTAKE = 2
 _INTERRUPTED = 130
 
@@ -47,6 +53,10 @@ def run(main: Callable[[], None]) -> None:
         main()
     except UserError as error:
         status = _complain(error)
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        status = _complain(f"{error.filename or 'a file'}: {error.strerror}.")
     except KeyboardInterrupt:
         status = _INTERRUPTED
     except SystemExit as end:
@@ -74,6 +84,7 @@ def task_main(task: Task) -> Callable[[], None]:
 
         path = given.output_dir or f"results/{given.experiment_name or task.name}"
         declared = task.options.declarations().items()
+        sizes = {n: size for n, size in source.describe().items() if isinstance(size, int)}
         experiment, folder = open_experiment(
             task,
             source,
@@ -81,7 +92,7 @@ def task_main(task: Task) -> Callable[[], None]:
             path,
             config={"task": type(task).__module__, **options.values()},
             may_differ=[name for name, declaration in declared if declaration.rule.may_differ],
-            data=source.fingerprint(),
+            data={**sizes, "values": source.fingerprint()},
         )
         summary = run_experiment(experiment, folder)
         for line in task.report(summary):

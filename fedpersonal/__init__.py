@@ -52,6 +52,7 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 # TensorFlow speaks up when it is imported, which a program may do before it uses a name.
 runtime.quiet_logs()
+runtime.spare_home()
 runtime.ensure_runtime()
 
 

@@ -1,20 +1,40 @@
-"""Files that appear whole or not at all."""
+"""Files of ours: written whole or not at all, and read with care."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import dataclasses
+import hashlib
 import json
 import math
 import os
 import pathlib
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
+
+from fedpersonal.errors import UserError
 
 TEMPORARY_SUFFIX = ".unfinished"
 # Permissions of files that hold local variables of clients: their owner alone reads them.
 OWNER_ONLY = 0o600
+_CHECKSUM = "checksum"
+
+
+@contextlib.contextmanager
+def explained(path: str | os.PathLike) -> Iterator[None]:
+    """Turns what the system says against writing a file into a UserError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, os.fspath(path), _temporary(path)):
+            raise
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _temporary(path: str | os.PathLike) -> str:
+    return os.fspath(path) + TEMPORARY_SUFFIX
 
 
 @contextlib.contextmanager
@@ -30,21 +50,25 @@ def atomic_write(
         mode: 'w' for UTF-8 text, 'wb' for bytes.
         permissions: Those of the file, less what the process masks; `OWNER_ONLY` for what others
             must not read.
+
+    Raises:
+        UserError: If the system does not let it be written.
     """
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    temporary = _temporary(path)
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, permissions)
-        with open(descriptor, mode, encoding=encoding, newline=newline) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with explained(path):
+        os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, permissions)
+            with open(descriptor, mode, encoding=encoding, newline=newline) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
@@ -53,11 +77,81 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         file.write(text + "\n")
 
 
-def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes a JSON file of what `to_json` takes."""
+def write_json(path: str | os.PathLike, value: Any, *, checked: bool = False) -> None:
+    """Writes a JSON file of what `to_json` takes; `checked` adds the checksum of an object."""
+    value = to_json(value)
+    if checked:
+        value = {**value, _CHECKSUM: _checksum(value)}
     with atomic_write(path) as file:
-        json.dump(to_json(value), file, indent=2, allow_nan=False)
+        json.dump(value, file, indent=2, allow_nan=False)
         file.write("\n")
+
+
+def read_bytes(path: str | os.PathLike) -> bytes:
+    """Reads a file.
+
+    Raises:
+        UserError: If it is missing, no file or not to be read.
+    """
+    try:
+        # Who opens a pipe waits until somebody writes to it.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"{path} is damaged: it is not a file.")
+        return pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """Reads a UTF-8 file, as `read_bytes`; other bytes are a UserError, too."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is damaged: its byte {error.start} is not UTF-8.") from None
+
+
+def read_json(
+    path: str | os.PathLike,
+    entries: Mapping[str, type | tuple[type, ...]] | None = None,
+    *,
+    kind: type[dict] | type[list] = dict,
+    checked: bool = False,
+) -> Any:
+    """Reads a JSON file.
+
+    Args:
+        path: The file.
+        entries: What an object must have, by name: of which types.
+        kind: What it holds: `dict` for an object, or `list`.
+        checked: Whether it was written so.
+
+    Raises:
+        UserError: If it cannot be read or is something else, or its checksum is wrong.
+    """
+    text = read_text(path)
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise UserError(f"{path} is damaged: it is nested too deeply.") from None
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}.") from None
+    if not isinstance(value, kind):
+        wanted = "object" if kind is dict else "list"
+        raise UserError(f"{path} is damaged: it holds no JSON {wanted}.")
+    if checked:
+        found = value.pop(_CHECKSUM, None)
+        if found != _checksum(value):
+            raise UserError(f"{path} was changed after it was written: its checksum is wrong.")
+    for name, types in (entries or {}).items():
+        if not isinstance(value.get(name), types):
+            raise UserError(f"{path} is damaged: its {name!r} is missing or of another type.")
+    return value
+
+
+def _checksum(value: Any) -> str:
+    """Returns that of what JSON holds, in whatever order."""
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def write_csv(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -10,12 +10,14 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.errors import UserError
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.description import read_model
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.saved_model import check_model, read_saved_model
+from fedpersonal.saved_model import ABOUT, check_model, read_about, read_saved_model
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import RunRecord
 from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
@@ -34,6 +36,15 @@ class LoadedRun(RunRecord):
         """Use `load_run`."""
         super().__init__(path)
         self._model, self._algorithm, self._finetuning = model, algorithm, tuple(finetuning)
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """As of `RunRecord`; rows that were changed since the run's end are a UserError."""
+        table = super().metrics
+        known = read_about(self.path).get("metrics") if (self.path / ABOUT).exists() else None
+        if known is not None and self.metrics_checksum(known[0]) != known[1]:
+            raise UserError(f"{self.metrics_csv} was changed after it was written.")
+        return table
 
     @functools.cached_property
     def trained(self) -> TrainedModel:
@@ -56,10 +67,13 @@ class LoadedRun(RunRecord):
         if saved.snapshot is not None:
             return dataclasses.replace(trained, kept_by=saved.snapshot.kept_by)
         path = self.path / LOCAL_STATE
-        if not path.exists():
+        if not path.is_file():
             raise UserError(f"{self.path} has no {LOCAL_STATE}, which has what clients keep.")
         store = LocalStateStore.open(path, trained.model.local_variables)
         trained.resources.callback(store.close)
+        if store.saved_round is None:
+            store.close()
+            raise UserError(f"{path} is damaged: it is empty. Put back a copy of it.")
         return dataclasses.replace(
             trained, kept_by=lambda clients: store.unpack(store.read(clients))
         )
@@ -69,27 +83,33 @@ class LoadedRun(RunRecord):
         if given is None:
             raise UserError(
                 f"{self.path} is the run of a program of one's own: give load_run its algorithm, "
-                f"{options['algorithm']}."
+                f"{options.get('algorithm')}."
             )
         found = {"algorithm": given.name, "finetuning_phases": len(self._finetuning)}
         for name, value in found.items():
-            if value != options[name]:
+            if value != options.get(name):
                 raise UserError(
-                    f"{self.path} is a run with {name} = {options[name]!r}, not {value!r}."
+                    f"{self.path} is a run with {name} = {options.get(name)!r}, not {value!r}."
                 )
         model = self._model
-        if model is None and about["model"] is None:
+        if model is None and about.get("model") is None:
             raise UserError(
                 f"{self.path}: its model is not of Keras' own parts alone, so it is not in the "
                 "folder: give load_run the model."
             )
         if model is None:
-            model = read_model(about["model"])
+            try:
+                model = read_model(about["model"])
+            except Exception as error:  # Keras reads it, and complains in a dozen ways.
+                line = " ".join(str(error).split())[:200]
+                raise UserError(
+                    f"{self.path / ABOUT}: its model cannot be built: {line}"
+                ) from error
         local = [v.name for v in model.local_variables]
-        if local != options["local_variables"]:
+        if local != options.get("local_variables"):
             raise UserError(
                 f"{self.path} is the run of another model: its local variables are "
-                f"{options['local_variables']}, not {local}."
+                f"{options.get('local_variables')}, not {local}."
             )
         return {
             "model": model,
@@ -107,8 +127,23 @@ class LoadedRun(RunRecord):
                 "give load_run the folder alone."
             )
         options = dict(self.config["options"])
-        task = importlib.import_module(options.pop("task")).TASK
-        built = task.build(about["sizes"], task.settle(task.options(**options)))
+        name = options.pop("task")
+        try:
+            task = importlib.import_module(name).TASK
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise UserError(f"{self.config_json}: there is no task {name!r} ({error}).") from error
+        try:
+            settled = task.settle(task.options(**options))
+        except (TypeError, ValueError) as error:
+            line = str(error).replace("--", "its option ")
+            raise UserError(f"{self.config_json} is of another version: {line}") from error
+        try:
+            built = task.build(about["sizes"], settled)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.path / ABOUT} does not fit {self.config_json}: no model can be built of it "
+                f"({error!r})."
+            ) from error
         return {**vars(built.evaluator), "algorithm": built.algorithm}
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import os
 import pathlib
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fedpersonal.atomic_files import OWNER_ONLY, atomic_write, write_json
+from fedpersonal.array_files import pack_arrays, unpack_arrays
+from fedpersonal.atomic_files import OWNER_ONLY, atomic_write, read_bytes, read_json, write_json
 from fedpersonal.errors import UserError
 from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.model.partition import PartitionedModel
@@ -20,6 +20,7 @@ from fedpersonal.trained import TrainedModel
 
 WEIGHTS = "model.npz"
 ABOUT = "model.json"
+_KNOWN = ("batch_size", "seed", "round_number")
 _GLOBAL, _LOCAL, _CLIENTS = "global ", "local ", "clients"
 
 
@@ -59,9 +60,28 @@ def save_model(
         arrays[_CLIENTS] = snapshot.clients
         arrays.update({_LOCAL + name: value for name, value in snapshot.values.items()})
     with atomic_write(folder.path / WEIGHTS, "wb", permissions=OWNER_ONLY) as file:
-        np.savez(file, **arrays)
-    known = {name: getattr(trained, name) for name in ("batch_size", "seed", "round_number")}
-    write_json(folder.path / ABOUT, {**about, **known})
+        file.write(pack_arrays(arrays))
+    known: dict[str, Any] = {name: getattr(trained, name) for name in _KNOWN}
+    if folder.metrics_csv.exists():
+        rounds = len(folder.metrics)
+        known["metrics"] = [rounds, folder.metrics_checksum(rounds)]
+    write_json(folder.path / ABOUT, {**about, **known}, checked=True)
+
+
+def read_about(path: pathlib.Path) -> dict[str, Any]:
+    """Reads what `save_model` says of the model in a run's folder.
+
+    Raises:
+        UserError: If the run has not ended, or the file is damaged.
+    """
+    if not os.path.lexists(path / ABOUT):
+        raise UserError(f"{path}: the run has not ended ({path / ABOUT}).")
+    about = read_json(path / ABOUT, dict.fromkeys(_KNOWN, int), checked=True)
+    metrics = about.get("metrics")
+    is_pair = isinstance(metrics, list) and [type(number) for number in metrics] == [int, int]
+    if metrics is not None and not is_pair:
+        raise UserError(f"{path / ABOUT} is damaged: its 'metrics' is of another type.")
+    return about
 
 
 def read_saved_model(path: pathlib.Path) -> SavedModel:
@@ -70,14 +90,15 @@ def read_saved_model(path: pathlib.Path) -> SavedModel:
     Raises:
         UserError: If the run has not ended, or a file is damaged.
     """
+    about = read_about(path)
+    if not os.path.lexists(path / WEIGHTS):
+        raise UserError(f"{path}: the run has not ended ({path / WEIGHTS}).")
     try:
-        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-        with np.load(path / WEIGHTS, allow_pickle=False) as file:
-            arrays = dict(file)
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: the run has not ended ({error.filename}).") from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: its model cannot be read ({error}).") from None
+        arrays = unpack_arrays(read_bytes(path / WEIGHTS))
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{path / WEIGHTS} is damaged: {error}.") from error
 
     def named(prefix: str) -> dict[str, np.ndarray]:
         return {n[len(prefix) :]: value for n, value in arrays.items() if n.startswith(prefix)}

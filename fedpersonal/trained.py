@@ -238,11 +238,18 @@ class TrainedModel(Evaluator):
         """Writes a client's model as a SavedModel, which TensorFlow loads without this library.
 
         Args:
-            folder: Where to.
+            folder: Where to. With a client's local variables, its owner alone may read it.
             client: As of `values`.
             support: As of `values`.
         """
-        tf.saved_model.save(self.to_keras(client, support=support), os.fspath(folder))
+        model = self.to_keras(client, support=support)
+        is_open = client is None and support is None
+        mask = os.umask(0o022)
+        try:
+            os.umask(mask if is_open else mask | 0o077)
+            tf.saved_model.save(model, os.fspath(folder))
+        finally:
+            os.umask(mask)
 
 
 def _of_clients(

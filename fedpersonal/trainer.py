@@ -29,7 +29,12 @@ from fedpersonal.process.shards import Cohort, make_cohort
 from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.callbacks.callback import Callback
 from fedpersonal.simulation.callbacks.watched_metric import BestModel
-from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, drawn_clients
+from fedpersonal.simulation.clients import (
+    ClientsOfRound,
+    ReadWhenDrawn,
+    describe_clients,
+    drawn_clients,
+)
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
@@ -196,7 +201,8 @@ class Trainer:
             what clients keep.
 
         Raises:
-            UserError: If training diverges, or the folder holds another run or cannot be written.
+            UserError: If training diverges, or the folder holds another run, or one of other data,
+                or cannot be written.
         """
         resources = contextlib.ExitStack()
         try:
@@ -204,12 +210,11 @@ class Trainer:
             if folder is None:
                 folder = resources.enter_context(tempfile.TemporaryDirectory())
             if not isinstance(folder, RunFolder):
-                train = self._train
-                data = train.fingerprint() if isinstance(train, ClientDataset) else None
                 folder = RunFolder.open(
-                    folder, self._describe(), about={"data": data, "num_shards": self.num_shards}
+                    folder, self._describe(), about={"num_shards": self.num_shards}
                 )
                 folder.write_boundary(as_table(self.crossings))
+            folder.check_data(describe_clients(self._train))
             store = None
             if self.algorithm.keeps:
                 path = folder.path / LOCAL_STATE

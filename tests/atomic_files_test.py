@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -7,6 +8,7 @@ import stat
 import pytest
 
 from fedpersonal import atomic_files
+from fedpersonal.errors import UserError
 
 
 def test_makes_folders_and_replaces_files(tmp_path):
@@ -42,6 +44,55 @@ def test_permissions(tmp_path):
         os.umask(mask)
     modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
     assert modes == {"open": 0o644, "own": 0o600}
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "open", "replace"])
+def test_what_the_system_says_against_it_is_one_line(tmp_path, monkeypatch, step):
+    path = tmp_path / "a"
+    path.write_text("former")
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if step != "write":
+        monkeypatch.setattr(os, step, refuse)
+    with pytest.raises(UserError, match="a cannot be written: No space left on device"):
+        with atomic_files.atomic_write(path) as file:
+            if step == "write":
+                refuse()
+            file.write("new")
+    assert path.read_text() == "former" and os.listdir(tmp_path) == ["a"]
+
+
+def test_errors_of_other_files_stay(tmp_path):
+    with pytest.raises(FileNotFoundError), atomic_files.atomic_write(tmp_path / "a"):
+        (tmp_path / "other").read_text()
+
+
+def test_a_checked_object_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "a.json"
+    value = {"b": [1, 0.1, None, "\u00e9\ud800"], "a": {"x": True}}
+    atomic_files.write_json(path, value, checked=True)
+    assert atomic_files.read_json(path, {"a": dict, "b": (list, str)}, checked=True) == value
+    with pytest.raises(UserError, match="a.json is damaged: its 'b' is missing or of another type"):
+        atomic_files.read_json(path, {"b": dict}, checked=True)
+    text = path.read_text()
+    for change in (text.replace("0.1", "0.2"), text.replace("true", "1"), '{"b": 1}', "{}"):
+        path.write_text(change)
+        with pytest.raises(UserError, match="was changed after it was written: its checksum is"):
+            atomic_files.read_json(path, checked=True)
+        assert isinstance(atomic_files.read_json(path), dict)
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    said = {"pipe": "is damaged: it is not a file.", "none": "cannot be read: No such file or dir"}
+    said["."] = "is damaged: it is not a file."
+    for name, message in said.items():
+        for read in (atomic_files.read_bytes, atomic_files.read_text, atomic_files.read_json):
+            with pytest.raises(UserError) as caught:
+                read(tmp_path / name)
+            assert str(caught.value).startswith(f"{tmp_path / name} {message}")
 
 
 def test_csv_and_json(tmp_path):

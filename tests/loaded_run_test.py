@@ -178,5 +178,5 @@ def test_what_is_missing_is_named(keras_run, tmp_path):
     with pytest.raises(fp.UserError, match="has no local_state.sqlite"):
         _ = fp.load_run(tmp_path, algorithm=FURL).trained
     (tmp_path / "model.npz").write_bytes((folder / "model.npz").read_bytes()[:99])
-    with pytest.raises(fp.UserError, match="its model cannot be read"):
+    with pytest.raises(fp.UserError, match="model.npz is damaged: its checksum is wrong"):
         _ = fp.load_run(tmp_path, algorithm=FURL).trained

@@ -161,6 +161,10 @@ def test_keras_and_a_saved_model_predict_the_same(trained_of, kind, client, tmp_
     trained.export(tmp_path, client)
     loaded = tf.saved_model.load(str(tmp_path))
     np.testing.assert_allclose(loaded(inputs)[:, 0], expected, rtol=1e-5, atol=1e-6)
+    # A client's local variables are for nobody else.
+    files = [path for path in tmp_path.rglob("*")]
+    is_hidden = [not path.stat().st_mode & 0o077 for path in files]
+    assert len(files) > 3 and set(is_hidden) == {client is not None}
     other = trained.predict(features, client="c1")
     assert not np.allclose(expected, other)
 

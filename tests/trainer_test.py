@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -95,6 +97,58 @@ def test_a_folder_is_of_one_data_set_and_one_way_to_train(trainer, data, tmp_pat
     other = fp.Trainer(*parts, data.subset(np.arange(10)), **{**options, "clients_per_round": 5})
     with pytest.raises(fp.UserError, match="clients_per_round was 4 and is now 5"):
         fit(other, folder=tmp_path)
+
+
+def test_data_that_were_changed_are_refused_part_by_part(trainer, data, tmp_path):
+    fit(trainer, 1, folder=tmp_path / "run").close()
+    own = fp.RunFolder.open(tmp_path / "own", {})  # It says nothing of the data.
+    fit(trainer, 1, folder=own).close()
+    options = {"clients_per_round": 4, "batch_size": 4}
+    seen = data.subset(np.arange(10))
+    wide = {"x": seen.features["x"], "y": np.zeros(len(seen.labels), np.float32)}
+    others = {
+        "values": dataclasses.replace(seen, labels=6 - seen.labels),
+        "examples": seen.head(15),
+        "clients": data.subset(np.arange(11)),
+        "columns": dataclasses.replace(seen, features=wide),
+    }
+    for name, other in others.items():
+        other = fp.Trainer(trainer.model, trainer.algorithm, other, **options)
+        for folder in (tmp_path / "run", own):
+            with pytest.raises(fp.UserError, match=f"holds a run with other data: .*{name} was "):
+                fit(other, folder=folder)
+    seen.labels[:] = 6 - seen.labels
+    turned = fp.Trainer(trainer.model, trainer.algorithm, seen, **options)
+    with pytest.raises(fp.UserError) as caught:
+        fit(turned, folder=tmp_path / "run")
+    assert re.fullmatch(
+        f'{tmp_path}/run holds a run with other data: values was "[0-9a-f]{{16}}" and is now '
+        '"[0-9a-f]{16}". Restore them or give another folder.',
+        str(caught.value),
+    )
+
+
+def test_a_run_of_another_model_is_one_line(trainer, model, data, tmp_path):
+    fit(trainer, 1, folder=tmp_path).close()
+
+    def build():
+        x = tf.keras.Input([2], name="x")
+        hidden = tf.keras.layers.Dense(4, activation="tanh", name="shared")(x)
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
+
+    wider = fp.PartitionedModel(build, local_layers=["own"], metrics=["RootMeanSquaredError"])
+    seen = data.subset(np.arange(10))
+    other = fp.Trainer(wider, trainer.algorithm, seen, clients_per_round=4, batch_size=4)
+    with pytest.raises(fp.UserError, match="of another model"):
+        fit(other, folder=tmp_path)
+
+
+def test_a_run_that_learns_nothing_is_refused(model, data, tmp_path):
+    huge = tf.keras.optimizers.SGD(1e30)
+    trainer = fp.Trainer(model, fp.furl(client_optimizer=huge), data, batch_size=4)
+    with pytest.raises(fp.UserError, match="Nothing was learned in rounds 1 to 3: every client's"):
+        fit(trainer, 3, folder=tmp_path)
+    assert not (tmp_path / "model.json").exists()
 
 
 def test_progress_is_told_on_stderr(trainer, capfd):

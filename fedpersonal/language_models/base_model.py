@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpersonal.atomic_files import TEMPORARY_SUFFIX, atomic_write
+from fedpersonal.atomic_files import TEMPORARY_SUFFIX, atomic_write, read_json
 from fedpersonal.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,27 +50,33 @@ class BaseModel:
     tokenizer: GPT2TokenizerFast
 
 
-def load_base_model(source: str | os.PathLike) -> BaseModel:
+def load_base_model(source: str | os.PathLike, *, revision: str | None = None) -> BaseModel:
     """Loads a GPT-2 from a folder or from the HuggingFace hub.
 
     Args:
         source: A folder with config.json, tokenizer.json (or vocab.json and merges.txt), and
             tf_model.h5 (or model.safetensors). Where there is no such folder, a name on the hub,
             such as "distilgpt2", whose files are downloaded into HuggingFace's cache.
+        revision: The commit, tag or branch on the hub; None for the newest files there.
 
     Raises:
         UserError: If there is no such folder and the hub does not have the model or cannot be
             reached, a file is missing or unreadable, the files do not fit each other, or the model
-            is not a GPT-2.
+            is not a GPT-2; or if a revision of a folder is asked for.
     """
     source = os.fspath(source)
     if os.path.isdir(source):
+        if revision is not None:
+            raise UserError(
+                f"{source} is a folder, which has no revision {revision!r}: that is of models on "
+                "the hub."
+            )
         folder = pathlib.Path(source)
         name = folder.resolve().name
     elif os.path.exists(source):
         raise UserError(f"{source}: a base model is a folder, this is a file")
     else:
-        folder, name = _download(source), source
+        folder, name = _download(source, revision), source
     weights_file = _find_files(folder)
     config = _read_config(folder / _CONFIG)
     tokenizer = _read_tokenizer(folder)
@@ -138,10 +144,14 @@ def check_is_free(folder: str | os.PathLike) -> None:
         raise UserError(f"{folder}: cannot be written: no permission to write to {folder.parent}")
 
 
-def _download(name: str) -> pathlib.Path:
+def _download(name: str, revision: str | None) -> pathlib.Path:
     """Returns the folder of the hub's files; raises `UserError`."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
     from huggingface_hub.utils import disable_progress_bars
     from requests import RequestException
 
@@ -149,12 +159,14 @@ def _download(name: str) -> pathlib.Path:
         disable_progress_bars()
     files = [_CONFIG, "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"]
     try:
-        folder = pathlib.Path(snapshot_download(name, allow_patterns=[*files, _H5]))
-        if not (folder / _H5).exists():
-            snapshot_download(name, allow_patterns=[_SAFETENSORS])
-        return folder
+        found = snapshot_download(name, revision=revision, allow_patterns=[*files, _H5])
+        if not pathlib.Path(found, _H5).exists():
+            snapshot_download(name, revision=revision, allow_patterns=[_SAFETENSORS])
+        return pathlib.Path(found)
     except HFValidationError:
         problem = "there is no such folder, nor can the hub have it"
+    except RevisionNotFoundError:
+        problem = f"the hub has no revision {revision!r} of it"
     except RepositoryNotFoundError:
         problem = "neither a folder nor a model on the hub"
     except (OSError, RequestException):
@@ -186,15 +198,18 @@ def _check_fit(what: str, tokenizer: GPT2TokenizerFast, other: str, config: GPT2
 def _read_config(path: pathlib.Path) -> GPT2Config:
     from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 
+    values = read_json(path)
+    kind = values.get("model_type")
+    if kind != "gpt2":
+        raise UserError(f"{path}: model_type must be 'gpt2', got {kind!r}")
+    for name, usual in vars(GPT2Config()).items():
+        kinds = (int, float) if isinstance(usual, float) else (type(usual),)
+        checked = isinstance(usual, (bool, float, str))
+        if checked and not isinstance(values.get(name, usual), kinds):
+            raise UserError(f"{path}: {name} must be like {usual!r}, got {values[name]!r}")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        kind = values.get("model_type") if isinstance(values, dict) else None
-        if kind != "gpt2":
-            raise UserError(f"{path}: model_type must be 'gpt2', got {kind!r}")
         config = GPT2Config.from_dict(values)
-    except UserError:
-        raise
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except Exception as error:  # Its other entries may be of any type.
         raise UserError(f"{path}: cannot be read: {_line(error)}") from None
     for name in _SIZES:
         value = getattr(config, name)
@@ -203,6 +218,9 @@ def _read_config(path: pathlib.Path) -> GPT2Config:
     width, heads = config.n_embd, config.n_head
     if width % heads:
         raise UserError(f"{path}: n_embd={width} is not a multiple of n_head={heads}")
+    for name in ("bos_token_id", "eos_token_id"):
+        if type(getattr(config, name)) is not int:
+            raise UserError(f"{path}: {name} must be a token, got {getattr(config, name)!r}")
     for name in _UNSUPPORTED:
         if getattr(config, name):
             raise UserError(f"{path}: {name}=true is not supported")

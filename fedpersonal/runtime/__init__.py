@@ -10,7 +10,7 @@ from fedpersonal.runtime.choice import (
     use_runtime,
 )
 from fedpersonal.runtime.imports import quick_imports
-from fedpersonal.runtime.program import leave, peak_rss_mb, quiet_logs, rss_mb, start
+from fedpersonal.runtime.program import leave, peak_rss_mb, quiet_logs, rss_mb, spare_home, start
 
 __all__ = [
     "COMPILE",
@@ -24,6 +24,7 @@ __all__ = [
     "quick_imports",
     "quiet_logs",
     "rss_mb",
+    "spare_home",
     "start",
     "use_runtime",
 ]

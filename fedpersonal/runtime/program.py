@@ -13,8 +13,10 @@ import contextlib
 import gc
 import logging
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -54,6 +56,41 @@ def quiet_logs() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
+def spare_home() -> None:
+    """Lets Keras, Matplotlib and Transformers write to a folder of this program's, not to the home.
+
+    They keep settings and caches there, each in a folder of its own. Where that is there already,
+    or the environment names another one, nothing is changed. Call it before they are imported.
+    """
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    hub = os.environ.get("HF_HOME") or os.path.join(cache, "huggingface")
+    usual = {
+        "KERAS_HOME": os.path.join("~", ".keras"),
+        "MPLCONFIGDIR": os.path.join(config, "matplotlib"),
+        # That of hub downloads has another name, and stays.
+        "TRANSFORMERS_CACHE": os.path.join(hub, "hub"),
+    }
+    missing = [
+        name
+        for name, path in usual.items()
+        if name not in os.environ and not os.path.exists(os.path.expanduser(path))
+    ]
+    if not missing:
+        return
+    # This name of it still works in the version that is pinned, which says so each time.
+    warnings.filterwarnings("ignore", "Using `TRANSFORMERS_CACHE`", FutureWarning)
+    folder = tempfile.mkdtemp(prefix="fedpersonal-home-")
+    atexit.register(_remove, folder, os.getpid())
+    for name in missing:
+        os.environ[name] = os.path.join(folder, name.lower())
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # A fork's end is not the program's.
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def start() -> None:
     """Readies this process for TFF: quiet logs, and no worker left behind at its end.
 
@@ -67,6 +104,7 @@ def start() -> None:
         return
     _started = True
     quiet_logs()
+    spare_home()
     atexit.register(_end)
     sys.unraisablehook = _Unraisable(sys.unraisablehook)
     if threading.current_thread() is threading.main_thread():

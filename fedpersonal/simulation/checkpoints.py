@@ -12,21 +12,26 @@ import json
 import os
 import pathlib
 import re
-import zipfile
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from absl import logging
 
-from fedpersonal import atomic_files
+from fedpersonal.array_files import pack_arrays, unpack_arrays
+from fedpersonal.atomic_files import (
+    OWNER_ONLY,
+    TEMPORARY_SUFFIX,
+    atomic_write,
+    explained,
+    read_bytes,
+)
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import state_codec
 
 # So many stay when another is saved: one may be damaged.
 _KEPT = 2
 _DESCRIPTION = "description"
-_NAME = re.compile(r"round_(\d+)\.npz")
-DAMAGE = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile)
+_NAME = re.compile(r"round_([0-9]{1,12})\.npz")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +48,17 @@ class Checkpoints:
     def __init__(self, folder: str | os.PathLike):
         """Makes the folder if needed, and clears it of what a killed process has left."""
         self._folder = pathlib.Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for unfinished in self._folder.glob(f"*{atomic_files.TEMPORARY_SUFFIX}"):
-            unfinished.unlink()
+        with explained(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in self._folder.glob(f"*{TEMPORARY_SUFFIX}"):
+            _remove(unfinished)
         self._remove_old()
 
     def save(self, round_number: int, state: Any) -> None:
         """Saves a round's state, of what `state_codec.encode` takes, and waits for the disk."""
         path = self._folder / f"round_{round_number:06d}.npz"
-        with atomic_files.atomic_write(path, "wb", permissions=atomic_files.OWNER_ONLY) as file:
-            write_state(file, state)
+        with atomic_write(path, "wb", permissions=OWNER_ONLY) as file:
+            file.write(pack_state(state))
         self._remove_old()
 
     def restore(self, *, like: Any) -> Checkpoint | None:
@@ -62,13 +68,15 @@ class Checkpoints:
             like: A state, such as the first of the same process, with the classes of the saved one.
 
         Raises:
-            UserError: There are checkpoints, but all are damaged.
+            UserError: There are checkpoints, but all are damaged, or of another model.
         """
         saved = self._saved()
         for round_number, path in reversed(saved):
             try:
-                return Checkpoint(round_number, read_state(path, like=like))
-            except DAMAGE as error:
+                return Checkpoint(round_number, unpack_state(read_bytes(path), like=like))
+            except TypeError as error:
+                raise UserError(f"{path} is of another model or algorithm: {error}") from error
+            except ValueError as error:
                 logging.warning("Checkpoint %s is damaged (%s).", path, error)
         if saved:
             raise UserError(f"No checkpoint in {self._folder} can be read; start a new folder.")
@@ -76,7 +84,7 @@ class Checkpoints:
 
     def _remove_old(self) -> None:
         for _, path in self._saved()[:-_KEPT]:
-            path.unlink()
+            _remove(path)
 
     def _saved(self) -> list[tuple[int, pathlib.Path]]:
         """Returns the round and the file of each finished checkpoint, oldest first."""
@@ -84,16 +92,25 @@ class Checkpoints:
         return sorted((int(match[1]), path) for match, path in matches if match)
 
 
-def write_state(file: IO[bytes], state: Any) -> None:
-    """Writes a state, of what `state_codec.encode` takes, to an open file."""
+def _remove(path: pathlib.Path) -> None:
+    with explained(path):
+        path.unlink()
+
+
+def pack_state(state: Any) -> bytes:
+    """Returns a state, of what `state_codec.encode` takes, with a checksum."""
     description, arrays = state_codec.encode(state)
-    arrays[_DESCRIPTION] = np.array(json.dumps(description))
-    np.savez(file, **arrays)
+    return pack_arrays({**arrays, _DESCRIPTION: np.array(json.dumps(description))})
 
 
-def read_state(file: str | os.PathLike | IO[bytes], *, like: Any) -> Any:
-    """Reads what `write_state` wrote; `like` is a state with the classes of the saved one."""
-    with np.load(file, allow_pickle=False) as opened:
-        arrays = {name: opened[name] for name in opened.files}
-    description = json.loads(str(arrays.pop(_DESCRIPTION)))
-    return state_codec.decode(description, arrays, like=like)
+def unpack_state(content: bytes, *, like: Any) -> Any:
+    """Returns the state that `pack_state` took; `like` has the classes of the saved one.
+
+    Raises:
+        ValueError: If it is not that, to the bit.
+        TypeError: If it is of another process.
+    """
+    arrays = unpack_arrays(content)
+    if _DESCRIPTION not in arrays:
+        raise ValueError("it holds no state")
+    return state_codec.decode(json.loads(str(arrays.pop(_DESCRIPTION))), arrays, like=like)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.example_sampling import draw_examples
+from fedpersonal.data.loaded import fingerprint
 
 # Round number to clients, and which of them take part.
 ClientsOfRound = Callable[[int], tuple[ClientDataset, np.ndarray]]
@@ -28,6 +29,25 @@ class ReadWhenDrawn(Protocol):
 
     def subset(self, indices: np.ndarray) -> ClientDataset:
         """Returns some of the clients, in this order."""
+
+
+def describe_clients(clients: ClientDataset | ReadWhenDrawn) -> dict[str, int | str]:
+    """Returns what tells clients from others: `clients`, `examples`, `columns` and `values`.
+
+    The last is a hash of all numbers and texts: 20 ms for a million ratings. Clients that are read
+    when they are drawn have their number and a hash of their names.
+    """
+    if not isinstance(clients, ClientDataset):
+        names = fingerprint({"client_ids": np.asarray(clients.client_ids, object)})
+        return {"clients": clients.num_clients, "names": names}
+    columns = {**clients.features, "labels": clients.labels}
+    kinds = [f"{n} {c.dtype.name} {list(c.shape[1:])}" for n, c in sorted(columns.items())]
+    return {
+        "clients": clients.num_clients,
+        "examples": clients.num_examples,
+        "columns": ", ".join(kinds),
+        "values": clients.fingerprint(),
+    }
 
 
 def drawn_clients(

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
+from fedpersonal.simulation.callbacks.learning_check import LearningCheck
 from fedpersonal.simulation.callbacks.metric_log import MetricLog
 from fedpersonal.simulation.callbacks.progress import Progress
 from fedpersonal.simulation.callbacks.saver import Saver, Storage
@@ -79,20 +80,21 @@ def run_rounds(
         The last state and the times.
 
     Raises:
-        UserError: An option is out of range, the run has gone beyond `total_rounds`, or a training
-            loss is not finite.
+        UserError: An option is out of range, the run has gone beyond `total_rounds`, its files
+            are damaged or cannot be written, a training loss is not finite, or no client's update
+            could be used (see `LearningCheck`).
     """
     periods = {"rounds_per_eval": rounds_per_eval, "rounds_per_checkpoint": rounds_per_checkpoint}
     for name, value in {"total_rounds": total_rounds, **periods}.items():
         if value < 1:
             raise UserError(f"{name} is {value}; it must be at least 1.")
     storage = saved_in or Checkpoints(run_folder.checkpoints)
-    saver = Saver(storage, callbacks, every=rounds_per_checkpoint)
+    log, learning = MetricLog(), LearningCheck()
+    saver = Saver(storage, [log, learning, *callbacks], every=rounds_per_checkpoint)
     run = Run(run_folder, total_rounds, evaluate_fn is not None, state=process.initialize())
     saver.resume(run)
-    log = MetricLog()
     shown = [Progress()] if progress else []
-    everybody = [log, TensorBoard(), *shown, *callbacks, saver]
+    everybody = [log, TensorBoard(), *shown, learning, *callbacks, saver]
 
     resumed_from = run.round_number
     rounds = range(resumed_from + 1, total_rounds + 1) if run.stop_reason is None else range(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 from matplotlib.axes import Axes
@@ -26,5 +27,7 @@ def write_title(figure: Figure, title: str) -> None:
 
 def write_picture(figure: Figure, path: str | os.PathLike) -> None:
     """Writes a PNG file, whole or not at all; its folder is made."""
+    picture = io.BytesIO()  # The library that draws says of a full disk no more than a number.
+    figure.savefig(picture, format="png", dpi=150)
     with atomic_write(path, "wb") as file:
-        figure.savefig(file, format="png", dpi=150)
+        file.write(picture.getvalue())

@@ -13,10 +13,12 @@ from typing import Any
 from absl import logging
 
 import fedpersonal
-from fedpersonal.atomic_files import to_json
+from fedpersonal.atomic_files import read_json, to_json
 from fedpersonal.errors import UserError
 
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
+# The entry of `config.json` with the clients that train.
+TRAINING_DATA = "training_data"
 # What may differ from session to session.
 _SESSION = ("versions", "runtime")
 
@@ -45,12 +47,14 @@ def settle(
         raise ValueError(f"about may have data, runtime and num_shards, not {sorted(unknown)}.")
     seed = options.get("seed")
     config = to_json({"options": options, "seed": seed, **about, "versions": _versions()})
-    if not path.exists():
+    if not os.path.lexists(path):
         return config
     old, folder = read_config(path), path.parent
     check_same("options", old["options"], config["options"], folder, ignore)
     if "data" in old:
         check_same("data", old["data"], config.setdefault("data", old["data"]), folder)
+    if TRAINING_DATA in old:
+        config[TRAINING_DATA] = old[TRAINING_DATA]
     if "num_shards" in old:
         shards = old["num_shards"]
         check_same("shards", shards, config.setdefault("num_shards", shards), folder)
@@ -66,30 +70,25 @@ def settle(
 def read_num_shards(folder: str | os.PathLike) -> int | None:
     """Returns into how many shards the run in a folder divides its cohorts; None without a run."""
     path = pathlib.Path(folder) / "config.json"
-    return read_config(path).get("num_shards") if path.exists() else None
+    return read_config(path).get("num_shards") if os.path.lexists(path) else None
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
     """Returns the content of a `config.json`.
 
     Raises:
-        UserError: It is missing, is something else, or is that of version 0.1.
+        UserError: It is missing, is damaged or changed, or is that of version 0.1.
     """
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise UserError(f"{path.parent} is not the folder of a run: it has no {path.name}.")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        version = config["versions"]["fedpersonal"]
-        is_former = "flags" in config and version.startswith("0.1.")
-        options = None if is_former else config["options"].keys()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not the config.json of a run ({error!r}).") from error
-    if options is None:
+    config = read_json(path, {"versions": dict})
+    version = str(config["versions"].get("fedpersonal"))
+    if "flags" in config and version.startswith("0.1."):
         raise UserError(
             f"{path.parent} holds a run of fedpersonal {version}, which version "
             f"{fedpersonal.__version__} cannot open; give another folder."
         )
-    return config
+    return read_json(path, {"options": dict, "versions": dict}, checked=True)
 
 
 def check_same(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedpersonal.atomic_files import atomic_write, write_json
+from fedpersonal.atomic_files import atomic_write, to_json, write_json
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import run_config
 from fedpersonal.simulation.run_record import RunRecord
@@ -51,8 +51,8 @@ class RunFolder(RunRecord):
             UserError: The folder belongs to a run with other options or data, or to one still
                 going on.
         """
-        folder = cls(pathlib.Path(path).resolve())
         try:
+            folder = cls(pathlib.Path(path).resolve())
             folder.path.mkdir(parents=True, exist_ok=True)
             _lock(folder.path)
         except BlockingIOError as error:
@@ -62,8 +62,22 @@ class RunFolder(RunRecord):
         if folder.metrics_csv.exists() and not folder.config_json.exists():
             raise UserError(f"{folder.path} has a metrics.csv that is not a run's; give another.")
         config = run_config.settle(folder.config_json, options, ignore=ignore, about=about)
-        write_json(folder.config_json, config)
+        write_json(folder.config_json, config, checked=True)
         return folder
+
+    def check_data(self, data: Mapping[str, Any]) -> None:
+        """Writes to `config.json` which data the run trains on, or makes sure that it still does.
+
+        Args:
+            data: What tells them from others, part by part, such as of `describe_clients`.
+
+        Raises:
+            UserError: Former sessions had other data; it names the parts that differ.
+        """
+        config = self.config
+        known = config.setdefault(run_config.TRAINING_DATA, to_json(data))
+        run_config.check_same("data", known, to_json(data), self.path)
+        write_json(self.config_json, config, checked=True)
 
     @staticmethod
     def read(path: str | os.PathLike) -> RunRecord:
@@ -81,7 +95,7 @@ class RunFolder(RunRecord):
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`."""
-        write_json(self.path / "summary.json", summary)
+        write_json(self.path / "summary.json", summary, checked=True)
 
     def write_boundary(self, boundary: Sequence[Any]) -> None:
         """Writes `boundary.json`, an object a tensor."""

@@ -5,13 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import pathlib
+import re
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from fedpersonal.atomic_files import read_json, read_text
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import run_config
+
+# Those of `metrics.csv`.
+FIRST_COLUMNS = ["round", "seconds"]
+_ROUND = re.compile("[0-9]{1,12}")
 
 
 class RunRecord:
@@ -41,54 +50,83 @@ class RunRecord:
     @property
     def summary(self) -> dict[str, Any]:
         """What came of the run."""
-        return self._read_json("summary.json", "its run has not ended")
+        return read_json(self._existing("summary.json", "its run has not ended"), checked=True)
 
     @property
     def boundary(self) -> list[dict[str, Any]]:
         """What crossed between clients and server, a tensor each."""
-        return self._read_json("boundary.json", "its run has not begun to train")
+        path = self._existing("boundary.json", "its run has not begun to train")
+        return read_json(path, kind=list)
 
     @property
     def metrics(self) -> pd.DataFrame:
         """A row a round, the number of which is the column `round`; NaN where nothing was."""
         path = self._existing("metrics.csv", "its run has not begun to train")
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         # The last row may be half written, or about to be.
         table = _read_table(path, text[: text.rfind("\n") + 1])
         if list(table.get("round", [])) != list(range(1, len(table) + 1)):
             raise UserError(f"{path} is damaged: its rounds are not 1 to {len(table)}.")
+        for name in table.columns[[kind.kind not in "biuf" for kind in table.dtypes]]:
+            raise UserError(f"{path} is damaged: its column {name!r} has what is no number.")
         return table
+
+    def metrics_checksum(self, rounds: int | None = None) -> int:
+        """Returns the checksum of the first rows of `metrics.csv`, or of all that are complete."""
+        columns, rows = read_rows(self.metrics_csv)
+        checksum = 0
+        for row in rows[:rounds]:
+            checksum = add_to_checksum(checksum, dict(zip(columns, row)))
+        return checksum
 
     @property
     def per_client(self) -> pd.DataFrame:
         """A row a test client, the name of which is the column `client`, a text."""
         path = self._existing("per_client.csv", "its run has not ended")
-        return _read_table(path, path.read_text(encoding="utf-8"))
+        return _read_table(path, read_text(path))
 
     def _existing(self, name: str, otherwise: str) -> pathlib.Path:
         path = self.path / name
-        if not path.is_file():
+        if not os.path.lexists(path):
             raise UserError(f"{self.path} has no {name}: {otherwise}.")
         return path
 
-    def _read_json(self, name: str, otherwise: str) -> Any:
-        path = self._existing(name, otherwise)
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}.") from error
+
+def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
+    """Returns the columns and the complete rows of a `metrics.csv`, none where there is no file.
+
+    Raises:
+        UserError: It is something else.
+    """
+    text = read_text(path) if os.path.lexists(path) else ""
+    if not text:
+        return [], []
+    complete = text[: text.rfind("\n") + 1]
+    try:
+        columns, *rows = csv.reader(complete.splitlines()) if complete else [[]]
+    except csv.Error as error:
+        raise UserError(f"{path} is damaged: {error}.") from error
+    if columns[:2] != FIRST_COLUMNS:
+        raise UserError(f"{path} is not the metrics.csv of a run.")
+    return columns, [row for row in rows if len(row) == len(columns) and _ROUND.fullmatch(row[0])]
+
+
+def add_to_checksum(checksum: int, cells: Mapping[str, str]) -> int:
+    """Returns the checksum of the rows before and of a row with these cells, empty ones aside."""
+    row = json.dumps({name: cell for name, cell in cells.items() if cell}, sort_keys=True)
+    return zlib.crc32(row.encode(), checksum)
 
 
 def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
-    # Pandas takes rows of other lengths as they are.
-    columns, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(columns):
-            raise UserError(
-                f"{path} is damaged: row {number} has {len(row)} cells, the first line "
-                f"{len(columns)}."
-            )
     try:
+        # Pandas takes rows of other lengths as they are.
+        columns, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
+        for number, row in enumerate(rows, start=1):
+            if len(row) != len(columns):
+                raise UserError(
+                    f"{path} is damaged: row {number} has {len(row)} cells, the first line "
+                    f"{len(columns)}."
+                )
         return pd.read_csv(
             io.StringIO(text, newline=""),
             converters={"client": str},
@@ -96,5 +134,11 @@ def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
             keep_default_na=False,
             na_values=["", "nan"],
         )
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}.") from error
+    except UserError:
+        raise
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{path} is damaged: {_line(error)}.") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,25 +24,24 @@ class StoreCheckpoints:
         Its `state` is a `KeptState`; the rest is what `state_codec.encode` takes.
         """
         kept = state["state"]
-        file = io.BytesIO()
-        checkpoints.write_state(file, {**state, "state": kept.server})
-        self._store.commit(kept.uncommitted(self._store), SavedRun(round_number, file.getvalue()))
+        content = checkpoints.pack_state({**state, "state": kept.server})
+        self._store.commit(kept.uncommitted(self._store), SavedRun(round_number, content))
 
     def restore(self, *, like: KeptState) -> checkpoints.Checkpoint | None:
         """Returns what was committed last, or None; `like` is a state of the same process.
 
         Raises:
-            UserError: If it is damaged.
+            UserError: If it is damaged, or of another model.
         """
         saved = self._store.saved()
         if saved is None:
             return None
+        place = f"local state store {self._store.path}: the state of round {saved.round_number} is"
         try:
-            content = checkpoints.read_state(io.BytesIO(saved.state), like=like.server)
-        except checkpoints.DAMAGE as error:
-            raise UserError(
-                f"local state store {self._store.path}: the state of round {saved.round_number} is "
-                "damaged; give another folder."
-            ) from error
+            content = checkpoints.unpack_state(saved.state, like=like.server)
+        except TypeError as error:
+            raise UserError(f"{place} of another model or algorithm: {error}") from error
+        except ValueError as error:
+            raise UserError(f"{place} damaged; give another folder.") from error
         state = KeptState(saved.round_number, content["state"], {})
         return checkpoints.Checkpoint(saved.round_number, {**content, "state": state})

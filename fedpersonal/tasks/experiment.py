@@ -179,7 +179,7 @@ def open_experiment(
         path: The folder; a run that is there keeps its number of shards.
         config: What `config.json` says of the run.
         may_differ: Those of its entries with which a run may go on.
-        data: A fingerprint of the data.
+        data: What tells the data from others, as of `RunFolder.open`.
 
     Raises:
         UserError: As `build_experiment` and `RunFolder.open`.

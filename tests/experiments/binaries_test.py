@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import resource
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 
 import pytest
+
+from fedpersonal.atomic_files import read_json, write_json
 
 BINARIES = ("movielens", "reddit", "stackoverflow", "tv_shows")
 _ALL = "--output_dir=out --total_rounds=1 --clients_per_round=4".split()
@@ -91,6 +96,7 @@ MISTAKES = {
         "long": (["--text_length=4", "--too_long=error"], "positions"),
         "positions": (["--text_length=25"], "--text_length=25 is more than the 24 positions"),
         "few users": (["--text_file=two.csv", "--evaluate_on=unseen"], "two has 2 users"),
+        "revision": (["--base_model_revision=v1"], "base is a folder, which has no revision 'v1'"),
         "rate of fine-tuning": (["--finetuning_learning_rate=-1"], "--finetuning_learning_rate is"),
     },
 }
@@ -145,11 +151,20 @@ def _folder(tmp_path_factory, tiny_base):
     return folder
 
 
-def start(binary, *flags, cwd, python=()):
+# What keeps a program from its user's home.
+_HOMES = {"KERAS_HOME", "MPLCONFIGDIR", "TRANSFORMERS_CACHE", "HF_HOME"}
+_HOMES |= {"XDG_CONFIG_HOME", "XDG_CACHE_HOME"}
+
+
+def start(binary, *flags, cwd, python=(), **environment):
     return subprocess.Popen(
         [sys.executable, *python, "-m", f"experiments.{binary}", *flags],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+        env={
+            **{name: value for name, value in os.environ.items() if name not in _HOMES},
+            "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
+            **environment,
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -195,9 +210,11 @@ def test_mistakes_are_one_line_and_nothing_is_written(folder, run_commands):
 def _finished(folder):
     """Runs each binary once, two at a time, and returns output and errors of each."""
     found = {}
+    (folder / "home").mkdir()
     for pair in (BINARIES[:2], BINARIES[2:]):
         flags = {b: [*_ALL, *SMALL[b], f"--output_dir=out_{b}"] for b in pair}
-        running = {b: start(b, *flags[b], cwd=folder) for b in pair}
+        home = str(folder / "home")
+        running = {b: start(b, *flags[b], cwd=folder, HOME=home) for b in pair}
         for binary, process in running.items():
             output, errors = process.communicate(timeout=600)
             assert process.returncode == 0, errors
@@ -218,6 +235,89 @@ def test_a_binary_runs(finished, folder, binary):
     config = json.loads((path / "config.json").read_text())
     assert config["options"]["clients_per_round"] == 4 and config["seed"] == 0
     assert json.loads((path / "summary.json").read_text())["rounds"] == 1
+
+
+def test_nothing_is_written_to_the_home(finished, folder):
+    assert not list((folder / "home").rglob("*"))
+
+
+def test_what_holds_local_variables_is_its_owners_alone(finished, folder):
+    own = [*folder.glob("out_*/model.npz"), *folder.glob("out_*/local_state.sqlite")]
+    own += folder.glob("out_*/checkpoints/*")
+    assert len(own) >= 6
+    assert {path.name: path.stat().st_mode & 0o777 for path in own} == dict.fromkeys(
+        [path.name for path in own], 0o600
+    )
+
+
+def test_damaged_folders_are_one_line(finished, folder, run_commands):
+    """Of a run that goes on, and of one that generates."""
+
+    def spoil(name, binary, write):
+        path = shutil.copytree(folder / f"out_{binary}", folder / name)
+        (path / ".lock").unlink()
+        write(path)
+        return path
+
+    def replace(name, content):
+        return lambda path: (path / name).write_bytes(content)
+
+    more = [*_ALL, *SMALL["movielens"], "--total_rounds=2"]
+    going_on = {
+        "flags": (replace("config.json", b'{"flags": []}'), "config.json is damaged: its 'vers"),
+        "deep": (replace("config.json", b"[" * 200_000), "config.json is damaged: it is nested"),
+        "bytes": (replace("metrics.csv", b"\xff\n"), "metrics.csv is damaged: its byte 0 is not"),
+        "gone": (lambda path: shutil.rmtree(path / "checkpoints"), "metrics.csv has rounds, but"),
+        "row": (
+            replace("metrics.csv", "round,seconds\n\u00b2,1\n".encode()),
+            "metrics.csv must have the rounds 1 to 1",
+        ),
+    }
+    asking = ["--user=u1", "--context=cats"]
+    generating = {
+        "list": (replace("summary.json", b"[]"), "summary.json is damaged: it holds no JSON obj"),
+        "row deleted": (delete_row, "local_state.sqlite is damaged: it has the rows of"),
+    }
+    commands, said = [], []
+    for name, (write, message) in going_on.items():
+        path = spoil(name, "movielens", write)
+        commands.append(["movielens", *more, f"--output_dir={path}"])
+        said.append(message)
+    for name, (write, message) in generating.items():
+        path = spoil(name, "tv_shows", write)
+        commands.append(["generate", f"--run_dir={path}", *asking])
+        said.append(message)
+    # Data, too, may be others than they were.
+    ratings = (folder / "ratings.csv").read_text().splitlines()
+    turned = [f"{row[:-1]}{6 - int(row[-1])}" for row in ratings[1:]]
+    for name, rows in (("turned", turned), ("longer", [*ratings[1:], "u1,new,3"])):
+        path = spoil(name, "movielens", lambda path: None)
+        other = path / "ratings.csv"
+        other.write_text("\n".join([ratings[0], *rows]) + "\n")
+        # As if the file had been changed where it is.
+        config = read_json(path / "config.json", checked=True)
+        config["options"]["ratings_file"] = str(other)
+        write_json(path / "config.json", config, checked=True)
+        files = [f"--ratings_file={other}", f"--output_dir={path}"]
+        commands.append(["movielens", *more, *files])
+    said += ["other data: values was", "num_ratings was 240 and is now 241"]
+    lost = ["--algorithm=fed_avg", "--client_learning_rate=1e9", "--server_optimizer=sgd"]
+    lost += ["--total_rounds=12", "--embedding_stddev=1e5", "--output_dir=lost"]
+    commands.append(["movielens", *more, *lost])
+    said.append("Nothing was learned in rounds 1 to 10: every client's update was infinite")
+    modules = ["fedpersonal.tasks.experiment", "fedpersonal.tasks.utterances.base_model"]
+    for message, (_, errors, status) in zip(
+        said, run_commands(commands, modules=modules, cwd=folder)
+    ):
+        *_, last = errors.splitlines()
+        assert status == 2 and message in last and last.startswith("error: "), (message, errors)
+        assert "Traceback" not in errors, errors
+    assert not (folder / "lost" / "summary.json").exists()
+
+
+def delete_row(path):
+    with contextlib.closing(sqlite3.connect(path / "local_state.sqlite")) as store, store:
+        store.execute("DELETE FROM local_state WHERE rowid = 1")
 
 
 def rounds_of(path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -64,9 +65,13 @@ def _start(tmp_path):
             [sys.executable, program, *arguments],
             cwd=cwd,
             env={
-                **{name: value for name, value in os.environ.items() if name[:3] != "TF_"},
-                "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
-                **environment,
+                name: value
+                for name, value in {
+                    **{name: value for name, value in os.environ.items() if name[:3] != "TF_"},
+                    "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
+                    **environment,
+                }.items()
+                if value is not None
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -154,6 +159,50 @@ def test_relative_paths_mean_the_calling_folder_under_bazel(run, tmp_path):
 def test_mistake_of_the_user_is_one_line(run):
     status, _, errors = run(TOY="raise UserError('--data_dir: no ratings\\nin data')")
     assert (status, errors) == (2, "error: --data_dir: no ratings in data\n")
+
+
+@pytest.mark.parametrize(
+    ("toy", "complaint"),
+    [
+        ("open('/dev/full', 'w', buffering=1).write('x\\n')", "a file: No space left on device."),
+        ("open('/', 'w')", "/: Is a directory."),
+        ("import os; os.mkdir('/dev/null/x')", "/dev/null/x: Not a directory."),
+    ],
+)
+def test_what_the_system_says_against_a_file_is_one_line(run, toy, complaint):
+    status, _, errors = run(TOY=toy)
+    assert (status, errors.splitlines()[0]) == (2, f"error: {complaint}")
+    assert "Traceback (" not in errors.splitlines()[0]
+
+
+HOME = """
+import os, sys
+import keras, matplotlib.pyplot
+print(*(os.environ[name] for name in ("KERAS_HOME", "MPLCONFIGDIR", "TRANSFORMERS_CACHE")))
+sys.stdout.flush()
+"""
+
+
+@pytest.mark.parametrize("kind", ["empty", "none"])
+def test_nothing_is_written_to_the_home(run, tmp_path, kind):
+    home = tmp_path / "home" if kind == "empty" else pathlib.Path("/dev/null/home")
+    (tmp_path / "home").mkdir()
+    unset = dict.fromkeys(("KERAS_HOME", "MPLCONFIGDIR", "TRANSFORMERS_CACHE", "HF_HOME"))
+    unset |= dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"))
+    status, output, errors = run(TOY=HOME, HOME=str(home), **unset)
+    assert status == 0 and "Matplotlib" not in errors, errors
+    folders = [pathlib.Path(path) for path in output.splitlines()[-1].split()]
+    assert len({folder.parent for folder in folders}) == 1
+    assert not folders[0].parent.exists()  # It ends with the program.
+    assert not list((tmp_path / "home").iterdir())
+
+
+def test_folders_that_are_there_or_named_stay(run, tmp_path):
+    (tmp_path / ".keras").mkdir()
+    named = {"MPLCONFIGDIR": str(tmp_path / "own"), "KERAS_HOME": None, "HOME": str(tmp_path)}
+    toy = "import os; print(os.environ.get('KERAS_HOME'), os.environ['MPLCONFIGDIR'], flush=True)"
+    _, output, _ = run(TOY=toy, **named)
+    assert output.splitlines()[-1] == f"None {tmp_path / 'own'}"
 
 
 def test_other_errors_keep_their_traceback(run):

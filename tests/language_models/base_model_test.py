@@ -151,8 +151,9 @@ def test_the_hubs_files_are_loaded_from_where_they_are_downloaded(saved, model, 
 
     asked = []
 
-    def download(name, *, allow_patterns):
+    def download(name, *, revision, allow_patterns):
         asked.append((name, allow_patterns))
+        assert revision is None
         return str(saved)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
@@ -161,6 +162,43 @@ def test_the_hubs_files_are_loaded_from_where_they_are_downloaded(saved, model, 
     np.testing.assert_array_equal(base.weights["ln_f/gamma"], np.ones(16))
     assert [name for name, _ in asked] == ["someone/tiny"]
     assert {"config.json", "tf_model.h5", "merges.txt"} <= set(asked[0][1])
+
+
+def test_a_revision_of_the_hubs_is_asked_for(saved, monkeypatch, tmp_path):
+    import huggingface_hub
+
+    asked = []
+    (tmp_path / "config.json").touch()  # What comes first has no weights.
+
+    def download(name, *, revision, allow_patterns):
+        asked.append((revision, allow_patterns))
+        return str(saved if len(asked) > 2 else tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(UserError, match="there is no"):
+        load_base_model("someone/tiny", revision="0123abc")
+    assert [revision for revision, _ in asked] == ["0123abc", "0123abc"]
+    assert asked[1][1] == ["model.safetensors"]
+    assert load_base_model("someone/tiny", revision="v1").name == "someone/tiny"
+    assert asked[2][0] == "v1"
+
+
+def test_a_revision_that_the_hub_has_not_is_one_line(monkeypatch):
+    import huggingface_hub
+    import requests
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    def download(name, **options):
+        raise RevisionNotFoundError("404", response=requests.Response())
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(UserError, match="someone/tiny: the hub has no revision 'v9' of it; give a"):
+        load_base_model("someone/tiny", revision="v9")
+
+
+def test_a_folder_has_no_revisions(folder):
+    with pytest.raises(UserError, match="tiny is a folder, which has no revision 'v1'"):
+        load_base_model(folder, revision="v1")
 
 
 def test_a_file_is_no_folder(folder):
@@ -217,6 +255,11 @@ def test_weights_without_one_of_them(folder):
         ({"add_cross_attention": True}, "add_cross_attention=true is not supported"),
         ({"n_embd": 32}, "tf_model.h5: the weights cannot be read: "),
         ({"n_layer": 3}, "of the weights are missing, such as "),
+        ({"activation_function": ["relu"]}, "activation_function must be like 'gelu_new', got ["),
+        ({"activation_function": "none"}, "tf_model.h5: the weights cannot be read: "),
+        ({"layer_norm_epsilon": "x"}, "layer_norm_epsilon must be like 1e-05, got 'x'"),
+        ({"eos_token_id": [1]}, "eos_token_id must be a token, got [1]"),
+        ({"id2label": 7}, "config.json: cannot be read: "),
     ],
 )
 def test_configs_that_do_not_fit(folder, changes, said):
@@ -225,10 +268,10 @@ def test_configs_that_do_not_fit(folder, changes, said):
     assert said in complaint(folder)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "\x00"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "\x00", "[" * 200_000, "9" * 5000, "\udcff"])
 def test_unreadable_config(folder, content):
-    (folder / "config.json").write_text(content)
-    assert f"{folder / 'config.json'}: " in complaint(folder)
+    (folder / "config.json").write_bytes(content.encode(errors="surrogateescape"))
+    assert f"{folder / 'config.json'} is damaged: " in complaint(folder)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": "1.0"}'])

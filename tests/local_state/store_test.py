@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import types
 
 import numpy as np
 import pytest
@@ -431,31 +430,106 @@ def test_nobody_else_may_read_it(path, store):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_opening_does_not_look_at_the_rows(path, store):
+def test_it_becomes_its_owners_alone_again(path, store):
+    store.close()
+    path.chmod(0o644)
+    with opened(path) as again:
+        assert path.stat().st_mode & 0o777 == 0o600
+        again._connection.execute("BEGIN")
+        again._connection.execute("DELETE FROM local_state")
+        journals = [p for p in path.parent.iterdir() if p != path]
+        assert journals and all(p.stat().st_mode & 0o777 == 0o600 for p in journals)
+        again._connection.execute("ROLLBACK")
+
+
+NAN = "UPDATE local_state SET value = X'0000C07F0000C07F0000C07F0000C07F' WHERE client = 'b'"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("DELETE FROM local_state WHERE client = 'b'", "it has the rows of 1 clients, not of 2"),
+        ("DELETE FROM local_state", "it has the rows of 0 clients, not of 2"),
+        (NAN, "1 of its 2 rows were changed"),
+        ("UPDATE local_state SET value = zeroblob(16)", "2 of its 2 rows were changed"),
+        (
+            "UPDATE local_state SET value = 'text' WHERE client = 'a'",
+            "1 of its 2 rows were changed",
+        ),
+        ("UPDATE local_state SET client = 'c' WHERE client = 'b'", "1 of its 2 rows were changed"),
+        ("UPDATE local_state SET checksum = 3 WHERE client = 'b'", "1 of its 2 rows were changed"),
+        ("UPDATE run SET round_number = 2", "what it says was changed"),
+        ("UPDATE run SET round_number = 'x'", "what it says of the run was changed"),
+        ("UPDATE run SET num_clients = 3", "it has the rows of 2 clients, not of 3"),
+        ("UPDATE run SET checksum = checksum + 1", "what it says was changed"),
+        ("DELETE FROM run", "it has the rows of 2 clients, not of 0"),
+        ("INSERT INTO run SELECT * FROM run", "what it says of the run was changed"),
+    ],
+)
+def test_rows_that_were_changed_are_refused(path, store, change, message):
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(change)
+    with pytest.raises(UserError) as caught:
+        LocalStateStore.open(path, USER)
+    assert str(caught.value) == (
+        f"local state store {path} is damaged: {message} since the last commit. Put back a copy of "
+        "it or give another folder."
+    )
+
+
+def test_a_row_that_is_changed_meanwhile_is_refused_when_it_is_read(store):
+    store._connection.execute(NAN)
+    assert store.read(["a"]) == [row(1)]
+    with pytest.raises(
+        UserError, match="damaged: the row of 'b' was changed since the last commit"
+    ):
+        store.read(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "[]", "{}", "[[1, 2, 3]]", '[["a", ["x"], "float32"]]', "[" * 200_000, None]
+)
+def test_a_description_that_is_none_is_refused(path, store, text):
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE about SET text = ? WHERE place = 2", [text])
+    for use in (lambda: LocalStateStore.open(path, USER), lambda: LocalStateStore.reopen(path)):
+        with pytest.raises(UserError) as caught:
+            use().close()
+        assert os.fspath(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_another_dtype_of_the_same_size_is_refused(path, store):
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE about SET text = replace(text, 'float32', 'int32')")
+    with pytest.raises(UserError, match="is damaged: what it says was changed"):
+        LocalStateStore.reopen(path)
+
+
+def test_many_commits_later_the_sums_are_right(path):
+    random = np.random.default_rng(0)
+    with opened(path) as store:
+        for number in range(1, 20):
+            clients = {f"client{i}" for i in random.integers(0, 700, 600)}
+            store.commit({c: row(random.normal()) for c in clients}, SavedRun(number, b""))
+        count = store.num_clients
+    with opened(path) as again:
+        assert (again.num_clients, again.saved_round) == (count, 19)
+
+
+def test_a_read_looks_at_its_rows_alone(path, store):
     many = {f"client{number}": row(number) for number in range(20_000)}
     store.commit(many, SavedRun(2, b"two"))
-    store.close()
     steps = []
-    connect = sqlite3.connect
-
-    def counting(*arguments, **options):
-        connection = connect(*arguments, **options)
-        connection.set_progress_handler(lambda: steps.append(1), 1)
-        return connection
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "fedpersonal.local_state.store.sqlite3",
-            types.SimpleNamespace(connect=counting, Error=sqlite3.Error),
-        )
-        with opened(path) as again:
-            opening = len(steps)
-            assert again.read(["client19999"]) == [row(19999)]
-            reading = len(steps) - opening
-            assert again.num_clients == 20_002
-    assert 0 < opening < 500
+    store._connection.set_progress_handler(lambda: steps.append(1), 1)
+    assert store.read(["client19999"]) == [row(19999)]
     # A client is found by an index.
-    assert 0 < reading < 100
+    assert 0 < len(steps) < 100
+    steps.clear()
+    store.commit({"client7": row(8)}, SavedRun(3, b"three"))
+    assert 0 < len(steps) < 500
 
 
 @pytest.fixture(name="hurt", scope="module")

@@ -132,6 +132,30 @@ def test_damage_anywhere_is_noticed(tmp_path):
     assert saved.restore(like=_state()).round_number == 2
 
 
+def test_what_is_no_file_is_damaged(tmp_path):
+    saved = checkpoints.Checkpoints(tmp_path)
+    saved.save(1, _state())
+    (tmp_path / "round_000002.npz").mkdir()
+    assert saved.restore(like=_state()).round_number == 1
+    (tmp_path / "round_000001.npz").unlink()
+    with pytest.raises(UserError, match="No checkpoint in .* can be read; start a new folder"):
+        saved.restore(like=_state())
+    with pytest.raises(UserError, match="round_000002.npz cannot be written: Is a directory"):
+        saved.save(2, _state())
+
+
+def test_a_state_of_another_process_is_one_line(tmp_path):
+    checkpoints.Checkpoints(tmp_path).save(1, _state())
+    with pytest.raises(UserError, match="round_000001.npz is of another model or algorithm: The "):
+        checkpoints.Checkpoints(tmp_path).restore(like={"a": 1})
+
+
+def test_a_folder_that_is_none_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file cannot be written: File exists"):
+        checkpoints.Checkpoints(tmp_path / "file")
+
+
 def test_says_when_all_are_damaged(tmp_path):
     (tmp_path / "round_000003.npz").write_bytes(b"no zip")
     with pytest.raises(UserError, match="No checkpoint in .* can be read"):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -219,6 +220,122 @@ def test_away_from_a_terminal_progress_is_some_lines(tmp_path, capfd):
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "Going on after round 94."
     assert lines[1].startswith("round 100/100")
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
+    _run(tmp_path, total_rounds=7)
+    rows = (tmp_path / "metrics.csv").read_text()
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(UserError) as caught:
+        _run(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / 'metrics.csv'} has rounds, but the run has no checkpoint to go on from: put "
+        "back its checkpoints, or local_state.sqlite if clients keep local variables, or give "
+        "another folder."
+    )
+    assert (tmp_path / "metrics.csv").read_text() == rows
+
+
+def test_a_checkpoint_under_another_name_is_refused(tmp_path):
+    _run(tmp_path, total_rounds=7)
+    folder = tmp_path / "checkpoints"
+    (folder / "round_000007.npz").rename(folder / "round_000008.npz")
+    with pytest.raises(UserError, match="The checkpoint of round 8 in .* is that of round 7: put"):
+        _run(tmp_path)
+
+
+class _Weighing(Process):
+    """One whose state has weights, of so many numbers."""
+
+    def __init__(self, size):
+        super().__init__()
+        self._size = size
+
+    def initialize(self):
+        return Weighing(np.zeros(self._size, np.float32), 0)
+
+    def next(self, state, cohort):
+        return types.SimpleNamespace(state=state._replace(rounds=state.rounds + 1), metrics={})
+
+
+Weighing = collections.namedtuple("Weighing", ["global_model_weights", "rounds"])
+
+
+def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
+    _run(tmp_path, _Weighing(4), total_rounds=2, evaluate_fn=None)
+    _run(tmp_path, _Weighing(4), total_rounds=3, evaluate_fn=None)
+    with pytest.raises(UserError) as caught:
+        _run(tmp_path, _Weighing(5), evaluate_fn=None)
+    assert str(caught.value) == (
+        f"The checkpoint in {tmp_path} is of another model or algorithm: state/global_model_weights"
+        " is float32 of shape [4], not float32 of shape [5]. Give another folder."
+    )
+
+
+def test_a_disk_that_fills_is_one_line(tmp_path):
+    """As a limit on the size of files, in a process of its own, since it holds for all files."""
+    program = f"""
+import resource, signal, sys
+sys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}]
+import pathlib, loop_test
+from fedpersonal.errors import UserError
+path = pathlib.Path({str(tmp_path)!r})
+loop_test._run(path, total_rounds=2)
+largest = max(file.stat().st_size for file in path.rglob("*") if file.is_file())
+for limit in (0, 100, 500, largest):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        loop_test._run(path, total_rounds=60)
+    except UserError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+result = loop_test._run(path, total_rounds=70)
+print(result.resumed_from > 2, result.state.weights.tobytes().hex())
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    *lines, last = finished.stdout.splitlines()
+    assert len(lines) == 4, finished.stderr
+    assert all(
+        f"{tmp_path}/" in line and "cannot be written: File too large" in line for line in lines
+    )
+    undisturbed = _run(tmp_path / "other", total_rounds=70)
+    assert last == f"True {undisturbed.state.weights.tobytes().hex()}"
+
+
+class Losing(Process):
+    """Drops the updates of all clients in the rounds named."""
+
+    def __init__(self, rounds):
+        super().__init__()
+        self._rounds = rounds
+
+    def next(self, state, cohort):
+        output = super().next(state, cohort)
+        lost = output.state.rounds in self._rounds
+        counts = {"num_dropped_updates": 5.0 * lost, "num_examples": np.float32(7 * (not lost))}
+        return types.SimpleNamespace(state=output.state, metrics={**output.metrics, **counts})
+
+
+def test_a_run_that_learns_nothing_is_refused(tmp_path):
+    with pytest.raises(UserError) as caught:
+        _run(tmp_path / "long", Losing(range(1, 40)), total_rounds=30)
+    assert str(caught.value) == (
+        "Nothing was learned in rounds 1 to 10: every client's update was infinite or NaN, and "
+        "was dropped. Lower the learning rates, or look for NaN and huge numbers in the data, and "
+        "start a new run."
+    )
+    for _ in range(2):  # It does not pass the second time either.
+        with pytest.raises(UserError, match="Nothing was learned in rounds 1 to 4: "):
+            _run(tmp_path / "short", Losing(range(1, 40)), total_rounds=4)
+    _run(tmp_path / "late", Losing(range(1, 9)), total_rounds=12)
+    _run(tmp_path / "early", Losing(range(2, 40)), total_rounds=20)
 
 
 def test_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path):

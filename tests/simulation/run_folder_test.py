@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -62,7 +63,8 @@ def test_notes_other_sessions(tmp_path, monkeypatch):
     for given in (about, other, other, about):
         config = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=given))
     later = [{"versions": first["versions"], "runtime": "worker"}]
-    assert config == {**first, "later_sessions": later}
+    checksums = {config.pop("checksum"), first.pop("checksum")}
+    assert config == {**first, "later_sessions": later} and len(checksums) == 2
     monkeypatch.setattr(run_config, "_versions", lambda: {"numpy": "9"})
     for _ in range(2):
         config = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=about))
@@ -128,11 +130,92 @@ def test_refuses_a_run_of_version_0_1(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text()) == config
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"options": {}}', '{"flags": {}}'])
-def test_refuses_a_config_that_is_not_one(tmp_path, text):
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(UserError, match="config.json is not the config.json of a run"):
-        run_folder.RunFolder.open(tmp_path, OPTIONS)
+_VERSIONS = '"versions": {"fedpersonal": "0.2.0"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is damaged: Expecting value"),
+        ("[]", "is damaged: it holds no JSON object"),
+        ("{}", "is damaged: its 'versions' is missing or of another type"),
+        ('{"options": {}}', "is damaged: its 'versions' is missing or of another type"),
+        ('{"flags": []}', "is damaged: its 'versions' is missing or of another type"),
+        ('{"versions": [1]}', "is damaged: its 'versions' is missing or of another type"),
+        (f'{{"flags": [], {_VERSIONS}}}', "was changed after it was written: its checksum is wr"),
+        (f'{{"options": {{}}, {_VERSIONS}}}', "was changed after it was written: its checksum"),
+        ("[" * 200_000, "is damaged: it is nested too deeply"),
+        (f'{{"options": {"9" * 5000}}}', "is damaged: Exceeds the limit"),
+        ("\ud800", "is damaged: its byte 0 is not UTF-8"),
+        (None, "is damaged: it is not a file"),
+        ("pipe", "is damaged: it is not a file"),
+    ],
+)
+def test_refuses_a_config_that_is_not_one(tmp_path, text, message):
+    path = tmp_path / "config.json"
+    if text is None:
+        path.mkdir()
+    elif text == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(text.encode(errors="surrogatepass"))
+    uses = (
+        lambda: run_folder.RunFolder.open(tmp_path, OPTIONS),
+        lambda: run_config.read_num_shards(tmp_path),
+        lambda: _read(tmp_path),
+    )
+    for use in uses:
+        with pytest.raises(UserError) as caught:
+            use()
+        assert str(caught.value).startswith(f"{path} {message}")
+        assert "\n" not in str(caught.value)
+
+
+def test_refuses_a_config_that_was_changed(tmp_path):
+    folder = run_folder.RunFolder.open(tmp_path, OPTIONS)
+    folder.config_json.write_text(folder.config_json.read_text().replace('"seed": 4', '"seed": 5'))
+    with pytest.raises(UserError, match="config.json was changed after it was written"):
+        _read(tmp_path)
+
+
+def test_the_data_of_a_run_are_named_part_by_part(tmp_path):
+    folder = run_folder.RunFolder.open(tmp_path, OPTIONS)
+    folder.check_data({"clients": 3, "examples": 20, "values": "ab12"})
+    again = run_folder.RunFolder.open(tmp_path, OPTIONS)
+    again.check_data({"clients": 3, "examples": 20, "values": "ab12"})
+    with pytest.raises(UserError) as caught:
+        again.check_data({"clients": 3, "examples": 21, "values": "cd34"})
+    assert str(caught.value) == (
+        f"{tmp_path} holds a run with other data: examples was 20 and is now 21; values was "
+        '"ab12" and is now "cd34". Restore them or give another folder.'
+    )
+
+
+@pytest.fixture(name="full_disk")
+def _full_disk(tmp_path):
+    """A disk of 64 KiB, if there may be one, that is full."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", path]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        (path / "run").mkdir()
+        (path / "run" / ".lock").touch()
+        with contextlib.suppress(OSError), open(path / "all", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        yield path / "run"
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_a_full_disk_is_one_line(full_disk):
+    with pytest.raises(UserError) as caught:
+        run_folder.RunFolder.open(full_disk, OPTIONS)
+    path = full_disk / "config.json"
+    assert str(caught.value) == f"{path} cannot be written: No space left on device."
+    assert [file.name for file in full_disk.iterdir()] == [".lock"]
 
 
 def test_refuses_metrics_of_somebody_else(tmp_path):
@@ -178,11 +261,7 @@ def test_writes_results_as_json_and_csv(tmp_path):
     folder.write_summary({"rounds": np.int64(3), "test": {"rmse": np.float32(0.5)}, "bad": np.nan})
     folder.write_boundary([_Tensor("item", (2, 3))])
     folder.write_per_client({"client": ["a,b", "c"], "rmse": np.array([0.1, np.nan])})
-    assert json.loads((tmp_path / "summary.json").read_text()) == {
-        "rounds": 3,
-        "test": {"rmse": 0.5},
-        "bad": "nan",
-    }
+    assert folder.summary == {"rounds": 3, "test": {"rmse": 0.5}, "bad": "nan"}
     assert json.loads((tmp_path / "boundary.json").read_text()) == [
         {"name": "item", "shape": [2, 3]}
     ]
@@ -194,7 +273,7 @@ def test_a_failed_write_leaves_the_former_file(tmp_path):
     folder.write_summary({"rounds": 1})
     with pytest.raises(TypeError):
         folder.write_summary({"rounds": object()})
-    assert json.loads((tmp_path / "summary.json").read_text()) == {"rounds": 1}
+    assert folder.summary == {"rounds": 1}
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         ".lock", "config.json", "summary.json"
     ]  # fmt: skip

@@ -117,7 +117,19 @@ def test_says_which_file_is_missing(folder, name, message):
     [
         ("summary.json", "", "is damaged: Expecting value"),
         ("boundary.json", '[{"name"', "is damaged: Expecting ':'"),
-        ("config.json", "{", "is not the config.json of a run"),
+        ("config.json", "{", "is damaged: Expecting property name"),
+        ("summary.json", "[]", "is damaged: it holds no JSON object"),
+        (
+            "summary.json",
+            '{"rounds": 3}',
+            "was changed after it was written: its checksum is wrong",
+        ),
+        ("boundary.json", "{}", "is damaged: it holds no JSON list"),
+        ("boundary.json", "[" * 200_000, "is damaged: it is nested too deeply"),
+        ("metrics.csv", "round,seconds\n\u00b2,1\n", "is damaged: its rounds are not 1 to 1"),
+        ("metrics.csv", "round,seconds\n1,x\n", "is damaged: its column 'seconds' has what is no"),
+        ("metrics.csv", "round,seconds\n1,\ud800\n", "is damaged: its byte 16 is not UTF-8"),
+        ("metrics.csv", f"round,seconds\n1,{'9' * 200_000}\n", "is damaged: field larger than"),
         ("metrics.csv", "", "is damaged: No columns"),
         ("metrics.csv", "round,seconds\n1,1\n3,1\n", "is damaged: its rounds are not 1 to 2"),
         ("metrics.csv", "round,seconds\n1\n", "is damaged: row 1 has 1 cells, the first line 2"),
@@ -127,7 +139,7 @@ def test_says_which_file_is_missing(folder, name, message):
     ],
 )
 def test_says_which_file_is_damaged(folder, name, text, message):
-    (folder.path / name).write_text(text)
+    (folder.path / name).write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(UserError) as caught:
         getattr(RunFolder.read(folder.path), name.partition(".")[0])
     assert str(caught.value).startswith(f"{folder.path / name} {message}")
@@ -136,5 +148,5 @@ def test_says_which_file_is_damaged(folder, name, text, message):
 
 def test_numbers_that_json_lacks_are_texts(folder):
     folder.write_summary({"test": {"loss": float("nan")}})
-    assert json.loads((folder.path / "summary.json").read_text()) == {"test": {"loss": "nan"}}
+    assert json.loads((folder.path / "summary.json").read_text())["test"] == {"loss": "nan"}
     assert np.isnan(float(RunFolder.read(folder.path).summary["test"]["loss"]))

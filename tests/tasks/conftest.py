@@ -14,6 +14,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from fedpersonal.simulation.run_record import RunRecord
+
 # Sizes and rates with which each task learns something in two rounds.
 TINY = {
     "movielens": {
@@ -113,7 +115,7 @@ class Finished:
 
     def __init__(self, experiment, path):
         self.experiment, self.data, self.path = experiment, experiment.data, path
-        self.summary = json.loads((path / "summary.json").read_text())
+        self.summary = RunRecord(path).summary
         self.test = self.summary["test"]
         self.clients = read_table(path / "per_client.csv")
         self.boundary = json.loads((path / "boundary.json").read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import pathlib
 from collections.abc import Sequence
 from typing import IO, Any
 
@@ -12,8 +11,7 @@ import numpy as np
 from fedpersonal import atomic_files
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
-
-_FIRST_COLUMNS = ["round", "seconds"]
+from fedpersonal.simulation.run_record import FIRST_COLUMNS, add_to_checksum, read_rows
 
 
 class MetricLog(Callback):
@@ -21,24 +19,37 @@ class MetricLog(Callback):
 
     A metric may appear in a later round for the first time: the file is then written anew with one
     more column. Otherwise a row costs one write.
+
+    Attributes:
+        checksum: That of all rows, which checkpoints carry.
     """
 
+    remembers = ("checksum",)
+    checksum = 0
     _file: IO[str] | None = None
 
     def on_start(self, run: Run) -> None:
         """Opens the file, made if needed, to go on after a round; later rows are removed.
 
         Raises:
-            UserError: Rows of rounds before are missing.
+            UserError: Rows of rounds before are missing or changed.
         """
         self._path = run.folder.metrics_csv
-        columns, rows = _read(self._path)
-        self._columns = columns or list(_FIRST_COLUMNS)
+        columns, rows = read_rows(self._path)
+        self._columns = columns or list(FIRST_COLUMNS)
         rows = [row for row in rows if int(row[0]) <= run.round_number]
         if [int(row[0]) for row in rows] != list(range(1, run.round_number + 1)):
             raise UserError(
                 f"{self._path} must have the rounds 1 to {run.round_number}, each once, for the "
                 "run to go on; restore the file or start a new folder."
+            )
+        checksum = 0
+        for row in rows:
+            checksum = add_to_checksum(checksum, dict(zip(self._columns, row)))
+        if checksum != self.checksum:
+            raise UserError(
+                f"{self._path} was changed after it was written: restore the file or start a new "
+                "folder."
             )
         self._seconds = [float(row[1]) for row in rows]
         self._rewrite(rows)
@@ -47,21 +58,24 @@ class MetricLog(Callback):
         """Writes the row of a round."""
         new_columns = [name for name in run.metrics if name not in self._columns]
         if new_columns:
-            _, rows = _read(self._path)
+            _, rows = read_rows(self._path)
             self._columns += new_columns
             self._rewrite(rows)
         seconds = round(run.seconds, 6)
         cells = {"round": str(run.round_number), "seconds": str(seconds)}
         cells.update((name, _show(value)) for name, value in run.metrics.items())
         assert self._file
-        _write(self._file, [[cells.get(name, "") for name in self._columns]])
-        self._file.flush()
+        with atomic_files.explained(self._path):
+            _write(self._file, [[cells.get(name, "") for name in self._columns]])
+            self._file.flush()
         self._seconds.append(seconds)
+        self.checksum = add_to_checksum(self.checksum, cells)
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """Closes the file."""
         if self._file:
-            self._file.close()
+            with atomic_files.explained(self._path):
+                self._file.close()
 
     @property
     def median_seconds(self) -> float:
@@ -80,18 +94,6 @@ class MetricLog(Callback):
 
 def _write(file: IO[str], rows: Sequence[list[str]]) -> None:
     csv.writer(file, lineterminator="\n").writerows(rows)
-
-
-def _read(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns and the complete rows of a log."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    if not text:
-        return [], []
-    complete = text[: text.rfind("\n") + 1]
-    columns, *rows = csv.reader(complete.splitlines()) if complete else [[]]
-    if columns[:2] != _FIRST_COLUMNS:
-        raise UserError(f"{path} is not the metrics.csv of a run.")
-    return columns, [row for row in rows if len(row) == len(columns) and row[0].isdigit()]
 
 
 def _show(value: Any) -> str:

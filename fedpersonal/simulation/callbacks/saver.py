@@ -7,9 +7,11 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from fedpersonal.atomic_files import explained, read_text
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 from fedpersonal.simulation.checkpoints import Checkpoint
+from fedpersonal.simulation.state_codec import encode
 
 
 class Storage(Protocol):
@@ -33,7 +35,7 @@ class Saver(Callback):
         """Takes the callbacks that remember something, and the rounds between checkpoints."""
         self._storage = storage
         self._every = every
-        self._reached = Checkpoint(0, {})
+        self._reached: Checkpoint | None = None
         # By class, and number among those of the class.
         self._callbacks: dict[str, Callback] = {}
         count: collections.Counter[str] = collections.Counter()
@@ -46,12 +48,27 @@ class Saver(Callback):
         """Puts a run, in its first state, and the callbacks where its last checkpoint was, if any.
 
         Raises:
-            UserError: The run is beyond its last round.
+            UserError: The run is beyond its last round, its checkpoints are gone, or the last one
+                is another run's.
         """
         checkpoint = self._storage.restore(like=run.state)
         if checkpoint is None:
+            # The first checkpoint is older than the first row.
+            path = run.folder.metrics_csv
+            if path.exists() and read_text(path).count("\n") > 1:
+                raise UserError(
+                    f"{path} has rounds, but the run has no checkpoint to go on from: put back "
+                    "its checkpoints, or local_state.sqlite if clients keep local variables, or "
+                    "give another folder."
+                )
             return
         self._reached, saved = checkpoint, checkpoint.state
+        if saved["round_number"] != checkpoint.round_number:
+            raise UserError(
+                f"The checkpoint of round {checkpoint.round_number} in {run.folder.path} is that "
+                f"of round {saved['round_number']}: put back the files as they were."
+            )
+        _check_same_arrays(run, saved["state"])
         run.round_number = run.saved_round = checkpoint.round_number
         if run.round_number > run.total_rounds:
             raise UserError(
@@ -65,9 +82,25 @@ class Saver(Callback):
             for attribute, value in saved["callbacks"].get(name, {}).items():
                 setattr(callback, attribute, value)
 
+    def on_start(self, run: Run) -> None:
+        """Saves the first state of a run, so that a lost checkpoint is told from none."""
+        if self._reached is None:
+            self._reached = self._content(run)
+            self._write(run)
+
     def on_round_end(self, run: Run) -> None:
         """Notes what would be saved, and saves it if it is time."""
+        self._reached = self._content(run)
+        if run.round_number % self._every == 0:
+            self._save(run)
+
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        """Saves what is not saved yet."""
+        self._save(run)
+
+    def _content(self, run: Run) -> Checkpoint:
         content = {
+            "round_number": run.round_number,
             "state": run.state,
             "train_wall_seconds": run.train_wall_seconds,
             "stop_reason": run.stop_reason,
@@ -76,20 +109,36 @@ class Saver(Callback):
                 for name, callback in self._callbacks.items()
             },
         }
-        self._reached = Checkpoint(run.round_number, content)
-        if run.round_number % self._every == 0:
-            self._save(run)
-
-    def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Saves what is not saved yet."""
-        self._save(run)
+        return Checkpoint(run.round_number, content)
 
     def _save(self, run: Run) -> None:
+        if self._reached is not None and self._reached.round_number != run.saved_round:
+            self._write(run)
+
+    def _write(self, run: Run) -> None:
         """Writes a checkpoint, once all rows up to its round are on disk."""
-        reached = self._reached
-        if reached.round_number == run.saved_round:
-            return
-        with open(run.folder.metrics_csv, "rb") as rows:
+        assert self._reached
+        with explained(run.folder.metrics_csv), open(run.folder.metrics_csv, "rb") as rows:
             os.fsync(rows.fileno())
-        self._storage.save(reached.round_number, reached.state)
-        run.saved_round = reached.round_number
+        self._storage.save(self._reached.round_number, self._reached.state)
+        run.saved_round = self._reached.round_number
+
+
+def _check_same_arrays(run: Run, saved: Any) -> None:
+    """Raises a UserError unless a saved state of TFF's has the arrays of the process's first."""
+    if not hasattr(run.state, "global_model_weights"):
+        return  # Another program's process may have states that grow.
+    ours, theirs = (
+        {name: (array.shape, array.dtype.name) for name, array in encode(state)[1].items()}
+        for state in (run.state, saved)
+    )
+    for name in {**ours, **theirs}:
+        if ours.get(name) != theirs.get(name) and "/changes" not in name:
+            raise UserError(
+                f"The checkpoint in {run.folder.path} is of another model or algorithm: {name} is "
+                f"{_show(theirs.get(name))}, not {_show(ours.get(name))}. Give another folder."
+            )
+
+
+def _show(kind: tuple[tuple[int, ...], str] | None) -> str:
+    return "missing" if kind is None else f"{kind[1]} of shape {list(kind[0])}"

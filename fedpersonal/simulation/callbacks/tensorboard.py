@@ -13,6 +13,7 @@ import time
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer import record_writer
 
+from fedpersonal.atomic_files import explained
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 
 
@@ -22,7 +23,9 @@ class TensorBoard(Callback):
     def on_start(self, run: Run) -> None:
         """Begins a file; later rounds in the files of former sessions no longer count."""
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        self._file = open(run.folder.path / name, "wb")
+        self._path = run.folder.path / name
+        with explained(self._path):
+            self._file = open(self._path, "wb")
         self._records = record_writer.RecordWriter(self._file)
         self._add(event_pb2.Event(file_version="brain.Event:2"))
         begin = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
@@ -38,9 +41,11 @@ class TensorBoard(Callback):
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """Closes the file."""
-        self._file.close()
+        with explained(self._path):
+            self._file.close()
 
     def _add(self, event: event_pb2.Event) -> None:
         event.wall_time = time.time()
-        self._records.write(event.SerializeToString())
-        self._file.flush()
+        with explained(self._path):
+            self._records.write(event.SerializeToString())
+            self._file.flush()

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedpersonal.data.tables.files import Column
 from fedpersonal.data.tables.reading import read_table
+from fedpersonal.errors import UserError
 from fedpersonal.language_models.base_model import BaseModel, load_base_model, save_base_model
 from fedpersonal.language_models.pretraining import ModelSizes, pretrain
 from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
@@ -25,7 +26,12 @@ _BATCH_SIZE, _RATE = 32, 2e-3
 
 
 def find_base_model(
-    source: str | None, dialogues: Dialogues, *, cache_dir: str, progress: bool = True
+    source: str | None,
+    dialogues: Dialogues,
+    *,
+    revision: str | None = None,
+    cache_dir: str,
+    progress: bool = True,
 ) -> BaseModel:
     """Loads the base model, and pretrains it before where none is named and none is cached.
 
@@ -35,6 +41,7 @@ def find_base_model(
     Args:
         source: A folder, or a name on the hub; None to pretrain.
         dialogues: The utterances.
+        revision: As of `load_base_model`.
         cache_dir: Where pretrained models are kept.
         progress: Whether to report on stderr.
 
@@ -42,7 +49,12 @@ def find_base_model(
         UserError: If the model cannot be loaded, or there are too few texts to train one.
     """
     if source:
-        return load_base_model(source)
+        return load_base_model(source, revision=revision)
+    if revision is not None:
+        raise UserError(
+            f"--base_model_revision={revision} needs --base_model, a name on the hub: without one, "
+            "a base model is pretrained here"
+        )
     sizes, steps = _SMALL if dialogues.kind == "generated" else _USUAL
     files = [pathlib.Path(path) for path in (dialogues.path, _more_texts(dialogues)) if path]
     settings: dict[str, Any] = {

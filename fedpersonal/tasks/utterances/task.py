@@ -57,6 +57,9 @@ class UtteranceOptions(DialogueOptions):
         "A GPT-2 in HuggingFace's format, a folder or a name such as distilgpt2. [default: a small "
         "one is pretrained on what users who do not take part have written]",
     )
+    base_model_revision: str | None = option(
+        None, "The commit, tag or branch of a base model on the hub. [default: the newest]"
+    )
     base_model_dir: str = option(
         "results/base_models", "Keeps pretrained base models.", may_differ=True
     )
@@ -112,7 +115,12 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         """Splits the utterances and tokenises them for the base model."""
         from fedpersonal.tasks.utterances.base_model import find_base_model
 
-        base = find_base_model(options.base_model, source, cache_dir=options.base_model_dir)
+        base = find_base_model(
+            options.base_model,
+            source,
+            revision=options.base_model_revision,
+            cache_dir=options.base_model_dir,
+        )
         if options.text_length > base.config.n_positions:
             raise UserError(
                 f"--text_length={options.text_length} is more than the {base.config.n_positions} "
@@ -138,7 +146,8 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         from fedpersonal.language_models.base_model import load_base_model
         from fedpersonal.tasks.utterances.model import build_language_model, freeze
 
-        method, base = self.method(options), load_base_model(sizes.base_model)
+        method = self.method(options)
+        base = load_base_model(sizes.base_model, revision=options.base_model_revision)
         return build_language_model(
             getattr(method, "model", "prefix"),
             base,

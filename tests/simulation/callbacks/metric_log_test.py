@@ -25,10 +25,11 @@ def _path(tmp_path):
 class _Log:
     """A log and the run that it belongs to."""
 
-    def __init__(self, path, *, after_round=0):
+    def __init__(self, path, *, after_round=0, checksum=0):
         folder = RunFolder.open(path.parent, {})
         self._run = Run(folder, 10, True, state=None, round_number=after_round)
         self._log = MetricLog()
+        self._log.checksum = checksum  # As a checkpoint says.
         self._log.on_start(self._run)
 
     def append(self, round_number, seconds, metrics):
@@ -38,6 +39,10 @@ class _Log:
 
     def close(self):
         self._log.on_end(self._run, None)
+
+    @property
+    def checksum(self):
+        return self._log.checksum
 
     @property
     def median_seconds(self):
@@ -71,17 +76,48 @@ def test_columns_may_appear_and_be_left_empty(path):
 
 
 def test_going_on_removes_later_rows_and_half_written_ones(path):
-    log = _Log(path)
+    log, checksums = _Log(path), {}
     for round_number in range(1, 6):
         log.append(round_number, round_number, {"a": round_number})
+        checksums[round_number] = log.checksum
     log.close()
     with open(path, "a") as file:
         file.write("6,1.")
-    log = _Log(path, after_round=3)
+    log = _Log(path, after_round=3, checksum=checksums[3])
     assert path.read_text() == "round,seconds,a\n1,1,1\n2,2,2\n3,3,3\n"
     log.append(4, 10.0, {"a": 9})
     assert path.read_text().splitlines()[-1] == "4,10.0,9"
     assert log.median_seconds == np.median([1, 2, 3, 10])
+
+
+def test_rows_that_were_changed_are_refused(path):
+    log = _Log(path)
+    log.append(1, 1.0, {"b": 0.5, "a": 1})
+    log.append(2, 1.0, {"a": 1, "c": 3.0, "b": 0.5})  # In another order, and one more.
+    log.close()
+    whole = path.read_text()
+    _Log(path, after_round=2, checksum=log.checksum).close()
+    assert path.read_text() == whole
+    path.write_text(whole.replace("0.5", "0.6", 1))
+    with pytest.raises(UserError, match="metrics.csv was changed after it was written: restore"):
+        _Log(path, after_round=2, checksum=log.checksum)
+
+
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "1 "])
+def test_what_is_no_round_is_a_missing_row(path, number):
+    path.write_text(f"round,seconds\n{number},1\n", encoding="utf-8")
+    with pytest.raises(UserError, match="must have the rounds 1 to 1"):
+        _Log(path, after_round=1)
+
+
+def test_other_bytes_than_texts_are_refused(path):
+    path.write_bytes(b"round,seconds\n1,\xff\n")
+    with pytest.raises(UserError, match="metrics.csv is damaged: its byte 16 is not UTF-8"):
+        _Log(path, after_round=1)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError, match="metrics.csv is damaged: it is not a file"):
+        _Log(path)
 
 
 def test_a_new_run_begins_with_no_rows(path):
