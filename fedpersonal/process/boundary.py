@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_federated as tff
@@ -62,38 +62,59 @@ def list_crossings(computation: tff.Computation) -> list[Crossing]:
     root = computation.to_building_block()
     tff.framework.transform_postorder(root, visit)
     tff.framework.transform_postorder(root, visit_uncalled)
-    return [c for argument, made in found for c in crossings_of(argument, made.type_signature)]
+    parts = [part for argument, made in found for part in sent_parts(argument, made.type_signature)]
+    return [crossing for part in parts for crossing in crossings_of(part)]
 
 
-def crossings_of(argument: tff.Type, intrinsic: tff.FunctionType) -> list[Crossing]:
+class SentPart(NamedTuple):
+    """A part of an intrinsic's argument that crosses.
+
+    Attributes:
+        direction: `broadcast` or `aggregate`.
+        name: Its path in the argument, by names.
+        place: The same by indices.
+        type_spec: Its type, without a placement.
+    """
+
+    direction: str
+    name: str
+    place: tuple[int, ...]
+    type_spec: tff.Type
+
+
+def sent_parts(argument: tff.Type, intrinsic: tff.FunctionType) -> list[SentPart]:
     """Lists what an intrinsic of this type, called with an argument of that type, sends.
 
     All that comes from CLIENTS is sent if the result, or another part of the argument, is at SERVER;
     and the other way round. What has no placement is sent to clients where it comes to lie there.
     """
-    parts = placed_parts(argument)
-    ends = {placement for _, placement, _ in [*parts, *placed_parts(intrinsic.result)]}
-    if not parts and tff.CLIENTS in ends and not isinstance(argument, tff.FunctionType):
-        return _leaves("broadcast", "", argument)
-    crossings = []
-    for path, placement, member in parts if len(ends) > 1 else ():
-        is_only = sum(placement is other for _, other, _ in parts) == 1
-        direction = "aggregate" if placement is tff.CLIENTS else "broadcast"
-        crossings += _leaves(direction, "" if is_only else path, member)
-    return crossings
+    parts, results = _placed_parts(argument), _placed_parts(intrinsic.result)
+    directions = [direction for direction, *_ in parts]
+    ends = {*directions, *(direction for direction, *_ in results)}
+    if not parts and ends == {"aggregate"} and not isinstance(argument, tff.FunctionType):
+        return [SentPart("broadcast", "", (), argument)]
+    if len(ends) < 2:
+        return []
+    return [p._replace(name="") if directions.count(p.direction) == 1 else p for p in parts]
 
 
-def placed_parts(
-    type_spec: tff.Type | None, path: str = ""
-) -> list[tuple[str, tff.framework.PlacementLiteral, tff.Type]]:
-    """Returns path, placement and member of each part of a type that is at SERVER or CLIENTS."""
+def crossings_of(part: SentPart) -> list[Crossing]:
+    """Lists the tensors of a part."""
+    return _leaves(part.direction, part.name, part.type_spec)
+
+
+def _placed_parts(
+    type_spec: tff.Type, name: str = "", place: tuple[int, ...] = ()
+) -> list[SentPart]:
+    """Returns the parts of a type that are at CLIENTS (`aggregate`) or at SERVER (`broadcast`)."""
     if isinstance(type_spec, tff.FederatedType):
-        return [(path, type_spec.placement, type_spec.member)]
+        direction = "aggregate" if type_spec.placement is tff.CLIENTS else "broadcast"
+        return [SentPart(direction, name, place, type_spec.member)]
     if not isinstance(type_spec, tff.StructType):
         return []
     parts = []
-    for index, (name, element) in enumerate(tff.structure.iter_elements(type_spec)):
-        parts += placed_parts(element, _join(path, name or str(index)))
+    for index, (own, element) in enumerate(tff.structure.iter_elements(type_spec)):
+        parts += _placed_parts(element, _join(name, own or str(index)), (*place, index))
     return parts
 
 

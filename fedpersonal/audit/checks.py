@@ -1,0 +1,185 @@
+"""The checks of an audit: each returns what it has found, a sentence a leak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from fedpersonal.audit.reference import Arrays, Expected, Reference
+from fedpersonal.audit.severed import other_labels, severed
+from fedpersonal.audit.subject import Round, Subject
+from fedpersonal.audit.tap import Tap
+from fedpersonal.model.metrics import Metric
+from fedpersonal.process.boundary import Crossing
+
+# Two ways to compute the same differ by rounding, here less than this share of the largest value.
+_ROUNDING = 1e-3
+# A metric whose labels matter this much less than its predictions compares nothing.
+_IGNORED = 1e-3
+_EXAMPLES = 256
+
+
+def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:
+    """What is broadcast does not depend on what clients bring to the round."""
+    tap, found = Tap(subject.process.next, "broadcast"), []
+    labels = _changed_labels(subject, np.random.default_rng(0))
+    for one in rounds:
+        if subject.clients.num_clients > 1:
+            other = subject.argument(1, None)
+        else:
+            other = subject.argument(0, None, labels=labels)
+        sent = tap(one.state, subject.argument(0, one.local)).members[0]
+        again = tap(one.state, other).members[0]
+        found += [
+            f"round {one.number + 1}: the broadcast of {name} depends on a client's data"
+            for name, _ in _differences(tap.crossings, sent, again)
+        ]
+    return found
+
+
+def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: bool) -> list[str]:
+    """With the data loss multiplied by 0, nothing sent depends on local variables or labels.
+
+    Args:
+        subject: What is audited.
+        rounds: The rounds from whose states to try.
+        adds_losses: Whether the model adds losses, which may be a penalty on local variables: the
+            loss that is reported then tells their size, and opposite values must give the same.
+    """
+    tap, found = Tap(subject.build(severed(subject.model)).next, "aggregate"), []
+    random = np.random.default_rng(1)
+    labels = _changed_labels(subject, random)
+    keeps = subject.algorithm.keeps
+    locals_of = [_random_local(subject, random) if keeps else None for _ in range(2)]
+    one, other = locals_of
+    flipped = {name: -value for name, value in one.items()} if one else None
+    # What changes; before and after it; and whether penalties may tell.
+    trials = [("labels", (one, None), (one, labels), not keeps)]
+    if keeps:
+        trials += [
+            ("local variables", (one, None), (other, None), True),
+            ("the signs of local variables", (one, None), (flipped, None), False),
+            ("labels or a first draw", (None, None), (None, labels), True),
+        ]
+    if not keeps and subject.model.local_variables:
+        trials[0] = ("labels, or local variables with them,", *trials[0][1:])
+    for what, before, after, may_tell_size in trials:
+        for past in rounds:
+            values = [
+                tap(past.state, subject.argument(0, local, labels=own)).members[0]
+                for local, own in (before, after)
+            ]
+            for name, amount in _differences(tap.crossings, *values):
+                if not (_is_named(name, "loss") and adds_losses and may_tell_size):
+                    found.append(
+                        f"round {past.number + 1}: {name} changes by {amount:.2g} when {what} "
+                        "do, and the data loss is 0"
+                    )
+    return found
+
+
+def check_reference(
+    subject: Subject, reference: Reference, crossings: Sequence[Crossing], rounds: Sequence[Round]
+) -> list[str]:
+    """What is sent is the update, the weight and the metrics of a plain round, and nothing else."""
+    found, client = [], subject.examples(0)
+    for one in rounds:
+        local = one.local
+        if local is None:
+            local = reference.fresh_local_values(client, one.number)
+        expected = reference.run(one.weights, local, client, one.number)
+        wanted = _expected_leaves(subject, expected)
+        largest = max((np.abs(wanted[v.name]).max() for v in subject.model.global_variables), default=0.0)
+        for crossing, value in zip(crossings, one.traffic.members[0]):
+            name = crossing.name or "weight"
+            known = next((n for n in wanted if _is_named(name, n)), None)
+            if known is None or np.shape(wanted[known]) != value.shape:
+                found.append(
+                    f"round {one.number + 1}: {_shown(crossing)} is sent, and is no update, weight "
+                    "or metric"
+                )
+                continue
+            scale = np.abs(wanted[known]).max(initial=0.0)
+            if known not in expected.sums and known != "weight":
+                scale = max(scale, _ROUNDING * largest)
+            error = np.abs(value - wanted[known]).max(initial=0.0)
+            if not error <= _ROUNDING * scale:
+                found.append(
+                    f"round {one.number + 1}: {_shown(crossing)} differs by {error:.2g} from that "
+                    f"of a plain round, of at most {scale:.2g}"
+                )
+    return found
+
+
+def check_metrics(subject: Subject, reference: Reference) -> list[str]:
+    """Metrics compare predictions with labels: one that ignores labels tells predictions."""
+    model, found, random = subject.model, [], np.random.default_rng(2)
+    examples = [subject.examples(place) for place in range(min(8, subject.clients.num_clients))]
+    pool = subject.clients.labels.astype(model.label_spec.dtype.as_numpy_dtype)
+    for metric in model.metrics:
+        by_label = by_prediction = 0.0
+        for client in examples:
+            if not len(client.labels):
+                continue
+            own = model.as_labels(tf.constant(reference.predict(client))).numpy()
+            # Far enough that some of the labels are hit.
+            spread = 1.0 + own.std() + (pool.std() if own.shape == client.labels.shape else 0.0)
+            drawn = own + spread * random.normal(size=own.shape).astype(own.dtype)
+            labels = other_labels(model, client.labels, pool, random)
+            values = [_values(metric, client.labels, output) for output in (own, drawn)]
+            others = [_values(metric, labels, output) for output in (own, drawn)]
+            by_prediction = max(by_prediction, np.abs(values[0] - values[1]).max())
+            by_label = max(by_label, np.abs(np.subtract(values, others)).max())
+        if by_prediction > 0 and by_label < _IGNORED * by_prediction:
+            found.append(
+                f"metric {metric.name!r} ignores labels: its sum tells what a client's model predicts"
+            )
+    return found
+
+
+def _values(metric: Metric, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
+    # New tensors, as metrics may keep what they have computed of one.
+    value = metric.example_value(tf.constant(labels), tf.constant(output))
+    return np.asarray(value, np.float64)
+
+
+def _expected_leaves(subject: Subject, expected: Expected) -> dict[str, np.ndarray]:
+    """Returns what a client sends by the last part of its name."""
+    owned = subject.model.owned
+    updates = {
+        name: update * (1.0 if name in owned else expected.weight)
+        for name, update in expected.updates.items()
+    }
+    counts = {"weight": np.asarray(expected.weight), "num_dropped_updates": np.zeros(())}
+    return {**counts, **expected.sums, **updates}
+
+
+def _differences(
+    crossings: Sequence[Crossing], one: Sequence[np.ndarray], other: Sequence[np.ndarray]
+) -> Iterator[tuple[str, float]]:
+    """Yields the names of values that are not equal to the bit, and how far they are apart."""
+    for crossing, before, after in zip(crossings, one, other):
+        if not np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
+            yield _shown(crossing), float(np.abs(np.subtract(before, after, dtype=np.float64)).max())
+
+
+def _shown(crossing: Crossing) -> str:
+    return crossing.name or f"a nameless {crossing.dtype} of shape {crossing.shape}"
+
+
+def _is_named(name: str, last: str) -> bool:
+    return f".{name}".endswith(f".{last}")
+
+
+def _changed_labels(subject: Subject, random: np.random.Generator) -> np.ndarray:
+    own = subject.examples(0).labels
+    return other_labels(subject.model, own, subject.clients.labels.astype(own.dtype), random)
+
+
+def _random_local(subject: Subject, random: np.random.Generator) -> Arrays:
+    return {
+        v.name: random.normal(0.0, 0.5, v.shape).astype(v.dtype.as_numpy_dtype)
+        for v in subject.model.local_variables
+    }
