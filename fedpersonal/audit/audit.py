@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from fedpersonal.audit.checks import (
-    check_broadcast,
-    check_metrics,
-    check_reference,
-    check_severed,
-)
+from fedpersonal.audit.checks import check_broadcast, check_reference, check_severed
+from fedpersonal.audit.declared import check_loss, check_metrics
 from fedpersonal.audit.inherent import measure
 from fedpersonal.audit.reference import Reference
 from fedpersonal.audit.report import Audit, Verdict, guarantee
@@ -56,7 +52,9 @@ def audit(subject: Subject, *, rounds: int = 5, many: ClientDataset | None = Non
             "reference", "What is sent is what a plain round comes to, and no more.", differing
         ),
         _verdict(
-            "metrics", "Metrics compare predictions with labels.", check_metrics(subject, reference)
+            "declared",
+            "Loss and metrics compare what a model predicts with labels.",
+            [*check_loss(subject, reference), *check_metrics(subject, reference)],
         ),
     ]
     notes = [

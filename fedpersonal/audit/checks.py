@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from fedpersonal.audit.reference import Arrays, Expected, Reference
 from fedpersonal.audit.severed import other_labels, severed
 from fedpersonal.audit.subject import Round, Subject
 from fedpersonal.audit.tap import Tap
-from fedpersonal.model.metrics import Metric
 from fedpersonal.process.boundary import Crossing
 
 # Two ways to compute the same differ by rounding, here less than this share of the largest value.
 _ROUNDING = 1e-3
-# A metric whose labels matter this much less than its predictions compares nothing.
-_IGNORED = 1e-3
-_EXAMPLES = 256
 
 
 def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:
@@ -111,38 +106,6 @@ def check_reference(
                     f"of a plain round, of at most {scale:.2g}"
                 )
     return found
-
-
-def check_metrics(subject: Subject, reference: Reference) -> list[str]:
-    """Metrics compare predictions with labels: one that ignores labels tells predictions."""
-    model, found, random = subject.model, [], np.random.default_rng(2)
-    examples = [subject.examples(place) for place in range(min(8, subject.clients.num_clients))]
-    pool = subject.clients.labels.astype(model.label_spec.dtype.as_numpy_dtype)
-    for metric in model.metrics:
-        by_label = by_prediction = 0.0
-        for client in examples:
-            if not len(client.labels):
-                continue
-            own = model.as_labels(tf.constant(reference.predict(client))).numpy()
-            # Far enough that some of the labels are hit.
-            spread = 1.0 + own.std() + (pool.std() if own.shape == client.labels.shape else 0.0)
-            drawn = own + spread * random.normal(size=own.shape).astype(own.dtype)
-            labels = other_labels(model, client.labels, pool, random)
-            values = [_values(metric, client.labels, output) for output in (own, drawn)]
-            others = [_values(metric, labels, output) for output in (own, drawn)]
-            by_prediction = max(by_prediction, np.abs(values[0] - values[1]).max())
-            by_label = max(by_label, np.abs(np.subtract(values, others)).max())
-        if by_prediction > 0 and by_label < _IGNORED * by_prediction:
-            found.append(
-                f"metric {metric.name!r} ignores labels: its sum tells what a client's model predicts"
-            )
-    return found
-
-
-def _values(metric: Metric, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
-    # New tensors, as metrics may keep what they have computed of one.
-    value = metric.example_value(tf.constant(labels), tf.constant(output))
-    return np.asarray(value, np.float64)
 
 
 def _expected_leaves(subject: Subject, expected: Expected) -> dict[str, np.ndarray]:

@@ -116,7 +116,8 @@ def _inherent_line(group: list[Inherent]) -> str:
     line = (
         f"inherent: in a sum of {listed([str(one.cohort) for one in group])} honest updates of "
         f"{first.table}, {listed([f'{one.share_of_rows:.0%}' for one in group])} of the rows that "
-        f"change are one client's, {listed([f'{one.rows_seen:.0%}' for one in group])} of its own"
+        "change are those of one client's examples, of which "
+        f"{listed([f'{one.rows_seen:.0%}' for one in group])} change"
     )
     if first.variable is None:
         return line
