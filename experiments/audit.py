@@ -21,7 +21,7 @@ from fedpersonal.tasks.task import Task, all_tasks
 FLAGS = flags.FLAGS
 
 flags.DEFINE_enum("task", None, list(all_tasks()), "Whose flags the others are.", required=True)
-flags.DEFINE_integer("audit_rounds", 5, "Rounds to look at.", lower_bound=1, upper_bound=10_000)
+flags.DEFINE_integer("audit_rounds", 4, "Rounds to look at.", lower_bound=1, upper_bound=10_000)
 flags.DEFINE_string("output", None, "Receives what was found, as JSON.")
 # Presets name their runs.
 for _name in ("experiment_name", "output_dir"):

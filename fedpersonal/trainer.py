@@ -269,7 +269,7 @@ class Trainer:
                 counts[client] = counts.get(client, 0) + 1
         return counts
 
-    def audit(self, *, rounds: int = 5) -> Audit:
+    def audit(self, *, rounds: int = 4) -> Audit:
         """Checks by experiment what crosses the boundary; `docs/boundary.md` tells how.
 
         Args:

@@ -13,7 +13,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.process.boundary import LocalVariableError, check_boundary, list_crossings
 
 
-def audit(subject: Subject, *, rounds: int = 5, many: ClientDataset | None = None) -> Audit:
+def audit(subject: Subject, *, rounds: int = 4, many: ClientDataset | None = None) -> Audit:
     """Checks what a process sends, by its types and names and by experiment.
 
     Args:

@@ -86,9 +86,7 @@ def _slopes(model: PartitionedModel, labels: np.ndarray, output: np.ndarray) -> 
             loss = tf.reduce_sum(model.example_losses(tf.constant(labels), predictions))
     except tf.errors.InvalidArgumentError:
         return np.full(output.shape, np.nan)
-    slopes = tape.gradient(
-        loss, predictions, unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
+    slopes = tape.gradient(loss, predictions, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return tf.convert_to_tensor(slopes).numpy()
 
 

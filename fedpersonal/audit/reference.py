@@ -131,7 +131,9 @@ class Reference:
         """Returns the batches of a part of a client's data."""
         starts = range(0, len(client.labels), self._batch_size)
         rows = [slice(start, start + self._batch_size) for start in starts]
-        batches = [Client({k: v[r] for k, v in client.features.items()}, client.labels[r]) for r in rows]
+        batches = [
+            Client({k: v[r] for k, v in client.features.items()}, client.labels[r]) for r in rows
+        ]
         half = (len(batches) + 1) // 2
         return {
             "all": batches,
@@ -229,7 +231,9 @@ class Reference:
         penalty = [bias_l2 if v.size == 1 else phase.l2 for v in local for _ in range(v.size)]
         design, wanted = np.concatenate(rows).astype(np.float64), np.concatenate(residuals)
         solution = np.linalg.solve(design.T @ design + np.diag(penalty), design.T @ wanted)
-        for variable, part in zip(local, np.split(solution, np.cumsum([v.size for v in local])[:-1])):
+        for variable, part in zip(
+            local, np.split(solution, np.cumsum([v.size for v in local])[:-1])
+        ):
             self._variables[variable.name].assign(part.reshape(variable.shape))
 
 

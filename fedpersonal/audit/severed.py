@@ -57,15 +57,15 @@ def other_labels(
         if not values.size:
             continue
         changed = np.where(may_change, _others(labels, values, random), labels)
-        weights = [model.example_weights(tf.constant(column)).numpy() for column in (labels, changed)]
+        weights = [
+            model.example_weights(tf.constant(column)).numpy() for column in (labels, changed)
+        ]
         if np.array_equal(*weights):
             return changed.astype(labels.dtype)
     return labels
 
 
-def _others(
-    labels: np.ndarray, values: np.ndarray, random: np.random.Generator
-) -> np.ndarray:
+def _others(labels: np.ndarray, values: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Draws for each label one of the values, another one where there are others."""
     place = np.searchsorted(values, labels) + random.integers(1, max(2, values.size), labels.shape)
     return values[place % values.size]

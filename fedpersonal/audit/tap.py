@@ -77,7 +77,9 @@ class Tap:
         columns = [value if isinstance(value, list) else [value] for value in found]
         count = max(map(len, columns), default=0)
         members = zip(*(column * (count // len(column)) for column in columns))
-        return Traffic([[t for value in member for t in _flat(value)] for member in members], result)
+        return Traffic(
+            [[t for value in member for t in _flat(value)] for member in members], result
+        )
 
 
 def _flat(value: Any) -> list[np.ndarray]:

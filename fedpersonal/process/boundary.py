@@ -1,8 +1,9 @@
 """What crosses the boundary between server and clients, read off a TFF computation.
 
-Values move between placements in intrinsics alone, and each has a static type. Walking a computation's
-building blocks therefore shows all that it can ever send, name by name. What counts is the type: an
-intrinsic that makes something at SERVER of something at CLIENTS aggregates, whatever it is called.
+Values move between placements in intrinsics alone, and each has a static type. Walking a
+computation's building blocks therefore shows all that it can ever send, name by name. What counts
+is the type: an intrinsic that makes something at SERVER of something at CLIENTS aggregates, whatever
+it is called.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class SentPart(NamedTuple):
 def sent_parts(argument: tff.Type, intrinsic: tff.FunctionType) -> list[SentPart]:
     """Lists what an intrinsic of this type, called with an argument of that type, sends.
 
-    All that comes from CLIENTS is sent if the result, or another part of the argument, is at SERVER;
-    and the other way round. What has no placement is sent to clients where it comes to lie there.
+    All that comes from CLIENTS is sent if the result, or another part of the argument, is at
+    SERVER; and the other way round. What has no placement is sent where it is put at CLIENTS.
     """
     parts, results = _placed_parts(argument), _placed_parts(intrinsic.result)
     directions = [direction for direction, *_ in parts]

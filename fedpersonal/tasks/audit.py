@@ -8,7 +8,7 @@ from fedpersonal.audit.report import Audit, guarantee
 from fedpersonal.tasks.experiment import Experiment
 
 
-def audit_experiment(experiment: Experiment, *, rounds: int = 5) -> Audit:
+def audit_experiment(experiment: Experiment, *, rounds: int = 4) -> Audit:
     """Checks by experiment what crosses in the rounds of an experiment, and what else crosses."""
     promise = guarantee(experiment.options)
     if not experiment.method.trains:

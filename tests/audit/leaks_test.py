@@ -9,12 +9,15 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal import runtime
 from fedpersonal import trainer as trainer_module
+from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.algorithms.furl import furl
 from fedpersonal.model.metrics import RMSE, Metric
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import OwnVector, matrix_factorization
 from fedpersonal.process import process as process_module
+from fedpersonal.process import round_sums
 from fedpersonal.process.process import KeptOutput, KeptProcess
 from fedpersonal.trainer import Trainer
 
@@ -36,13 +39,23 @@ def model_of(build=HONEST, **options):
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _not_compiled():
+    """Compiling takes longer than these rounds."""
+    runtime.use_runtime("local", compile="never")
+    yield
+    runtime.use_runtime("local")
+
+
 @pytest.fixture(name="clients", scope="module")
 def _clients(draw_ratings):
     return draw_ratings([11, 9, 10, 4], num_items=NUM_ITEMS)
 
 
-def trainer_of(clients, *, model=None, optimizer=SGD, **options):
-    algorithm = furl(client_optimizer=optimizer, local_epochs=2)
+FURL = furl(client_optimizer=SGD, local_epochs=2)
+
+
+def trainer_of(clients, *, model=None, algorithm=FURL, **options):
     return Trainer(
         model or model_of(), algorithm, clients, clients_per_round=4, batch_size=4, shards=1,
         **options,
@@ -94,7 +107,7 @@ def add(sums, values):
 
 
 def weigh(sums, own, labels, number):
-    sums["weight"] += 1e-3 * tf.reduce_sum(own)
+    sums["weight"] += 1e-2 * tf.reduce_sum(own)
 
 
 def rename(sums, own, labels, number):
@@ -229,8 +242,43 @@ class Carrying(tff.learning.optimizers.Optimizer):
 
 @pytest.mark.parametrize(("gated", "check"), [(False, "severed"), (True, "reference")])
 def test_an_optimizer_that_carries_local_values(clients, gated, check):
-    audit = trainer_of(clients, optimizer=Carrying(gated)).audit(rounds=1)
+    algorithm = furl(client_optimizer=Carrying(gated), local_epochs=2)
+    audit = trainer_of(clients, algorithm=algorithm).audit(rounds=1)
     assert check in checks_of(audit)
+
+
+def local_values_in_the_update(honest):
+    """Returns what trains clients and adds a millionth of where their local variables end."""
+
+    def leaky(*arguments):
+        output = honest(*arguments)
+        own = 1e-6 * output.local_values[OWN][:, tf.newaxis]
+        return output._replace(updates={TABLE: output.updates[TABLE] + own})
+
+    return leaky
+
+
+SUPPORT = {"client_optimizer": SGD, "reconstruction_optimizer": SGD}
+REBUILDING = {
+    "by gradient": fed_recon(**SUPPORT),
+    "by gradient, all at once": fed_recon(**SUPPORT, joint_training=True),
+    "by ridge": fed_recon(client_optimizer=SGD, reconstruction="ridge"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "execution"), [*((name, "packed") for name in REBUILDING), ("by ridge", "per_client")]
+)
+def test_a_copy_of_what_is_rebuilt(clients, name, execution):
+    options = {"algorithm": REBUILDING[name], "execution": execution}
+    if execution == "per_client":
+        options["aggregator"] = tff.aggregators.clipping_factory(0.1, tff.aggregators.MeanFactory())
+    assert trainer_of(clients, **options).audit(rounds=1).found == []
+    module = process_module if execution == "per_client" else round_sums
+    with mock.patch.object(
+        module, "train_clients", local_values_in_the_update(module.train_clients)
+    ):
+        assert checks_of(trainer_of(clients, **options).audit(rounds=1)) == {"severed"}
 
 
 def test_leaks_do_not_hide_in_rounds_without_examples(clients):
