@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Optional
 
 import numpy as np
 
@@ -18,6 +19,10 @@ _ROUNDING = 1e-3
 _SHAKEN = 30.0
 # Weights and counts are sums of a few numbers.
 _ROUNDING_OF_COUNTS = 1e-6
+
+
+# What changes; what the client has kept then, and its labels; whether a penalty may tell.
+_Trial = tuple[str, Optional[Arrays], Optional[np.ndarray], bool]
 
 
 def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:
@@ -57,9 +62,9 @@ def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: boo
     tap, found = Tap(subject.build(severed(subject.model)).next, "aggregate"), []
     random = np.random.default_rng(1)
     labels = _changed_labels(subject, random)
-    keeps, trials = subject.algorithm.keeps, []
+    keeps = subject.algorithm.keeps
+    trials: list[_Trial]
     one, other = (_random_local(subject, random) if keeps else None for _ in range(2))
-    # What changes; what the client has kept and its labels then; whether penalties may tell.
     if keeps:
         flipped = {name: -value for name, value in one.items()} if one else None
         trials = [
@@ -71,7 +76,7 @@ def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: boo
         trials = [("labels, or local variables with them,", None, labels, True)]
     else:
         trials = [("labels", None, labels, False)]
-    fresh = [("labels, or a first draw with them,", None, labels, True)]
+    fresh: list[_Trial] = [("labels, or a first draw with them,", None, labels, True)]
     for past in rounds:
         for kept, tried in ((one, trials), (None, fresh if keeps else [])):
             before = tap(past.state, subject.argument(0, kept)).members[0] if tried else []

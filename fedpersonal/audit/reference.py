@@ -255,6 +255,6 @@ def _fingerprint(client: Client) -> int:
     return _wrap(sum(int(w.astype(np.int64).sum()) for w in words))
 
 
-def _wrap(number: int) -> np.int32:
+def _wrap(number: int) -> int:
     """Wraps an integer as int32 arithmetic does."""
-    return np.int32((int(number) + 2**31) % 2**32 - 2**31)
+    return (number + 2**31) % 2**32 - 2**31

@@ -11,8 +11,6 @@ from tensorflow_federated.python.core.impl.computation.computation_impl import C
 
 from fedpersonal.process.boundary import Crossing, crossings_of, sent_parts
 
-Block = tff.framework.ComputationBuildingBlock
-
 
 class Traffic(NamedTuple):
     """What crossed in a call.
@@ -44,7 +42,7 @@ class Tap:
         body = root.result
         calls = body.locals if isinstance(body, tff.framework.Block) else []
         self.crossings: list[Crossing] = []
-        tapped: list[Block] = []
+        tapped: list[tff.framework.ComputationBuildingBlock] = []
         for _, call in calls:
             intrinsic = call.function if isinstance(call, tff.framework.Call) else None
             if isinstance(intrinsic, tff.framework.Intrinsic):
@@ -87,7 +85,9 @@ def _flat(value: Any) -> list[np.ndarray]:
     return [np.asarray(tensor) for tensor in tff.structure.flatten(struct)]
 
 
-def _select(block: Block, index: int) -> Block:
+def _select(
+    block: tff.framework.ComputationBuildingBlock, index: int
+) -> tff.framework.ComputationBuildingBlock:
     if isinstance(block, tff.framework.Struct):
         return block[index]
     return tff.framework.Selection(block, index=index)

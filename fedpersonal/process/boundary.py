@@ -2,8 +2,8 @@
 
 Values move between placements in intrinsics alone, and each has a static type. Walking a
 computation's building blocks therefore shows all that it can ever send, name by name. What counts
-is the type: an intrinsic that makes something at SERVER of something at CLIENTS aggregates, whatever
-it is called.
+is the type: an intrinsic that makes something at SERVER of something at CLIENTS aggregates,
+whatever it is called.
 """
 
 from __future__ import annotations

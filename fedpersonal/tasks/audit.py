@@ -12,8 +12,7 @@ def audit_experiment(experiment: Experiment, *, rounds: int = 4) -> Audit:
     """Checks by experiment what crosses in the rounds of an experiment, and what else crosses."""
     promise = guarantee(experiment.options)
     if not experiment.method.trains:
-        notes = ("There are no rounds: nothing is ever sent.",)
-        return Audit((), (), (), notes, promise)
+        return Audit((), (), (), ["There are no rounds: nothing is ever sent."], promise)
     crossings, _ = experiment.task.boundary(experiment)
     found = experiment.trainer.audit(rounds=rounds)
     further = [c.name for c in crossings if c not in found.crossings]
