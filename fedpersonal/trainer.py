@@ -42,6 +42,7 @@ from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
 
 if TYPE_CHECKING:
+    from fedpersonal.audit.report import Audit
     from fedpersonal.optimizers.keras import AnyOptimizer
     from fedpersonal.process.aggregation import Aggregator
     from fedpersonal.process.server import State
@@ -144,14 +145,15 @@ class Trainer:
         )
         if server_optimizer is None:
             server_optimizer = tff.learning.optimizers.build_sgdm(1.0)
-        self.process = build_process(
-            model,
-            algorithm,
+        self._build = functools.partial(
+            build_process,
+            algorithm=algorithm,
             execution=self._execution,
             server_optimizer=server_optimizer,
-            aggregator=aggregator,
             seed=seed,
         )
+        self._has_aggregator = aggregator is not None
+        self.process = self._build(model, aggregator=aggregator)
         self.crossings = check_boundary(model, self.process.next)
 
     def cohort(self, round_number: int) -> Cohort:
@@ -271,6 +273,33 @@ class Trainer:
             for client in clients:
                 counts[client] = counts.get(client, 0) + 1
         return counts
+
+    def audit(self, *, rounds: int = 4) -> Audit:
+        """Checks by experiment what crosses the boundary; `docs/boundary.md` tells how.
+
+        Args:
+            rounds: Rounds to look at.
+
+        Returns:
+            What was found; it `holds` if that is nothing.
+        """
+        from fedpersonal.audit.audit import audit
+        from fedpersonal.audit.subject import Subject
+
+        data, indices = self._clients_of_round(1)
+        subject = Subject.of(
+            clients=data.subset(indices),
+            model=self.model,
+            algorithm=self.algorithm,
+            process=self.process,
+            build=self._build,
+            execution=self._execution,
+            seed=self._seed,
+            has_aggregator=self._has_aggregator,
+        )
+        most = np.arange(min(100, self._train.num_clients))
+        many = self._train.subset(most) if self._sample else None
+        return audit(subject, rounds=rounds, many=many)
 
     def untrained(self) -> TrainedModel:
         """Returns the model with its initial weights, of which no client has kept anything."""

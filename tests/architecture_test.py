@@ -18,7 +18,7 @@ ORDER = [
     {"algorithms", "client"},
     {"process"},
     {"evaluation", "local_state"},
-    {"simulation"},
+    {"simulation", "audit"},
     {"trained"},
     {"saved_model"},
     {"trainer", "loaded_run"},

@@ -65,6 +65,8 @@ _LONGEST = (
     "tasks/utterances/experiment_test.py",
     "tasks/loaded_run_test.py",
     "tasks/contract_test.py",
+    "tasks/audit_test.py",
+    "audit/leaks_test.py",
     "tasks/documents/experiment_test.py",
     "experiments/binaries_test.py",
     "client/pooled_test.py",

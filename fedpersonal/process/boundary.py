@@ -1,7 +1,9 @@
 """What crosses the boundary between server and clients, read off a TFF computation.
 
-Every broadcast and every aggregation of a TFF computation is an intrinsic call with a static type.
-Walking a computation's building blocks therefore shows all that it can ever send, name by name.
+Values move between placements in intrinsics alone, and each has a static type. Walking a
+computation's building blocks therefore shows all that it can ever send, name by name. What counts
+is the type: an intrinsic that makes something at SERVER of something at CLIENTS aggregates,
+whatever it is called.
 """
 
 from __future__ import annotations
@@ -9,23 +11,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_federated as tff
 
 from fedpersonal.model.partition import PartitionedModel
-
-_BROADCASTS = ("federated_broadcast", "federated_secure_select", "federated_select")
-# Of these the value that clients send is the first of several arguments.
-_VALUE_FIRST = (
-    *("federated_aggregate", "federated_secure_modular_sum", "federated_secure_sum"),
-    "federated_secure_sum_bitwidth",
-)
-_AGGREGATIONS = (
-    *("federated_collect", "federated_mean", "federated_sum", "federated_weighted_mean"),
-    *_VALUE_FIRST,
-)
 
 
 class LocalVariableError(ValueError):
@@ -53,19 +44,79 @@ class Crossing:
 
 def list_crossings(computation: tff.Computation) -> list[Crossing]:
     """Lists every tensor that a computation broadcasts or aggregates, in the order of its calls."""
-    crossings: list[Crossing] = []
+    found: list[tuple[tff.Type, tff.framework.Intrinsic]] = []
+    called: set[int] = set()
 
     def visit(block: Any) -> tuple[Any, bool]:
-        called = block.function if isinstance(block, tff.framework.Call) else None
-        uri = called.uri if isinstance(called, tff.framework.Intrinsic) else ""
-        if uri in _BROADCASTS or uri in _AGGREGATIONS:
-            sent = block.argument.type_signature
-            direction = "broadcast" if uri in _BROADCASTS else "aggregate"
-            crossings.extend(_leaves(direction, "", sent[0] if uri in _VALUE_FIRST else sent))
+        if isinstance(block, tff.framework.Call):
+            if isinstance(block.function, tff.framework.Intrinsic):
+                called.add(id(block.function))
+                found.append((block.argument.type_signature, block.function))
         return block, False
 
-    tff.framework.transform_postorder(computation.to_building_block(), visit)
-    return crossings
+    def visit_uncalled(block: Any) -> tuple[Any, bool]:
+        # It may be called under another name.
+        if isinstance(block, tff.framework.Intrinsic) and id(block) not in called:
+            found.append((block.type_signature.parameter, block))
+        return block, False
+
+    root = computation.to_building_block()
+    tff.framework.transform_postorder(root, visit)
+    tff.framework.transform_postorder(root, visit_uncalled)
+    parts = [part for argument, made in found for part in sent_parts(argument, made.type_signature)]
+    return [crossing for part in parts for crossing in crossings_of(part)]
+
+
+class SentPart(NamedTuple):
+    """A part of an intrinsic's argument that crosses.
+
+    Attributes:
+        direction: `broadcast` or `aggregate`.
+        name: Its path in the argument, by names.
+        place: The same by indices.
+        type_spec: Its type, without a placement.
+    """
+
+    direction: str
+    name: str
+    place: tuple[int, ...]
+    type_spec: tff.Type
+
+
+def sent_parts(argument: tff.Type, intrinsic: tff.FunctionType) -> list[SentPart]:
+    """Lists what an intrinsic of this type, called with an argument of that type, sends.
+
+    All that comes from CLIENTS is sent if the result, or another part of the argument, is at
+    SERVER; and the other way round. What has no placement is sent where it is put at CLIENTS.
+    """
+    parts, results = _placed_parts(argument), _placed_parts(intrinsic.result)
+    directions = [direction for direction, *_ in parts]
+    ends = {*directions, *(direction for direction, *_ in results)}
+    if not parts and ends == {"aggregate"} and not isinstance(argument, tff.FunctionType):
+        return [SentPart("broadcast", "", (), argument)]
+    if len(ends) < 2:
+        return []
+    return [p._replace(name="") if directions.count(p.direction) == 1 else p for p in parts]
+
+
+def crossings_of(part: SentPart) -> list[Crossing]:
+    """Lists the tensors of a part."""
+    return _leaves(part.direction, part.name, part.type_spec)
+
+
+def _placed_parts(
+    type_spec: tff.Type, name: str = "", place: tuple[int, ...] = ()
+) -> list[SentPart]:
+    """Returns the parts of a type that are at CLIENTS (`aggregate`) or at SERVER (`broadcast`)."""
+    if isinstance(type_spec, tff.FederatedType):
+        direction = "aggregate" if type_spec.placement is tff.CLIENTS else "broadcast"
+        return [SentPart(direction, name, place, type_spec.member)]
+    if not isinstance(type_spec, tff.StructType):
+        return []
+    parts = []
+    for index, (own, element) in enumerate(tff.structure.iter_elements(type_spec)):
+        parts += _placed_parts(element, _join(name, own or str(index)), (*place, index))
+    return parts
 
 
 def check_boundary(
@@ -105,13 +156,10 @@ def as_table(crossings: Sequence[Crossing]) -> list[dict[str, Any]]:
 
 
 def _leaves(direction: str, path: str, type_spec: tff.Type) -> list[Crossing]:
-    if isinstance(type_spec, tff.FederatedType):
-        return _leaves(direction, path, type_spec.member)
     if isinstance(type_spec, tff.StructType):
         leaves = []
         for index, (name, element) in enumerate(tff.structure.iter_elements(type_spec)):
-            inner = f"{path}." if path else ""
-            leaves += _leaves(direction, inner + (name or str(index)), element)
+            leaves += _leaves(direction, _join(path, name or str(index)), element)
         return leaves
     if isinstance(type_spec, tff.TensorType):
         shape = tuple(type_spec.shape or ())
@@ -120,3 +168,7 @@ def _leaves(direction: str, path: str, type_spec: tff.Type) -> list[Crossing]:
         num_bytes = math.prod(shape) * dtype.itemsize if known else None
         return [Crossing(direction, path, dtype.name, shape, num_bytes)]
     return [Crossing(direction, path, str(type_spec), (), None)]
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

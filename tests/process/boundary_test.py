@@ -150,6 +150,8 @@ AGGREGATIONS = {
     "mean": tff.federated_mean,
     "weighted mean": lambda value: tff.federated_mean(value, tff.federated_value(1.0, tff.CLIENTS)),
     "aggregate": lambda value: tff.federated_aggregate(value, zero(), add, add, same),
+    "max": tff.federated_max,
+    "min": tff.federated_min,
     "nested": lambda value: tff.federated_sum(
         tff.federated_zip(collections.OrderedDict(deep=collections.OrderedDict(down=value)))
     ),
@@ -176,6 +178,55 @@ def test_a_local_variable_is_caught_on_its_way_down(model):
 
     with pytest.raises(LocalVariableError, match="'user_embedding/vector' is sent .broadcast"):
         check_boundary(model, leak)
+
+
+def test_a_value_that_is_put_at_clients_comes_from_the_server(model):
+    @tff.federated_computation(LEAK)
+    def put(value):
+        return tff.federated_value(value, tff.CLIENTS)
+
+    with pytest.raises(LocalVariableError, match="'user_embedding/vector' is sent .broadcast"):
+        check_boundary(model, put)
+
+
+def test_selection_sends_keys_up_and_slices_down():
+    """By type alone: keys come from clients, what they select from the server."""
+
+    @tff.tensorflow.computation(LEAK, np.int32)
+    def select(value, key):
+        del key
+        return value
+
+    @tff.federated_computation(
+        tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS),
+        tff.FederatedType(np.int32, tff.SERVER),
+        tff.FederatedType(LEAK, tff.SERVER),
+    )
+    def selection(keys, max_key, value):
+        return tff.federated_select(keys, max_key, value, select)
+
+    crossings = [(c.direction, c.name) for c in list_crossings(selection)]
+    names = [f"2.{name}" for name, _ in tff.structure.iter_elements(LEAK)]
+    assert crossings == [("aggregate", ""), *(("broadcast", n) for n in ("1", *names))]
+
+
+def test_an_intrinsic_under_another_name_is_seen():
+    framework = tff.framework
+    value = tff.FederatedType(LEAK, tff.CLIENTS)
+    summed = tff.FederatedType(LEAK, tff.SERVER)
+    intrinsic = framework.Intrinsic("federated_sum", tff.FunctionType(value, summed))
+    call = framework.Call(
+        framework.Reference("add", intrinsic.type_signature), framework.Reference("own", value)
+    )
+    block = framework.Lambda("own", value, framework.Block([("add", intrinsic)], call))
+
+    class Hidden:
+        def to_building_block(self):
+            return block
+
+    assert [c.name for c in list_crossings(Hidden())] == [
+        name for name, _ in tff.structure.iter_elements(LEAK)
+    ]
 
 
 def test_secure_sums_are_seen(model):

@@ -1,0 +1,80 @@
+"""Checks by experiment what a run would send between server and clients, and trains nothing.
+
+python -m experiments.audit --task=movielens --algorithm=furl --data_dir=path/to/ml-1m
+python -m experiments.audit --task=reddit --flagfile=experiments/presets/reddit_quick.flags
+
+It takes the flags of the task's binary. Exit status: 0 if all checks hold, 1 if a leak is found.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from absl import flags
+
+from experiments import launch, option_flags
+from fedpersonal import runtime
+from fedpersonal.errors import UserError
+from fedpersonal.options import Value
+from fedpersonal.tasks.task import Task, all_tasks
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_enum("task", None, list(all_tasks()), "Whose flags the others are.", required=True)
+flags.DEFINE_integer("audit_rounds", 4, "Rounds to look at.", lower_bound=1, upper_bound=10_000)
+flags.DEFINE_string("output", None, "Receives what was found, as JSON.")
+# Presets name their runs.
+for _name in ("experiment_name", "output_dir"):
+    flags.DEFINE_string(_name, None, "Of a run's flags; not used.")
+_OPTIONS = option_flags.define_shared(*(task.options for task in all_tasks().values()))
+
+_LEAK = 1
+
+
+def main() -> None:
+    """Audits the process that the flags describe."""
+    task = all_tasks()[FLAGS.task]
+    options = task.options(**_given(task))
+    runtime.check_runtime(str(options.values()["runtime"]))
+    source = task.read(options)
+    print(source.summary(), flush=True)
+    # Mistakes in options and data have shown before TensorFlow is imported.
+    from fedpersonal.atomic_files import write_json
+    from fedpersonal.tasks.audit import audit_experiment
+    from fedpersonal.tasks.experiment import build_experiment
+
+    runtime.use_runtime(
+        options.runtime,
+        # Compiling takes longer than the few rounds that are looked at.
+        compile=options.compile if FLAGS["compile"].present else "never",
+        ray_address=options.ray_address,
+        ray_node_seconds=options.ray_node_seconds,
+    )
+    experiment = build_experiment(task, source, options)
+    found = audit_experiment(experiment, rounds=FLAGS.audit_rounds)
+    for line in found.lines():
+        print(line)
+    if FLAGS.output:
+        try:
+            write_json(FLAGS.output, found.as_json())
+        except OSError as error:
+            raise UserError(f"--output: {error}") from None
+    if not found.holds:
+        sys.exit(_LEAK)
+
+
+def _given(task: Task) -> dict[str, Value]:
+    """Returns the options that flags give.
+
+    Raises:
+        UserError: If the task has no such option.
+    """
+    given = {name: FLAGS[name].value for name in _OPTIONS if FLAGS[name].present}
+    for name in given:
+        if task.options not in _OPTIONS[name]:
+            raise UserError(f"--{name} is no option of --task={task.name}.")
+    return given
+
+
+if __name__ == "__main__":
+    launch.run(main)

@@ -1,0 +1,1 @@
+"""The boundary, checked by experiment: what one client sends, and on what it depends."""

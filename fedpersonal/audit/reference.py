@@ -1,0 +1,260 @@
+"""A client's round, written plainly, to compare with what a client really sends.
+
+One client, one batch after another, with the Keras model itself and its own variables, whole tables
+and no padding: nothing here is shared with `fedpersonal.client`. Each variable has an optimizer of
+its own, so that an optimizer that carries one variable's values over to another differs, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
+from fedpersonal.model.noise import NoiseDraws, fold
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.variables import VariableSpec
+from fedpersonal.optimizers.keras import as_tff_optimizer
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Client(NamedTuple):
+    """A client's examples: input name to (n, ...), and labels (n, ...)."""
+
+    features: Arrays
+    labels: np.ndarray
+
+
+class Expected(NamedTuple):
+    """What a round should come to.
+
+    Attributes:
+        updates: Global variable's name to its initial minus its final value.
+        weight: The client's weight.
+        sums: Metric name, and `loss`, to the sums of values and of weights, (2,); and the count
+            `num_examples`.
+        local: Local variable's name to the value with which the last phase began.
+    """
+
+    updates: dict[str, np.ndarray]
+    weight: float
+    sums: dict[str, np.ndarray]
+    local: dict[str, np.ndarray]
+
+
+class Reference:
+    """Plain rounds of a model and an algorithm.
+
+    Attributes:
+        model: The partitioned model.
+        adds_losses: Whether it adds losses to that of the data.
+    """
+
+    def __init__(
+        self, model: PartitionedModel, algorithm: Algorithm, *, batch_size: int, seed: int
+    ):
+        """Builds the Keras model; the others are those of the process to compare with."""
+        self.model, self._algorithm = model, algorithm
+        self._batch_size, self._seed = batch_size, seed
+        created: list[tf.Variable] = []
+
+        def record(next_creator, **kwargs):
+            created.append(next_creator(**kwargs))
+            return created[-1]
+
+        inputs = {
+            name: tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
+            for name, spec in model.input_spec.items()
+        }
+        with tf.variable_creator_scope(record):
+            self._keras = model.build()
+            self._keras(model.arrange(inputs), training=False)
+        self.adds_losses = bool(self._keras.losses)
+        own = {variable.ref() for variable in self._keras.weights}
+        variables = [variable for variable in created if variable.ref() in own]
+        assert len(variables) == len(model.all_variables)
+        self._variables = {v.name: real for v, real in zip(model.all_variables, variables)}
+        for variable in model.all_variables:
+            if variable.is_frozen:
+                self._variables[variable.name].assign(model.frozen.array(variable.name))
+        self._draw = tf.function(lambda s: model.initial_values(model.local_variables, s))
+        self._steps: dict[tuple[str, ...], tf.types.experimental.GenericFunction] = {}
+
+    def fresh_local_values(self, client: Client, round_number: int) -> dict[str, np.ndarray]:
+        """Draws what the local variables of a client that has kept none start from."""
+        if not self.model.local_variables:
+            return {}
+        seed = _wrap(self._seed + _fingerprint(client)), _wrap(round_number)
+        return {name: value.numpy() for name, value in self._draw(tf.constant(seed)).items()}
+
+    def predict(self, client: Client) -> np.ndarray:
+        """Returns the model's output for examples, with its variables as they are."""
+        return self._keras(self.model.arrange(_tensors(client.features)), training=False).numpy()
+
+    def run(self, weights: Arrays, local: Arrays, client: Client, round_number: int) -> Expected:
+        """Runs a round.
+
+        Args:
+            weights: Global variable's name to what the server has sent.
+            local: Local variable's name to where it starts.
+            client: The client's examples, in their order.
+            round_number: The number of rounds before.
+        """
+        for name, value in {**weights, **local}.items():
+            self._variables[name].assign(value)
+        algorithm = self._algorithm.at_round(tf.constant(round_number))
+        noise = fold(fold(tf.zeros([], tf.uint64), self._seed), round_number)
+        noise = fold(noise, _wrap(_fingerprint(client)))
+        sums: dict[str, np.ndarray] = {}
+        for phase in algorithm.phases:
+            before = {v.name: self._variables[v.name].numpy() for v in self.model.local_variables}
+            batches = self._batches(client, phase.data)
+            if isinstance(phase, RidgePhase):
+                self._solve(phase, batches)
+            else:
+                sums = self._train(phase, batches, noise)
+                noise = fold(noise, -1)
+        updates = {name: value - self._variables[name].numpy() for name, value in weights.items()}
+        bound = algorithm.max_update_norm
+        if bound is not None:
+            norm = np.sqrt(sum(np.sum(np.square(u, dtype=np.float64)) for u in updates.values()))
+            updates = {name: u * (bound / max(norm, bound)) for name, u in updates.items()}
+        is_uniform = algorithm.weighting == "uniform"
+        weight = float(len(client.labels) > 0) if is_uniform else float(sums["loss"][1])
+        return Expected(updates, weight, sums, before)
+
+    def _batches(self, client: Client, part: str) -> list[Client]:
+        """Returns the batches of a part of a client's data."""
+        starts = range(0, len(client.labels), self._batch_size)
+        rows = [slice(start, start + self._batch_size) for start in starts]
+        batches = [
+            Client({k: v[r] for k, v in client.features.items()}, client.labels[r]) for r in rows
+        ]
+        half = (len(batches) + 1) // 2
+        return {
+            "all": batches,
+            "support": batches[0::2],
+            "query": batches[1::2],
+            "first_half": batches[:half],
+            "second_half": batches[half:],
+        }[part]
+
+    def _train(
+        self, phase: GradientPhase, batches: Sequence[Client], noise: tf.Tensor
+    ) -> dict[str, np.ndarray]:
+        """Takes a phase's steps, and sums metrics, each batch's before its step."""
+        moving = [v for v in self.model.variables if phase.moves(v)]
+        optimizers = {v.name: _optimizer_of(phase, v) for v in moving}
+        start = {v.name: self._variables[v.name].numpy() for v in moving}
+        states = {
+            name: optimizer.initialize({name: tf.TensorSpec(start[name].shape, start[name].dtype)})
+            for name, optimizer in optimizers.items()
+        }
+        steps = list(batches) * phase.epochs
+        sums = {metric.name: np.zeros(2) for metric in self.model.metrics}
+        sums.update(loss=np.zeros(2), num_examples=np.zeros(()))
+        for number, batch in enumerate(steps[: phase.max_steps]):
+            gradients, added = self._step(tuple(v.name for v in moving))(
+                _tensors(batch.features), tf.constant(batch.labels), fold(noise, number)
+            )
+            for name, value in added.items():
+                sums[name] = sums[name] + value.numpy()
+            for variable in moving:
+                name, value = variable.name, self._variables[variable.name]
+                gradient = gradients[name]
+                if phase.proximal and not variable.is_local:
+                    gradient += phase.proximal * (value - start[name])
+                states[name], moved = optimizers[name].next(
+                    states[name], {name: tf.convert_to_tensor(value)}, {name: gradient}
+                )
+                value.assign(moved[name])
+        return sums
+
+    def _step(self, moving: tuple[str, ...]) -> tf.types.experimental.GenericFunction:
+        """Returns what differentiates the mean loss of a batch, and sums its metrics."""
+        if moving not in self._steps:
+            self._steps[moving] = tf.function(
+                lambda *batch: self._differentiate(moving, *batch), reduce_retracing=True
+            )
+        return self._steps[moving]
+
+    def _differentiate(self, moving, features, labels, noise):
+        model = self.model
+        count = tf.shape(labels)[0]
+        if model.draws_noise:
+            NoiseDraws(fold(noise, tf.range(count))).give_to(self._keras)
+        variables = {name: self._variables[name] for name in moving}
+        with tf.GradientTape() as tape:
+            output = self._keras(model.arrange(features), training=True)
+            weights = model.example_weights(labels)
+            losses = model.example_losses(labels, output)
+            for added in self._keras.losses:
+                losses += weights * added
+            mean = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(weights))
+        gradients = tape.gradient(
+            mean, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        predictions = model.as_labels(output)
+        sums = {"loss": (losses, weights)}
+        for metric in model.metrics:
+            own = weights if metric.example_weight is None else metric.example_weight(labels)
+            sums[metric.name] = metric.example_value(labels, predictions), own
+        added = {
+            name: tf.stack([tf.reduce_sum(tf.cast(t, tf.float32)) for t in pair])
+            for name, pair in sums.items()
+        }
+        added["num_examples"] = tf.cast(count, tf.float32)
+        return {name: tf.convert_to_tensor(g) for name, g in gradients.items()}, added
+
+    def _solve(self, phase: RidgePhase, batches: Sequence[Client]) -> None:
+        """Solves for the local variables by the normal equations, in float64."""
+        local = self.model.local_variables
+        for variable in local:
+            self._variables[variable.name].assign(np.zeros(variable.shape, np.float32))
+        rows, residuals = [np.zeros((0, sum(v.size for v in local)))], [np.zeros(0)]
+        for batch in batches:
+            with tf.GradientTape() as tape:
+                output = self._keras(self.model.arrange(_tensors(batch.features)), training=False)
+                output = tf.reshape(output, [-1])
+            slopes = tape.jacobian(
+                output,
+                [self._variables[v.name] for v in local],
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+            rows.append(np.concatenate([s.numpy().reshape(len(output), -1) for s in slopes], 1))
+            residuals.append(batch.labels.reshape(-1) - output.numpy())
+        bias_l2 = phase.l2 if phase.bias_l2 is None else phase.bias_l2
+        penalty = [bias_l2 if v.size == 1 else phase.l2 for v in local for _ in range(v.size)]
+        design, wanted = np.concatenate(rows).astype(np.float64), np.concatenate(residuals)
+        solution = np.linalg.solve(design.T @ design + np.diag(penalty), design.T @ wanted)
+        for variable, part in zip(
+            local, np.split(solution, np.cumsum([v.size for v in local])[:-1])
+        ):
+            self._variables[variable.name].assign(part.reshape(variable.shape))
+
+
+def _optimizer_of(phase: GradientPhase, variable: VariableSpec):
+    named = variable.first_name(phase.optimizers)
+    if named is None and variable.is_local and "local" in phase.optimizers:
+        named = "local"
+    return as_tff_optimizer(phase.optimizer if named is None else phase.optimizers[named])
+
+
+def _tensors(features: Arrays) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(column) for name, column in features.items()}
+
+
+def _fingerprint(client: Client) -> int:
+    """Returns the number from which a client's draws follow: the sum of all its columns' bits."""
+    columns = [np.ascontiguousarray(c) for c in (*client.features.values(), client.labels)]
+    words = [c.view(np.int32) if c.dtype.itemsize == 4 else c.astype(np.int32) for c in columns]
+    return _wrap(sum(int(w.astype(np.int64).sum()) for w in words))
+
+
+def _wrap(number: int) -> int:
+    """Wraps an integer as int32 arithmetic does."""
+    return (number + 2**31) % 2**32 - 2**31

@@ -1,0 +1,125 @@
+"""What an audit has found, for people and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from fedpersonal.audit.inherent import Inherent
+from fedpersonal.process.boundary import Crossing, as_table, total_bytes
+
+_MOST_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a check has come to.
+
+    Attributes:
+        check: Its name.
+        asks: What should hold, in a sentence.
+        found: What does not, a sentence each.
+    """
+
+    check: str
+    asks: str
+    found: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was found."""
+        return not self.found
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """What an audit has found.
+
+    Attributes:
+        crossings: What is broadcast and aggregated.
+        verdicts: What its checks have come to.
+        inherent: What honest updates tell.
+        notes: What else is to be known.
+        guarantee: What is guaranteed, in a sentence.
+    """
+
+    crossings: Sequence[Crossing]
+    verdicts: Sequence[Verdict]
+    inherent: Sequence[Inherent]
+    notes: Sequence[str]
+    guarantee: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether no check has found a leak."""
+        return all(verdict.holds for verdict in self.verdicts)
+
+    @property
+    def found(self) -> list[str]:
+        """All leaks, a sentence each."""
+        return [leak for verdict in self.verdicts for leak in verdict.found]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the audit as plain values."""
+        return {
+            "holds": self.holds,
+            "verdicts": [{**dataclasses.asdict(v), "holds": v.holds} for v in self.verdicts],
+            "crossings": as_table(self.crossings),
+            "broadcast_bytes_per_client": total_bytes(self.crossings, "broadcast"),
+            "aggregated_bytes_per_client": total_bytes(self.crossings, "aggregate"),
+            "inherent": [dataclasses.asdict(one) for one in self.inherent],
+            "notes": list(self.notes),
+            "guarantee": self.guarantee,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yields the audit as lines for people."""
+        for direction, title in (("broadcast", "down"), ("aggregate", "up")):
+            own = [c for c in self.crossings if c.direction == direction]
+            yield f"{title}: {len(own)} tensors, {total_bytes(own, direction):,} bytes a client"
+            for c in own:
+                shape = "x".join("?" if size is None else str(size) for size in c.shape) or "number"
+                yield f"  {c.name or '(nameless)'}: {c.dtype} {shape}, {c.num_bytes or 0:,} bytes"
+        for verdict in self.verdicts:
+            yield f"{verdict.check}: {'holds' if verdict.holds else 'LEAK'}. {verdict.asks}"
+            for leak in verdict.found[:_MOST_SHOWN]:
+                yield f"  {leak}"
+            if len(verdict.found) > _MOST_SHOWN:
+                yield f"  and {len(verdict.found) - _MOST_SHOWN} more"
+        yield from map(_inherent_line, _by_table(self.inherent))
+        yield from self.notes
+        yield self.guarantee
+
+
+def guarantee(options: object) -> str:
+    """Returns what options guarantee: the `epsilon` (and `delta`) that they have, or nothing."""
+    epsilon, delta = getattr(options, "epsilon", None), getattr(options, "delta", None)
+    if epsilon is None:
+        return "guarantee: no formal guarantee; the size of a cohort alone hides what updates tell"
+    at = "" if delta is None else f" at delta {delta:.3g}"
+    return f"guarantee: user-level differential privacy, epsilon {epsilon:.3g}{at}"
+
+
+def _by_table(inherent: Sequence[Inherent]) -> Iterator[list[Inherent]]:
+    ordered = sorted(inherent, key=lambda one: (one.table, one.variable or "", one.cohort))
+    for _, group in groupby(ordered, key=lambda one: (one.table, one.variable)):
+        yield list(group)
+
+
+def _inherent_line(group: list[Inherent]) -> str:
+    def listed(values: list[str]) -> str:
+        return " / ".join(values)
+
+    first = group[0]
+    line = (
+        f"inherent: in a sum of {listed([str(one.cohort) for one in group])} honest updates of "
+        f"{first.table}, {listed([f'{one.share_of_rows:.0%}' for one in group])} of the rows that "
+        "change are those of one client's examples, of which "
+        f"{listed([f'{one.rows_seen:.0%}' for one in group])} change"
+    )
+    if first.variable is None:
+        return line
+    cosines = listed([f"{one.cosine:.2f}" for one in group if one.cosine is not None])
+    return f"{line}; cosine with {first.variable}: {cosines}"

@@ -1,0 +1,132 @@
+"""What is audited: a process, its model and algorithm, and a few clients to try it with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.audit.reference import Arrays, Client
+from fedpersonal.audit.tap import Tap, Traffic
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.process.execution import Execution
+from fedpersonal.process.process import Process
+from fedpersonal.process.shards import make_cohort
+
+# Enough for every part of a client's data, and for another batch of another size.
+_BATCHES = 6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """What is audited.
+
+    Attributes:
+        model: The partitioned model.
+        algorithm: What a client does in a round.
+        process: The process that runs.
+        build: Builds the process of a model, by the same algorithm and execution, with the
+            weighted mean as aggregator.
+        execution: As of the process.
+        clients: The clients of a round; the first has the most examples.
+        seed: As of the process.
+        has_aggregator: Whether the process has another aggregator than the weighted mean.
+    """
+
+    model: PartitionedModel
+    algorithm: Algorithm
+    process: Process
+    build: Callable[[PartitionedModel], Process]
+    execution: Execution
+    clients: ClientDataset
+    seed: int
+    has_aggregator: bool = False
+
+    @classmethod
+    def of(cls, *, clients: ClientDataset, execution: Execution, **parts: Any) -> Subject:
+        """Makes one of a round's clients, of whose examples some batches are taken."""
+        clients = clients.head(_BATCHES * execution.batch_size)
+        order = np.argsort(-clients.counts, kind="stable")
+        return cls(clients=clients.subset(order), execution=execution, **parts)
+
+    def examples(self, place: int, clients: ClientDataset | None = None) -> Client:
+        """Returns a client's examples as the model takes them, one of other clients if given."""
+        features, labels = (clients or self.clients).client(place)
+        specs = self.model.input_spec.items()
+        return Client(
+            {name: features[name].astype(spec.dtype.as_numpy_dtype) for name, spec in specs},
+            labels.astype(self.model.label_spec.dtype.as_numpy_dtype),
+        )
+
+    def argument(
+        self, place: int, local: Arrays | None, *, labels: np.ndarray | None = None
+    ) -> list[Any]:
+        """Returns a cohort of one client as the process takes it.
+
+        Args:
+            place: Which client.
+            local: What it has kept, or None for nothing, where clients keep local variables.
+            labels: Others than its own.
+        """
+        client = self.clients.subset([place])
+        if labels is not None:
+            client = dataclasses.replace(client, labels=labels)
+        return self.cohort(client, [local])
+
+    def cohort(self, clients: ClientDataset, local: list[Arrays | None]) -> list[Any]:
+        """Returns a cohort of some clients, with what they have kept, as the process takes it."""
+        cohort = make_cohort(
+            self.model,
+            clients,
+            np.arange(clients.num_clients),
+            execution=self.execution,
+            touched_data=self.algorithm.touched_data,
+        )
+        if not self.algorithm.keeps:
+            return cohort.examples
+        nothing = {v.name: np.zeros(v.shape, np.float32) for v in self.model.local_variables}
+        kept = [nothing if own is None else own for own in local]
+        known = np.array([own is not None for own in local])
+        return cohort.with_local_state(
+            known, {name: np.stack([own[name] for own in kept]) for name in nothing}
+        )
+
+
+class Round(NamedTuple):
+    """A round of the first client alone.
+
+    Attributes:
+        number: The number of rounds before.
+        state: The server's state before it.
+        local: What the client had kept, or None.
+        traffic: What it sent, and what came of it.
+    """
+
+    number: int
+    state: Any
+    local: Arrays | None
+    traffic: Traffic
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """The global variables that the server sent."""
+        weights = self.state.global_model_weights.trainable
+        return {name: np.asarray(value) for name, value in weights.items()}
+
+
+def run_rounds_of_one(subject: Subject, process: Process, rounds: int) -> tuple[Tap, list[Round]]:
+    """Runs rounds of the first client alone, and keeps what it sends."""
+    tap, done = Tap(process.next, "aggregate", with_result=True), []
+    state, local = process.initialize(), None
+    for number in range(rounds):
+        traffic = tap(state, subject.argument(0, local))
+        done.append(Round(number, state, local, traffic))
+        state = traffic.result.state
+        if subject.algorithm.keeps:
+            (kept,) = traffic.result.local
+            local = {name: np.asarray(value)[0] for name, value in kept["values"].items()}
+    return tap, done

@@ -1,0 +1,289 @@
+"""Leaks that are planted, each in an honest process: the audit finds every one."""
+
+from __future__ import annotations
+
+import collections
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal import runtime
+from fedpersonal import trainer as trainer_module
+from fedpersonal.algorithms.fed_recon import fed_recon
+from fedpersonal.algorithms.furl import furl
+from fedpersonal.model.metrics import RMSE, Metric
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.models.matrix_factorization import OwnVector, matrix_factorization
+from fedpersonal.process import process as process_module
+from fedpersonal.process import round_sums
+from fedpersonal.process.process import KeptOutput, KeptProcess
+from fedpersonal.trainer import Trainer
+
+NUM_ITEMS, DIM, ROUNDS = 7, 3, 3
+SGD = tff.learning.optimizers.build_sgdm(0.1)
+TABLE, OWN = "item_embedding/embeddings", "user_embedding/vector"
+HONEST = matrix_factorization(num_items=NUM_ITEMS, embedding_dim=DIM)
+
+
+def model_of(build=HONEST, **options):
+    return PartitionedModel(
+        build,
+        **{
+            "local_layers": ["user_embedding"],
+            "lookups": {"item_embedding": "item"},
+            "metrics": [RMSE],
+            **options,
+        },
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _not_compiled():
+    """Compiling takes longer than these rounds."""
+    runtime.use_runtime("local", compile="never")
+    yield
+    runtime.use_runtime("local")
+
+
+@pytest.fixture(name="clients", scope="module")
+def _clients(draw_ratings):
+    return draw_ratings([11, 9, 10, 4], num_items=NUM_ITEMS)
+
+
+FURL = furl(client_optimizer=SGD, local_epochs=2)
+
+
+def trainer_of(clients, *, model=None, algorithm=FURL, **options):
+    return Trainer(
+        model or model_of(), algorithm, clients, clients_per_round=4, batch_size=4, shards=1,
+        **options,
+    )  # fmt: skip
+
+
+def in_sums(change):
+    """Plants a leak in what a shard sums: of the sums, the local values before, and labels."""
+    honest = process_module.train_and_sum
+
+    def leaky(model, algorithm, global_values, examples, seed, *, packing, local=None):
+        sums, after = honest(
+            model, algorithm, global_values, examples, seed, packing=packing, local=local
+        )
+        own = tf.reduce_sum(local[OWN] * tf.reduce_max(examples.mask, [1, 2])[:, tf.newaxis], 0)
+        change(sums, own, tf.reduce_sum(examples.labels * examples.mask), seed[1])
+        return sums, after
+
+    return mock.patch.object(process_module, "train_and_sum", leaky)
+
+
+def beside(send):
+    """Plants a leak beside an honest round: `send` gets what clients have kept, at CLIENTS."""
+
+    def build(*args, **kwargs):
+        honest = process_module.build_process(*args, **kwargs)
+
+        @tff.federated_computation(honest.next.type_signature.parameter)
+        def leaky(state, shards):
+            @tff.tensorflow.computation(shards.type_signature.member)
+            def own(shard):
+                return tf.reduce_sum(shard["local"]["values"][OWN], 0)
+
+            output = honest.next(state, shards)
+            sent = send(tff.federated_map(own, shards))
+            metrics = tff.federated_zip((output.metrics, sent))
+            return KeptOutput(output.state, metrics, output.local)
+
+        return KeptProcess(honest.initialize, leaky)
+
+    return mock.patch.object(trainer_module, "build_process", build)
+
+
+def add(sums, values):
+    """Adds numbers to the update of a row."""
+    updates = sums["updates"]
+    row = tf.reshape(values, [-1]) * tf.ones([DIM])
+    updates[TABLE] = tf.tensor_scatter_nd_add(updates[TABLE], [[5]], [row])
+
+
+def weigh(sums, own, labels, number):
+    sums["weight"] += 1e-2 * tf.reduce_sum(own)
+
+
+def rename(sums, own, labels, number):
+    sums["metrics"]["num_examples"] = tf.reduce_sum(own)
+
+
+def in_a_new_leaf(sums, own, labels, number):
+    sums["note"] = collections.OrderedDict(harmless=own)
+
+
+def and_back(value):
+    """Sums, and broadcasts the sum in the same round."""
+    again = tff.federated_broadcast(tff.federated_sum(value))
+    return tff.federated_sum(again)
+
+
+SUMS = {
+    "as a client's weight": weigh,
+    "in the place of a count": rename,
+    "in a leaf of another name": in_a_new_leaf,
+    "in round 3 alone": lambda sums, own, labels, number: add(
+        sums, own * tf.cast(number == 2, tf.float32)
+    ),
+    "times 1e-6": lambda sums, own, labels, number: add(sums, 1e-6 * own),
+    "times the update's norm": lambda sums, own, labels, number: add(
+        sums, own * tf.norm(sums["updates"][TABLE])
+    ),
+    "labels in the update": lambda sums, own, labels, number: add(sums, 1e-6 * labels),
+}
+BESIDE = {
+    "a bare tensor": (tff.federated_sum, {"severed", "reference"}),
+    "its maximum": (tff.federated_max, {"severed", "reference"}),
+    "its mean": (tff.federated_mean, {"severed", "reference"}),
+    "a broadcast": (and_back, {"broadcast", "severed", "reference"}),
+}
+
+
+def checks_of(audit):
+    assert not audit.holds and audit.found
+    return {verdict.check for verdict in audit.verdicts if not verdict.holds}
+
+
+def test_an_honest_round_raises_no_alarm(clients):
+    audit = trainer_of(clients).audit(rounds=ROUNDS)
+    assert audit.holds and audit.found == []
+    assert [verdict.check for verdict in audit.verdicts] == [
+        "names", "broadcast", "severed", "reference", "declared",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_leak_in_what_is_summed(clients, name):
+    with in_sums(SUMS[name]):
+        audit = trainer_of(clients).audit(rounds=ROUNDS)
+    found = checks_of(audit)
+    # A plain round sees what is larger than rounding; behind the loss it alone sees anything.
+    assert ("severed" in found) == (name != "times the update's norm")
+    assert ("reference" in found) == (name not in ("times 1e-6", "labels in the update"))
+    if name == "in round 3 alone":
+        assert all(leak.startswith("round 3: ") for leak in audit.found)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_leak_beside_an_honest_round(clients, name):
+    send, expected = BESIDE[name]
+    with beside(send):
+        audit = trainer_of(clients).audit(rounds=ROUNDS)
+    assert checks_of(audit) == expected
+
+
+class Pulled(tf.keras.layers.Layer):
+    """Adds a loss that pulls items along the user's vector, whatever the ratings."""
+
+    def call(self, rating, own, item):
+        self.add_loss(tf.reduce_sum(tf.stop_gradient(own) * item, axis=-1))
+        return rating
+
+
+def build_two_outputs(with_loss):
+    def build():
+        item = tf.keras.Input([], dtype=tf.int32, name="item")
+        table = tf.keras.layers.Embedding(NUM_ITEMS, DIM, name="item_embedding")(item)
+        own = OwnVector(DIM, name="user_embedding")(item)
+        rating = tf.reduce_sum(own * table, -1)
+        if with_loss:
+            return tf.keras.Model({"item": item}, Pulled(name="pulled")(rating, own, table))
+        second = tf.reduce_sum(tf.stop_gradient(own) * table, -1)
+        return tf.keras.Model({"item": item}, tf.stack([rating, second], axis=-1))
+
+    return build
+
+
+def test_a_metric_that_returns_predictions(clients):
+    tells = Metric("tells", lambda labels, predictions: predictions + 1e-5 * labels)
+    audit = trainer_of(clients, model=model_of(metrics=[RMSE, tells])).audit(rounds=1)
+    assert checks_of(audit) == {"declared"}
+    assert audit.found[0].startswith("metric 'tells' ignores labels")
+
+
+def test_a_local_value_in_a_loss_that_the_model_adds(clients):
+    """A stop_gradient of a local value makes the update of what it is multiplied with its copy."""
+    audit = trainer_of(clients, model=model_of(build_two_outputs(True))).audit(rounds=1)
+    assert checks_of(audit) == {"severed"}
+
+
+def test_a_local_value_in_a_loss_beside_that_of_the_data(clients):
+    def loss(labels, outputs):
+        return tf.square(labels - outputs[:, 0]) + 1e-3 * outputs[:, 1]
+
+    model = model_of(build_two_outputs(False), loss=loss, metrics=[])
+    audit = trainer_of(clients, model=model).audit(rounds=1)
+    assert checks_of(audit) == {"declared"}
+    assert "number 1 of the model's output" in audit.found[0]
+
+
+class Carrying(tff.learning.optimizers.Optimizer):
+    """SGD whose state takes local values from one step to the global variables of the next."""
+
+    def __init__(self, gated):
+        self._gated = gated
+
+    def initialize(self, specs):
+        return {"rate": tf.constant(0.1), "carried": tf.zeros([DIM])}
+
+    def next(self, state, weights, gradients):
+        moved = {k: w - state["rate"] * gradients[k] for k, w in weights.items()}
+        if TABLE in moved:
+            scale = tf.norm(gradients[TABLE]) if self._gated else 1e-3
+            moved[TABLE] += scale * state["carried"]
+        return {**state, "carried": weights.get(OWN, state["carried"])}, moved
+
+
+@pytest.mark.parametrize(("gated", "check"), [(False, "severed"), (True, "reference")])
+def test_an_optimizer_that_carries_local_values(clients, gated, check):
+    algorithm = furl(client_optimizer=Carrying(gated), local_epochs=2)
+    audit = trainer_of(clients, algorithm=algorithm).audit(rounds=1)
+    assert check in checks_of(audit)
+
+
+def local_values_in_the_update(honest):
+    """Returns what trains clients and adds a millionth of where their local variables end."""
+
+    def leaky(*arguments):
+        output = honest(*arguments)
+        own = 1e-6 * output.local_values[OWN][:, tf.newaxis]
+        return output._replace(updates={TABLE: output.updates[TABLE] + own})
+
+    return leaky
+
+
+SUPPORT = {"client_optimizer": SGD, "reconstruction_optimizer": SGD}
+REBUILDING = {
+    "by gradient": fed_recon(**SUPPORT),
+    "by gradient, all at once": fed_recon(**SUPPORT, joint_training=True),
+    "by ridge": fed_recon(client_optimizer=SGD, reconstruction="ridge"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "execution"), [*((name, "packed") for name in REBUILDING), ("by ridge", "per_client")]
+)
+def test_a_copy_of_what_is_rebuilt(clients, name, execution):
+    options = {"algorithm": REBUILDING[name], "execution": execution}
+    if execution == "per_client":
+        options["aggregator"] = tff.aggregators.clipping_factory(0.1, tff.aggregators.MeanFactory())
+    assert trainer_of(clients, **options).audit(rounds=1).found == []
+    module = process_module if execution == "per_client" else round_sums
+    with mock.patch.object(
+        module, "train_clients", local_values_in_the_update(module.train_clients)
+    ):
+        assert checks_of(trainer_of(clients, **options).audit(rounds=1)) == {"severed"}
+
+
+def test_leaks_do_not_hide_in_rounds_without_examples(clients):
+    """A client with a single batch still tells by its weight."""
+    few = clients.head(2)
+    assert trainer_of(few).audit(rounds=1).holds
+    with in_sums(weigh):
+        assert "severed" in checks_of(trainer_of(few).audit(rounds=1))
