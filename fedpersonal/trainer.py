@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ import tensorflow_federated as tff
 from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
 from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
 from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
@@ -31,6 +33,7 @@ from fedpersonal.simulation.callbacks.callback import Callback
 from fedpersonal.simulation.callbacks.watched_metric import BestModel
 from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, drawn_clients
 from fedpersonal.simulation.loop import run_rounds
+from fedpersonal.simulation.privacy_budget import PrivacyBudget
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
@@ -39,6 +42,7 @@ from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
 if TYPE_CHECKING:
     from fedpersonal.optimizers.keras import AnyOptimizer
     from fedpersonal.process.aggregation import Aggregator
+    from fedpersonal.process.privacy import DifferentialPrivacy
     from fedpersonal.process.server import State
 
 Validate = Callable[[TrainedModel], Mapping[str, float]]
@@ -53,6 +57,8 @@ class Trainer:
         process: The TFF process.
         crossings: What it broadcasts and aggregates.
         num_shards: Into how many shards a packed cohort is divided.
+        privacy: What hides each client's part in the global variables, or None.
+        budget: What that spends, or None.
     """
 
     def __init__(
@@ -71,6 +77,8 @@ class Trainer:
         packing: str = "stacked",
         shards: int | None = None,
         aggregator: Aggregator | None = None,
+        client_sampling: str = "fixed",
+        privacy: DifferentialPrivacy | None = None,
         clients_of_round: ClientsOfRound | None = None,
         seed: int = 0,
     ):
@@ -91,8 +99,9 @@ class Trainer:
             execution: `packed`, many clients in a shard, which is fast; or `per_client`.
             packing: `stacked` or `pooled`, see `Execution`.
             shards: Into how many shards a packed cohort is divided; None for one a processor.
-            aggregator: A factory of `tff.aggregators`, for per-client execution; None for the
-                weighted mean.
+            aggregator: A factory of `tff.aggregators`; None for the weighted mean.
+            client_sampling: `fixed` or `poisson`, see `ClientSampler`.
+            privacy: What hides each client's part in the global variables; None for nothing.
             clients_of_round: Whose examples a round takes, in place of a random draw.
             seed: Seed of initial values, of the clients drawn and of their examples.
 
@@ -107,18 +116,26 @@ class Trainer:
         self._batch_size, self._seed = batch_size, seed
         self._drawn: dict[str, Any] = {}
         self._sample: Callable[[int], np.ndarray] | None = None
+        self.privacy, self.budget = privacy, None
+        if clients_of_round is not None and privacy is not None:
+            raise UserError("differential privacy counts on a random draw, not clients_of_round.")
+        room = clients_per_round
         if clients_of_round is None:
-            clients_per_round = min(clients_per_round, train.num_clients)
+            room = clients_per_round = min(clients_per_round, train.num_clients)
+            if client_sampling == "poisson":
+                room = _poisson_room(clients_per_round, train.num_clients)
             self._drawn = {
                 "clients_per_round": clients_per_round,
                 "local_steps": local_steps,
                 "dropout_rate": dropout_rate,
+                "client_sampling": client_sampling,
             }
             sampler = ClientSampler(
                 num_clients=train.num_clients,
                 clients_per_round=clients_per_round,
                 seed=seed,
                 dropout_rate=dropout_rate,
+                sampling=client_sampling,
             )
             self._sample = sampler.sample
             clients_of_round = drawn_clients(
@@ -127,11 +144,21 @@ class Trainer:
                 examples_per_round=local_steps * batch_size if local_steps else None,
                 seed=seed,
             )
+        if privacy is not None:
+            expected = privacy.expected_clients or float(clients_per_round)
+            self.privacy = privacy = dataclasses.replace(privacy, expected_clients=expected)
+            self.budget = PrivacyBudget(
+                num_clients=train.num_clients,
+                clients_per_round=clients_per_round,
+                sampling=client_sampling,
+                noise_multiplier=privacy.noise_multiplier,
+                delta=privacy.delta,
+            )
         self._train, self._clients_of_round = train, clients_of_round
         self.num_shards = shards or default_num_shards()
         check_memory(model, self.num_shards)
         self._execution = Execution.for_cohorts(
-            clients_per_round,
+            room,
             kind=execution,
             batch_size=batch_size,
             packing=packing,
@@ -145,6 +172,7 @@ class Trainer:
             execution=self._execution,
             server_optimizer=server_optimizer,
             aggregator=aggregator,
+            privacy=privacy,
             seed=seed,
         )
         self.crossings = check_boundary(model, self.process.next)
@@ -229,6 +257,7 @@ class Trainer:
                 progress=progress,
                 saved_in=StoreCheckpoints(store) if store else None,
                 callbacks=[*callbacks, kept_best] if kept_best else callbacks,
+                spent_fn=self._spending(rounds),
             )
             trained = self._trained(store, loop.state, loop.resumed_from + loop.rounds_run)
             trained = dataclasses.replace(trained, loop=loop, resources=resources)
@@ -249,6 +278,44 @@ class Trainer:
             resources.close()
             raise
         return trained
+
+    def describe_privacy(self, rounds: int) -> dict[str, Any]:
+        """Returns what rounds have spent, of what mechanism, for JSON; nothing without privacy."""
+        privacy, budget = self.privacy, self.budget
+        if privacy is None or budget is None:
+            return {}
+        epsilon = budget.epsilon(rounds)
+        return {
+            **dataclasses.asdict(privacy),
+            "epsilon": epsilon if math.isfinite(epsilon) else None,
+            "delta": budget.delta,
+            "neighbours": budget.neighbours,
+            "accountant": budget.accountant,
+            "rounds": rounds,
+            "num_clients": budget.num_clients,
+            "clients_per_round": budget.clients_per_round,
+            "client_sampling": "all" if budget.draws_all else budget.sampling,
+            "update_noise_multiplier": privacy.update_noise_multiplier,
+        }
+
+    def _spending(self, rounds: int) -> Callable[[int], dict[str, float]] | None:
+        """Returns what a round's row says of epsilon: at most what the round has reached.
+
+        PLD takes 10 ms for a number of rounds: it is asked for at every fiftieth of the run.
+        """
+        budget = self.budget
+        if budget is None or not budget.noise_multiplier:
+            return None
+        every = math.ceil(rounds / 50)
+
+        @functools.lru_cache(maxsize=1)
+        def epsilon_by(round_number: int) -> float:
+            return budget.epsilon(round_number)
+
+        def spent(round_number: int) -> dict[str, float]:
+            return {"epsilon": epsilon_by(min(rounds, every * math.ceil(round_number / every)))}
+
+        return spent
 
     def count_rounds(self, rounds: int) -> dict[str, int]:
         """Returns in how many rounds each training client took part, by name.
@@ -301,7 +368,18 @@ class Trainer:
             "packing": execution.packing,
             "seed": self._seed,
             **self._drawn,
+            **({"privacy": dataclasses.asdict(self.privacy)} if self.privacy else {}),
         }
+
+
+def _poisson_room(expected: int, num_clients: int) -> int:
+    """Returns how many clients shards have room for where so many are expected.
+
+    In one round of fifteen there are more; they make one shard more. Room for all would cost each
+    round more time than these take.
+    """
+    deviation = math.sqrt(expected * (1 - expected / num_clients))
+    return min(num_clients, math.ceil(expected + 1.5 * deviation))
 
 
 def _keep(store: LocalStateStore | None) -> Callable[[State | KeptState], dict[str, Any]]:

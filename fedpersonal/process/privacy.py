@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import secrets
 from typing import Any
 
@@ -67,8 +68,8 @@ class DifferentialPrivacy:
         check_choice("DifferentialPrivacy", "clipping", self.clipping, CLIPPINGS)
         check_choice("DifferentialPrivacy", "noise", self.noise, NOISES)
         is_in_range = {
-            "noise_multiplier": 0 <= self.noise_multiplier < np.inf,
-            "clip_norm": 0 < self.clip_norm < np.inf,
+            "noise_multiplier": 0 <= self.noise_multiplier < math.inf,
+            "clip_norm": 0 < self.clip_norm < math.inf,
             "target_quantile": 0 <= self.target_quantile <= 1,
             "expected_clients": self.expected_clients is None or self.expected_clients > 0,
         }
@@ -138,7 +139,8 @@ def private_server(
     def average(state: Any, sums: Any, round_number: tf.Tensor) -> tuple[Any, Any, Any]:
         draw = _Normals(base, round_number)
         bound = state["clip_norm"] if is_adaptive else privacy.clip_norm
-        deviation = privacy.update_noise_multiplier * bound
+        multiplier = privacy.update_noise_multiplier
+        deviation = multiplier * bound if multiplier else 0.0
         mean = collections.OrderedDict(
             (name, (total + draw(total.shape, deviation)) / expected)
             for name, total in sums["updates"].items()
@@ -198,6 +200,13 @@ class _Normals:
         self._calls = 0
 
     def __call__(self, shape: Any, deviation: tf.Tensor | float) -> tf.Tensor:
+        if isinstance(deviation, float) and not deviation:
+            return tf.zeros(shape)
         seed = tf.random.experimental.stateless_fold_in(self._seed, self._calls)
         self._calls += 1
-        return deviation * tf.random.stateless_normal(shape, seed)
+        # By Box and Muller, as TensorFlow draws, which takes longer: most of what privacy costs.
+        count = math.prod(shape)
+        uniform = tf.random.stateless_uniform([2, (count + 1) // 2], seed)
+        radius, angle = tf.sqrt(-2.0 * tf.math.log(1.0 - uniform[0])), 2 * math.pi * uniform[1]
+        normal = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)
+        return deviation * tf.reshape(normal[:count], shape)

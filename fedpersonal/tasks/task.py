@@ -298,6 +298,10 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Returns what crosses between server and clients in rounds, and further entries."""
         return experiment.trainer.crossings, []
 
+    def outside_privacy(self, experiment: Experiment[OptionsT, DataT]) -> list[str]:
+        """Names what else is told of clients, beside what differential privacy hides them in."""
+        return []
+
     def describe(self, experiment: Experiment[OptionsT, DataT]) -> dict[str, Any]:
         """Returns further entries of the summary that are known before the test."""
         return {}
