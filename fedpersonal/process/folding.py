@@ -135,8 +135,13 @@ def _take_apart(
         output = aggregation.next(state, sent["update"], sent["weight"])
         return output.state, tff.federated_zip((output.result, output.measurements))
 
+    # Grappler lowers conditions in a way that XLA refuses.
+    as_written = tf.compat.v1.ConfigProto()
+    as_written.graph_options.rewrite_options.disable_meta_optimizer = True
     try:
-        return tff.backends.mapreduce.get_map_reduce_form_for_computation(one_round)
+        return tff.backends.mapreduce.get_map_reduce_form_for_computation(
+            one_round, grappler_config=as_written
+        )
     except (TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"packed execution cannot take the aggregator apart: {reason}") from error

@@ -23,20 +23,42 @@ class Inlined:
         proto = computation.to_building_block().proto.tensorflow
         if proto.initialize_op:
             raise UserError("a part of the aggregator has TensorFlow variables")
-        self._graph_def = tf.compat.v1.GraphDef()
-        proto.graph_def.Unpack(self._graph_def)
+        graph_def = tf.compat.v1.GraphDef()
+        proto.graph_def.Unpack(graph_def)
         self._feeds = list(_tensor_names(proto.parameter)) if proto.HasField("parameter") else []
         self._fetches = list(_tensor_names(proto.result))
+        # XLA refuses placeholders, even those that nothing reads: of the graph remains what its
+        # results are made of, but for what is fed.
+        nodes = {node.name: node for node in graph_def.node}
+        fed, wanted = set(map(_node_of, self._feeds)), [*map(_node_of, self._fetches)]
+        needed: set[str] = set()
+        while wanted:
+            name = wanted.pop()
+            if name not in needed | fed:
+                needed.add(name)
+                wanted.extend(map(_node_of, nodes[name].input))
+        kept = [node for node in graph_def.node if node.name in needed]
+        for node in kept:
+            node.input[:] = [i for i in node.input if not (i[0] == "^" and _node_of(i) in fed)]
+            node.attr.pop("_class", None)  # They may have stood beside what was fed.
+        self._read = {i if ":" in i else f"{i}:0" for node in kept for i in node.input}
+        self._graph_def = tf.compat.v1.GraphDef(
+            node=kept, library=graph_def.library, versions=graph_def.versions
+        )
 
     def __call__(self, *arguments: tf.Tensor) -> list[tf.Tensor]:
         """Takes the argument's tensors and returns the result's."""
-        return tf.graph_util.import_graph_def(
+        # Those of an outer graph become this one's.
+        given = dict(zip(self._feeds, map(tf.identity, arguments)))
+        made = [name for name in self._fetches if name not in given]
+        results = tf.graph_util.import_graph_def(
             self._graph_def,
-            # Those of an outer graph become this one's.
-            input_map=dict(zip(self._feeds, map(tf.identity, arguments))),
-            return_elements=self._fetches,
+            input_map={name: tensor for name, tensor in given.items() if name in self._read},
+            return_elements=made,
             name="inlined",
         )
+        found = {**given, **dict(zip(made, results))}
+        return [found[name] for name in self._fetches]
 
 
 def leaves(value: Any) -> list[Any]:
@@ -89,6 +111,10 @@ def _paths(path: str, type_spec: tff.Type) -> Iterator[str]:
         return
     for i, (name, part) in enumerate(tff.structure.iter_elements(type_spec)):
         yield from _paths(f"{path}/{name or i}" if path else str(name or i), part)
+
+
+def _node_of(tensor: str) -> str:
+    return tensor.lstrip("^").partition(":")[0]
 
 
 def _tensor_names(binding: Any) -> Iterator[str]:

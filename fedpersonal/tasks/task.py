@@ -173,6 +173,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             algorithm: str = option(names[0], "What to train with.", choices=names)
 
         def check(options: OptionsT) -> None:
+            joined.check(options)
             self.check(options)
 
         of_methods = dict.fromkeys(method.options for method in self.methods.values())
