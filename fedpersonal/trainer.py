@@ -33,7 +33,7 @@ from fedpersonal.simulation.callbacks.callback import Callback
 from fedpersonal.simulation.callbacks.watched_metric import BestModel
 from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, drawn_clients
 from fedpersonal.simulation.loop import run_rounds
-from fedpersonal.simulation.privacy_budget import PrivacyBudget
+from fedpersonal.simulation.privacy_budget import PrivacyBudget, describe_privacy, spending
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
@@ -257,7 +257,7 @@ class Trainer:
                 progress=progress,
                 saved_in=StoreCheckpoints(store) if store else None,
                 callbacks=[*callbacks, kept_best] if kept_best else callbacks,
-                spent_fn=self._spending(rounds),
+                spent_fn=spending(self.budget, rounds) if self.budget else None,
             )
             trained = self._trained(store, loop.state, loop.resumed_from + loop.rounds_run)
             trained = dataclasses.replace(trained, loop=loop, resources=resources)
@@ -281,41 +281,9 @@ class Trainer:
 
     def describe_privacy(self, rounds: int) -> dict[str, Any]:
         """Returns what rounds have spent, of what mechanism, for JSON; nothing without privacy."""
-        privacy, budget = self.privacy, self.budget
-        if privacy is None or budget is None:
+        if self.privacy is None or self.budget is None:
             return {}
-        epsilon = budget.epsilon(rounds)
-        return {
-            **dataclasses.asdict(privacy),
-            "epsilon": epsilon if math.isfinite(epsilon) else None,
-            "delta": budget.delta,
-            "neighbours": budget.neighbours,
-            "accountant": budget.accountant,
-            "rounds": rounds,
-            "num_clients": budget.num_clients,
-            "clients_per_round": budget.clients_per_round,
-            "client_sampling": "all" if budget.draws_all else budget.sampling,
-            "update_noise_multiplier": privacy.update_noise_multiplier,
-        }
-
-    def _spending(self, rounds: int) -> Callable[[int], dict[str, float]] | None:
-        """Returns what a round's row says of epsilon: at most what the round has reached.
-
-        PLD takes 10 ms for a number of rounds: it is asked for at every fiftieth of the run.
-        """
-        budget = self.budget
-        if budget is None or not budget.noise_multiplier:
-            return None
-        every = math.ceil(rounds / 50)
-
-        @functools.lru_cache(maxsize=1)
-        def epsilon_by(round_number: int) -> float:
-            return budget.epsilon(round_number)
-
-        def spent(round_number: int) -> dict[str, float]:
-            return {"epsilon": epsilon_by(min(rounds, every * math.ceil(round_number / every)))}
-
-        return spent
+        return describe_privacy(self.privacy, self.budget, rounds)
 
     def count_rounds(self, rounds: int) -> dict[str, int]:
         """Returns in how many rounds each training client took part, by name.
