@@ -120,6 +120,7 @@ def build_experiment(
             f"--algorithm={options.algorithm} sends no clients' updates that differential privacy "
             "could hide; leave --dp_... out."
         )
+    privacy = _privacy(options, train.num_clients)
     if method.is_federated:
         work: dict[str, Any] = {
             "clients_per_round": options.clients_per_round,
@@ -127,7 +128,7 @@ def build_experiment(
             "local_steps": options.local_steps or None,
             "dropout_rate": options.dropout_rate,
             "client_sampling": options.client_sampling,
-            "privacy": _privacy(options, train.num_clients),
+            "privacy": privacy if options.is_private else None,
             "execution": options.execution,
         }
     elif isinstance(train, ClientDataset):
@@ -170,8 +171,8 @@ def build_experiment(
     )
 
 
-def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy | None:
-    """Returns what options ask for, with the noise found."""
+def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy:
+    """Returns what options ask for, with the noise found; none where they ask for none."""
     noise = options.dp_noise_multiplier
     if options.dp_target_epsilon is not None:
         noise = PrivacyBudget.for_epsilon(
@@ -182,10 +183,8 @@ def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy | Non
             sampling=options.client_sampling,
             delta=options.dp_delta,
         ).noise_multiplier
-    if noise is None:
-        return None
     return DifferentialPrivacy(
-        noise_multiplier=noise,
+        noise_multiplier=noise or 0.0,
         clip_norm=options.dp_clip_norm,
         clipping=options.dp_clipping,
         target_quantile=options.dp_target_quantile,
