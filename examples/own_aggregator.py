@@ -2,7 +2,8 @@
 
 python examples/own_aggregator.py
 
-Any factory of `tff.aggregators` will do, with one client a shard. The local layer never reaches it.
+Any factory of `tff.aggregators` will do. The local layer never reaches it. With
+`privacy=fp.DifferentialPrivacy(...)` in its place, epsilon is computed, too.
 """
 
 import numpy as np
@@ -36,7 +37,6 @@ trainer = fp.Trainer(
     aggregator=tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
         noise_multiplier=0.1, clients_per_round=20, clip=1.0
     ),
-    execution="per_client",
     clients_per_round=20,
     batch_size=5,
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from absl import app, flags, logging
 
@@ -95,7 +95,7 @@ def task_main(task: Task) -> Callable[[], None]:
             data={**sizes, "values": source.fingerprint()},
         )
         summary = run_experiment(experiment, folder)
-        for line in task.report(summary):
+        for line in [*task.report(summary), *_privacy_lines(summary)]:
             print(line)
         print(
             f"{summary['rounds']} rounds in {summary['train_wall_seconds']:.1f} s, median round "
@@ -104,6 +104,20 @@ def task_main(task: Task) -> Callable[[], None]:
         )
 
     return main
+
+
+def _privacy_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Returns the line on what the global variables tell of a client, if that is bounded."""
+    told = summary.get("privacy")
+    if told is None:
+        return []
+    if told["epsilon"] is None:
+        return ["no differential privacy: updates are clipped, but there is no noise"]
+    return [
+        f"epsilon {told['epsilon']:.3f} at delta {told['delta']:.2g} for {told['neighbours']} "
+        f"(noise multiplier {told['noise_multiplier']:.4g}, {told['noise']}; "
+        f"{told['client_sampling']} sampling); metrics and evaluations are outside"
+    ]
 
 
 def _enter_calling_folder() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ import tensorflow_federated as tff
 from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
 from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
 from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
@@ -36,6 +38,7 @@ from fedpersonal.simulation.clients import (
     drawn_clients,
 )
 from fedpersonal.simulation.loop import run_rounds
+from fedpersonal.simulation.privacy_budget import PrivacyBudget, describe_privacy, spending
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from fedpersonal.audit.report import Audit
     from fedpersonal.optimizers.keras import AnyOptimizer
     from fedpersonal.process.aggregation import Aggregator
+    from fedpersonal.process.privacy import DifferentialPrivacy
     from fedpersonal.process.server import State
 
 Validate = Callable[[TrainedModel], Mapping[str, float]]
@@ -59,6 +63,8 @@ class Trainer:
         process: The TFF process.
         crossings: What it broadcasts and aggregates.
         num_shards: Into how many shards a packed cohort is divided.
+        privacy: What hides each client's part in the global variables, or None.
+        budget: What that spends, or None.
     """
 
     def __init__(
@@ -77,6 +83,8 @@ class Trainer:
         packing: str = "stacked",
         shards: int | None = None,
         aggregator: Aggregator | None = None,
+        client_sampling: str = "fixed",
+        privacy: DifferentialPrivacy | None = None,
         clients_of_round: ClientsOfRound | None = None,
         seed: int = 0,
     ):
@@ -97,8 +105,9 @@ class Trainer:
             execution: `packed`, many clients in a shard, which is fast; or `per_client`.
             packing: `stacked` or `pooled`, see `Execution`.
             shards: Into how many shards a packed cohort is divided; None for one a processor.
-            aggregator: A factory of `tff.aggregators`, for per-client execution; None for the
-                weighted mean.
+            aggregator: A factory of `tff.aggregators`; None for the weighted mean.
+            client_sampling: `fixed` or `poisson`, see `ClientSampler`.
+            privacy: What hides each client's part in the global variables; None for nothing.
             clients_of_round: Whose examples a round takes, in place of a random draw.
             seed: Seed of initial values, of the clients drawn and of their examples.
 
@@ -113,18 +122,26 @@ class Trainer:
         self._batch_size, self._seed = batch_size, seed
         self._drawn: dict[str, Any] = {}
         self._sample: Callable[[int], np.ndarray] | None = None
+        self.privacy, self.budget = privacy, None
+        if clients_of_round is not None and privacy is not None:
+            raise UserError("differential privacy counts on a random draw, not clients_of_round.")
+        room = clients_per_round
         if clients_of_round is None:
-            clients_per_round = min(clients_per_round, train.num_clients)
+            room = clients_per_round = min(clients_per_round, train.num_clients)
+            if client_sampling == "poisson":
+                room = _poisson_room(clients_per_round, train.num_clients)
             self._drawn = {
                 "clients_per_round": clients_per_round,
                 "local_steps": local_steps,
                 "dropout_rate": dropout_rate,
+                "client_sampling": client_sampling,
             }
             sampler = ClientSampler(
                 num_clients=train.num_clients,
                 clients_per_round=clients_per_round,
                 seed=seed,
                 dropout_rate=dropout_rate,
+                sampling=client_sampling,
             )
             self._sample = sampler.sample
             clients_of_round = drawn_clients(
@@ -133,11 +150,21 @@ class Trainer:
                 examples_per_round=local_steps * batch_size if local_steps else None,
                 seed=seed,
             )
+        if privacy is not None:
+            expected = privacy.expected_clients or float(clients_per_round)
+            self.privacy = privacy = dataclasses.replace(privacy, expected_clients=expected)
+            self.budget = PrivacyBudget(
+                num_clients=train.num_clients,
+                clients_per_round=clients_per_round,
+                sampling=client_sampling,
+                noise_multiplier=privacy.noise_multiplier,
+                delta=privacy.delta,
+            )
         self._train, self._clients_of_round = train, clients_of_round
         self.num_shards = shards or default_num_shards()
         check_memory(model, self.num_shards)
         self._execution = Execution.for_cohorts(
-            clients_per_round,
+            room,
             kind=execution,
             batch_size=batch_size,
             packing=packing,
@@ -152,8 +179,8 @@ class Trainer:
             server_optimizer=server_optimizer,
             seed=seed,
         )
-        self._has_aggregator = aggregator is not None
-        self.process = self._build(model, aggregator=aggregator)
+        self._has_aggregator = not (aggregator is None and privacy is None)
+        self.process = self._build(model, aggregator=aggregator, privacy=privacy)
         self.crossings = check_boundary(model, self.process.next)
 
     def cohort(self, round_number: int) -> Cohort:
@@ -236,6 +263,7 @@ class Trainer:
                 progress=progress,
                 saved_in=StoreCheckpoints(store) if store else None,
                 callbacks=[*callbacks, kept_best] if kept_best else callbacks,
+                spent_fn=spending(self.budget, rounds) if self.budget else None,
             )
             trained = self._trained(store, loop.state, loop.resumed_from + loop.rounds_run)
             trained = dataclasses.replace(trained, loop=loop, resources=resources)
@@ -256,6 +284,12 @@ class Trainer:
             resources.close()
             raise
         return trained
+
+    def describe_privacy(self, rounds: int) -> dict[str, Any]:
+        """Returns what rounds have spent, of what mechanism, for JSON; nothing without privacy."""
+        if self.privacy is None or self.budget is None:
+            return {}
+        return describe_privacy(self.privacy, self.budget, rounds)
 
     def count_rounds(self, rounds: int) -> dict[str, int]:
         """Returns in how many rounds each training client took part, by name.
@@ -299,7 +333,8 @@ class Trainer:
         )
         most = np.arange(min(100, self._train.num_clients))
         many = self._train.subset(most) if self._sample else None
-        return audit(subject, rounds=rounds, many=many)
+        privacy = self.describe_privacy(rounds)
+        return audit(subject, privacy=privacy, rounds=rounds, many=many)
 
     def untrained(self) -> TrainedModel:
         """Returns the model with its initial weights, of which no client has kept anything."""
@@ -335,7 +370,18 @@ class Trainer:
             "packing": execution.packing,
             "seed": self._seed,
             **self._drawn,
+            **({"privacy": dataclasses.asdict(self.privacy)} if self.privacy else {}),
         }
+
+
+def _poisson_room(expected: int, num_clients: int) -> int:
+    """Returns how many clients shards have room for where so many are expected.
+
+    In one round of fifteen there are more; they make one shard more. Room for all would cost each
+    round more time than these take.
+    """
+    deviation = math.sqrt(expected * (1 - expected / num_clients))
+    return min(num_clients, math.ceil(expected + 1.5 * deviation))
 
 
 def _keep(store: LocalStateStore | None) -> Callable[[State | KeptState], dict[str, Any]]:

@@ -259,3 +259,58 @@ def test_those_drawn_are_counted(model, data, options):
         known, _ = trained.kept_by(data.client_ids)
     assert [rounds_of[client] > 0 for client in data.client_ids] == known.tolist()
     assert 0 < known.sum() < 12
+
+
+def private_trainer(model, data, **options):
+    algorithm = fp.furl(client_optimizer=SGD, weighting="uniform")
+    defaults = {
+        "clients_per_round": 4,
+        "batch_size": 4,
+        "client_sampling": "poisson",
+        "privacy": fp.DifferentialPrivacy(noise_multiplier=0.5),
+    }
+    return fp.Trainer(model, algorithm, data, **{**defaults, **options})
+
+
+def test_a_private_run_that_goes_on_accounts_once(model, data, tmp_path):
+    trainer = private_trainer(model, data)
+    assert trainer.budget == fp.PrivacyBudget(12, 4, "poisson", 0.5, 12**-1.1)
+    with fit(trainer, folder=tmp_path / "straight") as straight:
+        expected = contents(straight, data)
+    fit(trainer, 2, folder=tmp_path / "stopped").close()
+    with fit(private_trainer(model, data), folder=tmp_path / "stopped") as trained:
+        assert trained.loop.rounds_run == ROUNDS - 2
+        assert_equal(contents(trained, data), expected)
+    columns = [fp.RunFolder.read(tmp_path / n).metrics["epsilon"] for n in ("straight", "stopped")]
+    spent = [trainer.budget.epsilon(n) for n in range(1, ROUNDS + 1)]
+    assert [list(column) for column in columns] == [spent, spent]
+    told = trainer.describe_privacy(ROUNDS)
+    assert (told["epsilon"], told["client_sampling"]) == (spent[-1], "poisson")
+    assert trainer.describe_privacy(0)["epsilon"] == 0
+    with pytest.raises(fp.UserError, match="other options: privacy was.* 0.5.* is now .* 0.6"):
+        other = fp.DifferentialPrivacy(noise_multiplier=0.6)
+        fit(private_trainer(model, data, privacy=other), folder=tmp_path / "stopped")
+
+
+def test_cohorts_of_any_size_have_room(model, data):
+    """Poisson sampling leaves no client out, whatever shards have room for."""
+    trainer = private_trainer(model, data, shards=2, clients_per_round=2)
+    cohorts = [trainer.cohort(n) for n in range(1, 60)]
+    counts = [
+        sum(int((shard.examples["mask"].max((1, 2)) > 0).sum()) for shard in cohort.shards)
+        for cohort in cohorts
+    ]
+    assert counts == [len(cohort.client_ids) for cohort in cohorts]
+    assert {len(cohort.shards) for cohort in cohorts} >= {1, 2, 3} and 0 in counts
+
+
+def test_clipping_alone_has_no_epsilon(model, data, tmp_path):
+    trainer = private_trainer(model, data, privacy=fp.DifferentialPrivacy(0.0))
+    fit(trainer, 2, folder=tmp_path).close()
+    assert "epsilon" not in fp.RunFolder.read(tmp_path).metrics
+    assert trainer.describe_privacy(2)["epsilon"] is None
+
+
+def test_privacy_wants_a_random_draw(model, data):
+    with pytest.raises(fp.UserError, match="counts on a random draw"):
+        private_trainer(model, data, clients_of_round=lambda n: (data, np.arange(3)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fedpersonal.audit.checks import check_broadcast, check_reference, check_severed
 from fedpersonal.audit.declared import check_loss, check_metrics
 from fedpersonal.audit.inherent import measure
@@ -13,11 +16,18 @@ from fedpersonal.errors import UserError
 from fedpersonal.process.boundary import LocalVariableError, check_boundary, list_crossings
 
 
-def audit(subject: Subject, *, rounds: int = 4, many: ClientDataset | None = None) -> Audit:
+def audit(
+    subject: Subject,
+    *,
+    privacy: Mapping[str, Any],
+    rounds: int = 4,
+    many: ClientDataset | None = None,
+) -> Audit:
     """Checks what a process sends, by its types and names and by experiment.
 
     Args:
         subject: What is audited.
+        privacy: What `Trainer.describe_privacy` says of it.
         rounds: Rounds that the first of its clients takes part in; a leak in a later one is not
             found.
         many: Clients for measuring what honest updates tell, or None to leave it out.
@@ -72,7 +82,7 @@ def audit(subject: Subject, *, rounds: int = 4, many: ClientDataset | None = Non
             "penalty on local variables it tells their size"
         )
     measured = measure(subject, tap, reference, many, done[-1]) if many is not None else []
-    return Audit(crossings, verdicts, measured, notes, guarantee(None))
+    return Audit(crossings, verdicts, measured, notes, guarantee(privacy))
 
 
 def _verdict(check: str, asks: str, found: list[str]) -> Verdict:

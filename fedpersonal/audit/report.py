@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -93,13 +93,14 @@ class Audit:
         yield self.guarantee
 
 
-def guarantee(options: object) -> str:
-    """Returns what options guarantee: the `epsilon` (and `delta`) that they have, or nothing."""
-    epsilon, delta = getattr(options, "epsilon", None), getattr(options, "delta", None)
-    if epsilon is None:
+def guarantee(privacy: Mapping[str, Any]) -> str:
+    """Returns what is guaranteed by what `Trainer.describe_privacy` says, in a sentence."""
+    if privacy.get("epsilon") is None:
         return "guarantee: no formal guarantee; the size of a cohort alone hides what updates tell"
-    at = "" if delta is None else f" at delta {delta:.3g}"
-    return f"guarantee: user-level differential privacy, epsilon {epsilon:.3g}{at}"
+    return (
+        f"guarantee: user-level differential privacy, epsilon {privacy['epsilon']:.3g} at delta "
+        f"{privacy['delta']:.3g} after {privacy['rounds']} rounds, for {privacy['neighbours']}"
+    )
 
 
 def _by_table(inherent: Sequence[Inherent]) -> Iterator[list[Inherent]]:

@@ -51,15 +51,19 @@ def train_in_turn(
     seed: tf.Tensor,
     summarize: Callable[[Examples, ClientOutput], Any],
     local: Values | None = None,
+    *,
+    merge: Callable[[Any, Any], Any] | None = None,
+    empty: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, Values]:
     """Does the work of `train_clients` without stacking clients' weights.
 
     Clients without examples come last. `summarize` maps clients' examples and output to a structure
-    of tensors.
+    of tensors; `merge` makes one of two of them, by default their sum; `empty` maps zeros to that
+    of no clients, by default the zeros.
 
     Returns:
-        The sum of these structures over clients; and, where they are kept, local variable's name
-        to (C, ...) after the round.
+        The structure of all clients; and, where they are kept, local variable's name to (C, ...)
+        after the round.
     """
     start = values = starting_values(model, global_values, examples, seed, local)
     phases = list(algorithm.phases[:-1])
@@ -97,10 +101,12 @@ def train_in_turn(
     def add_client(client: tf.Tensor, total: Any, arrays: Any):
         own_total, own_local = summary(client)
         arrays = {name: array.write(client, own_local[name]) for name, array in arrays.items()}
-        return client + 1, tf.nest.map_structure(tf.add, total, own_total), arrays
+        both = merge(total, own_total) if merge else tf.nest.map_structure(tf.add, total, own_total)
+        return client + 1, both, arrays
 
+    first = empty(zeros) if empty else zeros
     _, total, arrays = tf.while_loop(
-        lambda client, *_: client < present, add_client, (0, zeros, arrays), parallel_iterations=1
+        lambda client, *_: client < present, add_client, (0, first, arrays), parallel_iterations=1
     )
     # Clients that fill up the stack have none; nobody reads theirs.
     return total, {name: array.stack() for name, array in arrays.items()}

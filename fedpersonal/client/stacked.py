@@ -132,7 +132,7 @@ def bound_local_values(algorithm: Algorithm, start: Values, values: Values) -> V
     if bound is None or not start:
         return values
     changes = {name: values[name] - value for name, value in start.items()}
-    is_small = tf.sqrt(_squared_norms(changes)) <= bound
+    is_small = tf.sqrt(squared_norms(changes)) <= bound
     held = _clip(changes, bound)
     return {k: where_client(is_small, values[k], v + held[k]) for k, v in start.items()}
 
@@ -252,11 +252,11 @@ def moving_names(model: PartitionedModel, phase: Phase) -> list[str]:
 
 def _clip(updates: Values, max_norm: float) -> Values:
     """Scales each client's update, all variables together, down to a norm."""
-    scale = max_norm / tf.maximum(tf.sqrt(_squared_norms(updates)), max_norm)
+    scale = max_norm / tf.maximum(tf.sqrt(squared_norms(updates)), max_norm)
     return {k: u * align(scale, u.shape.rank) for k, u in updates.items()}
 
 
-def _squared_norms(values: Values) -> tf.Tensor:
+def squared_norms(values: Values) -> tf.Tensor:
     """Returns each client's squared norm, of all variables together, (C,)."""
     return tf.add_n(
         [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in values.values()]

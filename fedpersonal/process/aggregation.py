@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
-from typing import Union
+from typing import Any, Union
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -74,7 +75,8 @@ def weighted_aggregation(
     """Returns what aggregates clients' updates by their weights: by default the weighted mean.
 
     Raises:
-        UserError: If an unweighted aggregator meets an algorithm that weights clients.
+        UserError: If an unweighted aggregator meets an algorithm that weights clients, an
+            aggregator needs secure sums, or one that bounds clients' influence meets owned tables.
     """
     if aggregator is None:
         aggregator = tff.aggregators.MeanFactory()
@@ -84,5 +86,36 @@ def weighted_aggregation(
                 f"aggregator {type(aggregator).__name__} ignores weights; the algorithm must then "
                 f"have weighting='uniform', not {algorithm.weighting!r}."
             )
+        is_private = isinstance(aggregator, tff.aggregators.DifferentiallyPrivateFactory)
+        if is_private and model.owned:
+            raise UserError(
+                f"each row of {sorted(model.owned)} belongs to one client and is summed beside the "
+                f"aggregator: {type(aggregator).__name__} would not clip it."
+            )
         aggregator = tff.aggregators.as_weighted_aggregator(aggregator)
     return OwnedTablesFactory(aggregator, model.owned) if model.owned else aggregator
+
+
+def create_aggregation(
+    factory: tff.aggregators.WeightedAggregationFactory, weights_type: tff.Type
+) -> tff.templates.AggregationProcess:
+    """Creates the process that aggregates updates of the global variables.
+
+    Raises:
+        UserError: If it sums securely, which no runtime here can do.
+    """
+    aggregation = factory.create(weights_type, tff.TensorType(np.float32))
+    secure: set[str] = set()
+
+    def visit(block: tff.framework.ComputationBuildingBlock) -> tuple[Any, bool]:
+        if isinstance(block, tff.framework.Intrinsic) and "secure" in block.uri:
+            secure.add(block.uri)
+        return block, False
+
+    tff.framework.transform_postorder(aggregation.next.to_building_block(), visit)
+    if secure:
+        raise UserError(
+            f"the aggregator calls {', '.join(sorted(secure))}, which simulation has not; give one "
+            "without secure sums, as the factories of tff.learning make with secure=False."
+        )
+    return aggregation

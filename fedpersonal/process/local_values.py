@@ -42,6 +42,9 @@ def local_of(
     """
     places = np.asarray(places, np.int32)
     is_client = places >= 0
+    if not is_client.any():  # Of an empty cohort there is nothing to choose from.
+        known = np.zeros(1, bool)
+        values = {name: np.zeros((1, *v.shape[1:]), v.dtype) for name, v in values.items()}
     at = np.where(is_client, places, 0)
     return collections.OrderedDict(
         places=places,

@@ -27,10 +27,12 @@ from fedpersonal.model.probing import check_rows_are_independent
 from fedpersonal.optimizers.keras import AnyOptimizer, as_tff_optimizer
 from fedpersonal.process.aggregation import Aggregator, weighted_aggregation
 from fedpersonal.process.execution import Execution
+from fedpersonal.process.folding import folding_server
 from fedpersonal.process.local_values import as_kept, kept_now
 from fedpersonal.process.packing import by_name
-from fedpersonal.process.round_sums import client_sent, train_and_sum
-from fedpersonal.process.server import State, aggregating_server, summing_server
+from fedpersonal.process.privacy import DifferentialPrivacy, private_server
+from fedpersonal.process.round_sums import train_and_sum
+from fedpersonal.process.server import Server, State, aggregating_server, summing_server
 from fedpersonal.process.shards import examples_of, shard_type
 from fedpersonal.process.tracing import keras_computation
 
@@ -64,6 +66,7 @@ def build_process(
     execution: Execution,
     server_optimizer: AnyOptimizer,
     aggregator: Aggregator | None = None,
+    privacy: DifferentialPrivacy | None = None,
     seed: int = 0,
 ) -> Process:
     """Builds the process that trains a model by an algorithm.
@@ -78,9 +81,11 @@ def build_process(
         execution: How cohorts are executed.
         server_optimizer: What takes the mean of the clients' updates for a gradient, one of TFF's
             optimizers or of Keras'.
-        aggregator: A factory of `tff.aggregators`, weighted or not, for per-client execution; None
-            for the weighted mean.
-        seed: Seed of the global variables' initial values and of local ones in each round.
+        aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
+            Packed execution does its work client by client, and takes longer than for the mean.
+        privacy: What hides each client's part in the global variables; None for nothing.
+        seed: Seed of the global variables' initial values, of local ones in each round, and of
+            seeded noise.
 
     Returns:
         A `LearningProcess`, whose `next(state, cohort.examples)` returns the new state and the
@@ -89,26 +94,24 @@ def build_process(
         `local_state.rounds.Rounds` runs either.
 
     Raises:
-        ValueError: If the model and the algorithm do not fit each other, or the aggregator does
-            not fit the execution or the algorithm.
+        ValueError: If the model and the algorithm do not fit each other, or the aggregator
+            or the privacy does not fit the execution or the algorithm.
     """
     check_fit(model, algorithm)
     server_optimizer = as_tff_optimizer(server_optimizer)
     if execution.packing == "pooled":
         check_rows_are_independent(model)
-    if not execution.is_packed:
-        factory = weighted_aggregation(model, algorithm, aggregator)
-        server = aggregating_server(model, server_optimizer, factory, seed=seed)
-    elif aggregator is None:
+    if privacy is not None:
+        if aggregator is not None:
+            raise UserError("differential privacy takes no aggregator: it is one.")
+        server = private_server(model, algorithm, server_optimizer, privacy, seed=seed)
+    elif execution.is_packed and aggregator is None:
         server = summing_server(model, server_optimizer, seed=seed)
     else:
-        raise UserError(
-            f"packed execution has no aggregator but the weighted mean, not "
-            f"{type(aggregator).__name__}; give execution=Execution.per_client(batch_size="
-            f"{execution.batch_size})."
-        )
-    weights_type = server.state_type.global_model_weights
-    begin, work = _shard_work(model, algorithm, execution, weights_type, seed)
+        factory = weighted_aggregation(model, algorithm, aggregator)
+        make = folding_server if execution.is_packed else aggregating_server
+        server = make(model, server_optimizer, factory, seed=seed)
+    begin, work = _shard_work(model, algorithm, execution, server, seed)
     shards_type = tff.FederatedType(shard_type(model, algorithm, execution), tff.CLIENTS)
 
     @tff.federated_computation(server.initialize.type_signature.result, shards_type)
@@ -118,6 +121,8 @@ def build_process(
         arguments = [weights, round_number, shards]
         if begin is not None:
             arguments.append(tff.federated_map(begin, (round_number, shards)))
+        if server.tell is not None:
+            arguments.append(server.tell(state))
         results = tff.federated_map(work, tuple(arguments))
         if not algorithm.keeps:
             return tff.learning.templates.LearningProcessOutput(*server.finish(state, results))
@@ -130,7 +135,7 @@ def build_process(
     def get_weights(state):
         return state.global_model_weights
 
-    @tff.tensorflow.computation(server.state_type, weights_type)
+    @tff.tensorflow.computation(server.state_type, server.state_type.global_model_weights)
     def set_weights(state, weights):
         rest = state.distributor, state.client_work, state.aggregator, state.finalizer
         return State(weights, *rest)
@@ -159,7 +164,7 @@ def _shard_work(
     model: PartitionedModel,
     algorithm: Algorithm,
     execution: Execution,
-    weights_type: tff.StructType,
+    server: Server,
     seed: int,
 ) -> tuple[tff.Computation | None, tff.Computation]:
     """Returns computations of a shard's work: of what comes first, if anything, and of the rest.
@@ -168,6 +173,8 @@ def _shard_work(
     rest returns what the shard sends; `OrderedDict(sent, local)` where clients keep variables.
     """
     data_type = shard_type(model, algorithm, execution)
+    weights_type = server.state_type.global_model_weights
+    told_types = [] if server.tell is None else [server.told_type]
 
     def examples_in(shard: Any) -> Examples:
         return examples_of(model, execution, shard["examples"] if algorithm.keeps else shard)
@@ -177,27 +184,32 @@ def _shard_work(
         round_seed = tf.stack([seed, round_number])
         return by_name(starting_local_values(model, examples, round_seed, kept))
 
-    def train(weights: Any, round_number: Any, shard: Any, examples: Examples, local: Any) -> Any:
+    def train(
+        weights: Any, round_number: Any, shard: Any, examples: Examples, local: Any, *told: Any
+    ) -> Any:
         values, round_seed = dict(weights.trainable), tf.stack([seed, round_number])
         settled = algorithm.at_round(round_number)
+        summary = server.summary(values, *(told or [None]))
         arguments = (model, settled, values, examples, round_seed)
         if execution.is_packed:
-            sent, after = train_and_sum(*arguments, packing=execution.packing, local=dict(local))
+            packing = execution.packing
+            sent, after = train_and_sum(
+                *arguments, summary=summary, packing=packing, local=dict(local)
+            )
         else:
             output = train_clients(*arguments, dict(local))
-            sent, after = client_sent(model, values, examples.rows, output)
+            sent, after = summary.of(examples, output), output.local_values
         if not algorithm.keeps:
             return sent
         return collections.OrderedDict(sent=sent, local=kept_now(model, shard["local"], after))
 
     if not execution.is_packed or not model.local_variables:
 
-        @keras_computation(weights_type, np.int32, data_type)
-        def whole(weights, round_number, shard):
+        @keras_computation(weights_type, np.int32, data_type, *told_types)
+        def whole(weights, round_number, shard, *told):
             examples = examples_in(shard)
-            return train(
-                weights, round_number, shard, examples, start(round_number, shard, examples)
-            )
+            local = start(round_number, shard, examples)
+            return train(weights, round_number, shard, examples, local, *told)
 
         return None, whole
 
@@ -205,8 +217,10 @@ def _shard_work(
     def begin(round_number, shard):
         return start(round_number, shard, examples_in(shard))
 
-    @keras_computation(weights_type, np.int32, data_type, begin.type_signature.result)
-    def work(weights, round_number, shard, local):
-        return train(weights, round_number, shard, examples_in(shard), local)
+    local_type = begin.type_signature.result
+
+    @keras_computation(weights_type, np.int32, data_type, local_type, *told_types)
+    def work(weights, round_number, shard, local, *told):
+        return train(weights, round_number, shard, examples_in(shard), local, *told)
 
     return begin, work

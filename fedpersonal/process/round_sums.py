@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -16,6 +16,22 @@ from fedpersonal.client.values import Examples, align
 from fedpersonal.model.partition import PartitionedModel, Values
 
 
+class Summary(NamedTuple):
+    """How a shard makes of its clients what it sends.
+
+    Attributes:
+        of: Maps clients' examples and their output to what is sent of them.
+        merge: Makes one of what is sent of two groups of clients; None where it is their sum.
+        empty: Maps zeros to what is sent of no clients; None where it is the zeros.
+        is_weighted_sum: Whether it is `sum_clients`, which may come of one gradient.
+    """
+
+    of: Callable[[Examples, ClientOutput], collections.OrderedDict]
+    merge: Callable[[Any, Any], Any] | None = None
+    empty: Callable[[Any], Any] | None = None
+    is_weighted_sum: bool = False
+
+
 def train_and_sum(
     model: PartitionedModel,
     algorithm: Algorithm,
@@ -23,6 +39,7 @@ def train_and_sum(
     examples: Examples,
     seed: tf.Tensor,
     *,
+    summary: Summary,
     packing: str,
     local: Values | None = None,
 ) -> tuple[collections.OrderedDict, Values]:
@@ -34,21 +51,29 @@ def train_and_sum(
         The sums; and, where they are kept, local variable's name to (C, ...) after the round.
     """
 
-    def summarize(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
-        return sum_clients(model, global_values, examples.rows, output)
-
     def in_turn() -> tuple[collections.OrderedDict, Values]:
-        return train_in_turn(model, algorithm, global_values, examples, seed, summarize, local)
+        return train_in_turn(
+            model,
+            algorithm,
+            global_values,
+            examples,
+            seed,
+            summary.of,
+            local,
+            merge=summary.merge,
+            empty=summary.empty,
+        )
 
     def together() -> tuple[collections.OrderedDict, Values]:
         return step_together(model, algorithm, global_values, examples, seed, local)
 
-    if packing == "pooled" and may_step_together(model, algorithm):
+    may_add_up = summary.is_weighted_sum and may_step_together(model, algorithm)
+    if packing == "pooled" and may_add_up:
         return _first_if_finite(count_steps(algorithm, examples) == 1, together, in_turn)
     if packing == "pooled":
         return in_turn()
     output = train_clients(model, algorithm, global_values, examples, seed, local)
-    return summarize(examples, output), output.local_values if algorithm.keeps else {}
+    return summary.of(examples, output), output.local_values if algorithm.keeps else {}
 
 
 def _first_if_finite(condition: tf.Tensor, first: Callable[[], Any], second: Callable[[], Any]):
@@ -80,26 +105,28 @@ def sum_clients(
         else:
             updates[name] = tf.reduce_sum(weighted, axis=0)
     return collections.OrderedDict(
-        updates=updates, weight=tf.reduce_sum(output.weights), metrics=_sum_metrics(output)
+        updates=updates, weight=tf.reduce_sum(output.weights), metrics=sum_metrics(output)
     )
 
 
-def client_sent(
-    model: PartitionedModel, start: Values, rows: Mapping[str, tf.Tensor], output: ClientOutput
-) -> tuple[collections.OrderedDict, Values]:
-    """Returns what a shard's one client sends, tables as whole ones, and what it keeps."""
+def client_update(
+    model: PartitionedModel,
+    start: Values,
+    rows: Mapping[str, tf.Tensor],
+    output: ClientOutput,
+    client: tf.Tensor | int,
+) -> collections.OrderedDict:
+    """Returns what one of a shard's clients sends, as whole variables, in their order."""
     update = collections.OrderedDict()
     for name in (v.name for v in model.global_variables):
         # As in `sum_clients`.
-        update[name] = -output.updates[name][0]
+        update[name] = -output.updates[name][client]
         if name in model.global_tables:
-            update[name] = _scatter_rows(rows[name][0], update[name], start[name])
-    metrics = _sum_metrics(output)
-    sent = collections.OrderedDict(update=update, weight=output.weights[0], metrics=metrics)
-    return sent, output.local_values
+            update[name] = _scatter_rows(rows[name][client], update[name], start[name])
+    return update
 
 
-def _sum_metrics(output: ClientOutput) -> collections.OrderedDict:
+def sum_metrics(output: ClientOutput) -> collections.OrderedDict:
     """Sums metrics and counts over clients."""
     sums = {k: tf.reduce_sum(v, 0) for k, v in output.metric_sums.items()}
     sums["num_examples"] = tf.reduce_sum(output.num_examples)

@@ -14,22 +14,35 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.client.stacked import ClientOutput
+from fedpersonal.client.values import Examples
+from fedpersonal.model.partition import PartitionedModel, Values
+from fedpersonal.process.aggregation import create_aggregation
+from fedpersonal.process.inlining import named_scalars
+from fedpersonal.process.round_sums import Summary, client_update, sum_clients, sum_metrics
 
 State = tff.learning.templates.LearningAlgorithmState
 
 
 class Server(NamedTuple):
-    """The server's part of a process.
+    """The server's part of a process, and what it wants of shards.
 
     Attributes:
         initialize: Returns the first state, at SERVER.
         finish: Of the state and of what each shard sends, at CLIENTS: returns the next state and
             the cohort's metrics, inside a federated computation.
+        summary: Of the global variables and of what the server tells: how a shard makes of its
+            clients what it sends.
+        tell: Of the state: what the server tells shards beside its weights, at CLIENTS, inside a
+            federated computation; None for nothing.
+        told_type: Its TFF type.
     """
 
     initialize: tff.Computation
     finish: Callable[[Any, Any], tuple[Any, Any]]
+    summary: Callable[[Values, Any], Summary]
+    tell: Callable[[Any], Any] | None = None
+    told_type: tff.Type | None = None
 
     @property
     def state_type(self) -> tff.StructType:
@@ -44,19 +57,51 @@ def initial_weights(model: PartitionedModel, seed: int) -> tff.learning.models.M
     return tff.learning.models.ModelWeights(trainable, ())
 
 
+class Averaging(NamedTuple):
+    """How a server makes of sums the mean of its clients' updates.
+
+    Attributes:
+        first: Its first state, arrays.
+        of: Maps its state, the sums and the round's number, from 0 on, to the mean by name, the
+            next state, and metrics.
+    """
+
+    first: Any
+    of: Callable[[Any, Any, tf.Tensor], tuple[collections.OrderedDict, Any, Mapping[str, Any]]]
+
+
+def _weighted_mean(model: PartitionedModel) -> Averaging:
+    """Returns the mean weighted by `sums["weight"]`; of owned tables the sum."""
+
+    def of(state: Any, sums: Any, round_number: tf.Tensor) -> tuple:
+        del state, round_number
+        mean = collections.OrderedDict(sums["updates"])
+        for name, total in sums["updates"].items():
+            if name not in model.owned:
+                mean[name] = tf.math.divide_no_nan(total, sums["weight"])
+        return mean, (), {}
+
+    return Averaging((), of)
+
+
 def summing_server(
-    model: PartitionedModel, optimizer: tff.learning.optimizers.Optimizer, *, seed: int
+    model: PartitionedModel,
+    optimizer: tff.learning.optimizers.Optimizer,
+    *,
+    seed: int,
+    averaging: Averaging | None = None,
 ) -> Server:
-    """Returns the server of shards that send `round_sums.sum_clients`.
+    """Returns the server of shards that send `round_sums.sum_clients`, or other sums to average.
 
     Each computation costs a copy of the weights, so there is one for all that it does.
     """
+    averaging = averaging or _weighted_mean(model)
 
     @tff.tensorflow.computation
     def initial_state():
         weights = initial_weights(model, seed)
         specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights.trainable)
-        return State(weights, (), 0, (), optimizer.initialize(specs))
+        return State(weights, (), 0, averaging.first, optimizer.initialize(specs))
 
     @tff.federated_computation
     def initialize():
@@ -66,18 +111,25 @@ def summing_server(
         @tff.tensorflow.computation(state.type_signature.member, sums.type_signature.member)
         def update(state, sums):
             weights = state.global_model_weights.trainable
-            mean = collections.OrderedDict(sums["updates"])
-            for name, total in sums["updates"].items():
-                if name not in model.owned:
-                    mean[name] = tf.math.divide_no_nan(total, sums["weight"])
+            number = state.client_work
+            mean, averaging_state, measured = averaging.of(state.aggregator, sums, number)
             optimizer_state, weights = optimizer.next(state.finalizer, weights, mean)
             new_weights = tff.learning.models.ModelWeights(weights, ())
-            new_state = State(new_weights, (), state.client_work + 1, (), optimizer_state)
-            return new_state, finalized_metrics(model, sums["metrics"])
+            new_state = State(new_weights, (), number + 1, averaging_state, optimizer_state)
+            metrics = finalized_metrics(model, sums["metrics"])
+            metrics.update(measured)
+            return new_state, metrics
 
         return tff.federated_map(update, (state, tff.federated_sum(sums)))
 
-    return Server(initialize, finish)
+    def summary(start: Values, told: None) -> Summary:
+        del told
+        return Summary(
+            lambda examples, output: sum_clients(model, start, examples.rows, output),
+            is_weighted_sum=True,
+        )
+
+    return Server(initialize, finish, summary)
 
 
 def aggregating_server(
@@ -90,7 +142,7 @@ def aggregating_server(
     """Returns the server of shards that send one client's `update`, `weight` and `metrics`."""
     first_weights = tff.tensorflow.computation(lambda: initial_weights(model, seed))
     weights_type = first_weights.type_signature.result
-    aggregation = aggregator.create(weights_type.trainable, tff.TensorType(np.float32))
+    aggregation = create_aggregation(aggregator, weights_type.trainable)
     finalizer = tff.learning.templates.build_apply_optimizer_finalizer(optimizer, weights_type)
     add_one = tff.tensorflow.computation(lambda n: n + 1, np.int32)
 
@@ -110,12 +162,28 @@ def aggregating_server(
             State(finalized.result, (), round_number, aggregated.state, finalized.state)
         )
         sums = tff.federated_sum(sent["metrics"])
-        metrics = tff.tensorflow.computation(
-            lambda sums: finalized_metrics(model, sums), sums.type_signature.member
-        )
-        return new_state, tff.federated_map(metrics, sums)
+        measurements = aggregated.measurements
+        measured_type = measurements.type_signature.member
 
-    return Server(initialize, finish)
+        @tff.tensorflow.computation(sums.type_signature.member, measured_type)
+        def metrics(sums, measurements):
+            metrics = finalized_metrics(model, sums)
+            measured = named_scalars(measured_type, measurements)
+            if measured:
+                metrics["aggregator"] = measured
+            return metrics
+
+        return new_state, tff.federated_map(metrics, (sums, measurements))
+
+    def summary(start: Values, told: None) -> Summary:
+        def of(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
+            update = client_update(model, start, examples.rows, output, 0)
+            metrics = sum_metrics(output)
+            return collections.OrderedDict(update=update, weight=output.weights[0], metrics=metrics)
+
+        return Summary(of)
+
+    return Server(initialize, finish, summary)
 
 
 def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> collections.OrderedDict:

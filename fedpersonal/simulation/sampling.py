@@ -6,25 +6,37 @@ import numpy as np
 
 from fedpersonal.errors import UserError
 
+SAMPLINGS = ("fixed", "poisson")
+
 
 class ClientSampler:
-    """Draws distinct clients, uniformly, for each round.
+    """Draws distinct clients, each with the same chance, for each round.
 
     The draw is a pure function of the seed and the round number: a run that is resumed, or that
     asks for its rounds in another order, meets the same clients.
     """
 
     def __init__(
-        self, *, num_clients: int, clients_per_round: int, seed: int, dropout_rate: float = 0.0
+        self,
+        *,
+        num_clients: int,
+        clients_per_round: int,
+        seed: int,
+        dropout_rate: float = 0.0,
+        sampling: str = "fixed",
     ):
         """Checks and keeps the options.
 
         Args:
             num_clients: How many clients there are.
-            clients_per_round: How many of them are drawn for a round.
+            clients_per_round: How many of them are drawn for a round; with Poisson sampling, on
+                average.
             seed: A non-negative integer.
             dropout_rate: The chance of each drawn client to drop out of its round, independently
-                of the others. One that would have left the round empty stays.
+                of the others. One that would have left the round empty stays, unless sampling is
+                Poisson's.
+            sampling: `fixed`: so many clients in each round; or `poisson`: each client by itself,
+                with the same chance, so that rounds differ in size and may be empty.
 
         Raises:
             UserError: An option is out of range.
@@ -40,16 +52,24 @@ class ClientSampler:
             raise UserError(f"seed is {seed}; it must not be negative.")
         if not 0.0 <= dropout_rate < 1.0:
             raise UserError(f"dropout_rate is {dropout_rate}; it must be at least 0 and below 1.")
+        if sampling not in SAMPLINGS:
+            raise UserError(f"sampling is {sampling!r}; it must be one of {', '.join(SAMPLINGS)}.")
         self._sizes = num_clients, clients_per_round
+        self._is_poisson = sampling == "poisson"
         self._seed, self._dropout_rate = seed, dropout_rate
 
     def sample(self, round_number: int) -> np.ndarray:
         """Returns the indices of the clients of a round >= 0, in the order of their draw."""
         random = np.random.default_rng((self._seed, round_number))
-        drawn = random.choice(*self._sizes, replace=False)
+        num_clients, count = self._sizes
+        if self._is_poisson:
+            count = random.binomial(num_clients, count / num_clients)
+        drawn = random.choice(num_clients, count, replace=False)
         if self._dropout_rate == 0.0:
             return drawn
         # One uniform number a client: whoever drew the largest is the last to leave.
         luck = random.random(len(drawn))
-        stays = (luck >= self._dropout_rate) | (luck == luck.max())
+        stays = luck >= self._dropout_rate
+        if not self._is_poisson:
+            stays |= luck == luck.max()
         return drawn[stays]

@@ -10,7 +10,7 @@ from fedpersonal.tasks.experiment import Experiment
 
 def audit_experiment(experiment: Experiment, *, rounds: int = 4) -> Audit:
     """Checks by experiment what crosses in the rounds of an experiment, and what else crosses."""
-    promise = guarantee(experiment.options)
+    promise = guarantee(experiment.trainer.describe_privacy(experiment.options.total_rounds))
     if not experiment.method.trains:
         return Audit((), (), (), ["There are no rounds: nothing is ever sent."], promise)
     crossings, _ = experiment.task.boundary(experiment)

@@ -15,11 +15,14 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import ClientResults
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.process.boundary import as_table
+from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.clients import pooled_clients
+from fedpersonal.simulation.privacy_budget import PrivacyBudget
 from fedpersonal.simulation.run_config import read_num_shards
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.findings import check_clients, tell_never_drawn, tell_outliers
+from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.report import report_run
 from fedpersonal.tasks.task import (
     Built,
@@ -112,12 +115,20 @@ def build_experiment(
     built = task.build(task.sizes(data), options)
     findings = check_clients(data, built.algorithm, options)
     train = task.training_clients(built.model, data.train, options)
+    if options.is_private and not (method.is_federated and method.trains):
+        raise UserError(
+            f"--algorithm={options.algorithm} sends no clients' updates that differential privacy "
+            "could hide; leave --dp_... out."
+        )
+    privacy = _privacy(options, train.num_clients)
     if method.is_federated:
         work: dict[str, Any] = {
             "clients_per_round": options.clients_per_round,
             "batch_size": options.client_batch_size,
             "local_steps": options.local_steps or None,
             "dropout_rate": options.dropout_rate,
+            "client_sampling": options.client_sampling,
+            "privacy": privacy if options.is_private else None,
             "execution": options.execution,
         }
     elif isinstance(train, ClientDataset):
@@ -160,6 +171,28 @@ def build_experiment(
     )
 
 
+def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy:
+    """Returns what options ask for, with the noise found; none where they ask for none."""
+    noise = options.dp_noise_multiplier
+    if options.dp_target_epsilon is not None:
+        noise = PrivacyBudget.for_epsilon(
+            options.dp_target_epsilon,
+            rounds=options.total_rounds,
+            num_clients=num_clients,
+            clients_per_round=min(options.clients_per_round, num_clients),
+            sampling=options.client_sampling,
+            delta=options.dp_delta,
+        ).noise_multiplier
+    return DifferentialPrivacy(
+        noise_multiplier=noise or 0.0,
+        clip_norm=options.dp_clip_norm,
+        clipping=options.dp_clipping,
+        target_quantile=options.dp_target_quantile,
+        noise=options.dp_noise,
+        delta=options.dp_delta,
+    )
+
+
 def open_experiment(
     task: Task[OptionsT, SourceT, DataT],
     source: SourceT,
@@ -197,6 +230,8 @@ def open_experiment(
         "runtime": options.runtime,
         "num_shards": experiment.trainer.num_shards,
     }
+    if options.dp_target_epsilon is not None:  # Its noise is that of so many rounds.
+        may_differ = {*may_differ} - {"total_rounds"}
     return experiment, RunFolder.open(path, config, ignore=may_differ, about=about)
 
 
@@ -244,9 +279,26 @@ def run_experiment(
             "seed": options.seed,
             "num_training_clients": experiment.data.train.num_clients,
             **task.describe(experiment),
+            **_tell_privacy(experiment, trained),
             **report.description,
         },
     )
+
+
+def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
+    """Returns the summary's entry on differential privacy, if there is any."""
+    told = experiment.trainer.describe_privacy(trained.round_number)
+    if not told:
+        return {}
+    sizes = ", ".join(experiment.task.sizes(experiment.data))
+    kept = "what clients keep (local_state.sqlite), which stays on their devices elsewhere"
+    outside = [
+        "training metrics and counts (metrics.csv), evaluations and per_client.csv",
+        f"the number of training clients, and what the model is built of: {sizes}",
+        *([kept] if experiment.algorithm.keeps else []),
+        *experiment.task.outside_privacy(experiment),
+    ]
+    return {"privacy": {**told, "outside": outside}}
 
 
 def _with_findings(experiment: Experiment, trained: TrainedModel, report: TestReport) -> TestReport:

@@ -13,7 +13,59 @@ from fedpersonal.options import Options, option
 from fedpersonal.runtime import COMPILE, RUNTIMES
 
 
-class RunOptions(FedReconOptions, FinetuningOptions):
+class PrivacyOptions(Options):
+    """How clients are drawn, and what hides each one's part in the global variables."""
+
+    client_sampling: str = option(
+        "fixed",
+        "Draw as many clients in each round, or each by itself with the same chance.",
+        choices=("fixed", "poisson"),
+    )
+    dp_noise_multiplier: float | None = option(
+        None,
+        "Noise on the sum of updates, by their bound; 0: clipping alone. [default: no differential "
+        "privacy]",
+        at_least=0,
+    )
+    dp_target_epsilon: float | None = option(
+        None, "What all rounds may spend; finds the noise.", at_least=1e-3
+    )
+    dp_delta: float | None = option(
+        None,
+        "The chance that epsilon does not hold. [default: 1 / (training clients ^ 1.1)]",
+        at_least=1e-15,
+        at_most=0.1,
+    )
+    dp_clipping: str = option(
+        "adaptive",
+        "The bound on an update follows the updates' norms, or is fixed.",
+        choices=("adaptive", "fixed"),
+    )
+    dp_clip_norm: float = option(0.1, "That bound; the first one where adaptive.", at_least=1e-9)
+    dp_target_quantile: float = option(
+        0.5, "adaptive: share of updates within the bound.", at_least=0, at_most=1
+    )
+    dp_noise: str = option(
+        "seeded",
+        "Noise by --seed, which who knows it can subtract; or by a seed that nobody keeps.",
+        choices=("seeded", "secret"),
+    )
+
+    @property
+    def is_private(self) -> bool:
+        """Whether differential privacy is asked for."""
+        return self.dp_noise_multiplier is not None or self.dp_target_epsilon is not None
+
+    def check(self) -> None:
+        """Raises a `UserError` where options of privacy contradict each other."""
+        super().check()
+        if self.dp_noise_multiplier is not None and self.dp_target_epsilon is not None:
+            raise UserError("--dp_target_epsilon finds the noise: give no --dp_noise_multiplier.")
+        if self.dp_delta is not None and not self.is_private:
+            raise UserError("--dp_delta needs --dp_noise_multiplier or --dp_target_epsilon.")
+
+
+class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions):
     """The algorithm, the rounds, what clients and server do in them, and what comes after."""
 
     algorithm: str = option("fed_recon", "What to train with.")
@@ -76,8 +128,13 @@ class RunOptions(FedReconOptions, FinetuningOptions):
     )
 
     def check(self) -> None:
-        """Raises a `UserError` where the runtime does not go with other options."""
+        """Raises a `UserError` where the runtime or privacy does not go with other options."""
         super().check()
+        if self.is_private and self.weighting != "uniform":
+            raise UserError(
+                "differential privacy bounds every client alike: give --weighting=uniform with "
+                f"--dp_...; it is {self.weighting}."
+            )
         if self.ray_address is not None and self.runtime != "ray":
             raise UserError(
                 f"--ray_address is {self.ray_address}, but --runtime is {self.runtime}; give "

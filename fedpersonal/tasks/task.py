@@ -173,6 +173,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             algorithm: str = option(names[0], "What to train with.", choices=names)
 
         def check(options: OptionsT) -> None:
+            joined.check(options)
             self.check(options)
 
         of_methods = dict.fromkeys(method.options for method in self.methods.values())
@@ -297,6 +298,10 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     ) -> tuple[list[Crossing], list[dict[str, Any]]]:
         """Returns what crosses between server and clients in rounds, and further entries."""
         return experiment.trainer.crossings, []
+
+    def outside_privacy(self, experiment: Experiment[OptionsT, DataT]) -> list[str]:
+        """Names what else is told of clients, beside what differential privacy hides them in."""
+        return []
 
     def describe(self, experiment: Experiment[OptionsT, DataT]) -> dict[str, Any]:
         """Returns further entries of the summary that are known before the test."""

@@ -68,7 +68,10 @@ def test_a_leak_is_told_and_long_lists_are_cut():
     ]  # fmt: skip
 
 
-def test_a_guarantee_is_that_of_the_options():
-    assert "no formal guarantee" in guarantee(types.SimpleNamespace(seed=1, epsilon=None))
-    promised = guarantee(types.SimpleNamespace(epsilon=np.float64(2.5), delta=1e-5))
-    assert promised == "guarantee: user-level differential privacy, epsilon 2.5 at delta 1e-05"
+def test_a_guarantee_is_that_of_differential_privacy():
+    assert "no formal guarantee" in guarantee({})
+    spent = {"epsilon": 2.5, "delta": 1e-5, "rounds": 7, "neighbours": "one client replaced"}
+    assert guarantee(spent) == (
+        "guarantee: user-level differential privacy, epsilon 2.5 at delta 1e-05 after 7 rounds, for "
+        "one client replaced"
+    )

@@ -56,6 +56,26 @@ def test_one_client_stays_in_any_case():
     assert min(sizes) == 1
 
 
+def test_poisson_sampling_draws_each_client_by_itself():
+    """Sizes vary as of 50 draws at .2 each: mean 10, variance 8; and each client comes equally."""
+    sampler = _sampler(sampling="poisson")
+    drawn = [sampler.sample(r) for r in range(5000)]
+    sizes, counts = np.array(list(map(len, drawn))), np.bincount(np.concatenate(drawn))
+    assert all(len(set(one)) == len(one) for one in drawn)
+    assert abs(sizes.mean() - 10) < 5 * np.sqrt(8 / 5000)
+    assert abs(sizes.var() - 8) < 5 * 8 * np.sqrt(2 / 5000)
+    assert np.all(np.abs(counts - 1000) < 5 * 28.3)
+    pairs = np.mean([{3, 4} <= set(one) for one in drawn])
+    assert abs(pairs - 0.04) < 5 * np.sqrt(0.04 * 0.96 / 5000)
+    np.testing.assert_array_equal(drawn[7], _sampler(sampling="poisson").sample(7))
+
+
+def test_poisson_rounds_may_be_empty():
+    options = {"sampling": "poisson", "clients_per_round": 2}
+    assert 0 in {len(_sampler(**options).sample(r)) for r in range(100)}
+    assert 0 in {len(_sampler(dropout_rate=0.9, **options).sample(r)) for r in range(20)}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -64,6 +84,7 @@ def test_one_client_stays_in_any_case():
         ({"clients_per_round": 0}, "clients_per_round is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"dropout_rate": 1.0}, "dropout_rate is 1.0"),
+        ({"sampling": "all"}, "sampling is 'all'; it must be one of fixed, poisson"),
     ],
 )
 def test_names_the_option_out_of_range(options, message):

@@ -63,4 +63,6 @@ def _describe(metrics: Mapping[str, float]) -> str:
     for source in ("train/", "eval/"):
         names = [name for name in metrics if name.startswith(source) and "/num_" not in name]
         shown += [f"{name} {metrics[name]:.4g}" for name in names[:_METRICS_A_SOURCE]]
+    if "epsilon" in metrics:
+        shown.append(f"epsilon {metrics['epsilon']:.3g}")
     return ", ".join(shown)

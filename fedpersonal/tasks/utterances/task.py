@@ -245,6 +245,14 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         }
         return [*experiment.trainer.crossings, *(mean.crossings if mean else [])], [frozen]
 
+    def outside_privacy(self, experiment: UtteranceExperiment) -> list[str]:
+        """Names the base model, and the mean that unseen users start from."""
+        options, mean = experiment.options, self._noisy_mean(experiment)
+        return [
+            "the base model" + (", pretrained on other users" if not options.base_model else ""),
+            *(["the mean of what users keep, from which unseen users start"] if mean else []),
+        ]
+
     def describe(self, experiment: UtteranceExperiment) -> dict[str, Any]:
         """Says whom the summary is of, and what a client holds."""
         model = experiment.model

@@ -1,0 +1,180 @@
+"""What training with differential privacy spends, by Google's `dp-accounting`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import dp_accounting
+from dp_accounting.pld import privacy_loss_distribution
+
+from fedpersonal.errors import UserError
+from fedpersonal.simulation.sampling import SAMPLINGS
+
+if TYPE_CHECKING:
+    from fedpersonal.process.privacy import DifferentialPrivacy
+
+_LEAST_NOISE, _MOST_NOISE = 0.1, 1e5
+_HIGHEST_ORDER = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyBudget:
+    """The (epsilon, delta) of rounds with clients drawn in a certain way.
+
+    Attributes:
+        num_clients: Clients that may take part.
+        clients_per_round: How many of them are drawn for a round, on average.
+        sampling: `poisson` or `fixed`, as of `ClientSampler`.
+        noise_multiplier: As of `DifferentialPrivacy`.
+        delta: The chance that epsilon does not hold; None for `num_clients` to the power of -1.1.
+    """
+
+    num_clients: int
+    clients_per_round: int
+    sampling: str
+    noise_multiplier: float
+    delta: float | None = None
+
+    def __post_init__(self):
+        if self.sampling not in SAMPLINGS:
+            raise UserError(
+                f"PrivacyBudget: sampling is {self.sampling!r}; it must be one of "
+                f"{', '.join(SAMPLINGS)}."
+            )
+        # One client alone would have a delta of 1.
+        delta = max(2, self.num_clients) ** -1.1 if self.delta is None else self.delta
+        if not 0 < delta < 1:
+            raise UserError(f"PrivacyBudget: delta is {delta}; it must be between 0 and 1.")
+        object.__setattr__(self, "delta", delta)
+
+    @classmethod
+    def for_epsilon(cls, epsilon: float, *, rounds: int, **scheme: Any) -> PrivacyBudget:
+        """Returns the budget with the least noise, to a thousandth, that spends at most an epsilon.
+
+        Args:
+            epsilon: What all rounds may spend.
+            rounds: How many they are.
+            **scheme: The other attributes of the class.
+
+        Raises:
+            UserError: If no noise suffices.
+        """
+
+        def spent(noise: float) -> float:
+            return cls(noise_multiplier=noise, **scheme).epsilon(rounds)
+
+        high = 1.0
+        while spent(high) > epsilon:
+            high *= 2
+            if high > _MOST_NOISE:
+                raise UserError(f"no noise makes {rounds} rounds spend at most {epsilon}.")
+        low = high / 2
+        while low > _LEAST_NOISE and spent(low) <= epsilon:
+            high, low = low, low / 2
+        while high - low > 1e-3 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+        return cls(noise_multiplier=high, **scheme)
+
+    @property
+    def draws_all(self) -> bool:
+        """Whether each round has all clients."""
+        return self.clients_per_round >= self.num_clients
+
+    @property
+    def accountant(self) -> str:
+        """How epsilon is computed, in words."""
+        if self.draws_all:
+            return "PLD of the Gaussian mechanism, all clients in each round"
+        if self.sampling == "poisson":
+            return "PLD of the Poisson-sampled Gaussian mechanism"
+        return "RDP of the Gaussian mechanism on samples of fixed size, half of the multiplier"
+
+    @property
+    def neighbours(self) -> str:
+        """What data are told from what others with no more certainty than epsilon allows."""
+        is_fixed = self.sampling == "fixed" and not self.draws_all
+        return "one client replaced" if is_fixed else "one client added or removed"
+
+    def epsilon(self, rounds: int) -> float:
+        """Returns what rounds have spent; infinity without noise."""
+        if rounds == 0:
+            return 0.0
+        return self._epsilon_of(rounds) if self.noise_multiplier else math.inf
+
+    @functools.cached_property
+    def _epsilon_of(self) -> Callable[[int], float]:
+        """Rounds to epsilon; what one round costs is computed once."""
+        noise, delta = self.noise_multiplier, self.delta
+        if self.draws_all:
+            # So many Gaussian mechanisms are one.
+            return lambda rounds: _loss(noise / math.sqrt(rounds), 1).get_epsilon_for_delta(delta)
+        rate = self.clients_per_round / self.num_clients
+        if self.sampling == "poisson":
+            one = _loss(noise, rate)
+            return lambda rounds: one.self_compose(rounds).get_epsilon_for_delta(delta)
+        # The formula's sensitivity is 1; one client in another's place moves a sum of clipped
+        # updates by up to twice the bound.
+        rdp = dp_accounting.rdp.RdpAccountant(
+            orders=_orders(), neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+        )
+        rdp.compose(
+            dp_accounting.SampledWithoutReplacementDpEvent(
+                self.num_clients, self.clients_per_round, dp_accounting.GaussianDpEvent(noise / 2)
+            )
+        )
+        orders, costs = rdp.orders, rdp.rdp
+        return lambda rounds: dp_accounting.rdp.compute_epsilon(orders, rounds * costs, delta)[0]
+
+
+def spending(budget: PrivacyBudget, rounds: int) -> Callable[[int], dict[str, float]] | None:
+    """Returns what a round's row says of epsilon, never less than what is spent; None for nothing.
+
+    PLD takes 10 ms for a number of rounds: it is asked for at every fiftieth of the run.
+    """
+    if not budget.noise_multiplier:
+        return None
+    every = math.ceil(rounds / 50)
+    epsilon_by = functools.lru_cache(maxsize=1)(budget.epsilon)
+
+    def spent(round_number: int) -> dict[str, float]:
+        return {"epsilon": epsilon_by(min(rounds, every * math.ceil(round_number / every)))}
+
+    return spent
+
+
+def describe_privacy(
+    privacy: DifferentialPrivacy, budget: PrivacyBudget, rounds: int
+) -> dict[str, Any]:
+    """Returns what rounds have spent, of what mechanism, for JSON; an epsilon of None is none."""
+    epsilon = budget.epsilon(rounds)
+    return {
+        **dataclasses.asdict(privacy),
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "delta": budget.delta,
+        "neighbours": budget.neighbours,
+        "accountant": budget.accountant,
+        "rounds": rounds,
+        "num_clients": budget.num_clients,
+        "clients_per_round": budget.clients_per_round,
+        "client_sampling": "all" if budget.draws_all else budget.sampling,
+        "update_noise_multiplier": privacy.update_noise_multiplier,
+    }
+
+
+def _orders() -> list[float]:
+    """Returns RDP's usual orders without the highest, which cost more than all others together."""
+    return [order for order in dp_accounting.rdp.RdpAccountant().orders if order <= _HIGHEST_ORDER]
+
+
+def _loss(noise: float, rate: float) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """Returns the privacy loss of one round, where a client takes part at a rate."""
+    # Fine beside what a round costs; epsilon is rounded up in any case.
+    step = min(max(0.1 * rate / noise, 1e-5), 1e-3)
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        noise, value_discretization_interval=step, sampling_prob=rate
+    )

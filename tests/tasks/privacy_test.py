@@ -1,0 +1,72 @@
+"""Differential privacy by options: what a run spends and says, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from fedpersonal.errors import UserError
+from fedpersonal.simulation.privacy_budget import PrivacyBudget
+from fedpersonal.tasks.experiment import open_experiment
+from fedpersonal.tasks.task import all_tasks
+
+TASKS = all_tasks()
+MOVIELENS = TASKS["movielens"]
+PRIVATE = {"weighting": "uniform", "client_sampling": "poisson", "dp_target_epsilon": 5.0}
+
+
+@pytest.mark.parametrize("task", ["movielens", "tv_shows"])
+def test_a_run_spends_what_it_may_and_says_so(tiny, task):
+    finished = tiny.run(TASKS[task], algorithm=tiny.main[task], dp_delta=0.01, **PRIVATE)
+    told = finished.summary["privacy"]
+    clients = finished.summary["num_training_clients"]
+    again = PrivacyBudget(clients, 5, "poisson", told["noise_multiplier"], 0.01)
+    assert told["epsilon"] == again.epsilon(2) <= 5.0 < 1.01 * told["epsilon"]
+    assert (told["delta"], told["num_clients"], told["rounds"]) == (0.01, clients, 2)
+    with open(finished.path / "metrics.csv", newline="", encoding="utf-8") as file:
+        spent = [float(row["epsilon"]) for row in csv.DictReader(file)]
+    assert spent == [again.epsilon(1), again.epsilon(2)]
+    named = " ".join(told["outside"])
+    assert "metrics.csv" in named and "what clients keep" in named
+    assert ("base model" in named) == (task == "tv_shows")
+
+
+def test_noise_for_so_many_rounds_stays_that(tiny, tmp_path):
+    def open_for(rounds, **asked):
+        options = tiny.options(MOVIELENS, algorithm="fed_recon", total_rounds=rounds, **asked)
+        experiment, _ = open_experiment(
+            MOVIELENS,
+            tiny.source(MOVIELENS, options),
+            options,
+            tmp_path / str(len(asked)),
+            config=options.values(),
+            may_differ=["total_rounds"],
+            data="these",
+        )
+        return experiment.trainer.privacy.noise_multiplier
+
+    fixed = {"weighting": "uniform", "dp_noise_multiplier": 2.0}
+    assert open_for(2, **fixed) == open_for(3, **fixed) == 2.0
+    assert open_for(2, **PRIVATE) == open_for(2, **PRIVATE)
+    with pytest.raises(UserError, match="total_rounds was 2 and is now 3"):
+        open_for(3, **PRIVATE)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dp_target_epsilon": 1.0, "dp_noise_multiplier": 1.0}, "no --dp_noise_multiplier"),
+        ({"dp_target_epsilon": 1.0, "weighting": "num_examples"}, "give --weighting=uniform"),
+        ({"dp_delta": 1e-5}, "--dp_delta needs"),
+        ({"dp_noise_multiplier": 1.0, "algorithm": "local_only"}, "local_only sends no"),
+        ({"dp_noise_multiplier": 1.0, "algorithm": "centralized"}, "centralized sends no"),
+        ({"dp_noise_multiplier": 1.0, "algorithm": "fed_avg"}, "belongs to one client"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_in_a_line(tiny, options, said):
+    options = {"algorithm": "fed_recon", "weighting": "uniform", **options}
+    with pytest.raises(UserError, match=said) as refused:
+        tiny.build(MOVIELENS, **options)
+    assert "\n" not in str(refused.value)
