@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -71,14 +72,39 @@ _LONGEST = (
 )
 
 
+# Each fuzz test tries so many cases, always the same; where this is set, so many new ones.
+_FUZZ_CASES = "FEDPERSONAL_FUZZ_CASES"
+# Beside pytest's own cache, where `make clean` finds it.
+os.environ.setdefault(
+    "HYPOTHESIS_STORAGE_DIRECTORY",
+    str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "hypothesis"),
+)
+
+
 def pytest_collection_modifyitems(items):
-    """Runs the files that take longest first."""
+    """Runs the files that take longest first, and tells Hypothesis how long to look for faults."""
+    if "hypothesis" in sys.modules:  # Imported by those files alone that need it.
+        _set_up_fuzzing(sys.modules["hypothesis"])
 
     def rank(item):
         path = item.path.as_posix()
         return next((i for i, name in enumerate(_LONGEST) if path.endswith(name)), len(_LONGEST))
 
     items.sort(key=rank)
+
+
+def _set_up_fuzzing(hypothesis):
+    usual = _FUZZ_CASES not in os.environ
+    hypothesis.settings.register_profile(
+        "fedpersonal",
+        max_examples=int(os.environ.get(_FUZZ_CASES, 200)),
+        derandomize=usual,
+        database=None,
+        deadline=10_000,  # Milliseconds: what takes longer hangs.
+        print_blob=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    hypothesis.settings.load_profile("fedpersonal")
 
 
 @pytest.hookimpl(tryfirst=True)

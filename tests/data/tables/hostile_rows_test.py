@@ -77,12 +77,12 @@ def test_a_number_does_not_end_at_a_nul(tmp_path):
     assert _read(tmp_path / "t.csv", content, *times).order("time").tolist() == [3]
 
 
-@pytest.mark.parametrize("line", ["[" * 200_000, '{"user":' * 200_000, '{"user": ' + "[" * 200_000])
-def test_deep_nesting(tmp_path, line):
+def test_deep_nesting(tmp_path):
     path = tmp_path / "t.jsonl"
-    assert _refused(path, line + "\n") == ", line 1: not a JSON object"
-    table = _read(path, line + '\n{"user": "a", "n": 1}\n')
-    assert table.report["lines left out: not a JSON object"] == 1
+    for line in ("[" * 200_000, '{"user":' * 200_000, '{"user": ' + "[" * 200_000):
+        assert _refused(path, line + "\n") == ", line 1: not a JSON object"
+        table = _read(path, line + '\n{"user": "a", "n": 1}\n')
+        assert table.report["lines left out: not a JSON object"] == 1
     # Shallow enough to be parsed, and too deep for whoever would print it.
     for depth in range(900, 1000, 7):
         nested = f'{{"user": {"[" * depth}{"]" * depth}, "n": 1}}\n'
