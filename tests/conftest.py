@@ -72,19 +72,8 @@ _LONGEST = (
 )
 
 
-# Each fuzz test tries so many cases, always the same; where this is set, so many new ones.
-_FUZZ_CASES = "FEDPERSONAL_FUZZ_CASES"
-# Beside pytest's own cache, where `make clean` finds it.
-os.environ.setdefault(
-    "HYPOTHESIS_STORAGE_DIRECTORY",
-    str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "hypothesis"),
-)
-
-
 def pytest_collection_modifyitems(items):
-    """Runs the files that take longest first, and tells Hypothesis how long to look for faults."""
-    if "hypothesis" in sys.modules:  # Imported by those files alone that need it.
-        _set_up_fuzzing(sys.modules["hypothesis"])
+    """Runs the files that take longest first."""
 
     def rank(item):
         path = item.path.as_posix()
@@ -93,14 +82,27 @@ def pytest_collection_modifyitems(items):
     items.sort(key=rank)
 
 
-def _set_up_fuzzing(hypothesis):
-    usual = _FUZZ_CASES not in os.environ
+# Each fuzz test tries 200 cases, always the same; where this is set, so many new ones.
+_FUZZ_CASES = "FEDPERSONAL_FUZZ_CASES"
+
+
+def pytest_pycollect_makemodule(module_path):
+    """Tells Hypothesis, before a file with "fuzz" in its name imports it, how long to look."""
+    if "fuzz" not in module_path.name:
+        return  # Its import takes a moment.
+    cases = os.environ.get(_FUZZ_CASES)
+    # Beside pytest's own cache, where `make clean` finds it.
+    storage = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "hypothesis"
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(storage))
+    import hypothesis
+
     hypothesis.settings.register_profile(
         "fedpersonal",
-        max_examples=int(os.environ.get(_FUZZ_CASES, 200)),
-        derandomize=usual,
+        max_examples=int(cases or 200),
+        derandomize=not cases,
+        # Milliseconds. What takes longer hangs, unless the machine has much else to do.
+        deadline=10_000 if cases else None,
         database=None,
-        deadline=10_000,  # Milliseconds: what takes longer hangs.
         print_blob=True,
         suppress_health_check=list(hypothesis.HealthCheck),
     )

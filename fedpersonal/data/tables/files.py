@@ -13,7 +13,7 @@ from typing import Union
 
 from fedpersonal.data.checks import is_unicode
 from fedpersonal.data.tables.lines import Lines
-from fedpersonal.errors import UserError, check_choice, listed, quoted
+from fedpersonal.errors import UserError, check_choice, escaped, listed, quoted
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".json": None}
 
@@ -165,7 +165,12 @@ def _records(lines: Lines, separator: str) -> Iterator[tuple[int, Row]]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield line, BadRow("malformed", f"malformed: {error}", reader.line_num + 1 - line)
+            yield (
+                line,
+                BadRow(
+                    "malformed", f"malformed: {escaped(str(error))}", reader.line_num + 1 - line
+                ),
+            )
             continue
         if len(record) > 1 or (record and not record[0].isspace()):
             yield line, record
