@@ -152,14 +152,18 @@ def _read_texts(
     numbers = [collections.defaultdict[str, int](itertools.count().__next__) for _ in columns]
     codes = [array.array("i") for _ in columns]
     present: set[str] = set()
+    # The first one, and the first one that lacks a column: there may be too many to keep.
     bad: list[tuple[int, BadRow]] = []
+    report: collections.Counter[str] = collections.Counter()
 
     def good_rows() -> Iterator[Sequence[str]]:
         for line, row in file.rows(columns, present):
             if not isinstance(row, BadRow):
                 yield row
                 continue
-            bad.append((line, row))
+            report[f"lines left out: {row.reason}"] += row.num_lines
+            if not bad or (row.names is not None and bad[-1][1].names is None):
+                bad.append((line, row))
             if refused:
                 return
 
@@ -178,9 +182,6 @@ def _read_texts(
         is_json = file.separator is None
         what = "the file is empty" if is_json else "there is nothing below the header"
         raise UserError(f"{file.path}: {what}")
-    report: collections.Counter[str] = collections.Counter()
-    for _, row in bad:
-        report[f"lines left out: {row.reason}"] += row.num_lines
     found = zip(columns, codes, numbers)
     return {c.name: (np.array(code), list(n)) for c, code, n in found if c.name in present}, report
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -148,6 +149,15 @@ def test_line_ends_and_byte_order_marks(tmp_path, end, mark):
 def test_other_encodings_are_refused(tmp_path, encoding, name):
     said = _refused(tmp_path / name, '{"user":1,"n":2}\n{"user":1,"n":2}\n'.encode(encoding))
     assert said in (", line 1: not UTF-8", ", line 1: not a JSON object")
+
+
+def test_bad_rows_take_no_memory(tmp_path):
+    tracemalloc.start()
+    with pytest.raises(UserError, match="line 1: not a JSON object; nor is any other line good"):
+        _read(tmp_path / "t.jsonl", "x\n" * 50_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 << 20
 
 
 def test_a_header_of_any_size_is_told_in_one_line(tmp_path):
