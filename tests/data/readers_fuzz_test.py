@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -48,7 +49,19 @@ _ROWS = st.lists(
 )
 _FORMATS = st.tuples(st.sampled_from([*_SEPARATORS]), st.booleans())
 _WORDS = [
-    *(b"\0", b'"', b'\n"', b"\\", b"\\ud800", b"\\u0000", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe"),
+    *(
+        b'"',
+        b'"\n',
+        b'"\n"',
+        b"\0",
+        b'\n"',
+        b"\\",
+        b"\\ud800",
+        b"\\u0000",
+        b"\xff",
+        b"\xef\xbb\xbf",
+        b"\xff\xfe",
+    ),
     *(b"\r", b"\n", b"\r\n", b"\n\n", b" \n", b"\x1c", b"\xc2\x85", b"\xe2\x80\xa8", b"\x1b[2J"),
     *(b",", b"\t", b":", b"::", b"{", b"}", b"[", b"]", b"[" * 3000, b'{"user":' * 3000),
     *(b"9" * 5000, b"NaN", b"-Infinity", b"1e999", b"null", b"true", b"-0", b"now", b"0x1", b"1_0"),
@@ -57,7 +70,7 @@ _WORDS = [
 _CHANGES = st.lists(
     st.tuples(
         st.sampled_from(["insert", "replace", "delete", "repeat", "cut"]),
-        st.floats(0, 1),
+        st.tuples(st.booleans(), st.integers(0, 400)),
         st.integers(1, 40),
         st.one_of(st.sampled_from(_WORDS), st.binary(min_size=1, max_size=3)),
     ),
@@ -67,8 +80,10 @@ _CHANGES = st.lists(
 
 
 def _changed(content, changes):
-    for kind, where, length, word in changes:
-        start = int(where * len(content))
+    for kind, (at_mark, place), length, word in changes:
+        # Half of them where something begins or ends.
+        marks = [match.end() for match in re.finditer(rb'^|[,\t:{}"\n]', content)]
+        start = marks[place % len(marks)] if at_mark else min(place, len(content))
         before, part, after = content[:start], content[start:][:length], content[start + length :]
         content = {
             "insert": before + word + part + after,
@@ -303,7 +318,7 @@ def test_texts(write, kind, rows, format, changes):
     }
 
 
-_ANY_NAME = st.text(st.characters(), max_size=4)
+_ANY_NAME = st.text(st.sampled_from("ab \0\n\ud800\udfff\u00e9"), max_size=4)
 _BYTES = st.one_of(st.binary(max_size=4), st.sampled_from([b"[deleted]", b"a\0b", b"a\0c", b"zoo"]))
 
 
