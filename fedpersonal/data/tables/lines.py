@@ -37,6 +37,13 @@ def open_bytes(path: str) -> Iterator[io.BufferedReader]:
         raise UserError(f"{path}: not a valid gzip file: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def memory_for(path: str) -> Iterator[None]:
+    """Turns a lack of memory for what is in a file into a `UserError`."""
+    try:
+        yield
     except MemoryError:
         raise UserError(f"{path}: cannot be read: there is not enough memory") from None
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from fedpersonal.data.checks import has_nul, is_unicode
 from fedpersonal.data.tables.files import BadRow, Column, TableFile, check_columns
+from fedpersonal.data.tables.lines import memory_for
 from fedpersonal.errors import UserError, check_choice, escaped, listed, quoted
 
 _WRONG = {
@@ -107,7 +108,8 @@ def read_table(
     if len(set(names)) < len(names):
         raise UserError(f"the columns to read must be different ones, got {listed(names)}")
     file = path if isinstance(path, TableFile) else TableFile.of(path)
-    texts, report = _read_texts(file, columns, refused)
+    with memory_for(file.path):
+        texts, report = _read_texts(file, columns, refused)
     table = Table(file, columns, {}, report, np.arange(len(texts[names[0]][0])))
     unusable = _not_text(table, texts, refused)
     values = {}

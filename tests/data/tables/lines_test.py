@@ -99,11 +99,14 @@ def test_honest_gzip_files_are_read(tmp_path, monkeypatch):
     assert len(read_table(path, _USER, bad_rows="refuse").rows) == 50_000
 
 
-def test_too_little_memory_is_said(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "place", ["io.TextIOWrapper", "fedpersonal.data.tables.reading.array.array"]
+)
+def test_too_little_memory_is_said(tmp_path, monkeypatch, place):
     def fail(*_, **__):
         raise MemoryError
 
     path = tmp_path / "t.csv"
     path.write_text("user\na\n")
-    monkeypatch.setattr(lines.io, "TextIOWrapper", fail)
+    monkeypatch.setattr(place, fail)
     assert _message(path) == ": cannot be read: there is not enough memory"
