@@ -102,6 +102,8 @@ def pytest_pycollect_makemodule(module_path):
         derandomize=not cases,
         # Milliseconds. What takes longer hangs, unless the machine has much else to do.
         deadline=10_000 if cases else None,
+        # Explaining a failure would trace every line of each case.
+        phases=[phase for phase in hypothesis.Phase if phase != hypothesis.Phase.explain],
         database=None,
         print_blob=True,
         suppress_health_check=list(hypothesis.HealthCheck),
