@@ -16,7 +16,7 @@ from absl import app, flags, logging
 
 from experiments import option_flags
 from fedpersonal import runtime
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.task import Task
@@ -141,5 +141,5 @@ def _parse_flags(argv: list[str]) -> None:
 def _complain(error: object) -> int:
     """Prints a mistake of the user and returns the status that it ends with."""
     line = " ".join(str(error).replace("ERROR::", "").split())
-    print("error:", line, file=sys.stderr)
+    print("error:", escaped(line), file=sys.stderr)
     return _MISTAKE

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+_LONGEST = 60
+_MOST_NAMES = 20
+
 
 class UserError(ValueError):
     """A mistake of the caller that one line explains; binaries print it and exit with status 2."""
@@ -11,3 +16,21 @@ def check_choice(owner: str, option: str, value: object, choices: tuple[str, ...
     """Raises a ValueError that names the option unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"{owner}: {option} must be one of {list(choices)}, not {value!r}.")
+
+
+def escaped(text: str) -> str:
+    """Returns a text whose control characters are escaped: a terminal would obey them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(text: str) -> str:
+    """Returns somebody else's text as a message quotes it: its start, in quotation marks."""
+    return repr(text[:_LONGEST]) + "..." * (len(text) > _LONGEST)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns somebody else's names as a message lists them: the first ones, and how many more."""
+    shown = ", ".join(
+        escaped(n[:_LONGEST]) + "..." * (len(n) > _LONGEST) for n in names[:_MOST_NAMES]
+    )
+    return shown + (f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -81,6 +82,35 @@ def pytest_collection_modifyitems(items):
         return next((i for i, name in enumerate(_LONGEST) if path.endswith(name)), len(_LONGEST))
 
     items.sort(key=rank)
+
+
+# Each fuzz test tries 200 cases, always the same; where this is set, so many new ones.
+_FUZZ_CASES = "FEDPERSONAL_FUZZ_CASES"
+
+
+def pytest_pycollect_makemodule(module_path):
+    """Tells Hypothesis, before a file with "fuzz" in its name imports it, how long to look."""
+    if "fuzz" not in module_path.name:
+        return  # Its import takes a moment.
+    cases = os.environ.get(_FUZZ_CASES)
+    # Beside pytest's own cache, where `make clean` finds it.
+    storage = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "hypothesis"
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(storage))
+    import hypothesis
+
+    hypothesis.settings.register_profile(
+        "fedpersonal",
+        max_examples=int(cases or 200),
+        derandomize=not cases,
+        # Milliseconds. What takes longer hangs, unless the machine has much else to do.
+        deadline=10_000 if cases else None,
+        # Explaining a failure would trace every line of each case.
+        phases=[phase for phase in hypothesis.Phase if phase != hypothesis.Phase.explain],
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    hypothesis.settings.load_profile("fedpersonal")
 
 
 @pytest.hookimpl(tryfirst=True)

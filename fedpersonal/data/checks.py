@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, quoted
 
 
 def check_count(name: str, value: int, *, minimum: int = 0) -> int:
@@ -37,7 +37,35 @@ def check_distinct(name: str, values: Sequence[str]) -> None:
     counts = collections.Counter(values)
     if len(counts) < len(values):
         value, times = counts.most_common(1)[0]
-        raise UserError(f"{name} must be distinct, but {value!r} is there {times} times")
+        raise UserError(f"{name} must be distinct, but {quoted(value)} is there {times} times")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can write a text, which it cannot with what stands for undecodable bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def has_nul(text: str) -> bool:
+    """Whether a text has a NUL character, where some programs take it to end."""
+    return "\0" in text
+
+
+def check_names(name: str, values: Iterable[str]) -> None:
+    """Raises a `UserError` if one of the `values` is a text that pandas takes for others, too.
+
+    To its categories, names are the same that differ after a NUL character only, or are not
+    Unicode: two people would become one.
+    """
+    values = list(values)
+    together = "".join(values)
+    if has_nul(together) or not is_unicode(together):
+        wrong = next(value for value in values if has_nul(value) or not is_unicode(value))
+        why = "has a NUL character" if has_nul(wrong) else "is not Unicode text"
+        raise UserError(f"{name}: {quoted(wrong)} {why}")
 
 
 def check_fractions(fractions: tuple[float, float, float]) -> tuple[float, float, float]:

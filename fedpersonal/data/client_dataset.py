@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.checks import check_count, check_distinct
+from fedpersonal.data.checks import check_count, check_distinct, check_names
 from fedpersonal.data.loaded import fingerprint
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, quoted
 
 _TEXTS = ("string", "bytes", "empty")
 
@@ -20,7 +20,8 @@ _TEXTS = ("string", "bytes", "empty")
 class ClientDataset:
     """Examples of many clients, stored as columns, a client's examples contiguous.
 
-    Fields that do not fit each other are a `UserError`.
+    Fields that do not fit each other are a `UserError`, as is a client's name that has a NUL
+    character or is not Unicode.
 
     Attributes:
         client_ids: (num_clients,) distinct names, str objects.
@@ -62,9 +63,10 @@ class ClientDataset:
         if self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
             raise UserError("offsets must start at 0 and never descend")
         if ids.size and not isinstance(ids[0], str):
-            raise UserError(f"client_ids must be str, got {ids[0]!r} of dtype {ids.dtype}")
+            raise UserError(f"client_ids must be str, got {ids[0]!r:.60} of dtype {ids.dtype}")
         object.__setattr__(self, "client_ids", ids.astype(object, copy=False))
         check_distinct("client_ids", ids.tolist())
+        check_names("client_ids", ids.tolist())
 
     @property
     def num_clients(self) -> int:
@@ -187,6 +189,6 @@ def _as_column(name: str, values: object) -> np.ndarray:
         example = next(value for value in column.flat if not isinstance(value, str))
         raise UserError(
             f"{name} must be an array of numbers or of str, got objects such as"
-            f" {str(example)[:40]!r} of type {type(example).__name__}"
+            f" {quoted(str(example))} of type {type(example).__name__}"
         )
     return column

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, listed, quoted
 
 
 def clients_from_table(
@@ -32,7 +32,8 @@ def clients_from_table(
 
     Raises:
         UserError: If a column is missing or there twice, is both that of clients and of labels, or
-            holds neither numbers nor texts, or if a client's name is missing.
+            holds neither numbers nor texts, or if a client's name is missing or cannot be told
+            from others.
     """
     wanted = {client_column, label_column}
     # A name gives a column of numbers, several in a list one of vectors.
@@ -41,15 +42,22 @@ def clients_from_table(
         wanted.update([columns] if isinstance(columns, str) else columns)
     missing = sorted(wanted - set(table.columns))
     if missing:
-        raise UserError(f"the table has no column {missing[0]!r}; it has {list(table.columns)}")
+        raise UserError(
+            f"the table has no column {missing[0]!r}; it has {listed([*map(str, table.columns)])}"
+        )
     twice = table.columns[table.columns.duplicated()]
     if not twice.empty:
-        raise UserError(f"the table has two columns called {twice[0]!r}")
+        raise UserError(f"the table has two columns called {quoted(str(twice[0]))}")
     if client_column == label_column:
         raise UserError(f"client_column and label_column are both {client_column!r}")
     if table[client_column].isna().any():
         raise UserError(f"row {int(table[client_column].isna().argmax()) + 1} names no client")
-    table = table.sort_values(client_column, kind="stable")
+    try:
+        table = table.sort_values(client_column, kind="stable")
+    except TypeError:
+        raise UserError(
+            f"{client_column!r} names clients by texts and by numbers; make all texts"
+        ) from None
     client_ids, counts = np.unique(table[client_column], return_counts=True)
     return ClientDataset(
         client_ids=np.array([str(client_id) for client_id in client_ids], object),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
+import os
 from collections.abc import Mapping, Sequence
 
 from fedpersonal.errors import UserError
@@ -84,9 +84,9 @@ def find_source(
         raise UserError(f"--dataset={dataset} needs --data_dir, a folder with {first}.")
     for source in wanted:
         for name in sources.files[source]:
-            path = pathlib.Path(data_dir) / name
-            if path.exists():
-                return source, data_dir if source in sources.folders else str(path)
+            path = os.path.join(data_dir, name)
+            if os.path.exists(path):  # In a folder that may not be entered, too, nothing is.
+                return source, data_dir if source in sources.folders else path
     missing = " or ".join(sources.files[source][0] for source in wanted)
     raise UserError(
         f"{data_dir} has no {missing}; name an own table by --{sources.file_flag}, or"

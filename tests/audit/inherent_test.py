@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import types
 
-import numpy as np
 import pytest
 import tensorflow_federated as tff
 
@@ -72,6 +70,6 @@ def test_a_guarantee_is_that_of_differential_privacy():
     assert "no formal guarantee" in guarantee({})
     spent = {"epsilon": 2.5, "delta": 1e-5, "rounds": 7, "neighbours": "one client replaced"}
     assert guarantee(spent) == (
-        "guarantee: user-level differential privacy, epsilon 2.5 at delta 1e-05 after 7 rounds, for "
-        "one client replaced"
+        "guarantee: user-level differential privacy, epsilon 2.5 at delta 1e-05 after 7 rounds, "
+        "for one client replaced"
     )

@@ -18,6 +18,7 @@ from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import OwnVector, matrix_factorization
 from fedpersonal.process import process as process_module
 from fedpersonal.process import round_sums
+from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.process.process import KeptOutput, KeptProcess
 from fedpersonal.trainer import Trainer
 
@@ -279,6 +280,16 @@ def test_a_copy_of_what_is_rebuilt(clients, name, execution):
         module, "train_clients", local_values_in_the_update(module.train_clients)
     ):
         assert checks_of(trainer_of(clients, **options).audit(rounds=1)) == {"severed"}
+
+
+def test_differential_privacy_holds_and_says_epsilon(clients):
+    algorithm = fed_recon(**SUPPORT, weighting="uniform")
+    privacy = DifferentialPrivacy(noise_multiplier=2.0)
+    trainer = trainer_of(clients, algorithm=algorithm, privacy=privacy)
+    audit = trainer.audit(rounds=1)
+    assert audit.found == []
+    epsilon = trainer.budget.epsilon(1)
+    assert f"differential privacy, epsilon {epsilon:.3g} " in audit.guarantee
 
 
 def test_leaks_do_not_hide_in_rounds_without_examples(clients):

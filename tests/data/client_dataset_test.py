@@ -76,6 +76,12 @@ def test_head():
         (dict(labels=np.arange(5)), "labels has 5 rows; the offsets end at 6"),
         (dict(features={"x": np.float32(1)}), r"features\['x'\] has no rows"),
         (dict(client_ids=np.array(["a", "b", "c", "b"], object)), "'b' is there 2 times"),
+        # Such as pandas' categories take for one.
+        (
+            dict(client_ids=["a", "x\0anna", "x\0bert", "c"]),
+            r"^client_ids: 'x\\x00anna' has a NUL character$",
+        ),
+        (dict(client_ids=["a", "b", "\ud800", "\ud801"]), r"'\\ud800' is not Unicode text$"),
     ],
 )
 def test_wrong_columns_are_refused(changes, message):

@@ -29,7 +29,7 @@ def test_rows_are_grouped_and_keep_their_order():
 
 @pytest.mark.parametrize("changes", [{"client_column": "w"}, {"features": {"one": ["x", "w"]}}])
 def test_a_missing_column_is_named(changes):
-    with pytest.raises(UserError, match="no column 'w'; it has .*'who'"):
+    with pytest.raises(UserError, match="no column 'w'; it has .*who"):
         from_table(**changes)
 
 
@@ -45,6 +45,11 @@ def test_a_column_for_two_purposes_is_named():
         from_table(TABLE.rename(columns={"z": "x"}), features={"one": "x"})
     with pytest.raises(UserError, match=r"features\['one'\] must be an array of numbers or of str"):
         from_table(TABLE.assign(x=[1, "a", 2, 3, 4]))
+
+
+def test_names_of_two_types_are_refused():
+    with pytest.raises(UserError, match="'who' names clients by texts and by numbers; make all te"):
+        from_table(TABLE.assign(who=["1", 1, "a", 2, 3]))
 
 
 def test_a_row_without_client_is_named():

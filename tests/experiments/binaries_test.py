@@ -103,7 +103,7 @@ MISTAKES = {
 SAID = {
     "movielens": ["ratings: 240 ratings of 20 users, 15 items", "test, 2 users, 1\\d ratings: "],
     "reddit": [
-        "texts: 200 texts of 20 users, 3 labels; 1 lines left out: not UTF-8; 1 rows with",
+        "texts: 200 texts of 20 users, 3 labels; 1 lines left out: not UTF-8 .the first: line 3.;",
         "test, 18 users, 18 texts: accuracy 0.\\d+; predicting each user's most frequent label",
         "2 users who never took part: accuracy 0.* after they rebuild what they lack",
     ],

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, quoted
 
 
 def hold_out_candidates(
@@ -41,9 +41,8 @@ def hold_out_candidates(
     if wrong.any():
         raise UserError(f"items must be in [0, num_items={num_items}), got {items[wrong][0]}")
     if (dataset.counts == 0).any():
-        raise UserError(
-            f"client {dataset.client_ids[dataset.counts.argmin()]!r} has no example to hold out"
-        )
+        client_id = dataset.client_ids[dataset.counts.argmin()]
+        raise UserError(f"client {quoted(client_id)} has no example to hold out")
 
     candidates = np.empty((dataset.num_clients, 1 + num_negatives), np.int32)
     held_out = np.empty(dataset.num_clients, np.int64)
@@ -58,7 +57,7 @@ def hold_out_candidates(
         unrated[rated] = True  # Cheaper than a new array for every client.
         if choices.size < num_negatives:
             raise UserError(
-                f"client {client_id!r} has {choices.size} unrated items of {num_items},"
+                f"client {quoted(client_id)} has {choices.size} unrated items of {num_items},"
                 f" too few for num_negatives={num_negatives}"
             )
         candidates[i, 0] = items[held_out[i]]

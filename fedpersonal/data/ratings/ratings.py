@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.checks import check_count, errors_of
+from fedpersonal.data.checks import check_count, check_names, errors_of
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData
 from fedpersonal.data.tables.files import Column, TableFile
@@ -29,8 +29,8 @@ class Ratings(LoadedData):
         times: (n,) int64 seconds, or None.
         user_ids: (num_users,) the users' original names, str objects.
         item_ids: (num_items,) the items' original names, str objects.
-        report: What was left out: users with too few ratings, and ratings of an item that the
-            same user rated again later.
+        report: What was left out: users with too few ratings, these ratings, and ratings of an item
+            that the same user rated again later.
     """
 
     name: str
@@ -111,11 +111,12 @@ def number_ratings(
         min_ratings: Users with fewer ratings, repeated ones not counted, are left out, >= 1.
 
     Raises:
-        UserError: If no user has `min_ratings` ratings.
+        UserError: If no user has `min_ratings` ratings, or a name has a NUL character or is not
+            Unicode.
     """
     check_count("min_ratings", min_ratings, minimum=1)
-    users, user_ids = _numbered(pd.Categorical(users))
-    items, item_ids = _numbered(pd.Categorical(items))
+    users, user_ids = _numbered("users", users)
+    items, item_ids = _numbered("items", items)
     order = np.argsort(users, kind="stable") if times is None else np.lexsort((times, users))
     total = order.size
 
@@ -133,6 +134,7 @@ def number_ratings(
             f" {counts.max(initial=0)}"
         )
     report[f"users with fewer than {min_ratings} ratings"] = int((~enough).sum())
+    report["ratings of these users"] = int(counts[~enough].sum())
     order = order[enough[users[order]]]
     rated = np.bincount(items[order], minlength=item_ids.size) > 0
     return Ratings(
@@ -147,8 +149,10 @@ def number_ratings(
     )
 
 
-def _numbered(names: pd.Categorical) -> tuple[np.ndarray, np.ndarray]:
+def _numbered(what: str, names: pd.Categorical | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns each name's number, (n,), and the names in order, (num_names,) str objects."""
+    check_names(what, map(str, getattr(names, "categories", names)))
+    names = pd.Categorical(names)
     categories = [str(category) for category in names.categories]
     # Eighteen digits fit into an int64, and into the time that parsing may take.
     if all(category.isdecimal() and len(category) <= 18 for category in categories):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, escaped
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def one_line(what: str, advice: str) -> Iterator[None]:
         yield
     except Exception as error:  # Of many kinds: network, checksum, disk, parsing.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{what} ({reason[:120]}): {advice}") from None
+        raise UserError(f"{what} ({escaped(reason[:120])}): {advice}") from None
 
 
 def check_reachable(url: str, advice: str) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import collections
 import csv
 import dataclasses
-import gzip
 import json
 import operator
 import os
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO, Union
+from collections.abc import Iterator, Sequence
+from typing import Union
 
-from fedpersonal.errors import UserError, check_choice
+from fedpersonal.data.checks import is_unicode
+from fedpersonal.data.tables.lines import Lines
+from fedpersonal.errors import UserError, check_choice, escaped, listed, quoted
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".json": None}
 
@@ -104,11 +104,11 @@ class TableFile:
             UserError: If the file cannot be read, has a bad header, or, with a header, lacks a
                 required column or has a wanted one twice.
         """
-        with _open(self.path, self.encoding) as file:
-            if self.separator is None:
-                yield from _json_rows(file, wanted, present)
-            else:
-                yield from self._delimited_rows(_records(file, self.separator), wanted, present)
+        lines = Lines(self.path, self.encoding)
+        if self.separator is None:
+            yield from _json_rows(lines, wanted, present)
+        else:
+            yield from self._delimited_rows(_records(lines, self.separator), wanted, present)
 
     def _delimited_rows(
         self, records: Iterator[tuple[int, Row]], wanted: Sequence[Column], present: set[str]
@@ -121,8 +121,8 @@ class TableFile:
             if isinstance(header, BadRow):
                 raise UserError(f"{self.path}, line {line}: the header is {header.detail}")
             names = header
-        if not all(map(is_unicode, names)):
-            raise UserError(f"{self.path}: not UTF-8 text")
+            if not all(map(is_unicode, names)):
+                raise UserError(f"{self.path}, line {line}: not UTF-8")
         check_columns(self.path, names, wanted)
         for column in wanted:
             if names.count(column.name) > 1:
@@ -148,46 +148,62 @@ def check_columns(where: str, names: Sequence[str], wanted: Sequence[Column]) ->
     for column in wanted:
         if column.required and column.name not in names:
             raise UserError(
-                f"{where}: there is no column {column.name!r}; the columns are {', '.join(names)}"
+                f"{where}: there is no column {quoted(column.name)}; the columns are"
+                f" {listed(names)}"
             )
 
 
-def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can write a text, which it cannot with what stands for undecodable bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _records(file: TextIO, separator: str) -> Iterator[tuple[int, Row]]:
+def _records(lines: Lines, separator: str) -> Iterator[tuple[int, Row]]:
     """Yields the values of each row that is not blank, the header among them."""
     # Strict, or the text after a forgotten quote would pass for one long value.
-    reader = csv.reader(file, delimiter=separator, strict=True)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
     while True:
         line = reader.line_num + 1
+        lines.row_length = 0
         try:
             record = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield line, BadRow("malformed", f"malformed: {error}", reader.line_num + 1 - line)
+            yield (
+                line,
+                BadRow(
+                    "malformed", f"malformed: {escaped(str(error))}", reader.line_num + 1 - line
+                ),
+            )
             continue
         if len(record) > 1 or (record and not record[0].isspace()):
             yield line, record
 
 
 def _json_rows(
-    file: TextIO, wanted: Sequence[Column], present: set[str]
+    lines: Lines, wanted: Sequence[Column], present: set[str]
 ) -> Iterator[tuple[int, Row]]:
-    for line, text in enumerate(file, start=1):
+    # Numbers stay as they are written: different ones of many digits are not rounded to one.
+    # NaN and infinities, which JSON does not have, are the only floats.
+    decoder = json.JSONDecoder(
+        parse_int=str, parse_float=str, parse_constant=float, object_pairs_hook=_json_object
+    )
+    for line, text in enumerate(lines, start=1):
+        lines.row_length = 0
         if text.strip():
             try:
-                record = json.loads(text)
-            except (ValueError, RecursionError):  # The first also of a number of too many digits.
+                record = decoder.decode(text)
+            except (ValueError, RecursionError):
                 record = None
             yield line, _json_row(record, wanted, present)
+
+
+_COLLECTIONS = {"list": "a list", "dict": "an object"}
+_TWICE = object()  # The value of a name that a JSON object has more than once.
+
+
+def _json_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        counts = collections.Counter(name for name, _ in pairs)
+        record.update((name, _TWICE) for name, count in counts.items() if count > 1)
+    return record
 
 
 def _json_row(record: object, wanted: Sequence[Column], present: set[str]) -> Row:
@@ -200,28 +216,16 @@ def _json_row(record: object, wanted: Sequence[Column], present: set[str]) -> Ro
     texts = []
     for column in wanted:
         value = record.get(column.name)
+        if value is _TWICE:
+            reason = f"two values of {column.name!r}"
+            return BadRow(reason, reason)
         if isinstance(value, bool) and column.kind == "text":
             value = int(value)  # JSON's true and false are labels of 1 and 0.
-        if isinstance(value, (bool, list, dict)):
-            must = f"{column.name!r} must be text or a number, got {json.dumps(value)[:60]}"
+        is_number = column.kind != "text" and isinstance(value, float)
+        if isinstance(value, (bool, list, dict, float)) and not is_number:
+            got = _COLLECTIONS.get(type(value).__name__) or json.dumps(value)
+            must = f"{column.name!r} must be text or a number, got {got}"
             return BadRow(f"{column.name!r} is not text", must)
         texts.append("" if value is None else str(value))
-    present.update(record)
+    present.update(column.name for column in wanted if column.name in record)
     return texts
-
-
-@contextlib.contextmanager
-def _open(path: str, encoding: str) -> Iterator[TextIO]:
-    """Opens a text file, gzipped or not, and turns its failures into `UserError`s."""
-    opener: Callable[..., TextIO] = open
-    if path.lower().endswith(".gz"):
-        opener = gzip.open
-    try:
-        with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file:
-            yield file
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: not a valid gzip file: {error}") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None

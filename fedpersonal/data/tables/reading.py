@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.tables.files import BadRow, Column, TableFile, check_columns, is_unicode
-from fedpersonal.errors import UserError, check_choice
+from fedpersonal.data.checks import has_nul, is_unicode
+from fedpersonal.data.tables.files import BadRow, Column, TableFile, check_columns
+from fedpersonal.data.tables.lines import memory_for
+from fedpersonal.errors import UserError, check_choice, escaped, listed, quoted
 
 _WRONG = {
     "text": "is empty",
@@ -47,7 +49,7 @@ class Table:
     @property
     def name(self) -> str:
         """The file's name without its folder and extensions."""
-        return os.path.basename(self.file.path).split(".")[0]
+        return escaped(os.path.basename(self.file.path).split(".")[0])
 
     def order(self, column: str | None) -> np.ndarray:
         """A column of times, or zeros where there is none: (num_rows,) float64."""
@@ -58,7 +60,7 @@ class Table:
         if wrong.any():
             line, texts = self.find(int(wrong.argmax()))
             text = texts[[wanted.name for wanted in self.wanted].index(column)]
-            raise UserError(f"{self.file.path}, line {line}: {column!r} {why}: {text[:60]!r}")
+            raise UserError(f"{self.file.path}, line {line}: {column!r} {why}: {quoted(text)}")
 
     def find(self, row: int) -> tuple[int, Sequence[str]]:
         """Reads the file again up to a row, and returns its line, from 1, and its texts."""
@@ -82,8 +84,9 @@ def read_table(
 
     A .csv or .tsv file starts with a line of column names; each line of a .jsonl file is an object.
     Blank lines mean nothing. Text is UTF-8. A row is bad if it is malformed, has more values than
-    there are columns, lacks a required column, or if one of its wanted values is not UTF-8, is an
-    empty text, or is not of its kind.
+    there are columns, lacks a required column, or if one of its wanted values is not UTF-8, has a
+    NUL character, is there twice, is an empty text, or is not of its kind. JSON's numbers are
+    texts as they are written.
 
     Args:
         path: The file; its extension tells the format, and `.gz` after it the compression.
@@ -95,28 +98,24 @@ def read_table(
 
     Raises:
         UserError: If the file as a whole cannot be read, lacks a required column or has one twice,
-            a row is bad and refused, or no row is good.
+            a row is bad and refused, or no row is good. A file that is no regular one, has a row of
+            more than 16,777,216 characters, or, gzipped, more than 100 characters for each byte and
+            4,194,304 in all, cannot be read.
     """
     check_choice("read_table", "bad_rows", bad_rows, ("refuse", "count"))
     refused = bad_rows == "refuse"
     names = [column.name for column in columns]
     if len(set(names)) < len(names):
-        raise UserError(f"the columns to read must be different ones, got {', '.join(names)}")
+        raise UserError(f"the columns to read must be different ones, got {listed(names)}")
     file = path if isinstance(path, TableFile) else TableFile.of(path)
-    texts, report = _read_texts(file, columns, refused)
-    num_rows = len(texts[names[0]])
-    table = Table(file, columns, texts, report, np.arange(num_rows))
-    not_unicode = np.zeros(num_rows, bool)
-    for column in texts.values():
-        not_unicode |= ~np.fromiter(map(is_unicode, column.categories), bool)[column.codes]
-    if refused and not_unicode.any():
-        line, _ = table.find(int(not_unicode.argmax()))
-        raise UserError(f"{file.path}, line {line}: not UTF-8")
-
-    values, unusable = {}, {"lines left out: not UTF-8": not_unicode}
+    with memory_for(file.path):
+        texts, report = _read_texts(file, columns, refused)
+    table = Table(file, columns, {}, report, np.arange(len(texts[names[0]][0])))
+    unusable = _not_text(table, texts, refused)
+    values = {}
     for column in columns:
         if column.name in texts:
-            values[column.name], wrong = _of_kind(column, texts[column.name])
+            values[column.name], wrong = _of_kind(column, _categorical(*texts[column.name]))
             if refused:
                 table.refuse(column.name, wrong, _WRONG[column.kind])
             what = "empty" if column.kind == "text" else "unreadable"
@@ -146,20 +145,27 @@ def count_unusable(
 
 def _read_texts(
     file: TableFile, columns: Sequence[Column], refused: bool
-) -> tuple[dict[str, pd.Categorical], collections.Counter[str]]:
-    """Returns the columns that there are as text, and how many lines were left out, by reason."""
+) -> tuple[dict[str, tuple[np.ndarray, list[str]]], collections.Counter[str]]:
+    """Returns the columns that there are, and how many lines were left out, by reason.
+
+    A column is its distinct texts, and the number of each row's one among these, (n,) int32.
+    """
     # A new text is numbered when it is looked up.
     numbers = [collections.defaultdict[str, int](itertools.count().__next__) for _ in columns]
     codes = [array.array("i") for _ in columns]
     present: set[str] = set()
+    # The first one, and the first one that lacks a column: there may be too many to keep.
     bad: list[tuple[int, BadRow]] = []
+    report: collections.Counter[str] = collections.Counter()
 
     def good_rows() -> Iterator[Sequence[str]]:
         for line, row in file.rows(columns, present):
             if not isinstance(row, BadRow):
                 yield row
                 continue
-            bad.append((line, row))
+            report[f"lines left out: {row.reason}"] += row.num_lines
+            if not bad or (row.names is not None and bad[-1][1].names is None):
+                bad.append((line, row))
             if refused:
                 return
 
@@ -178,19 +184,40 @@ def _read_texts(
         is_json = file.separator is None
         what = "the file is empty" if is_json else "there is nothing below the header"
         raise UserError(f"{file.path}: {what}")
-    report: collections.Counter[str] = collections.Counter()
-    for _, row in bad:
-        report[f"lines left out: {row.reason}"] += row.num_lines
     found = zip(columns, codes, numbers)
-    return {c.name: _categorical(code, n) for c, code, n in found if c.name in present}, report
+    return {c.name: (np.array(code), list(n)) for c, code, n in found if c.name in present}, report
 
 
-def _categorical(codes: array.array, number: Mapping[str, int]) -> pd.Categorical:
+def _not_text(
+    table: Table, texts: Mapping[str, tuple[np.ndarray, list[str]]], refused: bool
+) -> dict[str, np.ndarray]:
+    """Returns rows, (n,) bool, with what pandas' categories take for other texts, by reason.
+
+    Such texts become "", so that they are in no category.
+    """
+    unusable = {}
+    for what, is_fine in (("not UTF-8", is_unicode), ("a NUL character", lambda t: not has_nul(t))):
+        wrong = np.zeros(table.rows.size, bool)
+        for codes, distinct in texts.values():
+            fine = list(map(is_fine, distinct))
+            if not all(fine):
+                wrong |= ~np.array(fine)[codes]
+                distinct[:] = (text if good else "" for text, good in zip(distinct, fine))
+        if wrong.any():
+            line, _ = table.find(int(wrong.argmax()))
+            if refused:
+                raise UserError(f"{table.file.path}, line {line}: {what}")
+            what += f" (the first: line {line})"
+        unusable[f"lines left out: {what}"] = wrong
+    return unusable
+
+
+def _categorical(codes: np.ndarray, texts: Sequence[str]) -> pd.Categorical:
     """Returns numbered texts as categories in alphabetical order."""
-    texts = sorted(number)
-    rank = np.empty(len(texts), np.int64)
-    rank[[number[text] for text in texts]] = np.arange(len(texts))
-    return pd.Categorical.from_codes(rank[np.array(codes)], np.array(texts, object))
+    distinct = sorted(set(texts))
+    rank = {text: place for place, text in enumerate(distinct)}
+    places = np.array([rank[text] for text in texts])
+    return pd.Categorical.from_codes(places[codes], np.array(distinct, object))
 
 
 def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np.ndarray, ...]:
@@ -206,7 +233,9 @@ def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np
     numbers[~np.isfinite(numbers)] = np.nan
     if not np.isnan(numbers).any():  # Dates take time.
         return numbers[texts.codes], np.zeros(len(texts), bool)
-    dates = pd.to_datetime(texts.categories, format="ISO8601", errors="coerce", utc=True)
+    # What depends on the moment of reading, such as "now", is no date.
+    written = texts.categories.where(texts.categories.str.contains("[0-9]"), "")
+    dates = pd.to_datetime(written, format="ISO8601", errors="coerce", utc=True)
     dates = np.where(dates.isna(), np.nan, dates.asi8 / 1e9)
     times = max(
         (numbers[texts.codes], dates[texts.codes]), key=lambda values: np.isfinite(values).sum()

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fedpersonal.atomic_files import atomic_write
+from fedpersonal.data.tables.lines import open_bytes
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.errors import UserError
 
 # To be raised when the same text and settings give another corpus, or the arrays change.
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 _TEXTS = ("client_ids", "lexicon")
 _NUMBERS = ("client_offsets", "sentence_offsets", "words")
 
@@ -32,14 +33,9 @@ def read_cached(
     reading, of what JSON can write.
     """
     key = hashlib.sha256()
-    try:
-        with open(source, "rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                key.update(block)
-    except FileNotFoundError:
-        raise UserError(f"{source}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{source}: cannot be read: {error.strerror}") from None
+    with open_bytes(source) as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            key.update(block)
     key.update(json.dumps([_FORMAT_VERSION, dict(settings)], sort_keys=True).encode())
     path = pathlib.Path(cache_dir) / f"corpus_{key.hexdigest()[:32]}.npz"
     corpus = _load(path)

@@ -15,7 +15,7 @@ from fedpersonal.data.texts.labelled import (
     LabelledTexts,
     read_labelled_rows,
 )
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, quoted
 
 _BINARY = {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}
 
@@ -106,7 +106,7 @@ def _binary_numbers(labels: pd.Categorical) -> np.ndarray:
     """Returns the number of each category, (num_categories,) int32, -1 if it is to go."""
     numbers = [_BINARY.get(label.strip().lower(), -1) for label in labels.categories]
     if max(numbers, default=-1) < 0:
-        examples = ", ".join(repr(label[:20]) for label in labels.categories[:3])
+        examples = ", ".join(quoted(label) for label in labels.categories[:3])
         raise UserError(f"without num_labels the labels must be 0 or 1, got such as {examples}")
     return np.array(numbers, np.int32)
 
@@ -114,7 +114,8 @@ def _binary_numbers(labels: pd.Categorical) -> np.ndarray:
 def _most_frequent(labels: pd.Categorical, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the names kept and numbers as `_binary_numbers` does."""
     if len(labels.categories) < 2:
-        raise UserError(f"all rows have the label {labels.categories[0]!r}; at least 2 are needed")
+        label = quoted(labels.categories[0])
+        raise UserError(f"all rows have the label {label}; at least 2 are needed")
     counts = np.bincount(labels.codes, minlength=len(labels.categories))
     chosen = np.argsort(-counts, kind="stable")[:num_labels]  # Categories are alphabetical.
     numbers = np.full(counts.size, -1, np.int32)

@@ -15,6 +15,7 @@ from fedpersonal.data.tables.downloads import open_tfds
 from fedpersonal.data.tables.reading import count_unusable
 from fedpersonal.data.texts.documents import DocumentFilter
 from fedpersonal.data.texts.labelled import LabelledRows, LabelledTexts
+from fedpersonal.errors import UserError
 
 _URL = "https://zenodo.org/record/1043504/files/corpus-webis-tldr-17.zip?download=1"
 _ADVICE = "read an own table of comments instead"
@@ -33,24 +34,31 @@ def load_reddit(
     paper (Bui et al., section 4.1), to whose limits, those of `DocumentFilter`, the options
     default. There are no times: a user's posts keep the order of the data set, which has been
     shuffled. It is read twice, so that only the texts that are kept need memory. Posts of
-    "[deleted]" users and those without text are left out. `data_dir` and errors are as of
-    `open_tfds`.
+    "[deleted]" users, those without text and those with a NUL character are left out. `data_dir`
+    and errors are as of `open_tfds`.
     """
     wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
     read = open_tfds("reddit", title="Reddit", url=_URL, advice=_ADVICE, data_dir=data_dir)
     batches = (
-        (authors, subreddits, [not body.strip() for body in bodies])
+        (
+            *(authors, subreddits, [not body.strip() for body in bodies]),
+            [b"\0" in b"".join(post) for post in zip(authors, subreddits, bodies)],
+        )
         for authors, subreddits, bodies in read(["author", "subreddit", "body"])
     )
-    users, labels, empty = map(np.concatenate, zip(*batches))
+    users, labels, empty, has_nul = map(np.concatenate, zip(*batches))
     unusable = {
         "posts of deleted users": users == b"[deleted]",
         "posts without user": users == b"",
         "posts without subreddit": labels == b"",
         "posts without text": empty,
+        "posts with a NUL character": has_nul,
     }
     report: collections.Counter[str] = collections.Counter()
     usable = count_unusable(unusable, report)
+    if not usable.any():
+        reasons = ", ".join(f"{count:,} {what}" for what, count in report.items() if count)
+        raise UserError(f"reddit: no post can be used: {reasons}")
     rows = LabelledRows(
         "reddit",
         users=pd.Categorical(_decoded(users[usable])),

@@ -7,9 +7,11 @@ training clients (and new ones) at a later time.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
+import sqlite3
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ from fedpersonal.data.checks import check_counts
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData, fingerprint
 from fedpersonal.data.tables.downloads import check_reachable, one_line
+from fedpersonal.data.tables.lines import open_bytes
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.data.texts.next_word import next_word_examples
 from fedpersonal.data.texts.vocabulary import Vocabulary
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     import tensorflow_federated as tff
 
 DATABASE = "stackoverflow.sqlite"
+_FAILURE = "Stack Overflow cannot be loaded"
 _BATCH_SIZE = 4096  # Of sentences on their way here, which are quicker in bulk.
 _URL = f"https://storage.googleapis.com/tff-datasets-public/{DATABASE}.lzma"
 
@@ -133,6 +137,25 @@ class StackOverflow(LoadedData):
         return fingerprint({**parts, "words": self.vocabulary.words})
 
 
+def find_database(cache_dir: str | os.PathLike | None) -> tuple[pathlib.Path, str]:
+    """Returns where the data are or are to be, and what else to do; TensorFlow is not imported.
+
+    `cache_dir` and errors are as of `load_stack_overflow`, as far as they show without reading all.
+    """
+    folder = pathlib.Path.home() / ".tff" if cache_dir is None else pathlib.Path(cache_dir)
+    database = folder / DATABASE
+    advice = f"unpack {_URL} to {database}, or give the folder where it is as cache_dir"
+    if not database.exists():
+        check_reachable(_URL, advice)
+        return database, advice
+    with open_bytes(str(database)), one_line(_FAILURE, advice):
+        with contextlib.closing(
+            sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)
+        ) as file:
+            file.execute("SELECT COUNT(*) FROM sqlite_master")
+    return database, advice
+
+
 def load_stack_overflow(
     *,
     vocab_size: int,
@@ -157,15 +180,12 @@ def load_stack_overflow(
     """
     options = {"sequence_length": sequence_length, "max_sentences": max_sentences}
     check_counts(1, vocab_size=vocab_size, num_oov_buckets=num_oov_buckets, **options)
-    folder = pathlib.Path.home() / ".tff" if cache_dir is None else pathlib.Path(cache_dir)
-    database = folder / DATABASE
-    advice = f"unpack {_URL} to {database}, or give the folder where it is as cache_dir"
+    database, advice = find_database(cache_dir)
+    folder = database.parent
     import tensorflow_federated as tff
 
     stackoverflow = tff.simulation.datasets.stackoverflow
-    if not database.exists():
-        check_reachable(_URL, advice)
-    with one_line("Stack Overflow cannot be loaded", advice):
+    with one_line(_FAILURE, advice):
         if not database.exists():
             folder.mkdir(parents=True, exist_ok=True)
             # Aside first: TFF would take the rest of a broken download for the whole.

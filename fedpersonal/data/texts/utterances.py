@@ -15,7 +15,7 @@ from fedpersonal.data.checks import check_count, check_counts, errors_of
 from fedpersonal.data.client_dataset import group_rows
 from fedpersonal.data.texts.labelled import LabelledRows, LabelledTexts, read_labelled_rows
 from fedpersonal.data.texts.splitting import count_words, split_sentences
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, listed, quoted
 
 # Appendix C: the main characters of the one show, the most frequent ones of the other.
 TV_SHOWS = {"Friends": 6, "Game of Thrones": 13}
@@ -57,7 +57,8 @@ def read_utterances(
     A row is what a user said or wrote at once; each of its sentences is an utterance. A user of
     several contexts is one client. Names of users, and of contexts, that differ in case or in white
     space only are one name. Left out, and counted in the report, are in this order: bad rows, rows
-    of contexts and users that `users_per_context` does not choose, sentences that are too short,
+    of contexts and users that `users_per_context` does not choose, rows that quote others only,
+    sentences that are too short,
     and users and contexts with too few utterances, until all that are left have enough. Users are
     ordered by name, contexts by falling number of utterances.
 
@@ -172,8 +173,8 @@ def _keep_frequent_users(
         places = {_key(name): i for i, name in enumerate(rows.labels.categories)}
         for context, number in users_per_context.items():
             if _key(context) not in places:
-                known = ", ".join(rows.labels.categories[:10])
-                raise UserError(f"there is no context {context!r}, only such as {known}")
+                known = listed(rows.labels.categories)
+                raise UserError(f"there is no context {context!r}, only {known}")
             limits[places[_key(context)]] = number
     else:
         limits[:] = users_per_context
@@ -188,7 +189,7 @@ def _keep_frequent_users(
         short = int(np.argmax(users_of < limits))
         raise UserError(
             f"users_per_context asks for {limits[short]} users of"
-            f" {rows.labels.categories[short]!r}, which has {users_of[short]}"
+            f" {quoted(rows.labels.categories[short])}, which has {users_of[short]}"
         )
     is_frequent = cells.groupby("context").cumcount() < limits[cells["context"]]
     chosen = np.isin(rows.users.codes, cells["user"][is_frequent])
@@ -200,6 +201,7 @@ def _long_sentences(rows: LabelledRows, min_tokens: int) -> tuple[np.ndarray, np
     texts = pd.Categorical(rows.texts).remove_unused_categories()
     sentences = [split_sentences(text) for text in texts.categories]
     offsets = np.cumsum([0, *map(len, sentences)])
+    rows.report["rows of quotations only"] += int((np.diff(offsets)[texts.codes] == 0).sum())
     distinct = list(itertools.chain.from_iterable(sentences))
     taken, bounds = group_rows(offsets, texts.codes)
     long = count_words(distinct)[taken] >= min_tokens

@@ -7,10 +7,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fedpersonal.algorithms.method import Layers, Method
-from fedpersonal.data.texts.stack_overflow import load_stack_overflow
+from fedpersonal.data.texts.stack_overflow import find_database, load_stack_overflow
 from fedpersonal.options import option
 from fedpersonal.tasks.next_word.data import NextWordData, sample_stack_overflow, split_text
-from fedpersonal.tasks.next_word.source import SOURCES, SentenceOptions, Sentences
+from fedpersonal.tasks.next_word.source import (
+    SOURCES,
+    STACK_OVERFLOW,
+    SentenceOptions,
+    Sentences,
+)
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Task
 
@@ -74,7 +79,10 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
 
     def read(self, options: NextWordRun) -> Sentences:
         """Finds the sentences that options name."""
-        return Sentences(*options.find(SOURCES), options)
+        kind, path = options.find(SOURCES)
+        if kind == STACK_OVERFLOW:
+            find_database(path)
+        return Sentences(kind, path, options)
 
     def split(self, source: Sentences, options: NextWordRun) -> NextWordData:
         """Splits the sentences with the vocabulary and buckets that the options ask for."""

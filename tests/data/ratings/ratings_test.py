@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from fedpersonal.data.ratings.ratings import number_ratings, read_ratings
+from fedpersonal.errors import UserError
 
 
 def _rows(ratings) -> list[tuple]:
@@ -51,6 +52,7 @@ def test_number_ratings_equals_pandas(seed, timed):
     assert ratings.report == {
         "ratings of an item rated again later": again,
         "users with fewer than 9 ratings": (sizes < 9).sum(),
+        "ratings of these users": sizes[sizes < 9].sum(),
     }
     kept = expected["time"] if timed else [None] * len(expected)
     assert _rows(ratings) == list(zip(expected["user"], expected["item"], expected["rating"], kept))
@@ -64,6 +66,21 @@ def test_names_that_are_not_all_numbers_are_sorted_as_text():
     ratings = number_ratings(users, np.array(["07", "7", "7", "10"]), np.ones(4), name="n")
     assert ratings.user_ids.tolist() == ["10", "9", "x"]
     assert ratings.item_ids.tolist() == ["07", "7", "10"]
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [
+        (["x\0anna", "x\0bert"], r"^users: 'x\\x00anna' has a NUL character$"),
+        (["a", "\ud800"], r"^users: '\\ud800' is not Unicode text$"),
+    ],
+)
+def test_names_that_pandas_takes_for_others_are_refused(users, said):
+    items = np.array(["x", "y"], object)
+    with pytest.raises(UserError, match=said):
+        number_ratings(np.array(users, object), items, np.ones(2), name="n")
+    with pytest.raises(UserError, match=said.replace("users", "items")):
+        number_ratings(items, np.array(users, object), np.ones(2), name="n")
 
 
 def test_to_client_dataset():
@@ -120,6 +137,7 @@ def test_columns_and_options(tmp_path):
     assert timed.report == {
         "ratings of an item rated again later": 1,
         "users with fewer than 2 ratings": 1,
+        "ratings of these users": 1,
     }
     assert timed.fingerprint() != untimed.fingerprint()
     # Only the user left out had rated "m".

@@ -104,13 +104,13 @@ def test_what_is_left_out_is_counted(tmp_path):
     corpus = read_text(path, max_sentences=3)
     assert _sentences(corpus) == {"al": ["one .", "two .", "three ."], "di": ["a", "b", "c"]}
     assert corpus.report == {
-        "lines left out: not a JSON object": 3,
-        "lines left out: not UTF-8": 2,
+        "lines left out: not a JSON object": 2,
+        "lines left out: not UTF-8 (the first: line 4)": 2,
         "lines left out: no 'text'": 1,
         "lines left out: 'text' is not text": 1,
         "rows with an empty 'user'": 1,
         "rows with an empty 'text'": 3,
-        "rows with an unreadable 'time'": 1,
+        "rows with an unreadable 'time'": 2,
         "users with fewer than 2 sentences": 1,
         "sentences of these users": 1,
         "sentences after a user's first 3": 2,

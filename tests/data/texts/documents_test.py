@@ -124,7 +124,7 @@ def test_what_is_left_out_is_counted(tmp_path):
     documents = read_documents(path, num_labels=2, min_texts=2)
     assert _written(documents) == {"al": [("first", "x"), ("last", "y")]}
     assert documents.report == {
-        "lines left out: not UTF-8": 1,
+        "lines left out: not UTF-8 (the first: line 3)": 1,
         "lines left out: more values than columns": 1,
         "rows with an empty 'user'": 1,
         "rows with an empty 'text'": 1,

@@ -77,6 +77,15 @@ def test_posts_keep_their_order(tmp_path, monkeypatch):
     }
 
 
+def test_posts_with_a_nul_are_left_out(tmp_path, monkeypatch):
+    spoiled = [("x\0anna", "zoo", "one"), ("x\0bert", "zoo", "two"), ("bo", "zoo", "th\0ree")]
+    monkeypatch.setitem(globals(), "_POSTS", [*_POSTS, *spoiled])
+    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path))
+    documents = load_reddit(num_labels=2, min_texts=1)
+    assert documents.client_ids.tolist() == ["al", "bo", "cy"]
+    assert documents.report["posts with a NUL character"] == 3
+
+
 def test_too_little_is_refused(tmp_path, monkeypatch):
     _fake_tfds(monkeypatch, _FakeBuilder(tmp_path))
     with pytest.raises(UserError, match="reddit: no user has min_texts=150 to max_texts=500"):

@@ -9,7 +9,11 @@ import pytest
 import tensorflow_federated as tff
 
 from fedpersonal.data.texts import stack_overflow
-from fedpersonal.data.texts.stack_overflow import StackOverflowClients, load_stack_overflow
+from fedpersonal.data.texts.stack_overflow import (
+    StackOverflowClients,
+    find_database,
+    load_stack_overflow,
+)
 from fedpersonal.data.texts.vocabulary import Vocabulary
 from fedpersonal.errors import UserError
 
@@ -80,8 +84,8 @@ def downloads(client_data, monkeypatch):
         if not os.path.exists(path):
             folders.append(cache_dir)
             with open(path, "w") as file:
-                file.write("half")
                 if len(folders) == 1:
+                    file.write("half")
                     raise OSError("connection\nlost")
         return client_data, client_data, client_data
 
@@ -132,4 +136,8 @@ def test_without_a_network_one_line_says_what_to_do(tmp_path, monkeypatch):
 def test_a_damaged_database_is_said_so(tmp_path):
     (tmp_path / "stackoverflow.sqlite").write_bytes(b"SQLite format 3\0" + bytes(500))
     with pytest.raises(UserError, match="Stack Overflow cannot be loaded .*stackoverflow.sqlite"):
+        find_database(tmp_path)
+    os.remove(tmp_path / "stackoverflow.sqlite")
+    os.mkfifo(tmp_path / "stackoverflow.sqlite")
+    with pytest.raises(UserError, match="stackoverflow.sqlite: cannot be read: it is not a regul"):
         load_stack_overflow(**_OPTIONS, cache_dir=tmp_path)

@@ -1,0 +1,31 @@
+"""What others wrote cannot take hold of a message, or of the terminal that shows it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpersonal.errors import escaped, listed, quoted
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("plain \u00e9 \u4e2d", "plain \u00e9 \u4e2d"),
+        ("\x1b[2Jred", "\\x1b[2Jred"),
+        ("a\nb\r\t\0", "a\\nb\\r\\t\\x00"),
+        ("\u202eabc", "\\u202eabc"),  # It would turn the line around.
+        ("\udcff", "\\udcff"),
+    ],
+)
+def test_control_characters_are_escaped(text, said):
+    assert escaped(text) == said
+    assert quoted(text) == f"'{said}'"
+    assert listed([text]) == said
+
+
+def test_what_is_long_is_cut():
+    assert quoted("x" * 60) == f"'{'x' * 60}'"
+    assert quoted("x" * 10**7) == f"'{'x' * 60}'..."
+    assert listed(["a", "x" * 61, "b"]) == f"a, {'x' * 60}..., b"
+    assert listed([str(i) for i in range(20)]).endswith(", 18, 19")
+    assert listed([str(i) for i in range(2021)]).endswith(", 18, 19 and 2,001 more")
