@@ -34,6 +34,10 @@ class Digits:
         """Returns a line that says what there is."""
         return f"{self.name}: {len(self.labels):,} images of {self.labels.max() + 1} digits"
 
+    def describe(self) -> dict[str, object]:
+        """Returns their name and how many there are."""
+        return {"dataset": self.name, "num_images": len(self.labels)}
+
     def fingerprint(self) -> str:
         """Returns what tells these data from others."""
         return fingerprint({"images": self.images, "labels": self.labels})

@@ -12,6 +12,7 @@ import pytest
 from experiments.papers import runs as run_module
 from experiments.papers.fedperc import tables
 from experiments.papers.sweep import Sweep
+from fedpersonal.atomic_files import read_json
 from fedpersonal.data.generated.dialogues import generate_dialogues
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances import task as utterance_task
@@ -70,7 +71,7 @@ def _done(tmp_path_factory, sweep_in):
 
 def summary_of(folder, name, users="seen"):
     path = folder / "file" / f"{name}_{users}" / "seed_0" / "summary.json"
-    return json.loads(path.read_text())
+    return read_json(path, checked=True)
 
 
 def cells_of(folder, name):
