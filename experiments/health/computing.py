@@ -65,12 +65,10 @@ def check_ray(asked: Asked) -> Finding:
 
 CHECKS = (
     Check(_IMPORT, check_import, 300.0),
-    Check("local", functools.partial(check_local, compile="never"), 120.0, needs=_IMPORT),
-    Check(
-        "local, compiled", functools.partial(check_local, compile="always"), 120.0, needs=_IMPORT
-    ),
-    Check("worker", check_worker, 120.0, needs=_IMPORT),
-    Check("ray", check_ray, 180.0, needs=_IMPORT),
+    Check("local plain", functools.partial(check_local, compile="never"), 120.0, _IMPORT),
+    Check("local compiled", functools.partial(check_local, compile="always"), 120.0, _IMPORT),
+    Check("worker", check_worker, 120.0, _IMPORT),
+    Check("ray", check_ray, 180.0, _IMPORT),
 )
 
 
