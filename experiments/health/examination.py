@@ -72,7 +72,7 @@ class Check(NamedTuple):
 
 def examine(checks: Sequence[Check], asked: Asked) -> Iterator[tuple[Check, Finding, float]]:
     """Yields each check with what it has found and the seconds that it took."""
-    failed, examiner = set(), None
+    failed, examiner, patience = set(), None, 0.0
     try:
         for number, check in enumerate(checks):
             began = time.monotonic()
@@ -85,9 +85,10 @@ def examine(checks: Sequence[Check], asked: Asked) -> Iterator[tuple[Check, Find
             if finding.status == FAILED:
                 failed.add(check.name)
             yield check, finding, time.monotonic() - began
+        patience = _SECONDS_TO_END
     finally:
         if examiner is not None:
-            examiner.end(_SECONDS_TO_END)
+            examiner.end(patience)
 
 
 def line_of(said: object) -> str:
@@ -174,7 +175,8 @@ def _find(check: Check, asked: Asked) -> Finding:
     except ImportError as error:
         return Finding(FAILED, line_of(f"{type(error).__name__}: {error}"), "type: make install")
     except BaseException as error:  # Also SystemExit: whatever a package does, it is a finding.
-        return Finding(FAILED, line_of(f"{type(error).__name__}: {error}"))
+        kind = type(error).__name__
+        return Finding(FAILED, line_of(error if kind == "UserError" else f"{kind}: {error}"))
 
 
 def _nameless_file() -> int:

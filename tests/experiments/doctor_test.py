@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
+
+import psutil
 
 NAMES = """
 platform, Python, environment, packages, processors, memory, output folder, temporary folder,
@@ -40,6 +44,18 @@ def test_without_packages_there_are_lines_and_no_traceback(run_program, tmp_path
     assert "failed   import: ModuleNotFoundError" in output and "type: make install" in output
     assert "failed   local plain: not tried, as the check of import failed" in lines
     assert last.startswith("17 checks: ")
+
+
+def test_ctrl_c_ends_all_of_it_at_once(start_program, tmp_path):
+    with start_program("-m", "experiments.doctor", cwd=tmp_path) as process:
+        while not process.stdout.readline().startswith("ok       texts of tv_shows"):
+            pass
+        (examiner,) = psutil.Process(process.pid).children()
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert time.monotonic() - began < 10
+        assert not examiner.is_running() and process.stderr.read() == ""
 
 
 def test_a_mistake_is_one_line(run_program, tmp_path):

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from experiments.health.examination import FAILED, OK, Asked, Check, Finding, examine
+from fedpersonal.errors import UserError
 
 
 def fine(asked):
@@ -36,9 +37,10 @@ def crash(asked):
         (crash, "Python was ended by signal SIGILL: the reason", "AVX"),
         (lambda asked: os._exit(3), "Python was ended with status 3", ""),
         (lambda asked: raise_it(ImportError("no x")), "ImportError: no x", "make install"),
+        (lambda asked: raise_it(UserError("it is gone")), "it is gone", ""),
         (lambda asked: raise_it(SystemExit("so\n long")), "SystemExit: so long", ""),
     ],
-    ids=["hangs", "crashes", "ends", "cannot import", "exits"],
+    ids=["hangs", "crashes", "ends", "cannot import", "mistakes", "exits"],
 )
 def test_one_that_fails_is_found_and_the_others_are_made(find, what, advice):
     checks = [
