@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -72,6 +73,17 @@ def test_what_a_check_has_started_ends_with_it(tmp_path):
         time.sleep(0.05)
     assert not is_alive(child)
     found.close()
+
+
+def test_ctrl_c_does_not_wait_for_one_that_hangs():
+    before, began = set(psutil.Process().children()), time.monotonic()
+    main = threading.get_ident()
+    interrupt = threading.Timer(0.5, signal.pthread_kill, [main, signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        list(examine([Check("ill", lambda asked: time.sleep(600), 500.0)], Asked()))
+    assert time.monotonic() - began < 15
+    assert set(psutil.Process().children()) == before
 
 
 def is_alive(pid):
