@@ -19,7 +19,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install movielens stackoverflow reddit tv_shows table1 table2 table3 figure2 figure3 fedperc_tables benchmark cluster_install cluster cluster_test test bazel_test lint lock clean
+.PHONY: help install doctor movielens stackoverflow reddit tv_shows table1 table2 table3 figure2 figure3 fedperc_tables benchmark cluster_install cluster cluster_test test bazel_test lint lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,11 @@ install: $(INSTALLED) ## Install the pinned packages and fedpersonal into .venv
 
 $(INSTALLED): requirements/lock.txt
 	@scripts/install.sh $(SUPPORTED_PYTHON) $(VENV)
+
+# It installs nothing, and finds out why what is installed does not work.
+doctor: ## Check that experiments can run here, and say what to do: make doctor DATA_DIR=...
+	@$(if $(wildcard $(RUN)),$(RUN),python3) -m experiments.doctor \
+	  $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
 movielens: $(INSTALLED) ## Train FedRecon on MovieLens-100K, which comes with the packages
 	@$(RUN) -m experiments.movielens --flagfile=$(QUICK) $(FLAGS)

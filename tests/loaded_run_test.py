@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -134,13 +135,42 @@ def test_other_models_must_be_given(run, data, options):
     assert_says(fp.load_run(folder, model=again, algorithm=FURL).trained, data, expected)
 
 
-def test_a_model_with_code_is_not_read(keras_run, tmp_path):
+def as_lambda(layer):
+    function = {"class_name": "function", "config": "z", "module": "this", "registered_name": "z"}
+    config = {"name": layer["config"]["name"], "function": function, "function_type": "function"}
+    layer.update(class_name="Lambda", config={**config, "module": "this", "arguments": {}})
+
+
+def as_own_layer(layer):
+    layer.update(class_name="Own", module="this", registered_name="Own")
+
+
+def with_own_initializer(layer):
+    own = {"class_name": "Own", "config": {}, "module": "this", "registered_name": "Own"}
+    layer["config"]["bias_initializer"] = own
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (as_lambda, "with a Lambda layer is not read"),
+        (as_own_layer, "part of the module 'this' is not"),
+        (with_own_initializer, "part of the module 'this' is not"),
+    ],
+)
+def test_a_model_with_code_is_not_read(keras_run, change, message):
     from fedpersonal.model.description import read_model
 
     about = json.loads((keras_run[0] / "model.json").read_text())["model"]
-    about["keras"] = about["keras"].replace('"Dense"', '"Lambda"')
-    with pytest.raises(fp.UserError, match="with a Lambda layer is not read"):
-        read_model(about)
+    described = json.loads(about["keras"])
+    change(next(x for x in described["config"]["layers"] if x["class_name"] == "Dense"))
+    # JSON has more than one way to write a name.
+    text = json.dumps(described).replace('"Lambda"', '"\\u004cambda"')
+    with pytest.raises(fp.UserError, match=message):
+        read_model({**about, "keras": text})
+    with pytest.raises(fp.UserError, match="part of the module 'this' is not"):
+        read_model({**about, "loss": {"class_name": "Own", "config": {}, "module": "this"}})
+    assert "this" not in sys.modules
 
 
 def test_another_model_is_refused_by_name(keras_run):

@@ -50,13 +50,14 @@ def describe_model(model: PartitionedModel) -> dict[str, Any] | None:
 def read_model(described: dict[str, Any]) -> PartitionedModel:
     """Returns the partitioned model that `describe_model` described.
 
+    Operations of TensorFlow are read, which run with the model and may use files.
+
     Raises:
-        UserError: If Keras cannot build it.
+        UserError: If Keras cannot build it, or would take code from the description or a module.
     """
     text, input_spec = described["keras"], described["input_spec"]
-    if '"Lambda"' in text:
-        raise UserError("a model with a Lambda layer is not read from a file, as it holds code.")
     try:
+        _check_is_keras([json.loads(text), described])
         tf.keras.models.model_from_json(text)
         return PartitionedModel(
             lambda: tf.keras.models.model_from_json(text),
@@ -73,6 +74,19 @@ def read_model(described: dict[str, Any]) -> PartitionedModel:
         raise
     except Exception as error:  # Keras raises what it likes.
         raise UserError(f"Keras cannot build the model that is described ({error}).") from error
+
+
+def _check_is_keras(part: Any) -> None:
+    """Raises a UserError where a description has code, or names a module that is not Keras'."""
+    if isinstance(part, dict):
+        module = part.get("module") or "keras."
+        if part.get("class_name") in ("Lambda", "__lambda__"):
+            raise UserError("a model with a Lambda layer is not read from a file; it holds code.")
+        if not str(module).startswith("keras."):
+            raise UserError(f"a model with part of the module {module!r} is not read from a file.")
+        part = list(part.values())
+    for inner in part if isinstance(part, list) else ():
+        _check_is_keras(inner)
 
 
 def _is_same(model: PartitionedModel, again: PartitionedModel) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import pathlib
+from typing import TYPE_CHECKING
 
 import psutil
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.partition import PartitionedModel
+
+if TYPE_CHECKING:
+    from fedpersonal.model.partition import PartitionedModel
 
 # A container's limit, what it uses of it, and how much of that are files that it can let go.
 _CONTAINER = (
@@ -26,7 +29,7 @@ _COPIES_A_SHARD = 2
 def check_memory(model: PartitionedModel, num_shards: int) -> None:
     """Raises a UserError if a round in so many shards needs more memory than is free."""
     size = sum(v.dtype.size * math.prod(v.shape) for v in model.global_variables)
-    needed, free = (_COPIES + _COPIES_A_SHARD * num_shards) * size, _free_bytes()
+    needed, free = _copies(num_shards) * size, free_bytes()
     if needed > free:
         raise UserError(
             f"a round needs at least {_mb(needed)}, as the model's global variables have "
@@ -35,7 +38,12 @@ def check_memory(model: PartitionedModel, num_shards: int) -> None:
         )
 
 
-def _free_bytes() -> int:
+def largest_model_bytes(free: int, num_shards: int) -> int:
+    """Returns how many bytes of global variables rounds in so many shards have room for."""
+    return free // _copies(num_shards)
+
+
+def free_bytes() -> int:
     """Returns how much memory the system, or the container's limit, leaves."""
     free = psutil.virtual_memory().available
     for names in _CONTAINER:
@@ -44,6 +52,10 @@ def _free_bytes() -> int:
             files = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)
             free = min(free, max(0, int(limit) - int(used) + int(files)))
     return free
+
+
+def _copies(num_shards: int) -> int:
+    return _COPIES + _COPIES_A_SHARD * num_shards
 
 
 def _mb(size: int) -> str:
