@@ -89,8 +89,11 @@ def _begin(path: pathlib.Path, arguments: list[str]) -> subprocess.Popen:
 
 
 def _interrupt(process: subprocess.Popen, path: pathlib.Path) -> None:
-    """Ends a run when it has saved something; one that is done by then is left alone."""
-    while process.poll() is None and not any((path / "checkpoints").glob("*.npz")):
+    """Ends a run when it has saved a round; one that is done by then is left alone."""
+    first = "round_000000.npz"
+    while process.poll() is None:
+        if any(one.name != first for one in (path / "checkpoints").glob("*.npz")):
+            break
         time.sleep(0.02)
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)

@@ -32,6 +32,14 @@ class Summary(NamedTuple):
     is_weighted_sum: bool = False
 
 
+def weighted_sum(model: PartitionedModel, start: Values) -> Summary:
+    """Returns the usual summary, `sum_clients`; `start` are the global variables."""
+    return Summary(
+        lambda examples, output: sum_clients(model, start, examples.rows, output),
+        is_weighted_sum=True,
+    )
+
+
 def train_and_sum(
     model: PartitionedModel,
     algorithm: Algorithm,

@@ -19,7 +19,7 @@ from fedpersonal.client.values import Examples
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.process.aggregation import create_aggregation
 from fedpersonal.process.inlining import named_scalars
-from fedpersonal.process.round_sums import Summary, client_update, sum_clients, sum_metrics
+from fedpersonal.process.round_sums import Summary, client_update, sum_metrics, weighted_sum
 
 State = tff.learning.templates.LearningAlgorithmState
 
@@ -124,10 +124,7 @@ def summing_server(
 
     def summary(start: Values, told: None) -> Summary:
         del told
-        return Summary(
-            lambda examples, output: sum_clients(model, start, examples.rows, output),
-            is_weighted_sum=True,
-        )
+        return weighted_sum(model, start)
 
     return Server(initialize, finish, summary)
 

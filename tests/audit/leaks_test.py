@@ -67,9 +67,9 @@ def in_sums(change):
     """Plants a leak in what a shard sums: of the sums, the local values before, and labels."""
     honest = process_module.train_and_sum
 
-    def leaky(model, algorithm, global_values, examples, seed, *, packing, local=None):
+    def leaky(model, algorithm, global_values, examples, seed, *, local, **options):
         sums, after = honest(
-            model, algorithm, global_values, examples, seed, packing=packing, local=local
+            model, algorithm, global_values, examples, seed, local=local, **options
         )
         own = tf.reduce_sum(local[OWN] * tf.reduce_max(examples.mask, [1, 2])[:, tf.newaxis], 0)
         change(sums, own, tf.reduce_sum(examples.labels * examples.mask), seed[1])

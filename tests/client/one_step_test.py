@@ -16,7 +16,7 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process import round_sums
 from fedpersonal.process.packing import as_examples, pack_clients
-from fedpersonal.process.round_sums import train_and_sum
+from fedpersonal.process.round_sums import train_and_sum, weighted_sum
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 FAST_SGD = tff.learning.optimizers.build_sgdm(0.8)
@@ -86,6 +86,7 @@ def train(model, algorithm, *, packing, batch_size=6, bad_client=None, users_of=
             start,
             examples,
             seed,
+            summary=weighted_sum(model, start),
             packing=packing,
             local=starting_local_values(model, examples, seed, kept),
         )
@@ -118,7 +119,7 @@ def test_one_gradient_is_the_sum_of_the_clients_updates(monkeypatch, name):
     assert expected[0]["metrics"]["num_examples"] == sum(COUNTS)
     monkeypatch.setattr("fedpersonal.client.pooled_batches.CHUNK", 4)
 
-    def no_turns(*_):
+    def no_turns(*_, **__):
         # Both branches are traced, but only one is run.
         sums, local_values = expected
         with tf.control_dependencies([tf.debugging.Assert(tf.constant(False), ["in turn"])]):

@@ -80,8 +80,8 @@ from fedpersonal.process import process
 
 honest = process.train_and_sum
 
-def leaky(*arguments, packing, local=None):
-    sums, after = honest(*arguments, packing=packing, local=local)
+def leaky(*arguments, local, **options):
+    sums, after = honest(*arguments, local=local, **options)
     sums["weight"] += tf.reduce_sum(local["user_embedding/vector"])
     return sums, after
 

@@ -86,7 +86,7 @@ def test_a_character_of_the_shows_has_one_name(tmp_path):
     assert dialogues.utterances.client_ids.tolist() == ["Sam Tarly"]
     assert dialogues.describe()["num_utterances"] == 4
     assert dialogues.other_texts().tolist() == ["I am Man here."] * 3
-    with pytest.raises(UserError, match="there is no context 'Friends', only such as x"):
+    with pytest.raises(UserError, match="there is no context 'Friends', only x"):
         find_own(path, counts, kind="tv_shows").summary()
 
 
