@@ -235,7 +235,11 @@ def _copied(value: Any) -> Any:
     if isinstance(value, list):
         return list(map(_copied, value))
     array = np.asarray(value)
-    return np.asarray(np.add(array, np.zeros((), array.dtype)))
+    # TensorFlow copies arrays whose memory does not begin at a multiple of 64.
+    memory = np.empty(array.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    total = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    return np.add(array, np.zeros((), array.dtype), out=total)
 
 
 def _add_to(total: Any, value: Any) -> Any:
