@@ -314,6 +314,10 @@ class Trainer:
             return {}
         return describe_privacy(self.privacy, self.budget, rounds)
 
+    def describe_participation(self, rounds: int) -> dict[str, float]:
+        """Returns what became of all rounds' clients, for JSON; nothing if all took part."""
+        return self._attendance.totals(rounds) if self._attendance else {}
+
     def _columns(self, rounds: int) -> Callable[[int], dict[str, float]]:
         """Returns what gives further columns of a round's row, by its number."""
         parts: list[Callable[[int], dict[str, float]]] = []
@@ -355,7 +359,11 @@ class Trainer:
         from fedpersonal.audit.audit import audit
         from fedpersonal.audit.subject import Subject
 
-        data, indices = self._clients_of_round(1)
+        drawn = map(self._clients_of_round, range(1, 101))
+        try:
+            data, indices = next(one for one in drawn if len(one[1]))
+        except StopIteration:
+            raise UserError("no client takes part in rounds 1 to 100: nothing is sent.") from None
         subject = Subject.of(
             clients=data.subset(indices),
             model=self.model,

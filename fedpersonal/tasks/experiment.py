@@ -287,6 +287,7 @@ def run_experiment(
             "num_training_clients": experiment.data.train.num_clients,
             **task.describe(experiment),
             **_tell_privacy(experiment, trained),
+            **_tell_participation(experiment, trained),
             **report.description,
         },
     )
@@ -306,6 +307,12 @@ def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, An
         *experiment.task.outside_privacy(experiment),
     ]
     return {"privacy": {**told, "outside": outside}}
+
+
+def _tell_participation(experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
+    """Returns the summary's entry on clients that did not take part, if any were to."""
+    told = experiment.trainer.describe_participation(trained.round_number)
+    return {"participation": told} if told else {}
 
 
 def _with_findings(experiment: Experiment, trained: TrainedModel, report: TestReport) -> TestReport:
