@@ -211,6 +211,31 @@ def test_a_private_run_counts_all_that_are_drawn(model, data):
         fp.Trainer(model, algorithm, data, participation=fp.Participation(**ASKED), **options)
 
 
+def test_a_private_sum_of_those_that_report_is_divided_by_those_expected(model, data, tmp_path):
+    """And by every execution: of clients clipped nowhere, without noise."""
+    algorithm = fp.furl(client_optimizer=SGD, weighting="uniform")
+    options = {"clients_per_round": WANTED, "batch_size": BATCH_SIZE, "seed": SEED}
+    asked = fp.Participation(**{**ASKED, "over_selection": 0.0}, lost_clients_keep=True)
+    privacy = fp.DifferentialPrivacy(noise_multiplier=0.0, clip_norm=1e3, clipping="fixed")
+    simulated = {
+        kind: fp.Trainer(
+            model, algorithm, data, participation=asked, privacy=privacy, execution=kind, **options
+        )
+        for kind in ("packed", "per_client")
+    }
+    clients = list(simulated["packed"].cohort(1).client_ids)
+    assert 0 < len(clients) < WANTED
+    indices = np.flatnonzero(np.isin(data.client_ids, clients))
+    told = fp.Trainer(model, algorithm, data, clients_of_round=lambda n: (data, indices), **options)
+    start = told.untrained().weights
+    mean, _ = outcome(told, data, tmp_path / "told", rounds=1)
+    for kind, trainer in simulated.items():
+        found, _ = outcome(trainer, data, tmp_path / kind, rounds=1)
+        for name, first in start.items():
+            expected = first + (mean[name] - first) * len(clients) / WANTED
+            np.testing.assert_allclose(found[name], expected, atol=1e-6)
+
+
 def test_what_does_not_fit_is_refused_in_a_line(model, data):
     keeping = fp.Participation(lost_update_rate=0.1, lost_clients_keep=True)
     with pytest.raises(fp.UserError, match="those of fed_recon keep none") as refused:
