@@ -29,6 +29,7 @@ from fedpersonal.process.memory import check_memory
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import Cohort, make_cohort
 from fedpersonal.saved_model import save_model
+from fedpersonal.simulation.attendance import Attendance, attend
 from fedpersonal.simulation.callbacks.callback import Callback
 from fedpersonal.simulation.callbacks.watched_metric import BestModel
 from fedpersonal.simulation.clients import (
@@ -38,6 +39,7 @@ from fedpersonal.simulation.clients import (
     drawn_clients,
 )
 from fedpersonal.simulation.loop import run_rounds
+from fedpersonal.simulation.participation import Participation
 from fedpersonal.simulation.privacy_budget import PrivacyBudget, describe_privacy, spending
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.sampling import ClientSampler
@@ -78,7 +80,7 @@ class Trainer:
         clients_per_round: int = 10,
         batch_size: int = 16,
         local_steps: int | None = None,
-        dropout_rate: float = 0.0,
+        participation: Participation | None = None,
         execution: str = "packed",
         packing: str = "stacked",
         shards: int | None = None,
@@ -101,7 +103,7 @@ class Trainer:
             clients_per_round: Clients drawn for a round; of fewer clients, all.
             batch_size: Examples of a client's batch.
             local_steps: Batches that a client draws at random for a round; None for all it has.
-            dropout_rate: Share of the clients drawn that then drop out.
+            participation: What becomes of the clients drawn; None if all take part.
             execution: `packed`, many clients in a shard, which is fast; or `per_client`.
             packing: `stacked` or `pooled`, see `Execution`.
             shards: Into how many shards a packed cohort is divided; None for one a processor.
@@ -122,39 +124,57 @@ class Trainer:
         self._batch_size, self._seed = batch_size, seed
         self._drawn: dict[str, Any] = {}
         self._sample: Callable[[int], np.ndarray] | None = None
+        self._attendance: Attendance | None = None
+        self._lost_clients: ClientsOfRound | None = None
         self.privacy, self.budget = privacy, None
         if clients_of_round is not None and privacy is not None:
             raise UserError("differential privacy counts on a random draw, not clients_of_round.")
-        room = clients_per_round
+        if clients_of_round is not None and participation is not None:
+            raise UserError("participation is of clients drawn at random, not clients_of_round.")
+        room, num_clients = clients_per_round, train.num_clients
         if clients_of_round is None:
-            room = clients_per_round = min(clients_per_round, train.num_clients)
+            if participation is not None:
+                participation.check_draw(client_sampling, is_private=privacy is not None)
+                eligible = participation.eligible(train)
+                num_clients = len(eligible)
+            room = clients_per_round = min(clients_per_round, num_clients)
             if client_sampling == "poisson":
-                room = _poisson_room(clients_per_round, train.num_clients)
+                room = _poisson_room(clients_per_round, num_clients)
             self._drawn = {
                 "clients_per_round": clients_per_round,
                 "local_steps": local_steps,
-                "dropout_rate": dropout_rate,
                 "client_sampling": client_sampling,
+                **({"participation": dataclasses.asdict(participation)} if participation else {}),
             }
-            sampler = ClientSampler(
-                num_clients=train.num_clients,
-                clients_per_round=clients_per_round,
-                seed=seed,
-                dropout_rate=dropout_rate,
-                sampling=client_sampling,
-            )
-            self._sample = sampler.sample
-            clients_of_round = drawn_clients(
-                train,
-                self._sample,
-                examples_per_round=local_steps * batch_size if local_steps else None,
-                seed=seed,
-            )
+            most = local_steps * batch_size if local_steps else None
+            draw = functools.partial(drawn_clients, train, examples_per_round=most, seed=seed)
+            options: dict[str, Any] = {
+                "clients_per_round": clients_per_round,
+                "seed": seed,
+                "sampling": client_sampling,
+            }
+            if participation is None:
+                self._sample = ClientSampler(num_clients=num_clients, **options).sample
+            else:
+                self._attendance = attendance = attend(
+                    participation,
+                    model,
+                    algorithm,
+                    train,
+                    eligible=eligible,
+                    batch_size=batch_size,
+                    examples_per_round=most,
+                    **options,
+                )
+                self._sample = lambda number: attendance.of(number).reported
+                if participation.lost_clients_keep:
+                    self._lost_clients = draw(lambda number: attendance.of(number).lost)
+            clients_of_round = draw(self._sample)
         if privacy is not None:
             expected = privacy.expected_clients or float(clients_per_round)
             self.privacy = privacy = dataclasses.replace(privacy, expected_clients=expected)
             self.budget = PrivacyBudget(
-                num_clients=train.num_clients,
+                num_clients=num_clients,
                 clients_per_round=clients_per_round,
                 sampling=client_sampling,
                 noise_multiplier=privacy.noise_multiplier,
@@ -185,14 +205,17 @@ class Trainer:
 
     def cohort(self, round_number: int) -> Cohort:
         """Returns the clients of a round, in shards."""
-        data, indices = self._clients_of_round(round_number)
-        return make_cohort(
+        make = functools.partial(
+            make_cohort,
             self.model,
-            data,
-            indices,
             execution=self._execution,
             touched_data=self.algorithm.touched_data,
         )
+        cohort = make(*self._clients_of_round(round_number))
+        if self._lost_clients is None:
+            return cohort
+        data, indices = self._lost_clients(round_number)
+        return dataclasses.replace(cohort, lost=make(data, indices) if len(indices) else None)
 
     def fit(
         self,
@@ -263,7 +286,7 @@ class Trainer:
                 progress=progress,
                 saved_in=StoreCheckpoints(store) if store else None,
                 callbacks=[*callbacks, kept_best] if kept_best else callbacks,
-                spent_fn=spending(self.budget, rounds) if self.budget else None,
+                columns_fn=self._columns(rounds),
             )
             trained = self._trained(store, loop.state, loop.resumed_from + loop.rounds_run)
             trained = dataclasses.replace(trained, loop=loop, resources=resources)
@@ -291,6 +314,19 @@ class Trainer:
             return {}
         return describe_privacy(self.privacy, self.budget, rounds)
 
+    def describe_participation(self, rounds: int) -> dict[str, float]:
+        """Returns what became of all rounds' clients, for JSON; nothing if all took part."""
+        return self._attendance.totals(rounds) if self._attendance else {}
+
+    def _columns(self, rounds: int) -> Callable[[int], dict[str, float]]:
+        """Returns what gives further columns of a round's row, by its number."""
+        parts: list[Callable[[int], dict[str, float]]] = []
+        if self.budget and (spent := spending(self.budget, rounds)):
+            parts.append(spent)
+        if attendance := self._attendance:
+            parts.append(lambda number: attendance.of(number).columns)
+        return lambda number: {k: v for part in parts for k, v in part(number).items()}
+
     def count_rounds(self, rounds: int) -> dict[str, int]:
         """Returns in how many rounds each training client took part, by name.
 
@@ -301,6 +337,9 @@ class Trainer:
         for round_number in range(1, rounds + 1):
             if self._sample:  # Who is drawn is known without the examples, which may be on disk.
                 clients = self._train.client_ids[self._sample(round_number)]
+                if self._attendance and self._lost_clients:
+                    lost = self._train.client_ids[self._attendance.of(round_number).lost]
+                    clients = np.concatenate([clients, lost])
             else:
                 data, indices = self._clients_of_round(round_number)
                 clients = data.client_ids[indices]
@@ -320,7 +359,11 @@ class Trainer:
         from fedpersonal.audit.audit import audit
         from fedpersonal.audit.subject import Subject
 
-        data, indices = self._clients_of_round(1)
+        drawn = map(self._clients_of_round, range(1, 101))
+        try:
+            data, indices = next(one for one in drawn if len(one[1]))
+        except StopIteration:
+            raise UserError("no client takes part in rounds 1 to 100: nothing is sent.") from None
         subject = Subject.of(
             clients=data.subset(indices),
             model=self.model,

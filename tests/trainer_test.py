@@ -247,11 +247,17 @@ def test_an_aggregator_with_bytes_in_its_state_goes_on(model, data, tmp_path):
         assert trained.loop.resumed_from == 1
 
 
-@pytest.mark.parametrize("options", [{}, {"local_steps": 2}, {"dropout_rate": 0.5}], ids=str)
+DROPPING = fp.Participation(dropout_rate=0.5, lost_update_rate=0.4, lost_clients_keep=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"local_steps": 2}, {"participation": DROPPING}], ids=str)
 def test_those_drawn_are_counted(model, data, options):
     trainer = fp.Trainer(model, ALGORITHMS["kept"], data, clients_per_round=3, seed=4, **options)
     rounds_of = trainer.count_rounds(2)
     cohorts = [list(trainer.cohort(number).client_ids) for number in (1, 2)]
+    if "participation" in options:  # Seed 4 loses clients that keep what they have trained.
+        lost = [list(trainer.cohort(number).lost.client_ids) for number in (1, 2)]
+        cohorts = [one + other for one, other in zip(cohorts, lost)]
     assert sum(rounds_of.values()) == sum(map(len, cohorts))
     for client, rounds in rounds_of.items():
         assert rounds == sum(client in cohort for cohort in cohorts)

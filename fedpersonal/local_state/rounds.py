@@ -79,14 +79,24 @@ class Rounds:
         if store is None:
             output = self._process.next(state, cohort.examples)
             return RoundOutput(output.state, output.metrics)
+        output, rows = self._train(store, state, cohort)
+        changes = {**state.uncommitted(store), **rows}
+        if cohort.lost is not None:  # They start from the same state; no server sees them.
+            changes.update(self._train(store, state, cohort.lost)[1])
+        return RoundOutput(KeptState(state.round_number + 1, output.state, changes), output.metrics)
+
+    def _train(
+        self, store: LocalStateStore, state: KeptState, cohort: Cohort
+    ) -> tuple[Any, dict[str, bytes]]:
+        """Returns what comes of a cohort's round, and the row that each of its clients keeps."""
         known, values = read_kept(store, state, cohort.client_ids)
         output = self._process.next(state.server, cohort.with_local_state(known, values))
-        changes = dict(state.uncommitted(store))
+        rows = {}
         for local in output.local:
             for place, row in zip(local["places"], store.pack(local["values"])):
                 if place >= 0:
-                    changes[cohort.client_ids[place]] = row
-        return RoundOutput(KeptState(state.round_number + 1, output.state, changes), output.metrics)
+                    rows[cohort.client_ids[place]] = row
+        return output, rows
 
 
 def read_kept(

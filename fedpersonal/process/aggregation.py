@@ -79,7 +79,7 @@ def weighted_aggregation(
             aggregator needs secure sums, or one that bounds clients' influence meets owned tables.
     """
     if aggregator is None:
-        aggregator = tff.aggregators.MeanFactory()
+        aggregator = tff.aggregators.MeanFactory(no_nan_division=True)
     if isinstance(aggregator, tff.aggregators.UnweightedAggregationFactory):
         if algorithm.weighting != "uniform":
             raise UserError(

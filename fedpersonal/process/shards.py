@@ -41,10 +41,12 @@ class Cohort:
     Attributes:
         client_ids: The clients' names.
         shards: The shards, which hold each client once.
+        lost: Further clients, which keep what they have trained, but send nothing; or None.
     """
 
     client_ids: Sequence[str] | np.ndarray
     shards: Sequence[Shard]
+    lost: Cohort | None = None
 
     def __post_init__(self):
         counts = collections.Counter(self.client_ids)

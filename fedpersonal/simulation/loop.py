@@ -55,7 +55,7 @@ def run_rounds(
     progress: bool = True,
     saved_in: Storage | None = None,
     callbacks: Sequence[Callback] = (),
-    spent_fn: Callable[[int], Mapping[str, float]] | None = None,
+    columns_fn: Callable[[int], Mapping[str, float]] | None = None,
 ) -> LoopResult:
     """Runs rounds 1 to `total_rounds`, or those that former sessions have left.
 
@@ -76,7 +76,7 @@ def run_rounds(
         progress: Whether to report progress on stderr.
         saved_in: Where checkpoints are; None for files in the run folder.
         callbacks: What else takes part, in this order, such as `EarlyStopping`.
-        spent_fn: Gives further columns of a round's row, by its number, as of what is spent.
+        columns_fn: Gives further columns of a round's row, by its number.
 
     Returns:
         The last state and the times.
@@ -114,8 +114,8 @@ def run_rounds(
             is_due = round_number % rounds_per_eval == 0 or round_number == total_rounds
             if evaluate_fn is not None and is_due:
                 metrics.update(_flatten(evaluate_fn(output.state, round_number), prefix="eval"))
-            if spent_fn is not None:
-                metrics.update(spent_fn(round_number))
+            if columns_fn is not None:
+                metrics.update(columns_fn(round_number))
             run.state, run.round_number, run.metrics = output.state, round_number, metrics
             run.seconds = seconds
             run.train_wall_seconds += seconds

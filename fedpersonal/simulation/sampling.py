@@ -60,16 +60,21 @@ class ClientSampler:
 
     def sample(self, round_number: int) -> np.ndarray:
         """Returns the indices of the clients of a round >= 0, in the order of their draw."""
+        drawn, stays = self.draw(round_number)
+        return drawn[stays]
+
+    def draw(self, round_number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the indices of the clients drawn, and which of them, bool, do not drop out."""
         random = np.random.default_rng((self._seed, round_number))
         num_clients, count = self._sizes
         if self._is_poisson:
             count = random.binomial(num_clients, count / num_clients)
         drawn = random.choice(num_clients, count, replace=False)
         if self._dropout_rate == 0.0:
-            return drawn
+            return drawn, np.ones(count, bool)
         # One uniform number a client: whoever drew the largest is the last to leave.
         luck = random.random(len(drawn))
         stays = luck >= self._dropout_rate
         if not self._is_poisson:
             stays |= luck == luck.max()
-        return drawn[stays]
+        return drawn, stays

@@ -120,13 +120,20 @@ def build_experiment(
             f"--algorithm={options.algorithm} sends no clients' updates that differential privacy "
             "could hide; leave --dp_... out."
         )
-    privacy = _privacy(options, train.num_clients)
+    participation = options.participation
+    if participation and not (method.is_federated and method.trains):
+        raise UserError(
+            f"--algorithm={options.algorithm} has no rounds that clients could drop out of; leave "
+            "options of participation out."
+        )
+    drawn_from = len(participation.eligible(train)) if participation else train.num_clients
+    privacy = _privacy(options, drawn_from)
     if method.is_federated:
         work: dict[str, Any] = {
             "clients_per_round": options.clients_per_round,
             "batch_size": options.client_batch_size,
             "local_steps": options.local_steps or None,
-            "dropout_rate": options.dropout_rate,
+            "participation": participation,
             "client_sampling": options.client_sampling,
             "privacy": privacy if options.is_private else None,
             "execution": options.execution,
@@ -280,6 +287,7 @@ def run_experiment(
             "num_training_clients": experiment.data.train.num_clients,
             **task.describe(experiment),
             **_tell_privacy(experiment, trained),
+            **_tell_participation(experiment, trained),
             **report.description,
         },
     )
@@ -299,6 +307,12 @@ def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, An
         *experiment.task.outside_privacy(experiment),
     ]
     return {"privacy": {**told, "outside": outside}}
+
+
+def _tell_participation(experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
+    """Returns the summary's entry on clients that did not take part, if any were to."""
+    told = experiment.trainer.describe_participation(trained.round_number)
+    return {"participation": told} if told else {}
 
 
 def _with_findings(experiment: Experiment, trained: TrainedModel, report: TestReport) -> TestReport:

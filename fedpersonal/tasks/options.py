@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from fedpersonal.algorithms.fed_recon import FedReconOptions
@@ -11,6 +12,10 @@ from fedpersonal.errors import UserError
 from fedpersonal.optimizers.named import SERVER_OPTIMIZERS
 from fedpersonal.options import Options, option
 from fedpersonal.runtime import COMPILE, RUNTIMES
+from fedpersonal.simulation.clock import ClientClock
+from fedpersonal.simulation.participation import Participation
+
+_CLOCK = tuple(field.name for field in dataclasses.fields(ClientClock))
 
 
 class PrivacyOptions(Options):
@@ -65,15 +70,57 @@ class PrivacyOptions(Options):
             raise UserError("--dp_delta needs --dp_noise_multiplier or --dp_target_epsilon.")
 
 
-class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions):
+class ParticipationOptions(Options):
+    """What becomes of the clients of a round, and the clock that says how long theirs takes."""
+
+    dropout_rate: float = option(
+        0.0, "Share of the clients drawn that drop out before they begin.", at_least=0, at_most=0.99
+    )
+    lost_update_rate: float = option(
+        0.0, "Share of clients whose update is lost after their work.", at_least=0, at_most=0.99
+    )
+    over_selection: float = option(
+        0.0,
+        "Share of clients drawn beyond --clients_per_round; the first that report are used.",
+        at_least=0,
+        at_most=100,
+    )
+    round_time_limit: float | None = option(
+        None, "Simulated seconds after which clients are too late. [default: none]", above=0
+    )
+    min_examples: int = option(0, "Clients with fewer are never drawn.", at_least=0)
+    lost_clients_keep: bool = option(
+        False, "Clients whose update is not used keep what they have trained of local variables."
+    )
+    clock_overhead_seconds: float = option(1.0, "What any client's round takes.", at_least=0)
+    clock_example_seconds: float = option(
+        0.01, "What an example takes on a client of median speed.", at_least=0
+    )
+    clock_speed_spread: float = option(
+        0.5, "Deviation of the logarithm of clients' speed.", at_least=0, at_most=10
+    )
+    clock_jitter: float = option(
+        0.1, "The same of what each round draws for a client.", at_least=0, at_most=10
+    )
+    clock_bytes_per_second: float | None = option(
+        None, "What carries global variables to a client and back. [default: no time]", above=0
+    )
+
+    @property
+    def participation(self) -> Participation | None:
+        """What is asked for; None if all clients take part and nobody asks for the time."""
+        asked = {n: getattr(self, n) for n in ParticipationOptions.declarations()}
+        clock = {n: asked.pop(f"clock_{n}") for n in _CLOCK}
+        found = Participation(**asked, clock=ClientClock(**clock))
+        return None if found == Participation() else found
+
+
+class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, ParticipationOptions):
     """The algorithm, the rounds, what clients and server do in them, and what comes after."""
 
     algorithm: str = option("fed_recon", "What to train with.")
     total_rounds: int = option(500, "Rounds of training.", at_least=1, may_differ=True)
     clients_per_round: int = option(100, "Clients drawn for a round.", at_least=1)
-    dropout_rate: float = option(
-        0.0, "Share of the clients drawn that then drop out.", at_least=0, at_most=0.99
-    )
     client_batch_size: int = option(5, "Examples of a client's batch.", at_least=1, at_most=10**6)
     runtime: str = option(
         "local",
@@ -128,8 +175,10 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions):
     )
 
     def check(self) -> None:
-        """Raises a `UserError` where the runtime or privacy does not go with other options."""
+        """Raises a `UserError` where options of different kinds contradict each other."""
         super().check()
+        if self.participation is not None:
+            self.participation.check_draw(self.client_sampling, is_private=self.is_private)
         if self.is_private and self.weighting != "uniform":
             raise UserError(
                 "differential privacy bounds every client alike: give --weighting=uniform with "

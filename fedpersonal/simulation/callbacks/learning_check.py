@@ -10,11 +10,11 @@ _ENOUGH = 10
 
 
 class LearningCheck(Callback):
-    """Ends a run that has learned nothing, as no update of any client was finite.
+    """Ends a run that has learned nothing: no update was finite, or nobody reported any.
 
     Attributes:
         has_learned: Whether a client's update was used in any round so far.
-        rounds_lost: The rounds so far that dropped updates and used none.
+        rounds_lost: The rounds so far that lost updates and used none.
     """
 
     remembers = ("has_learned", "rounds_lost")
@@ -25,16 +25,23 @@ class LearningCheck(Callback):
         """Counts, and complains after 10 rounds or at the end.
 
         Raises:
-            UserError: All updates of all rounds so far were dropped.
+            UserError: All updates of all rounds so far were dropped or lost.
         """
         dropped = run.metrics.get("train/num_dropped_updates", 0)
         used = run.metrics.get("train/num_examples", 1)
         self.has_learned = bool(self.has_learned or used > 0)
-        self.rounds_lost += bool(dropped > 0 and not used)
+        nobody = bool(run.metrics.get("num_drawn")) and not run.metrics["num_reported"]
+        self.rounds_lost += bool((dropped > 0 or nobody) and not used)
         is_time = self.rounds_lost >= _ENOUGH or run.round_number == run.total_rounds
-        if self.rounds_lost and is_time and not self.has_learned:
+        if not self.rounds_lost or not is_time or self.has_learned:
+            return
+        if nobody:
             raise UserError(
-                f"Nothing was learned in rounds 1 to {run.round_number}: every client's update was "
-                "infinite or NaN, and was dropped. Lower the learning rates, or look for NaN and "
-                "huge numbers in the data, and start a new run."
+                f"Nothing was learned in rounds 1 to {run.round_number}: no client reported. Raise "
+                "round_time_limit, or drop fewer clients, and start a new run."
             )
+        raise UserError(
+            f"Nothing was learned in rounds 1 to {run.round_number}: every client's update was "
+            "infinite or NaN, and was dropped. Lower the learning rates, or look for NaN and huge "
+            "numbers in the data, and start a new run."
+        )
