@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -29,20 +28,14 @@ from fedpersonal.process.memory import check_memory
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import Cohort, make_cohort
 from fedpersonal.saved_model import save_model
-from fedpersonal.simulation.attendance import Attendance, attend
 from fedpersonal.simulation.callbacks.callback import Callback
 from fedpersonal.simulation.callbacks.watched_metric import BestModel
-from fedpersonal.simulation.clients import (
-    ClientsOfRound,
-    ReadWhenDrawn,
-    describe_clients,
-    drawn_clients,
-)
+from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, describe_clients
+from fedpersonal.simulation.draw import Draw, draw_clients
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.participation import Participation
 from fedpersonal.simulation.privacy_budget import PrivacyBudget, describe_privacy, spending
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
 
@@ -122,69 +115,41 @@ class Trainer:
         self.model, self.algorithm = model, algorithm
         self._finetuning = tuple(finetuning)
         self._batch_size, self._seed = batch_size, seed
-        self._drawn: dict[str, Any] = {}
-        self._sample: Callable[[int], np.ndarray] | None = None
-        self._attendance: Attendance | None = None
-        self._lost_clients: ClientsOfRound | None = None
         self.privacy, self.budget = privacy, None
-        if clients_of_round is not None and privacy is not None:
-            raise UserError("differential privacy counts on a random draw, not clients_of_round.")
-        if clients_of_round is not None and participation is not None:
-            raise UserError("participation is of clients drawn at random, not clients_of_round.")
-        room, num_clients = clients_per_round, train.num_clients
         if clients_of_round is None:
-            if participation is not None:
-                participation.check_draw(client_sampling, is_private=privacy is not None)
-                eligible = participation.eligible(train)
-                num_clients = len(eligible)
-            room = clients_per_round = min(clients_per_round, num_clients)
-            if client_sampling == "poisson":
-                room = _poisson_room(clients_per_round, num_clients)
-            self._drawn = {
-                "clients_per_round": clients_per_round,
-                "local_steps": local_steps,
-                "client_sampling": client_sampling,
-                **({"participation": dataclasses.asdict(participation)} if participation else {}),
-            }
-            most = local_steps * batch_size if local_steps else None
-            draw = functools.partial(drawn_clients, train, examples_per_round=most, seed=seed)
-            options: dict[str, Any] = {
-                "clients_per_round": clients_per_round,
-                "seed": seed,
-                "sampling": client_sampling,
-            }
-            if participation is None:
-                self._sample = ClientSampler(num_clients=num_clients, **options).sample
-            else:
-                self._attendance = attendance = attend(
-                    participation,
-                    model,
-                    algorithm,
-                    train,
-                    eligible=eligible,
-                    batch_size=batch_size,
-                    examples_per_round=most,
-                    **options,
-                )
-                self._sample = lambda number: attendance.of(number).reported
-                if participation.lost_clients_keep:
-                    self._lost_clients = draw(lambda number: attendance.of(number).lost)
-            clients_of_round = draw(self._sample)
+            self._draw = draw_clients(
+                model,
+                algorithm,
+                train,
+                clients_per_round=clients_per_round,
+                batch_size=batch_size,
+                local_steps=local_steps,
+                sampling=client_sampling,
+                participation=participation,
+                is_private=privacy is not None,
+                seed=seed,
+            )
+        elif privacy is not None:
+            raise UserError("differential privacy counts on a random draw, not clients_of_round.")
+        elif participation is not None:
+            raise UserError("participation is of clients drawn at random, not clients_of_round.")
+        else:
+            many = train.num_clients
+            self._draw = Draw(train, clients_of_round, many, clients_per_round, clients_per_round)
         if privacy is not None:
-            expected = privacy.expected_clients or float(clients_per_round)
+            expected = privacy.expected_clients or float(self._draw.clients_per_round)
             self.privacy = privacy = dataclasses.replace(privacy, expected_clients=expected)
             self.budget = PrivacyBudget(
-                num_clients=num_clients,
-                clients_per_round=clients_per_round,
+                num_clients=self._draw.num_clients,
+                clients_per_round=self._draw.clients_per_round,
                 sampling=client_sampling,
                 noise_multiplier=privacy.noise_multiplier,
                 delta=privacy.delta,
             )
-        self._train, self._clients_of_round = train, clients_of_round
         self.num_shards = shards or default_num_shards()
         check_memory(model, self.num_shards)
         self._execution = Execution.for_cohorts(
-            room,
+            self._draw.room,
             kind=execution,
             batch_size=batch_size,
             packing=packing,
@@ -211,10 +176,10 @@ class Trainer:
             execution=self._execution,
             touched_data=self.algorithm.touched_data,
         )
-        cohort = make(*self._clients_of_round(round_number))
-        if self._lost_clients is None:
+        cohort = make(*self._draw.clients_of_round(round_number))
+        if self._draw.lost_of_round is None:
             return cohort
-        data, indices = self._lost_clients(round_number)
+        data, indices = self._draw.lost_of_round(round_number)
         return dataclasses.replace(cohort, lost=make(data, indices) if len(indices) else None)
 
     def fit(
@@ -266,7 +231,7 @@ class Trainer:
                     folder, self._describe(), about={"num_shards": self.num_shards}
                 )
                 folder.write_boundary(as_table(self.crossings))
-            folder.check_data(describe_clients(self._train))
+            folder.check_data(describe_clients(self._draw.train))
             store = None
             if self.algorithm.keeps:
                 path = folder.path / LOCAL_STATE
@@ -316,16 +281,13 @@ class Trainer:
 
     def describe_participation(self, rounds: int) -> dict[str, float]:
         """Returns what became of all rounds' clients, for JSON; nothing if all took part."""
-        return self._attendance.totals(rounds) if self._attendance else {}
+        return self._draw.totals(rounds)
 
     def _columns(self, rounds: int) -> Callable[[int], dict[str, float]]:
         """Returns what gives further columns of a round's row, by its number."""
-        parts: list[Callable[[int], dict[str, float]]] = []
-        if self.budget and (spent := spending(self.budget, rounds)):
-            parts.append(spent)
-        if attendance := self._attendance:
-            parts.append(lambda number: attendance.of(number).columns)
-        return lambda number: {k: v for part in parts for k, v in part(number).items()}
+        spent = spending(self.budget, rounds) if self.budget else None
+        draw = self._draw
+        return lambda number: {**(spent(number) if spent else {}), **draw.columns(number)}
 
     def count_rounds(self, rounds: int) -> dict[str, int]:
         """Returns in how many rounds each training client took part, by name.
@@ -333,19 +295,7 @@ class Trainer:
         Args:
             rounds: Rounds that were run.
         """
-        counts = dict.fromkeys(self._train.client_ids.tolist(), 0)
-        for round_number in range(1, rounds + 1):
-            if self._sample:  # Who is drawn is known without the examples, which may be on disk.
-                clients = self._train.client_ids[self._sample(round_number)]
-                if self._attendance and self._lost_clients:
-                    lost = self._train.client_ids[self._attendance.of(round_number).lost]
-                    clients = np.concatenate([clients, lost])
-            else:
-                data, indices = self._clients_of_round(round_number)
-                clients = data.client_ids[indices]
-            for client in clients:
-                counts[client] = counts.get(client, 0) + 1
-        return counts
+        return self._draw.count_rounds(rounds)
 
     def audit(self, *, rounds: int = 4) -> Audit:
         """Checks by experiment what crosses the boundary; `docs/boundary.md` tells how.
@@ -359,7 +309,7 @@ class Trainer:
         from fedpersonal.audit.audit import audit
         from fedpersonal.audit.subject import Subject
 
-        drawn = map(self._clients_of_round, range(1, 101))
+        drawn = map(self._draw.clients_of_round, range(1, 101))
         try:
             data, indices = next(one for one in drawn if len(one[1]))
         except StopIteration:
@@ -374,8 +324,9 @@ class Trainer:
             seed=self._seed,
             has_aggregator=self._has_aggregator,
         )
-        most = np.arange(min(100, self._train.num_clients))
-        many = self._train.subset(most) if self._sample else None
+        train = self._draw.train
+        most = np.arange(min(100, train.num_clients))
+        many = train.subset(most) if self._draw.is_random else None
         privacy = self.describe_privacy(rounds)
         return audit(subject, privacy=privacy, rounds=rounds, many=many)
 
@@ -412,19 +363,9 @@ class Trainer:
             "execution": execution.kind,
             "packing": execution.packing,
             "seed": self._seed,
-            **self._drawn,
+            **self._draw.options,
             **({"privacy": dataclasses.asdict(self.privacy)} if self.privacy else {}),
         }
-
-
-def _poisson_room(expected: int, num_clients: int) -> int:
-    """Returns how many clients shards have room for where so many are expected.
-
-    In one round of fifteen there are more; they make one shard more. Room for all would cost each
-    round more time than these take.
-    """
-    deviation = math.sqrt(expected * (1 - expected / num_clients))
-    return min(num_clients, math.ceil(expected + 1.5 * deviation))
 
 
 def _keep(store: LocalStateStore | None) -> Callable[[State | KeptState], dict[str, Any]]:

@@ -1,0 +1,157 @@
+"""Who takes part in each round of a training, and whose examples that takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.simulation.attendance import Attendance, attend
+from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, drawn_clients
+from fedpersonal.simulation.participation import Participation
+from fedpersonal.simulation.sampling import ClientSampler
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Draw:
+    """The clients of all rounds, drawn at random or given by a function.
+
+    Attributes:
+        train: All training clients.
+        clients_of_round: Whose examples a round takes.
+        num_clients: How many may take part.
+        clients_per_round: How many a round has, on average where their number is random.
+        room: How many clients shards have room for.
+        lost_of_round: Those who train and whose updates are lost, where they keep what they
+            trained; or None.
+        sampler: What draws them, where all who are drawn take part.
+        attendance: What draws them, and says who of them takes part, where not all do.
+        options: What tells this draw from others, for JSON.
+    """
+
+    train: ClientDataset | ReadWhenDrawn
+    clients_of_round: ClientsOfRound
+    num_clients: int
+    clients_per_round: int
+    room: int
+    lost_of_round: ClientsOfRound | None = None
+    sampler: ClientSampler | None = None
+    attendance: Attendance | None = None
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether clients are drawn."""
+        return bool(self.sampler or self.attendance)
+
+    def columns(self, round_number: int) -> dict[str, float]:
+        """Returns what a round's row says of who took part; nothing if all drawn did."""
+        return self.attendance.of(round_number).columns if self.attendance else {}
+
+    def totals(self, rounds: int) -> dict[str, float]:
+        """Returns the sums of these columns."""
+        return self.attendance.totals(rounds) if self.attendance else {}
+
+    def count_rounds(self, rounds: int) -> dict[str, int]:
+        """Returns in how many of the first rounds each training client took part, by name."""
+        counts = dict.fromkeys(self.train.client_ids.tolist(), 0)
+        for round_number in range(1, rounds + 1):
+            for client in self._names(round_number):
+                counts[client] = counts.get(client, 0) + 1
+        return counts
+
+    def _names(self, round_number: int) -> np.ndarray:
+        # Who is drawn is known without the examples, which may be on disk.
+        if self.attendance:
+            outcome = self.attendance.of(round_number)
+            lost = outcome.lost if self.lost_of_round else outcome.lost[:0]
+            return self.train.client_ids[np.concatenate([outcome.reported, lost])]
+        if self.sampler:
+            return self.train.client_ids[self.sampler.sample(round_number)]
+        data, indices = self.clients_of_round(round_number)
+        return data.client_ids[indices]
+
+
+def draw_clients(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    train: ClientDataset | ReadWhenDrawn,
+    *,
+    clients_per_round: int,
+    batch_size: int,
+    local_steps: int | None,
+    sampling: str,
+    participation: Participation | None,
+    is_private: bool,
+    seed: int,
+) -> Draw:
+    """Returns a random draw of clients; the arguments are those of `Trainer`.
+
+    Raises:
+        UserError: If an option is out of range, or participation does not fit the rest.
+    """
+    eligible, num_clients = None, train.num_clients
+    if participation is not None:
+        participation.check_draw(sampling, is_private=is_private)
+        eligible = participation.eligible(train)
+        num_clients = len(eligible)
+    room = clients_per_round = min(clients_per_round, num_clients)
+    if sampling == "poisson":
+        room = _poisson_room(clients_per_round, num_clients)
+    most = local_steps * batch_size if local_steps else None
+    draw = functools.partial(drawn_clients, train, examples_per_round=most, seed=seed)
+    scheme: dict[str, Any] = {"clients_per_round": clients_per_round, "sampling": sampling}
+    options = {
+        "clients_per_round": clients_per_round,
+        "local_steps": local_steps,
+        "client_sampling": sampling,
+    }
+    if participation is None:
+        sampler = ClientSampler(num_clients=num_clients, seed=seed, **scheme)
+        return Draw(
+            train,
+            draw(sampler.sample),
+            num_clients,
+            clients_per_round,
+            room,
+            sampler=sampler,
+            options=options,
+        )
+    attendance = attend(
+        participation,
+        model,
+        algorithm,
+        train,
+        eligible=eligible,
+        batch_size=batch_size,
+        examples_per_round=most,
+        seed=seed,
+        **scheme,
+    )
+    keeps = participation.lost_clients_keep
+    return Draw(
+        train,
+        draw(lambda number: attendance.of(number).reported),
+        num_clients,
+        clients_per_round,
+        room,
+        lost_of_round=draw(lambda number: attendance.of(number).lost) if keeps else None,
+        attendance=attendance,
+        options={**options, "participation": dataclasses.asdict(participation)},
+    )
+
+
+def _poisson_room(expected: int, num_clients: int) -> int:
+    """Returns how many clients shards have room for where so many are expected.
+
+    In one round of fifteen there are more; they make one shard more. Room for all would cost each
+    round more time than these take.
+    """
+    deviation = math.sqrt(expected * (1 - expected / num_clients))
+    return min(num_clients, math.ceil(expected + 1.5 * deviation))
