@@ -124,8 +124,8 @@ def complete(runs: Iterable[Run], about: Mapping[str, Any], *, isolated: bool = 
     every = {own.path: own for run in runs for own in (run.trainer, run)}.values()
     for run in every:
         config = run.path / "config.json"
-        data = {"data": about}
-        run_config.settle(config, run.config(), ignore=run.may_differ(), about=data)
+        told = {"data": about, "runtime": run.options.runtime}
+        run_config.settle(config, run.config(), ignore=run.may_differ(), about=told)
     for number, run in enumerate(every, start=1):
         line = f"run {number} of {len(every)}: {run.title}"
         print(f"{line}: done before" if run.is_done() else line, flush=True)
