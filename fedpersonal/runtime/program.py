@@ -62,6 +62,9 @@ def spare_home() -> None:
     They keep settings and caches there, each in a folder of its own. Where that is there already,
     or the environment names another one, nothing is changed. Call it before they are imported.
     """
+    # The version that is pinned takes this name, and says each time that a later one will not. A
+    # child finds it set.
+    warnings.filterwarnings("ignore", "Using `TRANSFORMERS_CACHE`", FutureWarning)
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     hub = os.environ.get("HF_HOME") or os.path.join(cache, "huggingface")
@@ -78,8 +81,6 @@ def spare_home() -> None:
     ]
     if not missing:
         return
-    # This name of it still works in the version that is pinned, which says so each time.
-    warnings.filterwarnings("ignore", "Using `TRANSFORMERS_CACHE`", FutureWarning)
     folder = tempfile.mkdtemp(prefix="fedpersonal-home-")
     atexit.register(_remove, folder, os.getpid())
     for name in missing:
