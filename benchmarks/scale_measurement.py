@@ -8,7 +8,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,11 @@ from fedpersonal.data.generated.documents import generate_subreddits
 from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LocalStateStore, SavedRun
+from fedpersonal.model.variables import VariableSpec
 from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 from fedpersonal.tasks.experiment import build_experiment
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
-from fedpersonal.trainer import Trainer
 
 _ROWS_A_COMMIT = 100_000
 _TEXTS_A_USER = 10
@@ -60,11 +60,12 @@ def measure(sizes: Mapping[str, Any], rounds: int, shards: int | None) -> None:
             task, options = RATINGS, RATINGS.options(**work, client_batch_size=batch_size)
             source = _ratings(sizes["clients"], sizes["ratings"], sizes["items"])
         with timed("build"):
-            trainer = build_experiment(task, source, options, shards=shards).trainer
+            experiment = build_experiment(task, source, options, shards=shards)
+            trainer = experiment.trainer
         store, sizes_on_disk = None, {}
         if trainer.algorithm.keeps:
             path = os.path.join(folder, "store")
-            _fill(path, trainer)
+            _fill(path, trainer.model.local_variables, experiment.data.train.client_ids)
             with timed("open"):
                 store = LocalStateStore.open(path, trainer.model.local_variables)
             stack.callback(store.close)
@@ -110,10 +111,10 @@ def _ratings(users: int, each: int, items: int) -> Ratings:
     )
 
 
-def _fill(path: str, trainer: Trainer) -> None:
-    """Gives every training client a row in a store."""
-    random, names = np.random.default_rng(0), trainer._train.client_ids
-    with contextlib.closing(LocalStateStore.open(path, trainer.model.local_variables)) as store:
+def _fill(path: str, variables: Sequence[VariableSpec], names: np.ndarray) -> None:
+    """Gives every client named a row in a store."""
+    random = np.random.default_rng(0)
+    with contextlib.closing(LocalStateStore.open(path, variables)) as store:
         for start in range(0, len(names), _ROWS_A_COMMIT):
             some = names[start : start + _ROWS_A_COMMIT].tolist()
             values = {
