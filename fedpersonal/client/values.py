@@ -106,7 +106,6 @@ def starting_local_values(
     prints = _fingerprints(examples)
     seeds = tf.stack([prints + seed[0], tf.zeros_like(prints) + seed[1]], axis=-1)
     specs = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.local_variables}
-    # Not over_clients: vectorised random draws do not exist.
     fresh = _draw_each(lambda own: model.initial_values(model.local_variables, own), seeds, specs)
     if kept is not None:
         fresh = {k: where_client(kept.known, kept.values[k], v) for k, v in fresh.items()}
@@ -114,7 +113,7 @@ def starting_local_values(
 
 
 def _draw_each(draw: Callable[[tf.Tensor], Values], seeds: tf.Tensor, specs: Any) -> Values:
-    """Stacks what comes of each seed (C, 2); vectorised random draws do not exist."""
+    """Stacks what each seed (C, 2) draws; `over_clients` has no vectorised random draws."""
     # A step of a loop costs more than a draw: it takes several of them.
     static, count = seeds.shape[0], tf.shape(seeds)[0]
     together = min(static or 1, 32)

@@ -325,18 +325,20 @@ def _collect(
 ) -> ClientResults:
     """Puts the shards' outputs into the clients' order."""
 
-    def joined(outputs: Sequence[Mapping[str, Any]], parts: Sequence[np.ndarray]) -> np.ndarray:
+    def joiner(outputs: Sequence[Mapping[str, Any]]) -> Callable[..., np.ndarray]:
         # Results may come back in another order than they went out, so they carry their ids.
         ids = np.concatenate([output["ids"] for output in outputs])
         order = np.argsort(ids, kind="stable")[(ids < 0).sum() :]
-        return np.concatenate(parts)[order]
+        return lambda parts: np.concatenate(parts)[order]
 
     def sums(outputs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        joined = joiner(outputs)
         return {
-            name: joined(outputs, [o["sums"][name] for o in outputs]).astype(np.float64)
+            name: joined([o["sums"][name] for o in outputs]).astype(np.float64)
             for name in outputs[0]["sums"]
         }
 
+    joined = joiner(after)
     predictions = None
     if "predictions" in after[0]:
         # Those of each shard are as wide as its longest query set.
@@ -344,8 +346,8 @@ def _collect(
         width = max(part.shape[1] for part in parts)
         rest = [(0, 0)] * (parts[0].ndim - 2)
         parts = [np.pad(part, [(0, 0), (0, width - part.shape[1]), *rest]) for part in parts]
-        predictions = joined(after, parts)
-    num_examples = joined(after, [output["num_examples"] for output in after])
+        predictions = joined(parts)
+    num_examples = joined([output["num_examples"] for output in after])
     return ClientResults(
         client_ids=client_ids,
         num_examples=num_examples.astype(np.float64),

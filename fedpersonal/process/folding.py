@@ -18,17 +18,15 @@ from fedpersonal.client.stacked import ClientOutput
 from fedpersonal.client.values import Examples
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.process.aggregation import create_aggregation
 from fedpersonal.process.inlining import (
     Inlined,
     leaves,
-    named_scalars,
     pack,
     replaced,
     with_containers,
 )
 from fedpersonal.process.round_sums import Summary, client_update, sum_metrics
-from fedpersonal.process.server import Server, State, finalized_metrics, initial_weights
+from fedpersonal.process.server import Server, aggregating_states, with_measurements
 
 
 def folding_server(
@@ -43,22 +41,14 @@ def folding_server(
     Raises:
         UserError: If the aggregator cannot be taken apart.
     """
-    first_weights = tff.tensorflow.computation(lambda: initial_weights(model, seed))
-    weights_type = first_weights.type_signature.result
-    aggregation = create_aggregation(aggregator, weights_type.trainable)
+    aggregation, weights_type, initialize, next_state = aggregating_states(
+        model, optimizer, aggregator, seed=seed
+    )
     form = _take_apart(aggregation, weights_type.trainable)
-    finalizer = tff.learning.templates.build_apply_optimizer_finalizer(optimizer, weights_type)
     told_type = with_containers(form.prepare.type_signature.result)
     folded_type = with_containers(form.zero.type_signature.result)
     work, zero, update = map(Inlined, (form.work, form.zero, form.update))
     accumulate, merge = map(Inlined, (form.accumulate, form.merge))
-
-    @tff.federated_computation
-    def initialize():
-        weights = tff.federated_eval(first_weights, tff.SERVER)
-        round_number = tff.federated_value(0, tff.SERVER)
-        parts = (aggregation.initialize(), finalizer.initialize())
-        return tff.federated_zip(State(weights, (), round_number, *parts))
 
     def tell(state: Any) -> Any:
         return tff.federated_broadcast(tff.federated_map(form.prepare, state.aggregator))
@@ -107,19 +97,11 @@ def folding_server(
             new_state = replaced(aggregator_state, [next(results) for _ in range(count)])
             made_type = form.update.type_signature.result[1]
             mean, measurements = pack(made_type, results)
-            metrics = finalized_metrics(model, sums)
-            measured = named_scalars(made_type[1], measurements)
-            if measured:
-                metrics["aggregator"] = measured
+            metrics = with_measurements(model, sums, made_type[1], measurements)
             return new_state, collections.OrderedDict(mean), metrics
 
         aggregated = tff.federated_map(aggregate, (state.aggregator, folded, sums))
-        weights = state.global_model_weights
-        finalized = finalizer.next(state.finalizer, weights, aggregated[1])
-        add_one = tff.tensorflow.computation(lambda n: n + 1, np.int32)
-        round_number = tff.federated_map(add_one, state.client_work)
-        new_state = State(finalized.result, (), round_number, aggregated[0], finalized.state)
-        return tff.federated_zip(new_state), aggregated[2]
+        return next_state(state, aggregated[1], aggregated[0]), aggregated[2]
 
     return Server(initialize, finish, summary, tell, told_type)
 

@@ -137,6 +137,51 @@ def aggregating_server(
     seed: int,
 ) -> Server:
     """Returns the server of shards that send one client's `update`, `weight` and `metrics`."""
+    aggregation, weights_type, initialize, next_state = aggregating_states(
+        model, optimizer, aggregator, seed=seed
+    )
+
+    def finish(state, sent):
+        aggregated = aggregation.next(state.aggregator, sent["update"], sent["weight"])
+        new_state = next_state(state, aggregated.result, aggregated.state)
+        sums = tff.federated_sum(sent["metrics"])
+        measurements = aggregated.measurements
+        measured_type = measurements.type_signature.member
+        metrics = tff.tensorflow.computation(
+            lambda sums, measured: with_measurements(model, sums, measured_type, measured),
+            sums.type_signature.member,
+            measured_type,
+        )
+        return new_state, tff.federated_map(metrics, (sums, measurements))
+
+    def summary(start: Values, told: None) -> Summary:
+        def of(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
+            update = client_update(model, start, examples.rows, output, 0)
+            metrics = sum_metrics(output)
+            return collections.OrderedDict(update=update, weight=output.weights[0], metrics=metrics)
+
+        return Summary(of)
+
+    return Server(initialize, finish, summary)
+
+
+def aggregating_states(
+    model: PartitionedModel,
+    optimizer: tff.learning.optimizers.Optimizer,
+    aggregator: tff.aggregators.WeightedAggregationFactory,
+    *,
+    seed: int,
+) -> tuple[
+    tff.templates.AggregationProcess,
+    tff.StructType,
+    tff.Computation,
+    Callable[[Any, Any, Any], Any],
+]:
+    """Returns an aggregator's process, the weights' type, and what makes a server's states.
+
+    The first state comes of a computation, at SERVER; the next one of a function of a state, the
+    mean update and the aggregator's next state, inside a federated computation.
+    """
     first_weights = tff.tensorflow.computation(lambda: initial_weights(model, seed))
     weights_type = first_weights.type_signature.result
     aggregation = create_aggregation(aggregator, weights_type.trainable)
@@ -150,37 +195,25 @@ def aggregating_server(
         parts = (aggregation.initialize(), finalizer.initialize())
         return tff.federated_zip(State(weights, (), round_number, *parts))
 
-    def finish(state, sent):
-        weights = state.global_model_weights
-        aggregated = aggregation.next(state.aggregator, sent["update"], sent["weight"])
-        finalized = finalizer.next(state.finalizer, weights, aggregated.result)
+    def next_state(state, mean, aggregator_state):
+        finalized = finalizer.next(state.finalizer, state.global_model_weights, mean)
         round_number = tff.federated_map(add_one, state.client_work)
-        new_state = tff.federated_zip(
-            State(finalized.result, (), round_number, aggregated.state, finalized.state)
+        return tff.federated_zip(
+            State(finalized.result, (), round_number, aggregator_state, finalized.state)
         )
-        sums = tff.federated_sum(sent["metrics"])
-        measurements = aggregated.measurements
-        measured_type = measurements.type_signature.member
 
-        @tff.tensorflow.computation(sums.type_signature.member, measured_type)
-        def metrics(sums, measurements):
-            metrics = finalized_metrics(model, sums)
-            measured = named_scalars(measured_type, measurements)
-            if measured:
-                metrics["aggregator"] = measured
-            return metrics
+    return aggregation, weights_type, initialize, next_state
 
-        return new_state, tff.federated_map(metrics, (sums, measurements))
 
-    def summary(start: Values, told: None) -> Summary:
-        def of(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
-            update = client_update(model, start, examples.rows, output, 0)
-            metrics = sum_metrics(output)
-            return collections.OrderedDict(update=update, weight=output.weights[0], metrics=metrics)
-
-        return Summary(of)
-
-    return Server(initialize, finish, summary)
+def with_measurements(
+    model: PartitionedModel, sums: Mapping[str, Any], measured_type: tff.Type, measurements: Any
+) -> collections.OrderedDict:
+    """Returns a cohort's training metrics, and among them what its aggregator measured."""
+    metrics = finalized_metrics(model, sums)
+    measured = named_scalars(measured_type, measurements)
+    if measured:
+        metrics["aggregator"] = measured
+    return metrics
 
 
 def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> collections.OrderedDict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import dp_accounting
-import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 
@@ -19,16 +18,10 @@ ROWS = [UNTRAINED, PAPER, CLIPPED, PRIVATE]
 
 
 @pytest.fixture(name="sweep", scope="module")
-def _sweep(tmp_path_factory):
+def _sweep(few_ratings, tmp_path_factory):
     """A sweep of few ratings, of which four rows are wanted."""
-    folder, random = tmp_path_factory.mktemp("dp_table"), np.random.default_rng(0)
-    lines = [
-        f"u{user},i{item},{random.integers(1, 6)},{item}\n"
-        for user in range(20)
-        for item in random.permutation(30)[:20]
-    ]
-    (folder / "ratings.csv").write_text("user,item,rating,time\n" + "".join(lines))
-    given = {"ratings_file": str(folder / "ratings.csv"), "embedding_dim": 2}
+    folder = tmp_path_factory.mktemp("dp_table")
+    given = {"ratings_file": few_ratings, "embedding_dim": 2}
     given["clients_per_round"] = 4
     return Sweep(folder, [3], scale_rounds=0.02, given=given, rows=ROWS, isolated=False)
 

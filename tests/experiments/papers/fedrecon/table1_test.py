@@ -15,16 +15,10 @@ ROWS = ["FedAvg + StandardEval", "FedRecon"]
 
 
 @pytest.fixture(name="sweep", scope="module")
-def _sweep(tmp_path_factory):
+def _sweep(few_ratings, tmp_path_factory):
     """A sweep of few ratings, of which two rows are wanted."""
-    folder, random = tmp_path_factory.mktemp("table1"), np.random.default_rng(0)
-    lines = [
-        f"u{user},i{item},{random.integers(1, 6)},{item}\n"
-        for user in range(20)
-        for item in random.permutation(30)[:20]
-    ]
-    (folder / "ratings.csv").write_text("user,item,rating,time\n" + "".join(lines))
-    given = {"ratings_file": str(folder / "ratings.csv"), "embedding_dim": 2}
+    folder = tmp_path_factory.mktemp("table1")
+    given = {"ratings_file": few_ratings, "embedding_dim": 2}
     return Sweep(folder, [3, 4], scale_rounds=0.002, given=given, rows=ROWS, isolated=False)
 
 
