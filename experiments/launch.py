@@ -6,8 +6,10 @@ A binary of a task is `main = launch.task_main(TASK)`, and ends with
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import select
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ _REFUSALS = {
 }
 _MISTAKE = 2
 _INTERRUPTED = 130
+_UNREAD = 141
 
 
 def run(main: Callable[[], None]) -> None:
@@ -39,7 +42,8 @@ def run(main: Callable[[], None]) -> None:
     help and complaints about flags come at once. Under Bazel, relative paths mean the folder in
     which `bazel run` was called.
 
-    Exit status: 0, 2 after a mistake of the user, 130 after Ctrl-C, 143 after SIGTERM.
+    Exit status: 0, 2 after a mistake of the user, 130 after Ctrl-C, 143 after SIGTERM, 141 where
+    nobody reads the output any more, as before `| head`.
 
     Args:
         main: The program. It takes nothing and reads its flags from `absl.flags`.
@@ -54,6 +58,8 @@ def run(main: Callable[[], None]) -> None:
     except UserError as error:
         status = _complain(error)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            runtime.leave(_UNREAD)
         if error.errno not in _REFUSALS:
             raise
         status = _complain(f"{error.filename or 'a file'}: {error.strerror}.")
@@ -141,5 +147,14 @@ def _parse_flags(argv: list[str]) -> None:
 def _complain(error: object) -> int:
     """Prints a mistake of the user and returns the status that it ends with."""
     line = " ".join(str(error).replace("ERROR::", "").split())
-    print("error:", escaped(line), file=sys.stderr)
+    with contextlib.suppress(OSError):  # The disk with the log may be full, too.
+        print("error:", escaped(line), file=sys.stderr)
     return _MISTAKE
+
+
+def _is_unread() -> bool:
+    """Says whether a pipe that the program writes to has lost its reader."""
+    watched = select.poll()
+    for number in (1, 2):
+        watched.register(number, 0)
+    return any(events & select.POLLERR for _, events in watched.poll(0))

@@ -6,8 +6,8 @@ reaches it through a Unix socket in a folder that only its user may enter; the s
 one connection, of the process that started it, removes socket and folder, and hands bytes on.
 
 This is a program of its own, on the standard library alone:
-`python supervisor.py closed|open worker_binary [arguments]`. Its stdin is a socket whose other end
-the program holds. There it says, a line each, `refused <reason>` where the system permits no such
+`python supervisor.py closed|open folder worker_binary [arguments]`, with an empty folder that its
+user alone may enter. Its stdin is a socket whose other end the program holds. There it says, a line each, `refused <reason>` where the system permits no such
 network, `started`, `ready <socket>`, `failed <reason>`. It ends, with the worker, as soon as the
 program does, even by SIGKILL.
 """
@@ -24,7 +24,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from typing import NoReturn
@@ -35,7 +34,6 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _CHUNK = 2**20
-_LONGEST_PLACE = 80  # A socket's path has at most 107 bytes.
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,10 +41,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class _Supervisor:
     """One worker, and the one connection to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
         self._program = os.getppid()
         self._control = socket.socket(fileno=0)
-        self._folder: str | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._ending = threading.Lock()
 
@@ -79,10 +77,6 @@ class _Supervisor:
 
     def _let_program_in(self) -> socket.socket:
         """Returns a connection of the program's own process; others are turned away."""
-        place = tempfile.gettempdir()
-        if len(os.fsencode(place)) > _LONGEST_PLACE:
-            place = "/tmp"
-        self._folder = tempfile.mkdtemp(prefix="fedpersonal-", dir=place)
         path = os.path.join(self._folder, "worker")
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(path)
@@ -121,11 +115,10 @@ class _Supervisor:
         os._exit(0)
 
     def _remove_folder(self) -> None:
-        if self._folder is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self._folder, "worker"))
-            with contextlib.suppress(OSError):
-                os.rmdir(self._folder)
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._folder, "worker"))
+        with contextlib.suppress(OSError):
+            os.rmdir(self._folder)
 
 
 def _enter_own_network() -> None:
@@ -170,4 +163,4 @@ def _hand_on(source: socket.socket, target: socket.socket) -> None:
 
 if __name__ == "__main__":
     _libc.prctl(_PR_SET_NAME, NAME.encode())
-    _Supervisor().run(sys.argv[1], sys.argv[2:])
+    _Supervisor(sys.argv[2]).run(sys.argv[1], sys.argv[3:])

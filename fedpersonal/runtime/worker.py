@@ -11,9 +11,11 @@ import atexit
 import contextlib
 import importlib.util
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_MESSAGE_BYTES = 2 * 10**9
 _NEVER = 2**31 - 1
+_LONGEST_PLACE = 80  # A socket's path has at most 107 bytes.
 _CHANNEL_OPTIONS = [
     ("grpc.max_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -92,11 +95,12 @@ class _Worker:
         self._stub: tff.framework.RemoteExecutorGrpcStub | None = None
         self._reason: str | None = None  # Why it has ended.
         self._control, its_end = socket.socketpair()
+        self._folder = tempfile.mkdtemp(prefix="fedpersonal-", dir=_short_place())
         mode = "open" if open_worker else "closed"
         command = [_worker_binary(), "--max_concurrent_computation_calls=-1"]
         with its_end:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, mode, *command],
+                [sys.executable, "-I", "-S", supervisor.__file__, mode, self._folder, *command],
                 stdin=its_end.fileno(),
                 start_new_session=True,  # Ctrl-C is for this process to answer.
             )
@@ -143,6 +147,7 @@ class _Worker:
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)
             self._supervisor.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)  # Where others ended the supervisor.
 
     def _listen(self) -> tuple[str, str]:
         """Returns the next step that the supervisor has come to, and what it says about it."""
@@ -157,6 +162,11 @@ def _worker(open_worker: bool) -> _Worker:
         if worker is None or worker.owner != os.getpid():
             worker = _workers[open_worker] = _Worker(open_worker)
         return worker
+
+
+def _short_place() -> str:
+    place = tempfile.gettempdir()
+    return place if len(os.fsencode(place)) <= _LONGEST_PLACE else "/tmp"
 
 
 def _make_stub(path: str) -> tff.framework.RemoteExecutorGrpcStub:

@@ -60,7 +60,7 @@ def _start(tmp_path):
     program = tmp_path / "toy.py"
     program.write_text(_PROGRAM)
 
-    def start(*arguments, cwd=tmp_path, **environment):
+    def start(*arguments, cwd=tmp_path, stderr=subprocess.PIPE, **environment):
         return subprocess.Popen(
             [sys.executable, program, *arguments],
             cwd=cwd,
@@ -74,7 +74,7 @@ def _start(tmp_path):
                 if value is not None
             },
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 
@@ -173,6 +173,24 @@ def test_what_the_system_says_against_a_file_is_one_line(run, toy, complaint):
     status, _, errors = run(TOY=toy)
     assert (status, errors.splitlines()[0]) == (2, f"error: {complaint}")
     assert "Traceback (" not in errors.splitlines()[0]
+
+
+def test_output_that_nobody_reads_any_more_ends_the_program_quietly(start):
+    process = start()
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(60)) == ("", 141)
+
+
+def test_another_broken_pipe_is_no_end_of_the_reader(run):
+    status, _, errors = run(TOY="raise BrokenPipeError(32, 'Broken pipe')")
+    assert status == 1 and errors.endswith("BrokenPipeError: [Errno 32] Broken pipe\n")
+
+
+def test_a_mistake_that_the_full_disk_does_not_let_it_tell(start):
+    with open("/dev/full", "w") as full:
+        process = start(stderr=full, TOY="raise UserError('no')")
+        process.communicate(timeout=60)
+    assert process.returncode == 2
 
 
 HOME = """

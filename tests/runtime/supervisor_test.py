@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 
 import psutil
 import pytest
@@ -47,7 +48,8 @@ _CAP_SYS_ADMIN, _PR_CAPBSET_DROP = 21, 24
 
 
 def _command(mode, worker=_STAND_IN):
-    return [sys.executable, "-I", supervisor.__file__, mode, sys.executable, "-c", worker]
+    python = [sys.executable, "-I"]
+    return [*python, supervisor.__file__, mode, tempfile.mkdtemp(), sys.executable, "-c", worker]
 
 
 @contextlib.contextmanager
@@ -108,15 +110,11 @@ def _connect_as_another_user(path):
 
 
 @needs_own_network
-@pytest.mark.parametrize("place", ["near", "f" * 99])
-def test_bytes_pass_both_ways_and_nothing_is_left_on_disk(place, tmp_path, monkeypatch):
-    (tmp_path / place).mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / place))
+def test_bytes_pass_both_ways_and_nothing_is_left_on_disk():
     with _started() as (_, _, lines):
         connection, path = _connected(lines)
         assert _echo(connection, b"a")
         assert _echo(connection, os.urandom(3 * 2**20 + 1))
-        assert path.startswith(str(tmp_path)) == (place == "near")
         assert not os.path.exists(os.path.dirname(path))
 
 
@@ -196,7 +194,7 @@ def test_all_end_with_one(killed, gone):
 
 def test_a_worker_that_is_missing_is_told_of():
     mine, its_end = socket.socketpair()
-    command = [sys.executable, supervisor.__file__, "open", "/missing"]
+    command = [sys.executable, supervisor.__file__, "open", tempfile.mkdtemp(), "/missing"]
     with its_end, mine, mine.makefile() as lines:
         subprocess.run(command, stdin=its_end, timeout=60)
         assert lines.readline().startswith("failed [Errno 2]")

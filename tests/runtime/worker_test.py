@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 
 import psutil
 import pytest
+
+from fedpersonal.runtime import worker
 
 needs_own_network = pytest.mark.usefixtures("own_network")
 
@@ -144,10 +148,10 @@ _WITH_TFF = {
 }
 
 
-def _begin(program):
+def _begin(program, *arguments):
     environment = {name: value for name, value in os.environ.items() if name[:3] != "TF_"}
     return subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *arguments],
         env={**environment, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -198,6 +202,27 @@ def test_a_fork_leaves_its_parents_worker_alone():
     found, pids, errors = _finish(_begin(_IDLE + _FORKED))
     assert (found, len(pids), errors) == (0, 3, "")
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("length", [20, 99])
+def test_its_socket_has_a_path_that_the_system_takes(length, monkeypatch):
+    place = "/" + "f" * length
+    monkeypatch.setattr(tempfile, "tempdir", place)
+    assert worker._short_place() == (place if length == 20 else "/tmp")
+
+
+@needs_own_network
+def test_no_file_is_left_of_a_killed_supervisor(tmp_path):
+    program = """
+from fedpersonal.runtime import worker
+with open(sys.argv[1] + "/path", "w") as file:
+    file.write(worker._workers[False]._listen()[1])
+os.kill(supervisor.pid, signal.SIGKILL)
+"""
+    process = _begin(_IDLE + program, str(tmp_path))
+    assert _finish(process)[0] == 0
+    path = pathlib.Path((tmp_path / "path").read_text())
+    assert path.name == "worker" and not path.parent.exists()
 
 
 @needs_own_network
@@ -265,9 +290,9 @@ def _connect(address):
 def test_nobody_else_reaches_the_worker_while_it_computes(listening, own_address):
     process = _begin(_TFF + _LOOKED_AT)
     pids = [int(pid) for pid in process.stdout.readline().split()]
-    supervisor, worker = pids
-    port = int(psutil.Process(worker).cmdline()[-1].split("=")[1])
-    assert not set().union(*[listening(pid) for pid in (process.pid, supervisor, worker)])
+    supervisor, computing = pids
+    port = int(psutil.Process(computing).cmdline()[-1].split("=")[1])
+    assert not set().union(*[listening(pid) for pid in (process.pid, supervisor, computing)])
     for host in ("127.0.0.1", own_address):
         with pytest.raises(ConnectionRefusedError):
             _connect((host, port))
