@@ -7,9 +7,9 @@ one connection, of the process that started it, removes socket and folder, and h
 
 This is a program of its own, on the standard library alone:
 `python supervisor.py closed|open folder worker_binary [arguments]`, with an empty folder that its
-user alone may enter. Its stdin is a socket whose other end the program holds. There it says, a line each, `refused <reason>` where the system permits no such
-network, `started`, `ready <socket>`, `failed <reason>`. It ends, with the worker, as soon as the
-program does, even by SIGKILL.
+user alone may enter. Its stdin is a socket whose other end the program holds. There it says, a line
+each, `refused <reason>` where the system permits no such network, `started`, `ready <socket>`,
+`failed <reason>`. It ends, with the worker, as soon as the program does, even by SIGKILL.
 """
 
 from __future__ import annotations

@@ -179,10 +179,11 @@ class Session:
         deadline = time.monotonic() + _ORPHAN_SECONDS
         while orphans := self._orphans():
             if time.monotonic() > deadline:
+                told = [orphan.as_dict(["pid", "name"]) for orphan in orphans]
                 for orphan in orphans:
                     orphan.kill()
                 psutil.wait_procs(orphans, 10)
-                raise Fault(f"orphans: {[orphan.name() for orphan in orphans]}")
+                raise Fault(f"orphans: {told}")
             time.sleep(0.2)
         left = ["home", *(["tmp"] if self.process.returncode >= 0 else [])]
         strangers = [p for name in left for p in (self._beside / name).rglob("*")]
