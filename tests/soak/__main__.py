@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent import futures
 
 from absl import flags
@@ -82,10 +82,9 @@ class Trial:
             nodes: Ray's nodes, if it runs there.
         """
         draw, run = random.Random(f"{seed} {self.number}"), folder / "run"
-        environment, options, more = None, (), ()
-        if nodes:
-            environment, more = nodes.environment, faults.on_ray(nodes)
-            options = (f"--ray_address={nodes.address}", "--ray_node_seconds=15")
+        environment = nodes.environment if nodes else None
+        more = faults.on_ray(nodes) if nodes else []
+        options = [f"--ray_address={nodes.address}", "--ray_node_seconds=15"] if nodes else []
         folder.mkdir()
         for number in range(self.faults):
             if number and run.exists() and draw.random() < 0.45:
@@ -118,7 +117,7 @@ class Trial:
             if found.get(name) != expected.get(name):
                 raise Fault(f"{name} differs from the undisturbed run's")
 
-    def _end(self, session: Session, statuses: Sequence[int]) -> tuple[int, str]:
+    def _end(self, session: Session, statuses: Collection[int]) -> tuple[int, str]:
         status, errors = session.end()
         if status not in statuses:
             raise Fault(f"ends with status {status}, not one of {[*statuses]}:\n{errors[-3000:]}")
@@ -132,7 +131,8 @@ class Trial:
 
 def draw_trials(seed: int, count: int, cases: Sequence[Case], first: int = 0) -> list[Trial]:
     """Returns runs with so many faults in all."""
-    draw, trials = random.Random(f"{seed} {first}"), []
+    draw = random.Random(f"{seed} {first}")
+    trials: list[Trial] = []
     weights = [case.weight for case in cases]
     while count > 0:
         (case,) = draw.choices(cases, weights)

@@ -40,12 +40,11 @@ def strike(
     """
     if session.case.runtime == "worker":
         more = (_kill_worker, _kill_supervisor, _stop_worker)
-    blow = draw.choice([*_BLOWS, *more * 3])
-    moment = {"seconds": draw.uniform(0, 8)}
+    blow = draw.choice([*_BLOWS, *[*more] * 3])
+    seconds, rounds, when = draw.uniform(0, 8), 0, "{:.3g} seconds"
     if draw.random() < 0.7:
-        moment = {"rounds": draw.randrange(session.case.rounds)}
-    is_alive = session.wait_for(**moment)
-    when = " ".join(f"{value:.3g} {name}" for name, value in moment.items())
+        seconds, rounds, when = 0, draw.randrange(session.case.rounds), "{1} rounds"
+    is_alive = session.wait_for(seconds=seconds, rounds=rounds)
     if not is_alive:
         return "nothing, it had ended", [0]
     try:
@@ -53,7 +52,10 @@ def strike(
     except (ProcessLookupError, psutil.NoSuchProcess):  # It has ended meanwhile.
         statuses = [0]
     assert blow.__doc__ is not None
-    return f"{blow.__doc__.rstrip('.').lower()} after {when}", [0, *statuses]
+    return f"{blow.__doc__.rstrip('.').lower()} after {when.format(seconds, rounds)}", [
+        0,
+        *statuses,
+    ]
 
 
 def _signal(number: signal.Signals, status: int) -> Blow:
