@@ -209,7 +209,7 @@ def _folder() -> Iterator[pathlib.Path]:
 
 def _undisturbed(case: Case) -> Case:
     """Returns the case whose outcome it must have: on Ray, that of one process."""
-    return dataclasses.replace(case, runtime="local") if case.runtime == "ray" else case
+    return next(one for one in CASES if one.name == case.name.replace(", ray", ""))
 
 
 def _run(case: Case, folder: pathlib.Path) -> dict[str, object]:
