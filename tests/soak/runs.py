@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 import sqlite3
 import subprocess
@@ -174,7 +175,7 @@ class Session:
         """Raises `Fault` for a traceback, an orphan, or a file where none belongs."""
         if "Traceback" in errors:
             raise Fault(f"a traceback:\n{errors[-3000:]}")
-        if self.process.returncode == 2 and not errors.split("\n")[-2:][0].startswith("error: "):
+        if self.process.returncode == 2 and not re.search("^error: ", errors, re.MULTILINE):
             raise Fault(f"refuses without a line:\n{errors[-3000:]}")
         deadline = time.monotonic() + _ORPHAN_SECONDS
         while orphans := self._orphans():
