@@ -33,8 +33,9 @@ from concurrent import futures
 from absl import flags
 
 from examples.ray_nodes import Nodes, ray_nodes
+from fedpersonal import runtime
 from tests.soak import faults
-from tests.soak.runs import CASES, ON_RAY, Case, Fault, Session, outcome
+from tests.soak.runs import CASES, ON_RAY, Case, Fault, Session, end_all, outcome
 
 FLAGS = flags.FLAGS
 
@@ -144,6 +145,7 @@ def draw_trials(seed: int, count: int, cases: Sequence[Case], first: int = 0) ->
 
 def main() -> int:
     """Makes all trials; returns the exit status."""
+    runtime.start()  # SIGTERM becomes an exit.
     begun = time.monotonic()
     has_ray = importlib.util.find_spec("ray") is not None
     on_ray = min(FLAGS.ray_faults, FLAGS.faults) if has_ray else 0
@@ -172,13 +174,18 @@ def main() -> int:
             print(trial.line(), flush=True)
             return trial
 
-        waiting = [pool.submit(make, trial) for trial in trials]
-        if ray_trials:
-            # They share nodes, so one at a time.
-            with ray_nodes(0, 1, 1) as nodes:
-                for trial in ray_trials:
-                    make(trial, nodes)
-        futures.wait(waiting)
+        try:
+            waiting = [pool.submit(make, trial) for trial in trials]
+            if ray_trials:
+                # They share nodes, so one at a time.
+                with ray_nodes(0, 1, 1) as nodes:
+                    for trial in ray_trials:
+                        make(trial, nodes)
+            futures.wait(waiting)
+        except BaseException:  # Such as Ctrl-C.
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_all()
+            raise
         trials += ray_trials
         is_borne = not any(trial.complaint for trial in trials)
     kinds = collections.Counter(_kind(done) for trial in trials for done in trial.done)

@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 
@@ -24,6 +25,17 @@ ROOT = pathlib.Path(__file__).parents[2]
 _MARK = "FEDPERSONAL_SOAK"
 _PATIENCE_SECONDS = 900
 _ORPHAN_SECONDS = 20
+
+
+_sessions: list[Session] = []
+_is_over = threading.Event()
+
+
+def end_all() -> None:
+    """Ends what runs, and lets nothing more begin."""
+    _is_over.set()
+    for session in _sessions:
+        session.kill()
 
 
 class Fault(Exception):
@@ -116,6 +128,8 @@ class Session:
         for name in ("home", "tmp"):
             (self._beside / name).mkdir(parents=True)
         self._mark = str(self._beside)
+        if _is_over.is_set():
+            raise Fault("all is over")
         # Its few lines fit into a pipe; a file could not grow where the disk is full.
         self.process = subprocess.Popen(
             [sys.executable, *case.arguments(folder), *options],
@@ -133,6 +147,7 @@ class Session:
             errors="replace",
             start_new_session=True,
         )
+        _sessions.append(self)
 
     def wait_for(self, *, seconds: float = 0.0, rounds: int = 0) -> bool:
         """Waits until a time has passed and a round is done; returns False if it ended before."""
