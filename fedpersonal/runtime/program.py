@@ -81,7 +81,10 @@ def spare_home() -> None:
     ]
     if not missing:
         return
-    folder = tempfile.mkdtemp(prefix="fedpersonal-home-")
+    try:
+        folder = tempfile.mkdtemp(prefix="fedpersonal-home-")
+    except OSError:  # The disk is full. What has to write will say so.
+        return
     atexit.register(_remove, folder, os.getpid())
     for name in missing:
         os.environ[name] = os.path.join(folder, name.lower())

@@ -215,6 +215,17 @@ def test_nothing_is_written_to_the_home(run, tmp_path, kind):
     assert not list((tmp_path / "home").iterdir())
 
 
+def test_a_full_disk_is_no_matter_of_the_import(tmp_path):
+    program = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+import fedpersonal
+"""
+    environment = {"PYTHONPATH": os.getcwd(), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_folders_that_are_there_or_named_stay(run, tmp_path):
     (tmp_path / ".keras").mkdir()
     named = {"MPLCONFIGDIR": str(tmp_path / "own"), "KERAS_HOME": None, "HOME": str(tmp_path)}

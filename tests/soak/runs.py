@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import psutil
@@ -251,7 +252,11 @@ def outcome(folder: pathlib.Path) -> dict[str, object]:
     return found
 
 
-def timeless(values: Mapping[str, object]) -> dict[str, object]:
+def timeless(values: Mapping[str, Any]) -> dict[str, Any]:
     """Leaves out what is measured of the machine, and the checksums of such."""
     measured = ("seconds", "rss", "checksum", "metrics", "runtime", "ray", "output_dir")
-    return {k: v for k, v in values.items() if not any(word in k for word in measured)}
+    return {
+        name: timeless(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if not any(word in name for word in measured)
+    }
