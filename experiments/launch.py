@@ -11,6 +11,7 @@ import errno
 import os
 import select
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ def run(main: Callable[[], None]) -> None:
     runtime.start()
     status = 0
     try:
+        _check_temporary_folder()
         main()
     except UserError as error:
         status = _complain(error)
@@ -124,6 +126,14 @@ def _privacy_lines(summary: Mapping[str, Any]) -> list[str]:
         f"(noise multiplier {told['noise_multiplier']:.4g}, {told['noise']}; "
         f"{told['client_sampling']} sampling); metrics and evaluations are outside"
     ]
+
+
+def _check_temporary_folder() -> None:
+    """Raises a `UserError` where there is none: TensorFlow's import would fail without a word."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise UserError(f"{error.strerror}; is the disk full (df, ulimit -f)?") from None
 
 
 def _enter_calling_folder() -> None:

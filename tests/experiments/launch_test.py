@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def _start(tmp_path):
     program = tmp_path / "toy.py"
     program.write_text(_PROGRAM)
 
-    def start(*arguments, cwd=tmp_path, stderr=subprocess.PIPE, **environment):
+    def start(*arguments, cwd=tmp_path, stderr=subprocess.PIPE, preexec_fn=None, **environment):
         return subprocess.Popen(
             [sys.executable, program, *arguments],
             cwd=cwd,
@@ -76,6 +77,7 @@ def _start(tmp_path):
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
+            preexec_fn=preexec_fn,
         )
 
     return start
@@ -224,6 +226,20 @@ import fedpersonal
     environment = {"PYTHONPATH": os.getcwd(), "HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_without_a_temporary_folder_a_line_says_so(start):
+    process = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert errors.startswith("error: No usable temporary directory found in ['")
+    assert errors.endswith("; is the disk full (df, ulimit -f)?\n")
+
+
+def test_ctrl_c_while_modules_are_imported_is_quiet():
+    program = "import experiments, os, signal; os.kill(os.getpid(), signal.SIGINT); input()"
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
 def test_folders_that_are_there_or_named_stay(run, tmp_path):
