@@ -103,7 +103,7 @@ def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
         return [], []
     complete = text[: text.rfind("\n") + 1]
     try:
-        columns, *rows = csv.reader(complete.splitlines()) if complete else [[]]
+        columns, *rows = csv.reader(io.StringIO(complete, newline="")) if complete else [[]]
     except csv.Error as error:
         raise UserError(f"{path} is damaged: {one_line(error)}.") from error
     if columns[:2] != FIRST_COLUMNS:

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from damage import (
     BYTES,
+    WORDS,
     change_bytes,
     other_arrays,
     other_json,
@@ -23,7 +24,7 @@ from damage import (
     with_checksum,
     with_digest,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedpersonal.array_files import pack_arrays, unpack_arrays
@@ -167,6 +168,7 @@ def test_bytes_of_the_boundary(written, changes):
 
 @pytest.mark.parametrize("name", ["metrics.csv", "per_client.csv"])
 @given(BYTES)
+@example([("insert", (True, 1), 1, WORDS.index(b'"\n"'))])  # A line end in a column's name.
 def test_bytes_of_tables(written, name, changes):
     path = written.restore(name, change_bytes(content_of(written, name), changes))
     found = outcome(lambda: written.read(name), path)
