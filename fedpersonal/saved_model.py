@@ -133,6 +133,6 @@ def _check_variables(
     for name, own in ours.items():
         if theirs.get(name) != own:
             raise UserError(
-                f"{path} is the run of another model: the {kind} variable {name!r}, {own}, is "
+                f"{path} is the run of another model: the {kind} variable {name!r} ({own}) is "
                 f"{theirs.get(name, 'missing')} there; the run's are {listed(list(theirs))}."
             )

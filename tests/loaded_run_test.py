@@ -243,10 +243,10 @@ def test_other_values_with_a_right_checksum_are_one_line(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"global items/embeddings": np.zeros([5, 2])}, "'items/embeddings', float32 of shape"),
+        ({"global items/embeddings": np.zeros([5, 2])}, "'items/embeddings' .float32 of shape"),
         ({"clients": np.array([1, 2])}, "model.npz is damaged: its clients are no names"),
-        ({"local own/bias": np.zeros([3, 1], np.float32)}, "'own/bias', float32 of shape"),
-        ({"local own/bias": None}, "'own/bias', .* is missing there"),
+        ({"local own/bias": np.zeros([3, 1], np.float32)}, "'own/bias' .float32 of shape"),
+        ({"local own/bias": None}, "'own/bias' .* is missing there"),
     ],
 )
 def test_other_arrays_with_a_right_checksum_are_one_line(keras_run, tmp_path, change, message):
