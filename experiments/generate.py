@@ -12,7 +12,7 @@ from absl import flags
 
 from experiments import launch
 from fedpersonal import runtime
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, one_line
 
 FLAGS = flags.FLAGS
 
@@ -41,12 +41,20 @@ def main() -> None:
     folder = RunFolder.read(FLAGS.run_dir)
     algorithm = folder.config["options"].get("algorithm")
     if algorithm != "fedperc":
-        raise UserError(f"{folder.path} is a run of {algorithm}; only fedperc can generate.")
+        raise UserError(
+            f"{folder.path} is a run of {one_line(algorithm)}; only fedperc can generate."
+        )
     saved, options = read_saved_model(folder.path), folder.config["options"]
     try:
         source, contexts = folder.summary["base_model"], saved.about["names"]["context"]
-    except KeyError as error:
-        raise UserError(f"{folder.path} is no run of utterances: it has no {error}.") from None
+        is_known = isinstance(source, str) and all(isinstance(name, str) for name in contexts)
+    except (KeyError, TypeError):
+        is_known = False
+    if not is_known:
+        raise UserError(
+            f"{folder.path} is no run of utterances, or a damaged one: its base model or its "
+            "contexts are missing."
+        )
     clients, kept = read_all(folder.path / LOCAL_STATE)
     user = find_name("user", FLAGS.user, clients)
     context = find_name("context", FLAGS.context, contexts)

@@ -5,7 +5,6 @@ python -m experiments.pretrain --text_file=path/to/comments.jsonl.gz --output_di
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from experiments import launch
+from fedpersonal.atomic_files import read_json
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.run_config import check_same
 
@@ -84,17 +84,14 @@ def main() -> None:
 def _is_there(settings: dict[str, object]) -> bool:
     """Tells whether the folder holds the model of these settings; raises `UserError` if others."""
     folder = pathlib.Path(FLAGS.output_dir)
-    try:
-        known = dict(json.loads((folder / _NOTES).read_text(encoding="utf-8"))["settings"])
-    except FileNotFoundError:
+    if not (folder / _NOTES).exists():
         if folder.is_dir() and any(folder.iterdir()):
             raise UserError(
                 f"{folder} holds something else than a base model of this program; give another "
                 "--output_dir."
-            ) from None
+            )
         return False
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder / _NOTES} cannot be read ({error!r}).") from None
+    known = read_json(folder / _NOTES, {"settings": dict})["settings"]
     check_same("settings", known, settings, folder)
     return True
 

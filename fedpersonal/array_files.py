@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zipfile
 from collections.abc import Mapping
 
 import numpy as np
+
+from fedpersonal.errors import one_line, quoted
 
 _DIGEST_SIZE = 16
 
@@ -31,9 +32,13 @@ def unpack_arrays(content: bytes) -> dict[str, np.ndarray]:
         raise ValueError("its checksum is wrong")
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return dict(file)
-    except (EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(str(error)) from error
+            arrays = dict(file)
+    except Exception as error:  # Errors of a dozen kinds, from zipfile's to NumPy's.
+        raise ValueError(f"it holds no arrays ({one_line(error)})") from error
+    for name, array in arrays.items():  # NumPy returns the bytes of other members.
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"its {quoted(name)} is no array")
+    return arrays
 
 
 def _digest(content: bytes) -> bytes:

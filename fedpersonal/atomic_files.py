@@ -14,12 +14,14 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, one_line
 
 TEMPORARY_SUFFIX = ".unfinished"
 # Permissions of files that hold local variables of clients: their owner alone reads them.
 OWNER_ONLY = 0o600
 _CHECKSUM = "checksum"
+# So deep are JSON's lists and objects at most: Python reads deeper ones than it writes.
+_DEEPEST = 100
 
 
 @contextlib.contextmanager
@@ -131,10 +133,11 @@ def read_json(
     text = read_text(path)
     try:
         value = json.loads(text)
+        _check_depth(value)
     except RecursionError:
         raise UserError(f"{path} is damaged: it is nested too deeply.") from None
     except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}.") from None
+        raise UserError(f"{path} is damaged: {one_line(error)}.") from None
     if not isinstance(value, kind):
         wanted = "object" if kind is dict else "list"
         raise UserError(f"{path} is damaged: it holds no JSON {wanted}.")
@@ -146,6 +149,15 @@ def read_json(
         if not isinstance(value.get(name), types):
             raise UserError(f"{path} is damaged: its {name!r} is missing or of another type.")
     return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEEPEST):
+        containers = (part for part in level if isinstance(part, (dict, list)))
+        level = [i for c in containers for i in (c.values() if isinstance(c, dict) else c)]
+    if level:
+        raise RecursionError
 
 
 def _checksum(value: Any) -> str:

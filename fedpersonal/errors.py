@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _LONGEST = 60
+_LONGEST_LINE = 200
 _MOST_NAMES = 20
 
 
@@ -21,6 +22,12 @@ def check_choice(owner: str, option: str, value: object, choices: tuple[str, ...
 def escaped(text: str) -> str:
     """Returns a text whose control characters are escaped: a terminal would obey them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(said: object) -> str:
+    """Returns what an error, or somebody else's value, says: one line of moderate length."""
+    text = " ".join(str(said).split()) or type(said).__name__
+    return escaped(text[:_LONGEST_LINE]) + "..." * (len(text) > _LONGEST_LINE)
 
 
 def quoted(text: str) -> str:

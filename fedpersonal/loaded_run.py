@@ -13,7 +13,8 @@ from typing import Any
 import pandas as pd
 
 from fedpersonal.algorithm import Algorithm, Phase
-from fedpersonal.errors import UserError
+from fedpersonal.client.pooled import PACKINGS
+from fedpersonal.errors import UserError, one_line
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.description import read_model
 from fedpersonal.model.partition import PartitionedModel
@@ -83,13 +84,14 @@ class LoadedRun(RunRecord):
         if given is None:
             raise UserError(
                 f"{self.path} is the run of a program of one's own: give load_run its algorithm, "
-                f"{options.get('algorithm')}."
+                f"{one_line(options.get('algorithm'))}."
             )
         found = {"algorithm": given.name, "finetuning_phases": len(self._finetuning)}
         for name, value in found.items():
             if value != options.get(name):
                 raise UserError(
-                    f"{self.path} is a run with {name} = {options.get(name)!r}, not {value!r}."
+                    f"{self.path} is a run with {name} = {one_line(repr(options.get(name)))}, not "
+                    f"{value!r}."
                 )
         model = self._model
         if model is None and about.get("model") is None:
@@ -101,22 +103,24 @@ class LoadedRun(RunRecord):
             try:
                 model = read_model(about["model"])
             except Exception as error:  # Keras reads it, and complains in a dozen ways.
-                line = " ".join(str(error).split())[:200]
                 raise UserError(
-                    f"{self.path / ABOUT}: its model cannot be built: {line}"
+                    f"{self.path / ABOUT}: its model cannot be built: {one_line(error)}"
                 ) from error
         local = [v.name for v in model.local_variables]
         if local != options.get("local_variables"):
             raise UserError(
                 f"{self.path} is the run of another model: its local variables are "
-                f"{options.get('local_variables')}, not {local}."
+                f"{one_line(options.get('local_variables'))}, not {one_line(local)}."
             )
+        packing = options.get("packing")
+        if packing not in PACKINGS:
+            raise UserError(f"{self.config_json} is damaged: its packing is {one_line(packing)}.")
         return {
             "model": model,
             "algorithm": given,
             "rebuilding": given.personalization(model),
             "finetuning": self._finetuning,
-            "packing": options["packing"],
+            "packing": packing,
             "together": EVALUATED_TOGETHER,
         }
 
@@ -131,18 +135,20 @@ class LoadedRun(RunRecord):
         try:
             task = importlib.import_module(name).TASK
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise UserError(f"{self.config_json}: there is no task {name!r} ({error}).") from error
+            raise UserError(
+                f"{self.config_json}: there is no task {one_line(repr(name))} ({one_line(error)})."
+            ) from error
         try:
             settled = task.settle(task.options(**options))
         except (TypeError, ValueError) as error:
-            line = str(error).replace("--", "its option ")
+            line = one_line(error).replace("--", "its option ")
             raise UserError(f"{self.config_json} is of another version: {line}") from error
         try:
             built = task.build(about["sizes"], settled)
         except (AttributeError, KeyError, TypeError) as error:
             raise UserError(
                 f"{self.path / ABOUT} does not fit {self.config_json}: no model can be built of it "
-                f"({error!r})."
+                f"({one_line(repr(error))})."
             ) from error
         return {**vars(built.evaluator), "algorithm": built.algorithm}
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedpersonal.array_files import pack_arrays, unpack_arrays
 from fedpersonal.atomic_files import OWNER_ONLY, atomic_write, read_bytes, read_json, write_json
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, listed
 from fedpersonal.local_state.snapshot import Snapshot
-from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.partition import PartitionedModel, VariableSpec
 from fedpersonal.simulation.run_record import RunRecord
 from fedpersonal.trained import TrainedModel
 
@@ -77,6 +77,8 @@ def read_about(path: pathlib.Path) -> dict[str, Any]:
     if not os.path.lexists(path / ABOUT):
         raise UserError(f"{path}: the run has not ended ({path / ABOUT}).")
     about = read_json(path / ABOUT, dict.fromkeys(_KNOWN, int), checked=True)
+    if about["batch_size"] < 1 or not -(2**31) <= about["seed"] < 2**31:
+        raise UserError(f"{path / ABOUT} is damaged: its 'batch_size' or 'seed' is out of range.")
     metrics = about.get("metrics")
     is_pair = isinstance(metrics, list) and [type(number) for number in metrics] == [int, int]
     if metrics is not None and not is_pair:
@@ -108,14 +110,29 @@ def read_saved_model(path: pathlib.Path) -> SavedModel:
 
 
 def check_model(path: pathlib.Path, model: PartitionedModel, saved: SavedModel) -> None:
-    """Raises a UserError unless a model has the global variables that were saved."""
-    ours = {v.name: tuple(v.shape) for v in model.global_variables}
-    theirs = {name: value.shape for name, value in saved.weights.items()}
-    wrong = [name for name, shape in ours.items() if theirs.get(name) != shape]
-    if wrong:
-        name = wrong[0]
-        is_there = f"of shape {theirs[name]}" if name in theirs else "missing"
-        raise UserError(
-            f"{path} is the run of another model: the global variable {name!r} of shape "
-            f"{ours[name]} is {is_there} there; the run's are {theirs}."
-        )
+    """Raises a UserError unless a model has the variables that were saved."""
+    _check_variables(path, "global", model.global_variables, saved.weights)
+    snapshot = saved.snapshot
+    if snapshot is not None:
+        if snapshot.clients.ndim != 1 or snapshot.clients.dtype.kind != "U":
+            raise UserError(f"{path / WEIGHTS} is damaged: its clients are no names.")
+        clients = snapshot.clients.shape
+        _check_variables(path, "local", model.local_variables, snapshot.values, clients)
+
+
+def _check_variables(
+    path: pathlib.Path,
+    kind: str,
+    variables: Sequence[VariableSpec],
+    values: Mapping[str, np.ndarray],
+    outer: tuple[int, ...] = (),
+) -> None:
+    """Compares values, with so many outer dimensions, with the variables of a model."""
+    ours = {v.name: f"{v.dtype.name} of shape {(*outer, *v.shape)}" for v in variables}
+    theirs = {name: f"{v.dtype} of shape {v.shape}" for name, v in values.items()}
+    for name, own in ours.items():
+        if theirs.get(name) != own:
+            raise UserError(
+                f"{path} is the run of another model: the {kind} variable {name!r} ({own}) is "
+                f"{theirs.get(name, 'missing')} there; the run's are {listed(list(theirs))}."
+            )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import io
+import zipfile
 
 import numpy as np
 import pytest
@@ -31,3 +33,26 @@ def test_any_other_byte_is_noticed():
             unpack_arrays(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
         with pytest.raises(ValueError, match="its checksum is wrong"):
             unpack_arrays(content[:place])
+
+
+def forged():
+    """Contents with right checksums that `pack_arrays` does not make."""
+    file = io.BytesIO()
+    np.save(file, np.ones(2))
+    yield b"", "it holds no arrays"
+    yield file.getvalue(), "it holds no arrays"
+    zipped = pack_arrays({"a": np.ones(2)})[:-16]
+    # Its flags say that it is encrypted; its compression is an unknown one.
+    for place, value in ((zipped.index(b"PK\1\2") + 8, 1), (zipped.index(b"PK\1\2") + 10, 99)):
+        yield zipped[:place] + bytes([value]) + zipped[place + 1 :], "it holds no arrays"
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("text", b"hello")
+    yield file.getvalue(), "its 'text' is no array"
+
+
+@pytest.mark.parametrize(("content", "message"), forged())
+def test_what_holds_no_arrays_is_one_line(content, message):
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    with pytest.raises(ValueError, match=message):
+        unpack_arrays(content + digest)

@@ -104,3 +104,16 @@ def test_csv_and_json(tmp_path):
     atomic_files.write_json(tmp_path / "t.json", {"path": tmp_path, "set": {2, 1}, 3: (4.0,)})
     expected = {"path": str(tmp_path), "set": [1, 2], "3": [4.0]}
     assert json.loads((tmp_path / "t.json").read_text()) == expected
+
+
+def test_what_is_nested_too_deeply_for_writing_is_not_read(tmp_path):
+    path = tmp_path / "a.json"
+    for depth in (99, 100, 480, 960, 970, 980, 2000):
+        path.write_text('{"a":' + "[" * depth + "]" * depth + "}")
+        if depth < 100:
+            atomic_files.write_json(path, atomic_files.read_json(path), checked=True)
+            atomic_files.read_json(path, checked=True)
+            continue
+        for checked in (False, True):
+            with pytest.raises(UserError, match="a.json is damaged: it is nested too deeply"):
+                atomic_files.read_json(path, checked=checked)

@@ -92,6 +92,9 @@ def pytest_pycollect_makemodule(module_path):
     """Tells Hypothesis, before a file with "fuzz" in its name imports it, how long to look."""
     if "fuzz" not in module_path.name:
         return  # Its import takes a moment.
+    here = str(pathlib.Path(__file__).parent)
+    if here not in sys.path:
+        sys.path.append(here)  # They share `damage`.
     cases = os.environ.get(_FUZZ_CASES)
     # Beside pytest's own cache, where `make clean` finds it.
     storage = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "hypothesis"

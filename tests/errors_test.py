@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpersonal.errors import escaped, listed, quoted
+from fedpersonal.errors import escaped, listed, one_line, quoted
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_what_is_long_is_cut():
     assert listed(["a", "x" * 61, "b"]) == f"a, {'x' * 60}..., b"
     assert listed([str(i) for i in range(20)]).endswith(", 18, 19")
     assert listed([str(i) for i in range(2021)]).endswith(", 18, 19 and 2,001 more")
+
+
+def test_what_others_say_is_one_line():
+    assert one_line(ValueError(" a\n b\x1b")) == "a b\\x1b"
+    assert one_line(KeyError()) == "KeyError"
+    assert one_line("x" * 10**7) == "x" * 200 + "..."

@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 import fedpersonal as fp
+from fedpersonal.array_files import pack_arrays, unpack_arrays
+from fedpersonal.atomic_files import write_json
 
 SGD = tf.keras.optimizers.SGD(0.1)
 FURL = fp.furl(client_optimizer=SGD)
@@ -210,3 +212,57 @@ def test_what_is_missing_is_named(keras_run, tmp_path):
     (tmp_path / "model.npz").write_bytes((folder / "model.npz").read_bytes()[:99])
     with pytest.raises(fp.UserError, match="model.npz is damaged: its checksum is wrong"):
         _ = fp.load_run(tmp_path, algorithm=FURL).trained
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("model.json", {"batch_size": 0}, "its 'batch_size' or 'seed' is out of range"),
+        ("model.json", {"seed": 2**40}, "its 'batch_size' or 'seed' is out of range"),
+        ("config.json", {"packing": None}, "config.json is damaged: its packing is None"),
+        ("config.json", {"algorithm": ["x\n"] * 999}, "is a run with algorithm = "),
+        ("config.json", {"task": "x" * 999}, "config.json: there is no task 'xxx"),
+    ],
+)
+def test_other_values_with_a_right_checksum_are_one_line(
+    keras_run, tmp_path, file, change, message
+):
+    for name in ("config.json", "model.json", "model.npz"):
+        (tmp_path / name).write_bytes((keras_run[0] / name).read_bytes())
+    value = json.loads((tmp_path / file).read_text())
+    del value["checksum"]
+    (value["options"] if file == "config.json" else value).update(change)
+    write_json(tmp_path / file, value, checked=True)
+    algorithm = None if "task" in change else FURL
+    with pytest.raises(fp.UserError, match=message) as caught:
+        _ = fp.load_run(tmp_path, algorithm=algorithm).trained
+    said = str(caught.value)
+    assert str(tmp_path) in said and said.isprintable() and len(said) < 2000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"global items/embeddings": np.zeros([5, 2])}, "'items/embeddings' .float32 of shape"),
+        ({"clients": np.array([1, 2])}, "model.npz is damaged: its clients are no names"),
+        ({"local own/bias": np.zeros([3, 1], np.float32)}, "'own/bias' .float32 of shape"),
+        ({"local own/bias": None}, "'own/bias' .* is missing there"),
+    ],
+)
+def test_other_arrays_with_a_right_checksum_are_one_line(keras_run, tmp_path, change, message):
+    for name in ("config.json", "model.json"):
+        (tmp_path / name).write_bytes((keras_run[0] / name).read_bytes())
+    arrays = unpack_arrays((keras_run[0] / "model.npz").read_bytes())
+    bias, kernel = np.zeros([2, 1], np.float32), np.zeros([2, 5, 1], np.float32)
+    arrays.update({"clients": np.array(["a", "b"]), "local own/bias": bias})
+    arrays.update({"local own/kernel": kernel})
+    for changed, said in (({}, None), (change, message)):
+        arrays.update(changed)
+        kept = {name: array for name, array in arrays.items() if array is not None}
+        (tmp_path / "model.npz").write_bytes(pack_arrays(kept))
+        run = fp.load_run(tmp_path, algorithm=FURL)
+        if said is None:
+            assert run.trained.kept_by(["b", "c"])[0].tolist() == [True, False]
+        else:
+            with pytest.raises(fp.UserError, match=said):
+                _ = run.trained

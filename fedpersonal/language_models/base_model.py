@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpersonal.atomic_files import TEMPORARY_SUFFIX, atomic_write, read_json
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from transformers.models.gpt2.configuration_gpt2 import GPT2Config
@@ -201,26 +201,32 @@ def _read_config(path: pathlib.Path) -> GPT2Config:
     values = read_json(path)
     kind = values.get("model_type")
     if kind != "gpt2":
-        raise UserError(f"{path}: model_type must be 'gpt2', got {kind!r}")
+        raise UserError(f"{path}: model_type must be 'gpt2', got {one_line(repr(kind))}")
     for name, usual in vars(GPT2Config()).items():
         kinds = (int, float) if isinstance(usual, float) else (type(usual),)
         checked = isinstance(usual, (bool, float, str))
         if checked and not isinstance(values.get(name, usual), kinds):
-            raise UserError(f"{path}: {name} must be like {usual!r}, got {values[name]!r}")
+            raise UserError(
+                f"{path}: {name} must be like {usual!r}, got {one_line(repr(values[name]))}"
+            )
     try:
         config = GPT2Config.from_dict(values)
     except Exception as error:  # Its other entries may be of any type.
-        raise UserError(f"{path}: cannot be read: {_line(error)}") from None
+        raise UserError(f"{path}: cannot be read: {one_line(error)}") from None
     for name in _SIZES:
         value = getattr(config, name)
         if type(value) is not int or value < 1:
-            raise UserError(f"{path}: {name} must be a whole number >= 1, got {value!r}")
+            raise UserError(
+                f"{path}: {name} must be a whole number >= 1, got {one_line(repr(value))}"
+            )
     width, heads = config.n_embd, config.n_head
     if width % heads:
         raise UserError(f"{path}: n_embd={width} is not a multiple of n_head={heads}")
     for name in ("bos_token_id", "eos_token_id"):
         if type(getattr(config, name)) is not int:
-            raise UserError(f"{path}: {name} must be a token, got {getattr(config, name)!r}")
+            raise UserError(
+                f"{path}: {name} must be a token, got {one_line(repr(getattr(config, name)))}"
+            )
     for name in _UNSUPPORTED:
         if getattr(config, name):
             raise UserError(f"{path}: {name}=true is not supported")
@@ -233,7 +239,7 @@ def _read_tokenizer(folder: pathlib.Path) -> GPT2TokenizerFast:
     try:
         return GPT2TokenizerFast.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # The tokenizers library raises nothing more special.
-        raise UserError(f"{folder}: the tokenizer cannot be read: {_line(error)}") from error
+        raise UserError(f"{folder}: the tokenizer cannot be read: {one_line(error)}") from error
 
 
 def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarray]:
@@ -243,6 +249,10 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
     from transformers.utils import logging
 
+    # Building what no file of this size can hold could take hours; a number takes a byte or more.
+    rows = config.vocab_size + config.n_positions + 2 * config.n_layer * config.n_embd
+    if rows * config.n_embd > path.stat().st_size:
+        raise UserError(f"{path}: it is too small for the sizes that {_CONFIG} says")
     unreadable = (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError, SafetensorError)
     created = []
 
@@ -261,7 +271,7 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
                 output_loading_info=True,
             )
     except unreadable as error:
-        raise UserError(f"{path}: the weights cannot be read: {_line(error)}") from error
+        raise UserError(f"{path}: the weights cannot be read: {one_line(error)}") from error
     finally:
         logging.set_verbosity(verbosity)
     if loaded["missing_keys"]:
@@ -273,9 +283,3 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
         for variable in created
         if id(variable) in own
     }
-
-
-def _line(error: Exception) -> str:
-    """Returns what an error says in one line of moderate length."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:200] + "..."

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, listed
 from fedpersonal.model.partition import VariableSpec
 
 _FORMAT = "fedpersonal local state store 2"
+# So many bytes does SQLite put in a row.
+_LARGEST = 10**9
 _TABLES = {"about", "local_state", "run"}
 # What SQLite says, and what that means here.
 _MEANINGS = {
@@ -129,13 +133,16 @@ def variables_of(path: str, about: Sequence[str]) -> list[VariableSpec]:
     """Returns the variables that a store says it holds."""
 
     def variable(name: str, shape: Sequence[int], dtype: str) -> VariableSpec:
-        sizes = tuple(int(size) for size in shape)
-        return VariableSpec(name, name.split("/")[0], sizes, tf.as_dtype(dtype), True, tf.zeros)
+        known, sizes = tf.as_dtype(dtype), tuple(int(size) for size in shape)
+        is_number = np.dtype(known.as_numpy_dtype).kind != "O"
+        if not is_number or min(sizes, default=0) < 0 or math.prod(sizes) > _LARGEST:
+            raise ValueError(f"no variable: {name} {shape} {dtype}")
+        return VariableSpec(name, name.split("/")[0], sizes, known, True, tf.zeros)
 
     try:
         _, described = about
         return [variable(*parts) for parts in json.loads(described)]
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(_ANOTHER.format(path)) from error
 
 
@@ -145,7 +152,7 @@ def check_same(path: str, found: Sequence[str], described: str) -> None:
         raise UserError(_ANOTHER.format(path))
     if found[1:] != [described]:
         ours, theirs = (
-            ", ".join(f"{v.name} {list(v.shape)} {v.dtype.name}" for v in variables_of(path, about))
+            listed([f"{v.name} {[*v.shape]} {v.dtype.name}" for v in variables_of(path, about)])
             for about in (["", described], found)
         )
         raise UserError(

@@ -113,4 +113,8 @@ def unpack_state(content: bytes, *, like: Any) -> Any:
     arrays = unpack_arrays(content)
     if _DESCRIPTION not in arrays:
         raise ValueError("it holds no state")
-    return state_codec.decode(json.loads(str(arrays.pop(_DESCRIPTION))), arrays, like=like)
+    try:
+        description = json.loads(str(arrays.pop(_DESCRIPTION)))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return state_codec.decode(description, arrays, like=like)

@@ -14,11 +14,13 @@ from absl import logging
 
 import fedpersonal
 from fedpersonal.atomic_files import read_json, to_json
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, escaped, one_line
 
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
 # The entry of `config.json` with the clients that train.
 TRAINING_DATA = "training_data"
+# So much of a value, and of all that differs, is said.
+_LONGEST_VALUE, _LONGEST = 300, 1200
 # What may differ from session to session.
 _SESSION = ("versions", "runtime")
 
@@ -85,10 +87,16 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     version = str(config["versions"].get("fedpersonal"))
     if "flags" in config and version.startswith("0.1."):
         raise UserError(
-            f"{path.parent} holds a run of fedpersonal {version}, which version "
+            f"{path.parent} holds a run of fedpersonal {one_line(version)}, which version "
             f"{fedpersonal.__version__} cannot open; give another folder."
         )
-    return read_json(path, {"options": dict, "versions": dict}, checked=True)
+    config = read_json(path, {"options": dict, "versions": dict}, checked=True)
+    later, shards = config.get("later_sessions", []), config.get("num_shards", 1)
+    if not isinstance(later, list):
+        raise UserError(f"{path} is damaged: its 'later_sessions' are no list.")
+    if type(shards) is not int or shards < 1:
+        raise UserError(f"{path} is damaged: its 'num_shards' is no number of at least 1.")
+    return config
 
 
 def check_same(
@@ -96,20 +104,20 @@ def check_same(
 ) -> None:
     """Raises a UserError that names the parts that differ; a value may have no parts."""
     old, new = (v if isinstance(v, Mapping) else {f"the {what}": v} for v in (old, new))
-    changes = [
-        f"{name} was {_show(old, name)} and is now {_show(new, name)}"
-        for name in {**old, **new}
-        if name not in ignore and _show(old, name) != _show(new, name)
-    ]
+    changes = []
+    for name in {**old, **new}:
+        then, now = (json.dumps(v[name]) if name in v else "absent" for v in (old, new))
+        if name not in ignore and then != now:
+            changes.append(f"{escaped(name)} was {_cut(then)} and is now {_cut(now)}")
     if changes:
         raise UserError(
-            f"{folder} holds a run with other {what}: {'; '.join(changes)}. "
+            f"{folder} holds a run with other {what}: {_cut('; '.join(changes), _LONGEST)}. "
             "Restore them or give another folder."
         )
 
 
-def _show(values: Mapping[str, Any], name: str) -> str:
-    return json.dumps(values[name]) if name in values else "absent"
+def _cut(text: str, longest: int = _LONGEST_VALUE) -> str:
+    return text[:longest] + "..." * (len(text) > longest)
 
 
 def _versions() -> dict[str, str]:

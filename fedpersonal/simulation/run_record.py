@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from fedpersonal.atomic_files import read_json, read_text
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, one_line, quoted
 from fedpersonal.simulation import run_config
 
 # Those of `metrics.csv`.
@@ -68,7 +68,7 @@ class RunRecord:
         if list(table.get("round", [])) != list(range(1, len(table) + 1)):
             raise UserError(f"{path} is damaged: its rounds are not 1 to {len(table)}.")
         for name in table.columns[[kind.kind not in "biuf" for kind in table.dtypes]]:
-            raise UserError(f"{path} is damaged: its column {name!r} has what is no number.")
+            raise UserError(f"{path} is damaged: its column {quoted(name)} has what is no number.")
         return table
 
     def metrics_checksum(self, rounds: int | None = None) -> int:
@@ -103,9 +103,9 @@ def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
         return [], []
     complete = text[: text.rfind("\n") + 1]
     try:
-        columns, *rows = csv.reader(complete.splitlines()) if complete else [[]]
+        columns, *rows = csv.reader(io.StringIO(complete, newline="")) if complete else [[]]
     except csv.Error as error:
-        raise UserError(f"{path} is damaged: {error}.") from error
+        raise UserError(f"{path} is damaged: {one_line(error)}.") from error
     if columns[:2] != FIRST_COLUMNS:
         raise UserError(f"{path} is not the metrics.csv of a run.")
     return columns, [row for row in rows if len(row) == len(columns) and _ROUND.fullmatch(row[0])]
@@ -137,8 +137,4 @@ def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
     except UserError:
         raise
     except (ValueError, csv.Error) as error:
-        raise UserError(f"{path} is damaged: {_line(error)}.") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise UserError(f"{path} is damaged: {one_line(error)}.") from error

@@ -14,8 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from fedpersonal.errors import one_line
+
 _PLAIN = (type(None), bool, int, float, str)
 _DICTS = {"dict": dict, "OrderedDict": collections.OrderedDict}
+
+
+class ForeignClass(TypeError):
+    """A saved state is that of another process."""
 
 
 def encode(state: Any) -> tuple[dict, dict[str, np.ndarray]]:
@@ -45,34 +51,53 @@ def decode(description: dict, arrays: dict[str, np.ndarray], *, like: Any) -> An
         like: A state, such as the first of the same process, that holds an object of each class.
 
     Raises:
-        TypeError: The state holds an object of a class that `like` has not.
+        ForeignClass: The state holds an object of a class that `like` has not.
+        ValueError: The description is none of these arrays'.
     """
     classes: dict[str, type] = {}
     _encode(like, "state", {}, classes)
-    return _decode(description, arrays, classes)
+    try:
+        return _decode(description, arrays, classes)
+    except ForeignClass:
+        raise
+    except Exception as error:  # Whatever is no description ends in another way.
+        raise ValueError(f"it describes no state ({one_line(repr(error))})") from error
 
 
 def _decode(node: dict, arrays: dict[str, np.ndarray], classes: dict[str, type]) -> Any:
     kind = node["kind"]
     if kind == "plain":
-        return node["value"]
+        return _checked(node["value"], _PLAIN)
     if kind == "bytes":
         return arrays[node["name"]].tobytes()
     if kind in ("array", "scalar"):
         return arrays[node["name"]] if kind == "array" else arrays[node["name"]][()]
     parts = [_decode(child, arrays, classes) for child in node["parts"]]
+    keys = [_checked(key, (str, int)) for key in node["keys"]]
+    if len(keys) != len(parts):
+        raise ValueError(f"{len(keys)} keys of {len(parts)} parts")
     if kind in _DICTS:
-        return _DICTS[kind](zip(node["keys"], parts))
+        return _DICTS[kind](zip(keys, parts))
     if kind in ("list", "tuple"):
         return parts if kind == "list" else tuple(parts)
     name = node["class"]
     if name not in classes:
-        raise TypeError(f"The saved state holds a {name}, which the process's first state has not.")
+        raise ForeignClass(
+            f"The saved state holds a {one_line(name)}, which the process's first state has not."
+        )
+    if not name.endswith(f"({', '.join(keys)})"):
+        raise ValueError(f"{keys} are not its fields")
     if kind == "namedtuple":
         return tuple.__new__(classes[name], parts)
     value: Any = object.__new__(classes[name])
-    for key, part in zip(node["keys"], parts):
+    for key, part in zip(keys, parts):
         object.__setattr__(value, key, part)
+    return value
+
+
+def _checked(value: Any, kinds: tuple[type, ...]) -> Any:
+    if type(value) not in kinds:
+        raise ValueError(f"a {type(value).__name__} in place of one of {kinds}")
     return value
 
 

@@ -10,11 +10,11 @@ import csv
 import gzip
 import io
 import json
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
+from damage import BYTES, change_bytes, outcome
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -31,7 +31,6 @@ from fedpersonal.data.texts.splitting import count_words, split_sentences, split
 from fedpersonal.data.texts.stack_overflow import StackOverflowClients
 from fedpersonal.data.texts.utterances import read_utterances
 from fedpersonal.data.texts.vocabulary import Vocabulary
-from fedpersonal.errors import UserError
 
 _SEPARATORS = {"csv": ",", "tsv": "\t", "jsonl": None}
 _NAMES = st.one_of(
@@ -48,53 +47,6 @@ _ROWS = st.lists(
     max_size=6,
 )
 _FORMATS = st.tuples(st.sampled_from([*_SEPARATORS]), st.booleans())
-_WORDS = [
-    *(
-        b'"',
-        b'"\n',
-        b'"\n"',
-        b"\0",
-        b'\n"',
-        b"\\",
-        b"\\ud800",
-        b"\\u0000",
-        b"\xff",
-        b"\xef\xbb\xbf",
-        b"\xff\xfe",
-    ),
-    *(b"\r", b"\n", b"\r\n", b"\n\n", b" \n", b"\x1c", b"\xc2\x85", b"\xe2\x80\xa8", b"\x1b[2J"),
-    *(b",", b"\t", b":", b"::", b"{", b"}", b"[", b"]", b"[" * 3000, b'{"user":' * 3000),
-    *(b"9" * 5000, b"NaN", b"-Infinity", b"1e999", b"null", b"true", b"-0", b"now", b"0x1", b"1_0"),
-    *(b'"user": "b", ', b"user,", b"x" * 200_000, b"99999-01-01", b"2020-01-01", b">", b"\0" * 9),
-]
-_CHANGES = st.lists(
-    st.tuples(
-        st.sampled_from(["insert", "replace", "delete", "repeat", "cut"]),
-        st.tuples(st.booleans(), st.integers(0, 400)),
-        st.integers(1, 40),
-        # By number: Hypothesis takes its time to print long ones.
-        st.one_of(st.integers(0, len(_WORDS) - 1), st.binary(min_size=1, max_size=3)),
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-def _changed(content, changes):
-    for kind, (at_mark, place), length, word in changes:
-        word = _WORDS[word] if isinstance(word, int) else word
-        # Half of them where something begins or ends.
-        marks = [match.end() for match in re.finditer(rb'^|[,\t:{}"\n]', content)]
-        start = marks[place % len(marks)] if at_mark else min(place, len(content))
-        before, part, after = content[:start], content[start:][:length], content[start + length :]
-        content = {
-            "insert": before + word + part + after,
-            "replace": before + word + after,
-            "delete": before + after,
-            "repeat": before + part + part + after,
-            "cut": before,
-        }[kind]
-    return content
 
 
 def _written(rows, separator):
@@ -152,16 +104,6 @@ def _write(tmp_path_factory):
     return write
 
 
-def _outcome(read, path):
-    """What is read, or None if that is refused in a line that names the file."""
-    try:
-        return read()
-    except UserError as error:
-        said = str(error)
-        assert said.startswith(str(path)) and said.isprintable() and len(said) < 3000, said
-        return None
-
-
 def _read_table(path):
     columns = [Column("user"), Column("rating", "real"), Column("time", "order", required=False)]
     return read_table(path, columns, bad_rows="count")
@@ -184,18 +126,18 @@ def test_tables(write, rows, format):
     np.testing.assert_allclose(table.columns["rating"], expected, rtol=1e-6)
 
 
-@given(_ROWS, _FORMATS, _CHANGES, st.booleans())
+@given(_ROWS, _FORMATS, BYTES, st.booleans())
 def test_damaged_tables(write, rows, format, changes, packed):
     separator = _SEPARATORS[format[0]]
     content = _written(rows, separator).encode()
     if packed and format[1]:  # The gzip file is damaged instead.
         path = write(content, format)
-        path.write_bytes(_changed(path.read_bytes(), changes))
-        _outcome(lambda: _read_table(path), path)
+        path.write_bytes(change_bytes(path.read_bytes(), changes))
+        outcome(lambda: _read_table(path), path)
         return
-    content = _changed(content, changes)
+    content = change_bytes(content, changes)
     path = write(content, format)
-    table = _outcome(lambda: _read_table(path), path)
+    table = outcome(lambda: _read_table(path), path)
     if table is not None:
         naive, bad = _rows(content, separator)
         assert len(table.rows) + sum(table.report.values()) == len(naive) + bad
@@ -204,7 +146,7 @@ def test_damaged_tables(write, rows, format, changes, packed):
         kept = [{"True": "1", "False": "0"}.get(user, user) for user in table.columns["user"]]
         assert _is_within(kept, users)
         assert np.isfinite(table.columns["rating"]).all()
-    refused = _outcome(lambda: read_table(path, [Column("user")], bad_rows="refuse"), path)
+    refused = outcome(lambda: read_table(path, [Column("user")], bad_rows="refuse"), path)
     assert refused is None or len(refused.rows) == len(_rows(content, separator)[0])
 
 
@@ -224,12 +166,12 @@ def test_ratings(write, rows, format):
     np.testing.assert_allclose(ratings.ratings, np.array(values, np.float32), rtol=1e-6)
 
 
-@given(_ROWS, _FORMATS, _CHANGES)
+@given(_ROWS, _FORMATS, BYTES)
 def test_damaged_ratings(write, rows, format, changes):
     separator = _SEPARATORS[format[0]]
-    content = _changed(_written(rows, separator).encode(), changes)
+    content = change_bytes(_written(rows, separator).encode(), changes)
     path = write(content, format)
-    ratings = _outcome(lambda: _read_ratings(path), path)
+    ratings = outcome(lambda: _read_ratings(path), path)
     if ratings is not None:
         count = ratings.ratings.size + sum(ratings.report.values())
         assert (count, 0) == (len(_rows(content, separator)[0]), _rows(content, separator)[1])
@@ -238,11 +180,11 @@ def test_damaged_ratings(write, rows, format, changes):
 _STARS = st.tuples(*[st.integers(1, 10**5)] * 2, st.integers(1, 5), st.integers(0, 10**9))
 
 
-@given(st.lists(_STARS, min_size=1, max_size=6), st.one_of(st.just([]), _CHANGES))
+@given(st.lists(_STARS, min_size=1, max_size=6), st.one_of(st.just([]), BYTES))
 def test_movielens(write, stars, changes):
     content = "".join("::".join(map(str, row)) + "\n" for row in stars).encode()
-    path = write(_changed(content, changes), ("dat", False), name="ratings")
-    ratings = _outcome(lambda: load_movielens_1m(path), path)
+    path = write(change_bytes(content, changes), ("dat", False), name="ratings")
+    ratings = outcome(lambda: load_movielens_1m(path), path)
     if not changes:
         expected = {(u, i): r for u, i, r, t in sorted(stars, key=lambda row: row[3])}
         users, items = ratings.user_ids[ratings.users], ratings.item_ids[ratings.items]
@@ -291,14 +233,14 @@ def _expected_texts(kind, rows):
 
 
 @pytest.mark.parametrize("kind", ["text", "documents", "utterances"])
-@given(_ROWS, _FORMATS, st.one_of(st.just([]), _CHANGES))
+@given(_ROWS, _FORMATS, st.one_of(st.just([]), BYTES))
 def test_texts(write, kind, rows, format, changes):
     separator = _SEPARATORS[format[0]]
     if kind == "utterances":  # Which makes one spelling of names, another test's matter.
         rows = [{**r, "user": f"u{i % 2}", "context": f"c{i % 3}"} for i, r in enumerate(rows)]
-    content = _changed(_written(rows, separator).encode(), changes)
+    content = change_bytes(_written(rows, separator).encode(), changes)
     path = write(content, format)
-    found = _outcome(lambda: _read_texts(kind, path), path)
+    found = outcome(lambda: _read_texts(kind, path), path)
     naive, bad = _rows(content, separator)
     if not changes:
         assume(found is not None or len({row["context"] for row in naive}) > 1)
@@ -333,7 +275,7 @@ def test_reddit(posts):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reddit, "open_tfds", lambda *_, **__: read)
-        found = _outcome(lambda: reddit.load_reddit(num_labels=9, min_texts=1), "reddit: ")
+        found = outcome(lambda: reddit.load_reddit(num_labels=9, min_texts=1), "reddit: ")
     if found is not None:
         assert found.texts.size + sum(found.report.values()) == len(posts)
         assert not any("\0" in name for name in found.client_ids)
@@ -367,7 +309,7 @@ def test_stack_overflow(clients, most):
     def open_clients():
         return StackOverflowClients(_Clients(clients), vocabulary, name="n", max_sentences=most)
 
-    found = _outcome(open_clients, "client_ids: ")
+    found = outcome(open_clients, "client_ids: ")
     assert (found is None) == any(map(_is_no_name, clients))
     if found is not None:
         corpus = found.corpus(np.arange(len(clients)))
@@ -384,12 +326,12 @@ def _is_no_name(name):
 def test_own_programs(rows):
     table = pd.DataFrame(rows, columns=["who", "x"], dtype=object).astype({"x": int})
     options = {"client_column": "who", "features": {"x": "x"}, "label_column": "x"}
-    found = _outcome(lambda: clients_from_table(table, **options), "client_ids: ")
+    found = outcome(lambda: clients_from_table(table, **options), "client_ids: ")
     expected = _groups(*zip(*rows))
     assert (found is None) == any(map(_is_no_name, expected))
     if found is not None:
         assert {n: found.client(i)[1].tolist() for i, n in enumerate(found.client_ids)} == expected
     ids = np.array([*expected, None], object)[:-1]
     offsets = np.arange(ids.size + 1)
-    direct = _outcome(lambda: ClientDataset(ids, offsets, {}, offsets[1:]), "client_ids: ")
+    direct = outcome(lambda: ClientDataset(ids, offsets, {}, offsets[1:]), "client_ids: ")
     assert (direct is None) == (found is None)

@@ -280,6 +280,20 @@ def test_unreadable_tokenizer(folder, content):
     assert f"{folder}: the tokenizer cannot be read: " in complaint(folder)
 
 
+@pytest.mark.parametrize("change", [{"n_layer": 10**6}, {"n_positions": 10**9}])
+def test_sizes_that_the_weights_cannot_have_are_refused_at_once(folder, change):
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, **change}))
+    assert "too small for the sizes that config.json says" in complaint(folder)
+
+
+def test_a_long_value_is_cut(folder):
+    values = json.loads((folder / "config.json").read_text())
+    for change in ({"model_type": "x" * 9000}, {"n_layer": ["x\n"] * 9000}):
+        (folder / "config.json").write_text(json.dumps({**values, **change}))
+        complaint(folder)
+
+
 def test_nothing_is_overwritten(folder, model, tokenizer):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UserError, match="tiny exists already; remove it or name another folder"):

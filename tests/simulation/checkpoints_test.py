@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from fedpersonal import atomic_files
+from fedpersonal.array_files import pack_arrays
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import checkpoints, state_codec
 
@@ -148,6 +150,31 @@ def test_a_state_of_another_process_is_one_line(tmp_path):
     checkpoints.Checkpoints(tmp_path).save(1, _state())
     with pytest.raises(UserError, match="round_000001.npz is of another model or algorithm: The "):
         checkpoints.Checkpoints(tmp_path).restore(like={"a": 1})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda node: node.pop("kind"),
+        lambda node: node["parts"].pop(),
+        lambda node: node["keys"].append("more"),
+        lambda node: node.update(keys=[None, "optimizer"]),
+        lambda node: node.update(keys=["optimizer", "weights"]),
+        lambda node: node.update(parts=7),
+        lambda node: node["parts"][1]["parts"][0].update(value=[1]),
+        lambda node: node["parts"][1]["parts"][-1].update(name="none"),
+    ],
+)
+def test_a_description_that_is_none_of_its_arrays_is_damage(tmp_path, change):
+    """With a right checksum."""
+    description, arrays = state_codec.encode(_state())
+    change(description)
+    saved = checkpoints.Checkpoints(tmp_path)
+    for text in (json.dumps(description), "[" * 100_000):
+        content = pack_arrays({**arrays, "description": np.array(text)})
+        (tmp_path / "round_000001.npz").write_bytes(content)
+        with pytest.raises(UserError, match=f"No checkpoint in {tmp_path} can be read"):
+            saved.restore(like=_state())
 
 
 def test_a_folder_that_is_none_is_one_line(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fedpersonal
+from fedpersonal.atomic_files import write_json
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import run_config, run_folder
 
@@ -176,6 +177,28 @@ def test_refuses_a_config_that_was_changed(tmp_path):
     folder.config_json.write_text(folder.config_json.read_text().replace('"seed": 4', '"seed": 5'))
     with pytest.raises(UserError, match="config.json was changed after it was written"):
         _read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("later_sessions", 7, "is damaged: its 'later_sessions' are no list"),
+        ("num_shards", "x", "is damaged: its 'num_shards' is no number of at least 1"),
+        ("num_shards", 0, "is damaged: its 'num_shards' is no number of at least 1"),
+        ("options", {"\n\ud800": 1}, r"with other options: \\n\\ud800 was 1 and is now absent"),
+        ("options", {"x" * 9000: 1}, "holds a run with other options: xxx"),
+        ("options", {**OPTIONS, "rate": ["x"] * 9000}, "and is now 0.5. Restore them"),
+    ],
+)
+def test_other_values_with_a_right_checksum_are_one_line(tmp_path, name, value, message):
+    folder = run_folder.RunFolder.open(tmp_path, OPTIONS)
+    config = {**_config(folder), name: value}
+    del config["checksum"]
+    write_json(folder.config_json, config, checked=True)
+    with pytest.raises(UserError, match=message) as caught:
+        run_folder.RunFolder.open(tmp_path, OPTIONS)
+    said = str(caught.value)
+    assert str(tmp_path) in said and said.isprintable() and len(said) < 2000
 
 
 def test_the_data_of_a_run_are_named_part_by_part(tmp_path):

@@ -13,6 +13,14 @@ from fedpersonal.simulation.callbacks.callback import Callback, Run
 from fedpersonal.simulation.checkpoints import Checkpoint
 from fedpersonal.simulation.state_codec import encode
 
+_ENTRIES: dict[str, type | tuple[type, ...]] = {
+    "round_number": int,
+    "state": object,
+    "train_wall_seconds": float,
+    "stop_reason": (str, type(None)),
+    "callbacks": dict,
+}
+
 
 class Storage(Protocol):
     """Where checkpoints are, such as `simulation.checkpoints.Checkpoints`."""
@@ -63,6 +71,7 @@ class Saver(Callback):
                 )
             return
         self._reached, saved = checkpoint, checkpoint.state
+        self._check_entries(run, saved)
         if saved["round_number"] != checkpoint.round_number:
             raise UserError(
                 f"The checkpoint of round {checkpoint.round_number} in {run.folder.path} is that "
@@ -81,6 +90,21 @@ class Saver(Callback):
         for name, callback in self._callbacks.items():
             for attribute, value in saved["callbacks"].get(name, {}).items():
                 setattr(callback, attribute, value)
+
+    def _check_entries(self, run: Run, saved: Any) -> None:
+        """Raises a UserError unless what was saved has what `_content` has."""
+        is_ours = isinstance(saved, dict) and all(
+            name in saved and isinstance(saved[name], kinds) for name, kinds in _ENTRIES.items()
+        )
+        remembered = saved["callbacks"] if is_ours else {}
+        for name in self._callbacks.keys() & remembered.keys():
+            known = remembered[name]
+            is_ours &= isinstance(known, dict) and {*known} <= {*self._callbacks[name].remembers}
+        if not is_ours:
+            raise UserError(
+                f"The checkpoint in {run.folder.path} is none of this version, or damaged: put "
+                "back the files as they were, or give another folder."
+            )
 
     def on_start(self, run: Run) -> None:
         """Saves the first state of a run, so that a lost checkpoint is told from none."""
