@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from fedpersonal.algorithms import fed_recon
@@ -50,8 +52,12 @@ def paper_trainer(
     options: RatingRun,
     user_initializer: tf.keras.initializers.Initializer | None = None,
     shards: int | None = None,
+    **further: Any,
 ) -> Trainer:
-    """Returns packed FedRecon with the hyperparameters of `paper_options`."""
+    """Returns packed FedRecon with the hyperparameters of `paper_options`.
+
+    `further` are other options of the `Trainer`.
+    """
     assert options.server_optimizer and options.server_learning_rate  # Settled.
     build_model = matrix_factorization(num_items=num_items, user_initializer=user_initializer)
     return Trainer(
@@ -69,4 +75,5 @@ def paper_trainer(
         batch_size=options.client_batch_size,
         shards=shards,
         seed=options.seed,
+        **further,
     )

@@ -32,13 +32,8 @@ def _data():
 
 
 @pytest.fixture(name="model", scope="module")
-def _model():
-    def build():
-        x = tf.keras.Input([2], name="x")
-        hidden = tf.keras.layers.Dense(3, activation="tanh", name="shared")(x)
-        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
-
-    return fp.PartitionedModel(build, local_layers=["own"])
+def _model(dense_model):
+    return dense_model()
 
 
 ALGORITHMS = {
