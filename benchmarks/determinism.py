@@ -49,8 +49,9 @@ def main(arguments: list[str]) -> None:
                     _interrupt(first[path], path)
             again = [_begin(path, arguments) for path in some if first[path].wait()]
             for process in again:
-                if process.wait():
-                    sys.exit(f"a run has failed:\n{process.stderr.read()}")
+                _, errors = process.communicate()
+                if process.returncode:
+                    sys.exit(f"a run has failed:\n{errors}")
         found: dict[str, int] = {}
         for path in paths:
             outcome = _outcome(path)

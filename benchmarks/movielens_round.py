@@ -38,7 +38,7 @@ def main() -> None:
     from benchmarks.rivals.jax_clients import JaxRounds
     from benchmarks.rivals.numpy_clients import NumpyRounds
     from benchmarks.rivals.tff_clients import TffRounds
-    from benchmarks.side_by_side import Ours, as_table, summarize, time_rounds
+    from benchmarks.side_by_side import Ours, Side, as_table, summarize, time_rounds
     from fedpersonal.models.matrix_factorization import matrix_factorization
     from fedpersonal.process.datasets import client_datasets
     from fedpersonal.simulation.sampling import ClientSampler
@@ -88,7 +88,7 @@ def main() -> None:
     }
     (items,) = ours["fedpersonal, local, plain"].weights()
     build_model = matrix_factorization(num_items=num_items, **start)
-    sides = {
+    sides: dict[str, Side] = {
         BASE: TffRounds(datasets, items, build_model, options),
         **ours,
         "JAX, jit(vmap(scan))": JaxRounds(padded, items, steps),

@@ -60,11 +60,12 @@ def main() -> None:
     dataset, vocabulary, name = rivals.load_sentences(
         options, text_file=FLAGS.text_file, clients=FLAGS.clients, sentences=FLAGS.sentences
     )
-    sides = {}
+    sides: dict[str, rivals.Ours | rivals.Tff] = {}
     if FLAGS.only != "tff":
         sides["ours"] = rivals.Ours(options, dataset, vocabulary)
     if FLAGS.only != "ours":
         sides["tff"] = rivals.Tff(options, dataset, vocabulary)
+    seconds: dict[str, dict[str, list[float]]]
     seconds = {side: {"training": [], "evaluation": []} for side in sides}
     matrix_rates = []
     for round_number in range(FLAGS.rounds + 1):

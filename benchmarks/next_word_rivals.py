@@ -22,18 +22,18 @@ from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.options import Options
 from fedpersonal.process.datasets import client_datasets
-from fedpersonal.tasks.next_word.task import TASK
+from fedpersonal.tasks.next_word.task import TASK, NextWordRun
 from fedpersonal.trainer import Trainer
 
 _LOCAL_LAYER = "oov_embedding"
 
 
 def load_sentences(
-    options: Options, *, text_file: str | None, clients: int, sentences: int
+    options: NextWordRun, *, text_file: str | None, clients: int, sentences: int
 ) -> tuple[ClientDataset, Vocabulary, str]:
     """Returns `clients` clients with at most `sentences` each, their vocabulary, and a name."""
+    assert options.num_oov_buckets is not None  # Settled.
     if text_file:
         corpus = read_text(text_file, min_sentences=sentences)
         vocabulary = build_vocabulary(
@@ -77,7 +77,7 @@ def matrix_product_rate(size: int = 2048) -> float:
 
 
 def arithmetic(
-    options: Options, dataset: ClientDataset, vocabulary: Vocabulary
+    options: NextWordRun, dataset: ClientDataset, vocabulary: Vocabulary
 ) -> dict[str, float]:
     """Counts the operations of the matrix products that a round and an evaluation need.
 
@@ -98,7 +98,7 @@ def arithmetic(
 class Ours:
     """Packed execution, pooled."""
 
-    def __init__(self, options: Options, dataset: ClientDataset, vocabulary: Vocabulary):
+    def __init__(self, options: NextWordRun, dataset: ClientDataset, vocabulary: Vocabulary):
         """Builds training and evaluation, and packs the clients."""
         built = TASK.build(_sizes(vocabulary), options)
         model, algorithm = built.model, built.algorithm
@@ -137,7 +137,7 @@ class Ours:
 class Tff:
     """`build_fed_recon` and `build_fed_recon_eval`."""
 
-    def __init__(self, options: Options, dataset: ClientDataset, vocabulary: Vocabulary):
+    def __init__(self, options: NextWordRun, dataset: ClientDataset, vocabulary: Vocabulary):
         """Builds both and the clients' data sets."""
         sizes = {k: getattr(options, k) for k in ("embedding_dim", "lstm_units", "projection_dim")}
         build_keras_model = next_word_lstm(
@@ -208,7 +208,8 @@ def _sizes(vocabulary: Vocabulary) -> dict[str, int]:
     return {"num_known": vocabulary.num_known, "num_oov_buckets": vocabulary.num_oov_buckets}
 
 
-def _server_optimizer(options: Options) -> tff.learning.optimizers.Optimizer:
+def _server_optimizer(options: NextWordRun) -> tff.learning.optimizers.Optimizer:
+    assert options.server_optimizer and options.server_learning_rate  # Settled.
     return build_server_optimizer(
         options.server_optimizer,
         learning_rate=options.server_learning_rate,

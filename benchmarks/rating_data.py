@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from fedpersonal.algorithms import fed_recon
@@ -13,8 +15,7 @@ from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.options import Options
-from fedpersonal.tasks.ratings.task import TASK
+from fedpersonal.tasks.ratings.task import TASK, RatingRun
 from fedpersonal.trainer import Trainer
 
 
@@ -39,7 +40,7 @@ def generate(*, num_items: int, seed: int) -> Ratings:
     )
 
 
-def paper_options(**options: object) -> Options:
+def paper_options(**options: object) -> RatingRun:
     """Returns the reference hyperparameters of FedRecon, and others in their place."""
     return TASK.settle(TASK.options(algorithm="fed_recon", **options))
 
@@ -48,11 +49,16 @@ def paper_trainer(
     train: ClientDataset,
     *,
     num_items: int,
-    options: Options,
+    options: RatingRun,
     user_initializer: tf.keras.initializers.Initializer | None = None,
     shards: int | None = None,
+    **further: Any,
 ) -> Trainer:
-    """Returns packed FedRecon with the hyperparameters of `paper_options`."""
+    """Returns packed FedRecon with the hyperparameters of `paper_options`.
+
+    `further` are other options of the `Trainer`.
+    """
+    assert options.server_optimizer and options.server_learning_rate  # Settled.
     build_model = matrix_factorization(num_items=num_items, user_initializer=user_initializer)
     return Trainer(
         PartitionedModel(
@@ -69,4 +75,5 @@ def paper_trainer(
         batch_size=options.client_batch_size,
         shards=shards,
         seed=options.seed,
+        **further,
     )

@@ -14,6 +14,8 @@ generated comments.
 
 from __future__ import annotations
 
+from typing import Any
+
 from absl import flags
 
 from experiments import launch
@@ -41,7 +43,7 @@ def main() -> None:
     from benchmarks.scale_measurement import measure
     from experiments.papers.child_process import run_in_child
 
-    wanted: list[dict[str, object]] = []
+    wanted: list[dict[str, Any]] = []
     for case in FLAGS.cases:
         if case == "texts":
             wanted.append({"case": case, "texts": FLAGS.texts, "cohort": FLAGS.text_cohort})

@@ -6,8 +6,8 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tabulate
@@ -23,6 +23,8 @@ from fedpersonal.trainer import Trainer
 # Local runtimes by the names that tables give them: whether XLA compiles.
 _COMPILE = {"plain": "never", "auto": "auto", "compiled": "always"}
 RUNTIMES = ("worker", *_COMPILE)
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 class Side(Protocol):
@@ -75,12 +77,12 @@ class Ours:
         return tff.framework.get_context_stack().install(self._context)
 
 
-def time_rounds(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
+def time_rounds(sides: Mapping[Name, Side], rounds: int) -> dict[Name, list[float]]:
     """Runs each side's rounds 0 to `rounds`, and returns the seconds of each.
 
     Round 0 is the first to trace and compile: `median` leaves it out.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    seconds: dict[Name, list[float]] = {name: [] for name in sides}
     for round_number in range(rounds + 1):
         names = list(sides)
         start = round_number % len(names)

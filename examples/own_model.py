@@ -38,8 +38,9 @@ def build_model() -> tf.keras.Model:
 
 
 table = pd.read_csv(sys.argv[1] if sys.argv[1:] else make_up_table())
-columns = {"client_column": "client", "features": {"x": ["x1", "x2"]}, "label_column": "y"}
-dataset = fp.clients_from_table(table, **columns)
+dataset = fp.clients_from_table(
+    table, client_column="client", features={"x": ["x1", "x2"]}, label_column="y"
+)
 seen, _, unseen = (
     dataset.subset(clients) for clients in fp.split_clients(dataset.num_clients, seed=0)
 )

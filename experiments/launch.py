@@ -50,7 +50,7 @@ def run(main: Callable[[], None]) -> None:
         main: The program. It takes nothing and reads its flags from `absl.flags`.
     """
     _enter_calling_folder()
-    _parse_flags(option_flags.expand_flagfiles(sys.argv))
+    _parse_flags(sys.argv)
     logging.use_absl_handler()
     runtime.start()
     status = 0
@@ -145,8 +145,8 @@ def _enter_calling_folder() -> None:
 def _parse_flags(argv: list[str]) -> None:
     app.define_help_flags()
     try:
-        rest = flags.FLAGS(argv)
-    except flags.Error as error:
+        rest = flags.FLAGS(option_flags.expand_flagfiles(argv))
+    except (flags.Error, UserError) as error:
         sys.exit(_complain(error))
     except SystemExit:  # Help has been given; absl means this to be a failure.
         sys.exit(0)

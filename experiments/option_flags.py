@@ -59,24 +59,52 @@ def define_shared(
     return {name: {cls for cls, _ in own} for name, own in found.items()}
 
 
-def expand_flagfiles(arguments: Sequence[str]) -> list[str]:
+def expand_flagfiles(arguments: Sequence[str], within: Sequence[pathlib.Path] = ()) -> list[str]:
     """Returns arguments with what flag files say in their place, those that they name, too.
 
     A file that is not there is looked for in the repository, so that presets are found from any
-    folder. One that is in neither place is left for absl to complain of.
+    folder. `within` are the files in which the arguments stand.
+
+    Raises:
+        UserError: If one is no text file, or includes itself.
     """
     expanded: list[str] = []
-    for argument in arguments:
-        name, _, path = argument.partition("=")
-        workspace = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", _REPOSITORY))
-        places = (pathlib.Path(path), workspace / path, _REPOSITORY / path)
-        found = next((place for place in places if path and place.is_file()), None)
-        if name.lstrip("-") != "flagfile" or found is None:
+    rest = iter(arguments)
+    for argument in rest:
+        name, has_value, path = argument.partition("=")
+        if argument == "--":  # What follows is no flag.
+            return [*expanded, argument, *rest]
+        if name not in ("-flagfile", "--flagfile"):
             expanded.append(argument)
             continue
-        lines = (line.strip() for line in found.read_text(encoding="utf-8").splitlines())
-        expanded += expand_flagfiles([line for line in lines if line and line[0] != "#"])
+        path = path if has_value else next(rest, "")
+        try:
+            found, lines = _read_lines(path)
+            if found in within:
+                raise UserError("it includes itself")
+        except (UserError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"--flagfile={path}: {reason}.") from None
+        expanded += expand_flagfiles(lines, (*within, found))
     return expanded
+
+
+def _read_lines(path: str) -> tuple[pathlib.Path, list[str]]:
+    """Returns where a flag file is, and its lines without comments."""
+    workspace = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", _REPOSITORY))
+    places = [place / path for place in (pathlib.Path(), workspace, _REPOSITORY) if path]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        is_there = any(place.exists() for place in places)
+        raise UserError("it is not a regular file" if is_there else "there is no such file")
+    try:
+        text = found.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError("it is not UTF-8 text") from None
+    if "\0" in text:
+        raise UserError("it is not text: it has a NUL byte")
+    lines = (line.strip() for line in text.splitlines())
+    return found.resolve(), [line for line in lines if line and line[0] != "#"]
 
 
 def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, Value]:

@@ -5,52 +5,67 @@ Names are loaded when they are used, and TensorFlow with the first that needs it
 
 from __future__ import annotations
 
+import ast
 import importlib
+import pathlib
+from typing import TYPE_CHECKING
 
 from fedpersonal import runtime
 
 __version__ = "0.2.0"
 
-_MODULES = {
-    "algorithm": ("Algorithm", "GradientPhase", "RidgePhase"),
-    "algorithms.fed_avg": ("fed_avg",),
-    "algorithms.fed_per": ("fed_per",),
-    "algorithms.fed_recon": ("fed_recon",),
-    "algorithms.fed_rep": ("fed_rep",),
-    "algorithms.fedperc": ("fedperc",),
-    "algorithms.furl": ("furl",),
-    "algorithms.lg_fed_avg": ("lg_fed_avg",),
-    "algorithms.method": ("ClientOptions", "KeepingOptions", "Layers", "Method", "register"),
-    "data.client_dataset": ("ClientDataset",),
-    "data.client_table": ("clients_from_table",),
-    "data.splits": ("split_clients", "split_examples", "split_support_query"),
-    "errors": ("UserError",),
-    "evaluation.evaluate": ("ClientResults", "build_evaluation", "evaluate_clients"),
-    "loaded_run": ("LoadedRun", "load_run"),
-    "local_state.rounds": ("Rounds", "read_kept"),
-    "local_state.store": ("LocalStateStore",),
-    "model.metrics": ("Metric",),
-    "model.partition": ("PartitionedModel",),
-    "process.boundary": ("LocalVariableError", "check_boundary"),
-    "process.execution": ("Execution",),
-    "process.privacy": ("DifferentialPrivacy",),
-    "process.process": ("build_process",),
-    "process.shards": ("Cohort", "make_cohort"),
-    "runtime": ("use_runtime",),
-    "simulation.callbacks.callback": ("Callback",),
-    "simulation.callbacks.watched_metric": ("BestModel", "EarlyStopping"),
-    "simulation.clock": ("ClientClock",),
-    "simulation.loop": ("run_rounds",),
-    "simulation.participation": ("Participation",),
-    "simulation.privacy_budget": ("PrivacyBudget",),
-    "simulation.run_folder": ("RunFolder",),
-    "simulation.sampling": ("ClientSampler",),
-    "simulation.store_checkpoints": ("StoreCheckpoints",),
-    "tasks.task": ("EvaluationSet", "Task", "TestReport"),
-    "trained": ("TrainedModel",),
-    "trainer": ("Trainer",),
+if TYPE_CHECKING:
+    # These are the public names. Nothing is imported here: `__getattr__` reads where they are.
+    from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
+    from fedpersonal.algorithms.fed_avg import fed_avg
+    from fedpersonal.algorithms.fed_per import fed_per
+    from fedpersonal.algorithms.fed_recon import fed_recon
+    from fedpersonal.algorithms.fed_rep import fed_rep
+    from fedpersonal.algorithms.fedperc import fedperc
+    from fedpersonal.algorithms.furl import furl
+    from fedpersonal.algorithms.lg_fed_avg import lg_fed_avg
+    from fedpersonal.algorithms.method import (
+        ClientOptions,
+        KeepingOptions,
+        Layers,
+        Method,
+        register,
+    )
+    from fedpersonal.data.client_dataset import ClientDataset
+    from fedpersonal.data.client_table import clients_from_table
+    from fedpersonal.data.splits import split_clients, split_examples, split_support_query
+    from fedpersonal.errors import UserError
+    from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation, evaluate_clients
+    from fedpersonal.loaded_run import LoadedRun, load_run
+    from fedpersonal.local_state.rounds import Rounds, read_kept
+    from fedpersonal.local_state.store import LocalStateStore
+    from fedpersonal.model.metrics import Metric
+    from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.process.boundary import LocalVariableError, check_boundary
+    from fedpersonal.process.execution import Execution
+    from fedpersonal.process.privacy import DifferentialPrivacy
+    from fedpersonal.process.process import build_process
+    from fedpersonal.process.shards import Cohort, make_cohort
+    from fedpersonal.runtime import use_runtime
+    from fedpersonal.simulation.callbacks.callback import Callback
+    from fedpersonal.simulation.callbacks.watched_metric import BestModel, EarlyStopping
+    from fedpersonal.simulation.clock import ClientClock
+    from fedpersonal.simulation.loop import run_rounds
+    from fedpersonal.simulation.participation import Participation
+    from fedpersonal.simulation.privacy_budget import PrivacyBudget
+    from fedpersonal.simulation.run_folder import RunFolder
+    from fedpersonal.simulation.sampling import ClientSampler
+    from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
+    from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
+    from fedpersonal.trained import TrainedModel
+    from fedpersonal.trainer import Trainer
+
+_HOMES = {
+    name.name: str(node.module)
+    for node in ast.walk(ast.parse(pathlib.Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"{__name__}.")
+    for name in node.names
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
@@ -60,15 +75,19 @@ runtime.spare_home()
 runtime.ensure_runtime()
 
 
-def __getattr__(name: str) -> object:
+def _load(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     runtime.start()
     with runtime.quick_imports():
-        module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+        module = importlib.import_module(_HOMES[name])
     value = getattr(module, name)
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # Else any name would do.
+    __getattr__ = _load
 
 
 def __dir__() -> list[str]:

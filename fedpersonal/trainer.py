@@ -22,7 +22,7 @@ from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.description import describe_model
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.boundary import as_table, check_boundary
+from fedpersonal.process.boundary import as_table, both_ways, bytes_per_client, check_boundary
 from fedpersonal.process.execution import Execution, default_num_shards
 from fedpersonal.process.memory import check_memory
 from fedpersonal.process.process import build_process
@@ -56,7 +56,7 @@ class Trainer:
         model: The partitioned model.
         algorithm: What a client does in a round.
         process: The TFF process.
-        crossings: What it broadcasts and aggregates.
+        crossings: What one client receives and sends in a round.
         num_shards: Into how many shards a packed cohort is divided.
         privacy: What hides each client's part in the global variables, or None.
         budget: What that spends, or None.
@@ -118,7 +118,6 @@ class Trainer:
         self.privacy, self.budget = privacy, None
         if clients_of_round is None:
             self._draw = draw_clients(
-                model,
                 algorithm,
                 train,
                 clients_per_round=clients_per_round,
@@ -127,6 +126,7 @@ class Trainer:
                 sampling=client_sampling,
                 participation=participation,
                 is_private=privacy is not None,
+                num_bytes_fn=lambda: both_ways(self.crossings),
                 seed=seed,
             )
         elif privacy is not None:
@@ -167,6 +167,13 @@ class Trainer:
         self._has_aggregator = not (aggregator is None and privacy is None)
         self.process = self._build(model, aggregator=aggregator, privacy=privacy)
         self.crossings = check_boundary(model, self.process.next)
+        if aggregator is not None and self._execution.is_packed:
+            # A shard sends what it has added up, which may be larger than what is added.
+            alone = Execution.per_client(batch_size=batch_size)
+            process = self._build(model, execution=alone, aggregator=aggregator)
+            self.crossings = check_boundary(model, process.next)
+        if participation is not None and participation.clock.bytes_per_second:
+            both_ways(self.crossings)  # They must be known.
 
     def cohort(self, round_number: int) -> Cohort:
         """Returns the clients of a round, in shards."""
@@ -286,8 +293,10 @@ class Trainer:
     def _columns(self, rounds: int) -> Callable[[int], dict[str, float]]:
         """Returns what gives further columns of a round's row, by its number."""
         spent = spending(self.budget, rounds) if self.budget else None
-        draw = self._draw
-        return lambda number: {**(spent(number) if spent else {}), **draw.columns(number)}
+        draw, told = self._draw, {}
+        if self._has_aggregator and self.privacy is None:
+            told = {k: v for k, v in bytes_per_client(self.crossings).items() if v is not None}
+        return lambda number: {**(spent(number) if spent else {}), **draw.columns(number), **told}
 
     def count_rounds(self, rounds: int) -> dict[str, int]:
         """Returns in how many rounds each training client took part, by name.
@@ -328,7 +337,8 @@ class Trainer:
         most = np.arange(min(100, train.num_clients))
         many = train.subset(most) if self._draw.is_random else None
         privacy = self.describe_privacy(rounds)
-        return audit(subject, privacy=privacy, rounds=rounds, many=many)
+        found = audit(subject, privacy=privacy, rounds=rounds, many=many)
+        return dataclasses.replace(found, crossings=self.crossings)
 
     def untrained(self) -> TrainedModel:
         """Returns the model with its initial weights, of which no client has kept anything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -233,6 +234,25 @@ def draw_ratings(make_dataset):
         )
 
     return draw
+
+
+@pytest.fixture(scope="session")
+def dense_model():
+    """Makes a model of two numbers: a hidden layer `shared`, and a local layer `own`."""
+    import tensorflow as tf
+
+    from fedpersonal.model.partition import PartitionedModel
+
+    def build_keras_model(units):
+        x = tf.keras.Input([2], name="x")
+        hidden = tf.keras.layers.Dense(units, activation="tanh", name="shared")(x)
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
+
+    def make(*, units=3, **options):
+        build = functools.partial(build_keras_model, units)
+        return PartitionedModel(build, local_layers=["own"], **options)
+
+    return make
 
 
 @pytest.fixture(scope="session")

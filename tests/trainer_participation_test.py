@@ -32,13 +32,8 @@ def _data():
 
 
 @pytest.fixture(name="model", scope="module")
-def _model():
-    def build():
-        x = tf.keras.Input([2], name="x")
-        hidden = tf.keras.layers.Dense(3, activation="tanh", name="shared")(x)
-        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
-
-    return fp.PartitionedModel(build, local_layers=["own"])
+def _model(dense_model):
+    return dense_model()
 
 
 ALGORITHMS = {
@@ -84,8 +79,9 @@ def reporting(number):
     lost, jitter = after.random(len(drawn)) < 0.2, after.standard_normal(len(drawn))
     slowness = np.exp(0.5 * np.random.default_rng((SEED, 0x73706565)).standard_normal(CLIENTS))
     work = EPOCHS * COUNTS[drawn] * 0.1 * slowness[drawn] * np.exp(0.1 * jitter)
-    # The global layer: 2 x 3 weights and 3 biases of 4 bytes, to the client and back.
-    seconds = 0.2 + work + 2 * (2 * 3 + 3) * 4 / 1e3
+    # The global layer, 2 x 3 weights and 3 biases, to the client and back; the round's number; the
+    # client's weight, two sums of the loss, and two counts: 4 bytes each.
+    seconds = 0.2 + work + 4 * (2 * (2 * 3 + 3) + 1 + 1 + 2 + 2) / 1e3
     in_time = begins & ~lost & (seconds <= 2.4)
     order = [place for place in np.argsort(seconds) if in_time[place]][:WANTED]
     reports = np.isin(np.arange(len(drawn)), order)

@@ -31,13 +31,8 @@ def _data():
 
 
 @pytest.fixture(name="model", scope="module")
-def _model():
-    def build():
-        x = tf.keras.Input([2], name="x")
-        hidden = tf.keras.layers.Dense(3, activation="tanh", name="shared")(x)
-        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
-
-    return fp.PartitionedModel(build, local_layers=["own"], metrics=["RootMeanSquaredError"])
+def _model(dense_model):
+    return dense_model(metrics=["RootMeanSquaredError"])
 
 
 SGD = tf.keras.optimizers.SGD(0.2)
@@ -128,15 +123,9 @@ def test_data_that_were_changed_are_refused_part_by_part(trainer, data, tmp_path
     )
 
 
-def test_a_run_of_another_model_is_one_line(trainer, model, data, tmp_path):
+def test_a_run_of_another_model_is_one_line(trainer, dense_model, data, tmp_path):
     fit(trainer, 1, folder=tmp_path).close()
-
-    def build():
-        x = tf.keras.Input([2], name="x")
-        hidden = tf.keras.layers.Dense(4, activation="tanh", name="shared")(x)
-        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
-
-    wider = fp.PartitionedModel(build, local_layers=["own"], metrics=["RootMeanSquaredError"])
+    wider = dense_model(units=4, metrics=["RootMeanSquaredError"])
     seen = data.subset(np.arange(10))
     other = fp.Trainer(wider, trainer.algorithm, seen, clients_per_round=4, batch_size=4)
     with pytest.raises(fp.UserError, match="of another model"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,9 +35,7 @@ def _round(items: Any, cohort: PaddedCohort, steps: Steps) -> Any:
     """Returns the items' vectors after a round; the server adds the weighted mean change."""
     tables = items[cohort.rows]
 
-    def train(*client: Any) -> Any:
-        return _client(*client, steps)
-
+    train = functools.partial(_client, steps=steps)
     changes, weights = jax.vmap(train)(tables, *cohort[1:])
     weighted = (changes * weights[:, None, None]).reshape(-1, items.shape[1])
     total = jnp.zeros_like(items).at[cohort.rows.reshape(-1)].add(weighted)

@@ -11,8 +11,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.options import Options
 from fedpersonal.runtime.worker import worker_context
+from fedpersonal.tasks.ratings.task import RatingRun
 
 
 class TffRounds:
@@ -23,9 +23,10 @@ class TffRounds:
         cohort: Callable[[int], list[tf.data.Dataset]],
         items: np.ndarray,
         build_model: Callable[[], tf.keras.Model],
-        options: Options,
+        options: RatingRun,
     ):
         """Takes what gives a round's clients, the items' vectors, the model and the options."""
+        assert options.server_optimizer and options.server_learning_rate  # Settled.
         self.prepare = cohort
         self._context = worker_context()
         self._process = tff.learning.algorithms.build_fed_recon(

@@ -9,6 +9,7 @@ import numpy as np
 import fedpersonal as fp
 from fedpersonal.data.loaded import fingerprint
 from fedpersonal.options import Options, option
+from fedpersonal.tasks.options import RunOptions
 
 
 class DigitOptions(Options):
@@ -20,6 +21,10 @@ class DigitOptions(Options):
         0.2, "Share of the clients who never take part.", at_least=0.1, at_most=0.9
     )
     hidden_units: int = option(32, "Units of the hidden layer.", at_least=1, at_most=10_000)
+
+
+class DigitRun(DigitOptions, RunOptions):
+    """These options, and those of any run."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +67,7 @@ def read_digits() -> Digits:
     return Digits((digits.images / 16).astype(np.float32), digits.target.astype(np.int32))
 
 
-def write_as_clients(digits: Digits, options: DigitOptions) -> fp.ClientDataset:
+def write_as_clients(digits: Digits, options: DigitRun) -> fp.ClientDataset:
     """Gives each image to a client, who turns it by a quarter or not and has a pen of its own.
 
     Args:
@@ -89,7 +94,7 @@ def write_as_clients(digits: Digits, options: DigitOptions) -> fp.ClientDataset:
     )
 
 
-def split_digits(digits: Digits, options: DigitOptions) -> DigitData:
+def split_digits(digits: Digits, options: DigitRun) -> DigitData:
     """Sets some clients apart, and splits the images of each other one 80/10/10 %."""
     everybody = write_as_clients(digits, options)
     share = options.unseen_clients

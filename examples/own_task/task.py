@@ -7,7 +7,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fedpersonal as fp
-from examples.own_task.data import DigitData, DigitOptions, Digits, read_digits, split_digits
+from examples.own_task.data import (
+    DigitData,
+    DigitOptions,
+    DigitRun,
+    Digits,
+    read_digits,
+    split_digits,
+)
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
@@ -31,11 +38,11 @@ class DigitTask(fp.Task):
     evaluation_packing = "stacked"
     examples = "images"
 
-    def read(self, options: DigitOptions) -> Digits:
+    def read(self, options: DigitRun) -> Digits:
         """Reads the images."""
         return read_digits()
 
-    def split(self, source: Digits, options: DigitOptions) -> DigitData:
+    def split(self, source: Digits, options: DigitRun) -> DigitData:
         """Gives the images to clients."""
         return split_digits(source, options)
 
@@ -44,7 +51,7 @@ class DigitTask(fp.Task):
         return {"shape": list(data.train.features["image"].shape[1:]), "num_labels": 10}
 
     def build_model(
-        self, sizes: SimpleNamespace, options: DigitOptions, local_layers: Sequence[str]
+        self, sizes: SimpleNamespace, options: DigitRun, local_layers: Sequence[str]
     ) -> fp.PartitionedModel:
         """Returns the classifier."""
         import tensorflow as tf

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from fedpersonal.audit.inherent import Inherent
-from fedpersonal.process.boundary import Crossing, as_table, total_bytes
+from fedpersonal.process.boundary import Crossing, as_table, bytes_per_client, total_bytes
 
 _MOST_SHOWN = 5
 
@@ -67,8 +67,7 @@ class Audit:
             "holds": self.holds,
             "verdicts": [{**dataclasses.asdict(v), "holds": v.holds} for v in self.verdicts],
             "crossings": as_table(self.crossings),
-            "broadcast_bytes_per_client": total_bytes(self.crossings, "broadcast"),
-            "aggregated_bytes_per_client": total_bytes(self.crossings, "aggregate"),
+            **bytes_per_client(self.crossings),
             "inherent": [dataclasses.asdict(one) for one in self.inherent],
             "notes": list(self.notes),
             "guarantee": self.guarantee,
@@ -78,10 +77,11 @@ class Audit:
         """Yields the audit as lines for people."""
         for direction, title in (("broadcast", "down"), ("aggregate", "up")):
             own = [c for c in self.crossings if c.direction == direction]
-            yield f"{title}: {len(own)} tensors, {total_bytes(own, direction):,} bytes a client"
+            size = _in_bytes(total_bytes(own, direction))
+            yield f"{title}: {len(own)} tensors, {size} a client"
             for c in own:
-                shape = "x".join("?" if size is None else str(size) for size in c.shape) or "number"
-                yield f"  {c.name or '(nameless)'}: {c.dtype} {shape}, {c.num_bytes or 0:,} bytes"
+                shape = "x".join("?" if n is None else str(n) for n in c.shape) or "number"
+                yield f"  {c.name or '(nameless)'}: {c.dtype} {shape}, {_in_bytes(c.num_bytes)}"
         for verdict in self.verdicts:
             yield f"{verdict.check}: {'holds' if verdict.holds else 'LEAK'}. {verdict.asks}"
             for leak in verdict.found[:_MOST_SHOWN]:
@@ -91,6 +91,10 @@ class Audit:
         yield from map(_inherent_line, _by_table(self.inherent))
         yield from self.notes
         yield self.guarantee
+
+
+def _in_bytes(size: int | None) -> str:
+    return "bytes that depend on values" if size is None else f"{size:,} bytes"
 
 
 def guarantee(privacy: Mapping[str, Any]) -> str:

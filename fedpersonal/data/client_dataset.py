@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from fedpersonal.data.checks import check_count, check_distinct, check_names
@@ -34,6 +36,16 @@ class ClientDataset:
     offsets: np.ndarray
     features: Mapping[str, np.ndarray]
     labels: np.ndarray
+
+    if TYPE_CHECKING:  # What is no array becomes one.
+
+        def __init__(
+            self,
+            client_ids: npt.ArrayLike,
+            offsets: npt.ArrayLike,
+            features: Mapping[str, npt.ArrayLike],
+            labels: npt.ArrayLike,
+        ): ...
 
     def __post_init__(self):
         if not isinstance(self.features, Mapping):

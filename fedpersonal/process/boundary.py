@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
+from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
 
 
@@ -32,7 +33,7 @@ class Crossing:
         name: Its path in the structure sent, ending in its variable's name where it is one.
         dtype: NumPy's name of its dtype.
         shape: Its shape; None where a dimension is not known before run time.
-        num_bytes: Its size for one client, or None where its shape is not known.
+        num_bytes: Its size for one client, or None where that depends on values.
     """
 
     direction: str
@@ -145,9 +146,33 @@ def check_boundary(
     return crossings
 
 
-def total_bytes(crossings: Sequence[Crossing], direction: str) -> int:
-    """Sums the bytes, for one client and round, of the crossings of one direction."""
-    return sum(c.num_bytes or 0 for c in crossings if c.direction == direction)
+def total_bytes(crossings: Sequence[Crossing], direction: str) -> int | None:
+    """Sums the bytes, for one client and round, of one direction; None if one is not known."""
+    known = [c.num_bytes for c in crossings if c.direction == direction]
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def bytes_per_client(crossings: Sequence[Crossing]) -> dict[str, int | None]:
+    """Returns both directions' `total_bytes`, by the names that files give them."""
+    return {
+        "broadcast_bytes_per_client": total_bytes(crossings, "broadcast"),
+        "aggregated_bytes_per_client": total_bytes(crossings, "aggregate"),
+    }
+
+
+def both_ways(crossings: Sequence[Crossing]) -> int:
+    """Returns what one client receives and sends in a round, in bytes.
+
+    Raises:
+        UserError: If that depends on values.
+    """
+    for crossing in crossings:
+        if crossing.num_bytes is None:
+            raise UserError(
+                f"bytes_per_second needs to know how many bytes a client sends, and those of "
+                f"{crossing.name!r} depend on its values: leave it out."
+            )
+    return sum(crossing.num_bytes or 0 for crossing in crossings)
 
 
 def as_table(crossings: Sequence[Crossing]) -> list[dict[str, Any]]:
@@ -163,8 +188,8 @@ def _leaves(direction: str, path: str, type_spec: tff.Type) -> list[Crossing]:
         return leaves
     if isinstance(type_spec, tff.TensorType):
         shape = tuple(type_spec.shape or ())
-        known = all(d is not None for d in shape)
         dtype = np.dtype(type_spec.dtype)
+        known = all(d is not None for d in shape) and dtype.itemsize  # Strings have none.
         num_bytes = math.prod(shape) * dtype.itemsize if known else None
         return [Crossing(direction, path, dtype.name, shape, num_bytes)]
     return [Crossing(direction, path, str(type_spec), (), None)]

@@ -17,7 +17,6 @@ from fedpersonal.simulation.sampling import ClientSampler
 if TYPE_CHECKING:
     from fedpersonal.algorithm import Algorithm
     from fedpersonal.data.client_dataset import ClientDataset
-    from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.simulation.clients import ReadWhenDrawn
 
 # What tells the draws of a round's end from those of its beginning and of clients' examples.
@@ -55,7 +54,7 @@ class Attendance:
         seed: int,
         sampling: str = "fixed",
         work_fn: Callable[[], np.ndarray] | None = None,
-        num_bytes: int = 0,
+        num_bytes_fn: Callable[[], int] = lambda: 0,
     ):
         """Checks and keeps the options.
 
@@ -67,13 +66,13 @@ class Attendance:
             sampling: As of `ClientSampler`.
             work_fn: Returns how many examples a round of each client processes, eligible or not;
                 None where that is not known.
-            num_bytes: What is sent to a client and back.
+            num_bytes_fn: Returns what is sent to a client and back, for a clock that counts it.
 
         Raises:
             UserError: If an option is out of range, or needs work that is not known.
         """
         self._options, self._eligible, self._seed = participation, eligible, seed
-        self._work_fn, self._num_bytes = work_fn, num_bytes
+        self._work_fn, self._num_bytes_fn = work_fn, num_bytes_fn
         needs = [n for n in ("over_selection", "round_time_limit") if getattr(participation, n)]
         if participation.clock != ClientClock():
             needs.append("a clock")
@@ -104,7 +103,8 @@ class Attendance:
         if self._work_fn is not None:
             work, slowness = self._speeds
             clock = self._options.clock
-            seconds = clock.seconds(work[drawn], slowness[drawn], luck, self._num_bytes)
+            num_bytes = self._num_bytes_fn() if clock.bytes_per_second else 0
+            seconds = clock.seconds(work[drawn], slowness[drawn], luck, num_bytes)
         is_late = begins & ~is_lost & (seconds > (math.inf if limit is None else limit))
         in_time = np.flatnonzero(begins & ~is_lost & ~is_late)
         wanted = len(drawn) if self._wanted is None else self._wanted
@@ -140,7 +140,6 @@ class Attendance:
 
 def attend(
     participation: Participation,
-    model: PartitionedModel,
     algorithm: Algorithm,
     train: ClientDataset | ReadWhenDrawn,
     *,
@@ -148,11 +147,10 @@ def attend(
     examples_per_round: int | None = None,
     **options: Any,
 ) -> Attendance:
-    """Returns who takes part in the training of a model.
+    """Returns who takes part in training.
 
     Args:
         participation: What becomes of clients.
-        model: The model, whose global variables are sent to each client and back.
         algorithm: What a client does in a round.
         train: All clients.
         batch_size: Examples of a client's batch.
@@ -173,6 +171,5 @@ def attend(
         drawn = counts if most is None else np.minimum(counts, most)
         return count_work(algorithm.phases, drawn, batch_size=batch_size)
 
-    size = sum(v.dtype.size * v.size for v in model.global_variables)
     work_fn = None if counts is None else functools.partial(work, counts)
-    return Attendance(participation, work_fn=work_fn, num_bytes=2 * size, **options)
+    return Attendance(participation, work_fn=work_fn, **options)

@@ -24,15 +24,15 @@ class ClientClock:
     """What a client's round takes, in simulated seconds.
 
     It is `overhead_seconds`, and `example_seconds` for each example of each pass, times the
-    client's slowness and the round's jitter, and the time to transfer the global variables. Both
-    factors are log-normal with a median of 1.
+    client's slowness and the round's jitter, and the time to transfer what it receives and sends.
+    Both factors are log-normal with a median of 1.
 
     Attributes:
         overhead_seconds: What any round takes, such as for a connection.
         example_seconds: What an example takes on a client of median speed.
         speed_spread: Standard deviation of the logarithm of slowness, which a client has for good.
         jitter: The same of what is drawn for a client in each round anew.
-        bytes_per_second: What carries the global variables to a client and back; None for no time.
+        bytes_per_second: What carries what a client receives and sends; None for no time.
     """
 
     overhead_seconds: float = 1.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.simulation.attendance import Attendance, attend
 from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, drawn_clients
 from fedpersonal.simulation.participation import Participation
@@ -79,7 +79,6 @@ class Draw:
 
 
 def draw_clients(
-    model: PartitionedModel,
     algorithm: Algorithm,
     train: ClientDataset | ReadWhenDrawn,
     *,
@@ -89,9 +88,10 @@ def draw_clients(
     sampling: str,
     participation: Participation | None,
     is_private: bool,
+    num_bytes_fn: Callable[[], int],
     seed: int,
 ) -> Draw:
-    """Returns a random draw of clients; the arguments are those of `Trainer`.
+    """Returns a random draw of clients; the arguments are those of `Trainer` and `Attendance`.
 
     Raises:
         UserError: If an option is out of range, or participation does not fit the rest.
@@ -125,12 +125,12 @@ def draw_clients(
         )
     attendance = attend(
         participation,
-        model,
         algorithm,
         train,
         eligible=eligible,
         batch_size=batch_size,
         examples_per_round=most,
+        num_bytes_fn=num_bytes_fn,
         seed=seed,
         **scheme,
     )

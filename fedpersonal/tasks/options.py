@@ -103,7 +103,7 @@ class ParticipationOptions(Options):
         0.1, "The same of what each round draws for a client.", at_least=0, at_most=10
     )
     clock_bytes_per_second: float | None = option(
-        None, "What carries global variables to a client and back. [default: no time]", above=0
+        None, "What carries what a client receives and sends. [default: no time]", above=0
     )
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import ClientResults
-from fedpersonal.process.boundary import Crossing, total_bytes
+from fedpersonal.process.boundary import Crossing, bytes_per_client
 from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.task import TestReport
@@ -42,8 +42,7 @@ def report_run(
         "test": test,
         "train_wall_seconds": loop_result.train_wall_seconds if loop_result else 0.0,
         "median_round_seconds": loop_result.median_round_seconds if loop_result else 0.0,
-        "broadcast_bytes_per_client": total_bytes(crossings, "broadcast"),
-        "aggregated_bytes_per_client": total_bytes(crossings, "aggregate"),
+        **bytes_per_client(crossings),
         "peak_rss_mb": runtime.peak_rss_mb(),
     }
     run_folder.write_summary(summary)

@@ -89,7 +89,10 @@ def _run(start):
 
     def run(*arguments, **options):
         process = start(*arguments, **options)
-        output, errors = process.communicate(timeout=600)
+        try:
+            output, errors = process.communicate(timeout=600)
+        finally:
+            process.kill()
         return process.returncode, output, errors
 
     return run
@@ -132,7 +135,6 @@ def test_help_comes_at_once(run):
         ("--rate=inf", "--rate is inf; it must be a finite number"),
         ("--algorithm=fast", "value should be one of <fed_recon|fed_avg>"),
         ("movielens", "unexpected argument 'movielens'; flags are written --name=value."),
-        ("--flagfile=absent.flags", "absent.flags"),
     ],
 )
 def test_mistakes_in_flags_are_one_line(run, argument, complaint):
@@ -140,6 +142,53 @@ def test_mistakes_in_flags_are_one_line(run, argument, complaint):
     assert (status, output) == (2, "")
     assert errors.startswith("error: ") and errors.count("\n") == 1
     assert complaint in errors
+
+
+_FLAGFILES = {
+    "absent.flags": "there is no such file",
+    "": "there is no such file",
+    "folder": "it is not a regular file",
+    "fifo": "it is not a regular file",
+    "/dev/zero": "it is not a regular file",
+    "x" * 300: "File name too long",
+    "latin1.flags": "it is not UTF-8 text",
+    "nul.flags": "it is not text: it has a NUL byte",
+    "names_nul.flags": "it is not text: it has a NUL byte",
+    "itself.flags": "--flagfile=itself.flags: it includes itself",
+    "circle.flags": "circle.flags: it includes itself",
+}
+
+
+@pytest.mark.parametrize("form", ["--flagfile={}", "--flagfile {}"])
+@pytest.mark.parametrize("name", _FLAGFILES, ids=lambda name: name[:20])
+def test_flagfiles_that_cannot_be_read_are_one_line(run, tmp_path, name, form):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    contents = {
+        "latin1.flags": b"# caf\xe9\n--seed=1\n",
+        "nul.flags": b"--seed=1\0\n",
+        "names_nul.flags": b"--flagfile=a\0b\n",
+        "itself.flags": b"--seed=1\n--flagfile=itself.flags\n",
+        "circle.flags": b"--flagfile=back.flags\n",
+        "back.flags": b"--flagfile=./circle.flags\n",
+    }
+    for path, content in contents.items():
+        (tmp_path / path).write_bytes(content)
+    status, output, errors = run(*form.format(name).split(" "))
+    assert (status, output) == (2, "")
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert "--flagfile=" in errors and _FLAGFILES[name] in errors
+
+
+def test_a_flagfile_twice_is_no_circle(run, tmp_path):
+    (tmp_path / "seed.flags").write_text("--seed=4\n")
+    (tmp_path / "both.flags").write_text("--flagfile=seed.flags\n--flagfile=seed.flags\n")
+    status, output, errors = run("--flagfile", "both.flags", "--rate=2", "--flagfile=seed.flags")
+    assert (status, errors) == (0, "")
+    options = json.loads(output)["options"]
+    assert (options["seed"], options["rate"]) == (4, 2.0)
+    status, _, errors = run("--", "--flagfile=both.flags")
+    assert (status, errors.count("\n")) == (2, 1) and "unexpected argument" in errors
 
 
 def test_relative_paths_mean_the_calling_folder_under_bazel(run, tmp_path):
@@ -281,13 +330,13 @@ def test_signal_saves_the_run_and_says_how_to_go_on(start, tmp_path, number, sta
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.005)
     process.send_signal(number)
-    output, errors = process.communicate(timeout=600)
+    output, errors = process.communicate(timeout=20)
     assert process.returncode == status
     last = errors.splitlines()[-1]
     assert last.startswith("Stopped after round ")
     assert last.endswith("; the same command goes on from there.")
     assert "Traceback" not in errors
     process = start(TOY=toy)
-    output, errors = process.communicate(timeout=600)
+    output, errors = process.communicate(timeout=20)
     assert output.splitlines()[-1] == "100"
     assert errors.startswith("Going on after round ")

@@ -24,7 +24,6 @@ from fedpersonal.process.shards import make_cohort
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 SERVER = tff.learning.optimizers.build_sgdm(0.7, momentum=0.5)
 BATCH_SIZE, NUM_ITEMS = 3, 7
-COUNTS = (11, 3, 1, 16, 6)
 # The first one leaves room in a shard, the last one fills two.
 COHORTS = ([0, 1, 2, 3, 4], [4, 3, 0], [3, 1, 2, 0])
 PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
@@ -45,20 +44,6 @@ FACTORIES = {
         0.0, 3.0
     ),
 }
-
-
-@pytest.fixture(name="ratings", scope="module")
-def _ratings(draw_ratings):
-    return draw_ratings(COUNTS, num_items=NUM_ITEMS, seed=3)
-
-
-@pytest.fixture(name="model", scope="module")
-def _model():
-    return PartitionedModel(
-        matrix_factorization(num_items=NUM_ITEMS, embedding_dim=2, use_biases=True),
-        local_layers=["user_embedding", "user_bias"],
-        lookups={"item_embedding": "item", "item_bias": "item"},
-    )
 
 
 def run(execution, model, algorithm, dataset, aggregator, store=None):
@@ -121,13 +106,13 @@ def test_kept_variables(model, ratings, tmp_path):
 def test_pooled_single_steps_are_aggregated_one_by_one(ratings):
     """The mean may take them as one gradient of all clients."""
     model = PartitionedModel(
-        matrix_factorization(num_items=NUM_ITEMS, num_users=len(COUNTS), embedding_dim=2),
+        matrix_factorization(num_items=NUM_ITEMS, num_users=ratings.num_clients, embedding_dim=2),
         lookups={"item_embedding": "item", "user_embedding": "user"},
     )
     algorithm = fed_avg(client_optimizer=SGD, weighting="uniform")
     results = [
         run(
-            dataclasses.replace(execution, batch_size=max(COUNTS)),
+            dataclasses.replace(execution, batch_size=int(ratings.counts.max())),
             model,
             algorithm,
             ratings,
@@ -172,7 +157,7 @@ def test_secure_aggregators_are_refused(model, execution):
 
 def test_owned_rows_would_escape_a_private_factory():
     model = PartitionedModel(
-        matrix_factorization(num_items=NUM_ITEMS, num_users=len(COUNTS), embedding_dim=2),
+        matrix_factorization(num_items=NUM_ITEMS, num_users=5, embedding_dim=2),
         lookups={"item_embedding": "item", "user_embedding": "user"},
         owned_tables=["user_embedding"],
     )

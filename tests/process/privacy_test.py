@@ -27,7 +27,6 @@ from fedpersonal.process.shards import make_cohort
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 SERVER = tff.learning.optimizers.build_sgdm(1.0)
 BATCH_SIZE, NUM_ITEMS = 3, 7
-COUNTS = (11, 3, 1, 16, 6)
 # The last one is empty, as Poisson sampling draws now and then.
 COHORTS = ([0, 1, 2, 3, 4], [4, 3, 0], [3, 1, 2, 0], [])
 PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
@@ -35,20 +34,6 @@ STACKED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2)
 POOLED = dataclasses.replace(STACKED, packing="pooled")
 EXPECTED = 4.0
 FACTORY = tff.aggregators.DifferentiallyPrivateFactory
-
-
-@pytest.fixture(name="ratings", scope="module")
-def _ratings(draw_ratings):
-    return draw_ratings(COUNTS, num_items=NUM_ITEMS, seed=3)
-
-
-@pytest.fixture(name="model", scope="module")
-def _model():
-    return PartitionedModel(
-        matrix_factorization(num_items=NUM_ITEMS, embedding_dim=2, use_biases=True),
-        local_layers=["user_embedding", "user_bias"],
-        lookups={"item_embedding": "item", "item_bias": "item"},
-    )
 
 
 REBUILT = fed_recon(
@@ -246,7 +231,7 @@ def test_what_does_not_fit_is_named(model, change, said):
 
 def test_owned_rows_are_refused():
     model = PartitionedModel(
-        matrix_factorization(num_items=NUM_ITEMS, num_users=len(COUNTS), embedding_dim=2),
+        matrix_factorization(num_items=NUM_ITEMS, num_users=5, embedding_dim=2),
         lookups={"item_embedding": "item", "user_embedding": "user"},
         owned_tables=["user_embedding"],
     )

@@ -14,7 +14,6 @@ from fedpersonal.algorithms.furl import furl
 from fedpersonal.errors import UserError
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LocalStateStore
-from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import KeptProcess, build_process
 from fedpersonal.process.shards import make_cohort
@@ -27,13 +26,8 @@ EXECUTIONS = {
 
 
 @pytest.fixture(name="model", scope="module")
-def _model():
-    def build():
-        x = tf.keras.Input([2], name="x")
-        hidden = tf.keras.layers.Dense(3, activation="tanh", name="shared")(x)
-        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(hidden))
-
-    return PartitionedModel(build, local_layers=["own"])
+def _model(dense_model):
+    return dense_model()
 
 
 @pytest.fixture(name="dataset", scope="module")

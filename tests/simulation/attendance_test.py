@@ -39,7 +39,7 @@ def attendance(participation, **options):
         "clients_per_round": WANTED,
         "seed": SEED,
         "work_fn": lambda: WORK,
-        "num_bytes": 700,
+        "num_bytes_fn": lambda: 700,
     }
     return Attendance(participation, **{**defaults, **options})
 

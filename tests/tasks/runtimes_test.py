@@ -35,14 +35,14 @@ def _worker():
     return worker_context()
 
 
-def _round(context, trainer, folder):
+def _round(context, trainer, folder, cohort=None):
     """Returns all that a round leads to; what clients keep is ordered by client."""
     store = None
     if trainer.algorithm.keeps:
         store = LocalStateStore.open(folder / "store.sqlite", trainer.model.local_variables)
     rounds = Rounds(trainer.process, store)
     with tff.framework.get_context_stack().install(context):
-        state, metrics = rounds.next(rounds.initialize(), trainer.cohort(0))
+        state, metrics = rounds.next(rounds.initialize(), cohort or trainer.cohort(0))
     kept = {}
     if store is not None:
         kept = {k: np.frombuffer(row, np.uint8) for k, row in sorted(state.changes.items())}
@@ -83,3 +83,30 @@ def test_a_round_leads_to_the_same(tiny, worker, tmp_path, task, method):
 def test_every_method_has_its_case():
     assert {method for _, method in _cases()} == {m for t in TASKS.values() for m in t.methods}
     assert {task for task, _ in _cases()} == set(TASKS)
+
+
+def test_lost_clients_keep_the_same(tiny, worker, tmp_path):
+    """A round runs twice then: for those who report, and for those who do not."""
+    experiment = tiny.built(
+        TASKS["movielens"], algorithm="furl", lost_clients_keep=True, lost_update_rate=0.4
+    )
+    cohort = next(c for c in map(experiment.trainer.cohort, range(9)) if c.lost)
+    results = []
+    for name, context in (
+        ("local", LocalContext(pytest.fail, compile="never")),
+        ("worker", worker),
+    ):
+        (tmp_path / name).mkdir()
+        results.append(_round(context, experiment.trainer, tmp_path / name, cohort))
+    (weights, _, kept), (their_weights, _, their_kept) = results
+    assert {*cohort.client_ids, *cohort.lost.client_ids} == set(kept)
+    for found, expected in ((weights, their_weights), (kept, their_kept)):
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[key], value) for key, value in expected.items())
+
+
+def test_an_audit_holds_in_the_worker(tiny, worker):
+    trainer = tiny.built(TASKS["movielens"], algorithm="furl").trainer
+    with tff.framework.get_context_stack().install(worker):
+        audit = trainer.audit(rounds=1)
+    assert audit.holds and len(audit.verdicts) == 5
