@@ -90,7 +90,7 @@ test: $(INSTALLED) ## Run the tests
 soak: $(CLUSTER) ## Hurt runs of all tasks 200 times, and fuzz all readers 20,000 times (an hour)
 	@$(RUN) -m tests.soak $(FLAGS)
 	@FEDPERSONAL_FUZZ_CASES=20000 $(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 \
-	  $(FUZZED)
+	  $(shell find tests -name "*fuzz_test.py")
 
 bazel_test: $(INSTALLED) ## Run the tests under Bazel, each file by itself
 	@bazel test --nocache_test_results --test_output=errors //tests/... $(FLAGS)

@@ -243,13 +243,61 @@ def outcome(folder: pathlib.Path) -> dict[str, object]:
             found[name] = timeless(json.loads(path.read_text()))
         elif name == "model.npz":
             with np.load(path, allow_pickle=False) as arrays:
-                found[name] = {one: arrays[one].tobytes() for one in arrays.files}
+                found[name] = {one: arrays[one] for one in arrays.files}
         elif name.endswith(".sqlite"):
             with contextlib.closing(sqlite3.connect(path)) as connection:
                 found[name] = connection.execute("SELECT rowid, * FROM local_state").fetchall()
         elif path.suffix in (".csv", ".json"):
             found[name] = path.read_bytes()
     return found
+
+
+def differences(
+    found: Mapping[str, Any], expected: Mapping[str, Any], *, is_exact: bool
+) -> list[str]:
+    """Returns the parts of two outcomes that differ.
+
+    Args:
+        found: The one.
+        expected: The other.
+        is_exact: Whether every bit counts. Else losses and weights may differ in their last digits,
+            and what follows from these is not compared: TFF's worker is not exact on a busy
+            machine.
+    """
+    names = sorted({*found, *expected})
+    if not is_exact:
+        names = [name for name in names if name in _NEARLY or "names" in name]
+    return [
+        name
+        for name in names
+        if name not in found
+        or name not in expected
+        or not _are_same(found[name], expected[name], is_exact)
+    ]
+
+
+# What can be compared if last digits may differ.
+_NEARLY = ("metrics.csv", "model.npz", "config.json", "boundary.json")
+
+
+def _are_same(one: Any, other: Any, is_exact: bool) -> bool:
+    if isinstance(one, np.ndarray):
+        if is_exact or one.dtype.kind != "f":
+            return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+        return one.shape == other.shape and np.allclose(one, other, rtol=1e-2, atol=1e-3)
+    if isinstance(one, dict):
+        names = [n for n in one if is_exact or "accuracy" not in n]
+        return list(one) == list(other) and all(
+            _are_same(one[n], other[n], is_exact) for n in names
+        )
+    if isinstance(one, list):
+        return len(one) == len(other) and all(_are_same(*p, is_exact) for p in zip(one, other))
+    if not is_exact and isinstance(one, str) and one != other:
+        try:
+            return abs(float(one) - float(other)) <= 1e-3 * abs(float(other))
+        except ValueError:
+            return False
+    return one == other
 
 
 def timeless(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.soak import faults
 from tests.soak.__main__ import Trial, draw_trials
-from tests.soak.runs import CASES, Case, Fault, Session, outcome
+from tests.soak.runs import CASES, Case, Fault, Session, differences, outcome
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ for number in range(done + 1, 11):
     expected = outcome(tmp_path / "undisturbed/run")
     seed = next(s for s in range(99) if random.Random(f"{s} 0").random() and _early(s))
     Trial(0, right, 1).make(tmp_path / "right", expected, seed)
-    with pytest.raises(Fault, match="metrics.csv differs from the undisturbed run's"):
+    with pytest.raises(Fault, match="metrics.csv: not as in the undisturbed run"):
         Trial(0, wrong, 1).make(tmp_path / "wrong", expected, seed)
 
 
@@ -125,5 +125,25 @@ def test_outcomes_differ_where_folders_do_but_for_times(tmp_path, name):
             (folder / "more").touch()
         return outcome(folder)
 
-    assert write(tmp_path / "a", 1, "") == write(tmp_path / "b", 2, "")
-    assert write(tmp_path / "c", 1, name) != outcome(tmp_path / "a")
+    plain = write(tmp_path / "a", 1, "")
+    assert not differences(write(tmp_path / "b", 2, ""), plain, is_exact=True)
+    other = "names of files" if name == "more" else name
+    assert other in differences(write(tmp_path / "c", 1, name), plain, is_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("factor", "differ"), [(1 + 1e-5, []), (1.1, ["metrics.csv", "model.npz"])]
+)
+def test_last_digits_count_only_where_all_bits_do(factor, differ):
+    def found(factor):
+        row = {"round": "1", "loss": f"{0.5 * factor}", "accuracy": f"{0.3 * factor}"}
+        return {
+            "metrics.csv": [row],
+            "model.npz": {"w": np.float32([3 * factor, 1])},
+            "per_client.csv": f"{factor}".encode(),
+        }
+
+    assert differences(found(factor), found(1), is_exact=False) == differ
+    exactly = ["metrics.csv", "model.npz", "per_client.csv"]
+    assert differences(found(factor), found(1), is_exact=True) == exactly
+    assert not differences(found(1), found(1), is_exact=True)
