@@ -234,7 +234,9 @@ def outcome(folder: pathlib.Path) -> dict[str, object]:
         for path in folder.rglob("*")
         if path.is_file() and not path.name.startswith("events.") and path.name != ".lock"
     }
-    found: dict[str, object] = {"names of files": sorted(files)}
+    # Which round was saved before the last one depends on when the run was stopped.
+    saved = sorted(name for name in files if name.startswith("checkpoints/"))
+    found: dict[str, object] = {"names of files": sorted({*files} - {*saved[:-1]})}
     for name, path in files.items():
         if name == "metrics.csv":
             with path.open(encoding="utf-8", newline="") as lines:
