@@ -15,8 +15,7 @@ from absl import flags
 from experiments import launch, option_flags
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
-from fedpersonal.options import Value
-from fedpersonal.tasks.task import Task, all_tasks
+from fedpersonal.tasks.task import all_tasks
 
 FLAGS = flags.FLAGS
 
@@ -34,7 +33,7 @@ _LEAK = 1
 def main() -> None:
     """Audits the process that the flags describe."""
     task = all_tasks()[FLAGS.task]
-    options = task.options(**_given(task))
+    options = task.options(**option_flags.given(_OPTIONS, task.options, f"--task={task.name}"))
     runtime.check_runtime(str(options.values()["runtime"]))
     source = task.read(options)
     print(source.summary(), flush=True)
@@ -61,19 +60,6 @@ def main() -> None:
             raise UserError(f"--output: {error}") from None
     if not found.holds:
         sys.exit(_LEAK)
-
-
-def _given(task: Task) -> dict[str, Value]:
-    """Returns the options that flags give.
-
-    Raises:
-        UserError: If the task has no such option.
-    """
-    given = {name: FLAGS[name].value for name in _OPTIONS if FLAGS[name].present}
-    for name in given:
-        if task.options not in _OPTIONS[name]:
-            raise UserError(f"--{name} is no option of --task={task.name}.")
-    return given
 
 
 if __name__ == "__main__":

@@ -59,6 +59,26 @@ def define_shared(
     return {name: {cls for cls, _ in own} for name, own in found.items()}
 
 
+def given(
+    shared: dict[str, set[type[Options]]], options: type[Options], who: str
+) -> dict[str, Value]:
+    """Returns the options that shared flags give.
+
+    Args:
+        shared: What `define_shared` has returned.
+        options: The class whose options they are.
+        who: Names it to the user, such as `--task=movielens`.
+
+    Raises:
+        UserError: If a flag is given that is no option of the class.
+    """
+    found = {name: flags.FLAGS[name].value for name in shared if flags.FLAGS[name].present}
+    for name in found:
+        if options not in shared[name]:
+            raise UserError(f"--{name} is no option of {who}.")
+    return found
+
+
 def expand_flagfiles(arguments: Sequence[str], within: Sequence[pathlib.Path] = ()) -> list[str]:
     """Returns arguments with what flag files say in their place, those that they name, too.
 

@@ -15,7 +15,6 @@ from absl import flags
 
 from experiments import launch, option_flags
 from fedpersonal.errors import UserError
-from fedpersonal.options import Value
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
@@ -93,7 +92,7 @@ _OPTIONS = option_flags.define_shared(
 def main() -> None:
     """Runs what is missing and prints the table."""
     module, task = _TARGETS[FLAGS.target]
-    given = _given(task.own_options)
+    given = option_flags.given(_OPTIONS, task.own_options, f"--target={FLAGS.target}")
     task.options(**given)  # Mistakes show before TensorFlow is imported.
     from experiments.papers.sweep import Sweep
 
@@ -113,19 +112,6 @@ def main() -> None:
     report = importlib.import_module(f"experiments.papers.{module}").run(sweep)
     print(report.write(output_dir))
     print(f"written to {output_dir}/{report.name}.md, .json and .csv, with pictures beside them")
-
-
-def _given(options: type) -> dict[str, Value]:
-    """Returns the options that flags give.
-
-    Raises:
-        UserError: If the target has no such option.
-    """
-    given = {name: FLAGS[name].value for name in _OPTIONS if FLAGS[name].present}
-    for name in given:
-        if options not in _OPTIONS[name]:
-            raise UserError(f"--{name} is no option of --target={FLAGS.target}.")
-    return given
 
 
 def _vocab_sizes() -> list[int]:

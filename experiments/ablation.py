@@ -1,0 +1,66 @@
+"""Which layers should be local? Makes each layer, or each listed set, local in turn.
+
+python -m experiments.ablation --task=movielens --flagfile=experiments/presets/movielens_quick.flags
+python -m experiments.ablation --task=reddit --layer_sets="user_embedding;hidden,logits" --seeds=3
+
+It takes the flags of the task's binary, and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+from absl import flags
+
+from experiments import launch, option_flags
+from fedpersonal import runtime
+from fedpersonal.errors import UserError
+from fedpersonal.tasks.task import all_tasks
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_enum("task", None, list(all_tasks()), "Whose flags the others are.", required=True)
+flags.DEFINE_string(
+    "layer_sets",
+    None,
+    "What is local in turn: sets parted by semicolons, of layers parted by commas. [default: each "
+    "layer that moves]",
+)
+flags.DEFINE_integer("seeds", 1, "Runs of each, with a seed and a split of its own.", lower_bound=1)
+flags.DEFINE_string("output_dir", None, "Where the table goes. [default: results/ablation_<task>]")
+flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
+# What a row settles.
+SETTLED = ("algorithm", "local_layers", "local_state", "evaluate_on", "seed")
+_OPTIONS = option_flags.define_shared(*(task.options for task in all_tasks().values()))
+
+
+def main() -> None:
+    """Runs what is missing and prints the table."""
+    task = all_tasks()[FLAGS.task]
+    given = option_flags.given(_OPTIONS, task.options, f"--task={task.name}")
+    task.options(**given)
+    runtime.check_runtime(str(given.get("runtime", "local")))
+    sets = _layer_sets(FLAGS.layer_sets)
+    # Mistakes in flags have shown before TensorFlow is imported.
+    from experiments.papers.ablation import Ablation
+
+    output_dir = pathlib.Path(FLAGS.output_dir or f"results/ablation_{task.name}")
+    given = {name: value for name, value in given.items() if name not in SETTLED}
+    report = Ablation(task, given, sets, range(FLAGS.seeds), output_dir).run()
+    print(report.write(output_dir))
+    print(f"written to {output_dir}/{report.name}.md, .json and .csv")
+
+
+def _layer_sets(text: str | None) -> list[tuple[str, ...]] | None:
+    if text is None:
+        return None
+    sets = [
+        tuple(name.strip() for name in one.split(",") if name.strip()) for one in text.split(";")
+    ]
+    if not all(sets):
+        raise UserError(f"--layer_sets={text}: a set has no layer; write it as a,b;c.")
+    return list(dict.fromkeys(sets))
+
+
+if __name__ == "__main__":
+    launch.run(main)
