@@ -143,6 +143,27 @@ def test_random_parts_where_there_is_no_time(ratings):
     assert pairs(data.test.query) != pairs(other.test.query)
 
 
+def test_parts_may_be_random_though_there_is_time(ratings):
+    random = split(ratings, "seen", max_ratings_per_user=0, split_by="random")
+    timeless = split(dataclasses.replace(ratings, times=None), "seen", max_ratings_per_user=0)
+    assert pairs(random.test.query) == pairs(timeless.test.query)
+    by_time = split(ratings, "seen", split_by="time")
+    assert pairs(by_time.test.query) == pairs(split(ratings, "seen").test.query)
+    held_out = [
+        candidates_of(split(ratings, "unseen", split_by=s).test) for s in ("time", "random")
+    ]
+    assert (held_out[0] != held_out[1]).any()
+    with pytest.raises(UserError, match="--split_by=time: synthetic has no times here"):
+        split(dataclasses.replace(ratings, times=None), "seen", split_by="time")
+
+
+def test_the_share_of_an_unseen_users_support_set(ratings):
+    test = split(ratings, "unseen", support_share=0.8).test
+    batches = -(-(test.support.counts + test.query.counts) // BATCH_SIZE)
+    supporting = -(-test.support.counts // BATCH_SIZE)
+    assert supporting.tolist() == np.ceil(0.8 * batches).astype(int).tolist()
+
+
 def test_a_users_first_ratings_are_kept(ratings):
     unseen = split(ratings, "unseen", max_ratings_per_user=7)
     parts = (unseen.train, unseen.test.support, unseen.test.query)
