@@ -52,7 +52,7 @@ def _row(
 FED_RECON = _row("FedRecon", "movielens_paper", (0.907, 43.3))
 FED_RECON_SEEN = _row("FedRecon (seen users)", "movielens_paper", **_SEEN)
 CENTRALIZED = _row("Centralized + ReconEval", "movielens_centralized", (1.36, 40.8))
-_FINETUNED = {"algorithm": "fed_avg_finetuning"}
+_FINETUNED = {"algorithm": "fed_avg_finetuning", "finetuning_learning_rate": 0.02}
 ROWS = (
     CENTRALIZED,
     _row("FedAvg + ReconEval", "movielens_fed_avg", (0.934, 40.0)),
@@ -98,7 +98,7 @@ def run(sweep: Sweep) -> Report:
             parts.append(ResultTable(on, cells, caption, _DIGITS))
     if further:
         parts.append(edge_of_stability.table(further))
-    seen = [row for row in rows if _on(row) == "seen"]
+    seen = {row: own for row, own in runs.items() if _on(row) == "seen"}
     if seen:
         parts.append(time_split.table(sweep, source, seen, FED_RECON.preset))
     return Report("table1", sweep.seeds, parts, facts={"data": source.describe()})

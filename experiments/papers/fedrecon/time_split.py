@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from experiments.papers.fedrecon.rating_rows import ACCURACY, RMSE, add_guesses, rating_cells
 from experiments.papers.result_table import Cells, Column, ResultTable
-from experiments.papers.runs import complete, share_trainings
+from experiments.papers.runs import Run, complete, share_trainings
 from experiments.papers.sweep import Row, Sweep
 from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.tasks.options import TableOptions
@@ -18,13 +18,15 @@ _CAPTION = """\
 ratings by time, and on random ones. The hyperparameters are those of MovieLens-1M."""
 
 
-def table(sweep: Sweep, source: Ratings, rows: Sequence[Row], preset: str) -> ResultTable:
+def table(
+    sweep: Sweep, source: Ratings, seen: Mapping[Row, Sequence[Run]], preset: str
+) -> ResultTable:
     """Runs what is missing, and returns the table.
 
     Args:
         sweep: What is asked.
         source: The ratings; MovieLens-100K stands in for them if they have no times.
-        rows: Rows of seen users.
+        seen: Rows of seen users, with their runs on these ratings.
         preset: The preset by which guesses' ratings are split.
     """
     if source.times is None:
@@ -32,16 +34,18 @@ def table(sweep: Sweep, source: Ratings, rows: Sequence[Row], preset: str) -> Re
         given = {name: value for name, value in sweep.given.items() if name not in where}
         sweep = sweep.replace(given={**given, "dataset": "movielens_100k"})
         source = sweep.read(TASK, preset)
-    runs = {}
+        seen = {row: [] for row in seen}
+    # Where there are times, the runs that there are split by them.
+    runs = {("time", row): own for row, own in seen.items() if own}
     for split in _SPLITS:
-        for row in rows:
+        for row in [row for row in seen if (split, row) not in runs]:
             folder = f"time_split/{split}/{row.preset}_{row.values.get('algorithm', 'own')}"
             note = f" on {source.name}, split by {split}"
             runs[split, row] = sweep.runs(TASK, row, folder, note=note, split_by=split)
     runs = share_trainings(runs)
     every = [run for own in runs.values() for run in own]
     complete(every, source.describe(), isolated=sweep.isolated)
-    cells: Cells = {row.name: {} for row in rows}
+    cells: Cells = {row.name: {} for row in seen}
     for (split, row), own in runs.items():
         found = rating_cells(own)
         cells[row.name].update({f"{column}, {split}": cell for column, cell in found.items()})

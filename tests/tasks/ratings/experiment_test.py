@@ -69,7 +69,8 @@ def weights_of(experiment, rounds):
 
 
 def test_a_scale_trains_as_normalised_ratings_do(tiny):
-    scaled = tiny.build(TASK, rating_offset=3.0, rating_scale=2.0, l2=0.01, **LONGER)
+    # Where nothing is local, since local variables start from what clients have, ratings too.
+    scaled = tiny.build(TASK, **RUNS["table"], rating_offset=3.0, rating_scale=2.0, l2=0.01)
     plain = scaled.options.replace(rating_offset=0.0, rating_scale=1.0)
     source = tiny.source(TASK, plain)
     source = dataclasses.replace(source, ratings=(source.ratings - 3) / 2)
