@@ -5,6 +5,7 @@ Beside the paper's rows stand further methods and guesses, on the same ratings o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -26,7 +27,6 @@ from fedpersonal.options import Value
 from fedpersonal.tasks.ratings.task import TASK
 
 BEFORE, BEHIND, LESS = "RMSE before", "RMSE − FedRecon's", "accuracy % − FedRecon's"
-_SEEN = {"evaluate_on": "seen"}
 _METRICS = {BEHIND: METRICS[RMSE], LESS: METRICS[ACCURACY]}
 _DIGITS: dict[Column, int] = {RMSE: 3, ACCURACY: 1, BEFORE: 3, BEHIND: 3, LESS: 1}
 _CAPTIONS = {
@@ -43,30 +43,36 @@ here has 1,000, with which it comes to the RMSE that the paper has."""
 
 
 def _row(
-    name: str, preset: str, published: tuple[float, float] | None = None, **values: Value
+    name: str,
+    preset: str,
+    rmse: float | None = None,
+    accuracy: float | None = None,
+    *,
+    values: Mapping[str, Value] | None = None,
+    on: str = "unseen",
 ) -> Row:
-    known = zip((RMSE, ACCURACY), published or ())
-    return Row(name, preset, values, dict(known))
+    published = {} if rmse is None else {RMSE: rmse, ACCURACY: accuracy}
+    return Row(name, preset, {"evaluate_on": on, **(values or {})}, published)
 
 
-FED_RECON = _row("FedRecon", "movielens_paper", (0.907, 43.3))
-FED_RECON_SEEN = _row("FedRecon (seen users)", "movielens_paper", **_SEEN)
-CENTRALIZED = _row("Centralized + ReconEval", "movielens_centralized", (1.36, 40.8))
-_FINETUNED = {"algorithm": "fed_avg_finetuning", "finetuning_learning_rate": 0.02}
+_FINETUNED: dict[str, Value] = {"algorithm": "fed_avg_finetuning", "finetuning_learning_rate": 0.02}
+FED_RECON = _row("FedRecon", "movielens_paper", 0.907, 43.3)
+FED_RECON_SEEN = _row("FedRecon (seen users)", "movielens_paper", on="seen")
+CENTRALIZED = _row("Centralized + ReconEval", "movielens_centralized", 1.36, 40.8)
 ROWS = (
     CENTRALIZED,
-    _row("FedAvg + ReconEval", "movielens_fed_avg", (0.934, 40.0)),
-    _row("FedAvg + fine-tuning", "movielens_fed_avg", **_FINETUNED),
+    _row("FedAvg + ReconEval", "movielens_fed_avg", 0.934, 40.0),
+    _row("FedAvg + fine-tuning", "movielens_fed_avg", values=_FINETUNED),
     FED_RECON,
-    _row("FedRecon: 500 rounds", "movielens_paper", total_rounds=500),
+    _row("FedRecon: 500 rounds", "movielens_paper", values={"total_rounds": 500}),
     _row("movielens_best", "movielens_best"),
     _row("Local training", "movielens_local"),
-    _row("Centralized + StandardEval", "movielens_centralized", (0.923, 43.2), **_SEEN),
-    _row("FedAvg + StandardEval", "movielens_fed_avg", (0.939, 41.5), **_SEEN),
-    _row("FedAvg + fine-tuning (seen users)", "movielens_fed_avg", **_FINETUNED, **_SEEN),
+    _row("Centralized + StandardEval", "movielens_centralized", 0.923, 43.2, on="seen"),
+    _row("FedAvg + StandardEval", "movielens_fed_avg", 0.939, 41.5, on="seen"),
+    _row("FedAvg + fine-tuning (seen users)", "movielens_fed_avg", values=_FINETUNED, on="seen"),
     FED_RECON_SEEN,
-    _row("movielens_best (seen users)", "movielens_best", **_SEEN),
-    _row("Local training (seen users)", "movielens_local", **_SEEN),
+    _row("movielens_best (seen users)", "movielens_best", on="seen"),
+    _row("Local training (seen users)", "movielens_local", on="seen"),
 )
 
 
@@ -105,7 +111,7 @@ def run(sweep: Sweep) -> Report:
 
 
 def _on(row: Row) -> str:
-    return str(row.values.get("evaluate_on", "unseen"))
+    return str(row.values["evaluate_on"])
 
 
 def _runs(sweep: Sweep) -> dict[Row, list[Run]]:
@@ -116,8 +122,8 @@ def _runs(sweep: Sweep) -> dict[Row, list[Run]]:
     for row in ROWS:
         folder = row.name.lower().replace(" + ", "_").replace(" ", "_")
         folder = "".join(c for c in folder if c not in ":()")
-        own = {} if _on(row) == "seen" else {"max_ratings_per_user": most}
-        by_row[row] = sweep.runs(TASK, row, folder, **own)
+        own = {**row.values, "max_ratings_per_user": most} if _on(row) == "unseen" else row.values
+        by_row[row] = sweep.runs(TASK, dataclasses.replace(row, values=own), folder)
     return share_trainings(by_row)
 
 

@@ -36,13 +36,13 @@ def table(
         source = sweep.read(TASK, preset)
         seen = {row: [] for row in seen}
     # Where there are times, the runs that there are split by them.
-    runs = {("time", row): own for row, own in seen.items() if own}
+    asked = {("time", row): own for row, own in seen.items() if own}
     for split in _SPLITS:
-        for row in [row for row in seen if (split, row) not in runs]:
+        for row in [row for row in seen if (split, row) not in asked]:
             folder = f"time_split/{split}/{row.preset}_{row.values.get('algorithm', 'own')}"
             note = f" on {source.name}, split by {split}"
-            runs[split, row] = sweep.runs(TASK, row, folder, note=note, split_by=split)
-    runs = share_trainings(runs)
+            asked[split, row] = sweep.runs(TASK, row, folder, note=note, split_by=split)
+    runs = share_trainings(asked)
     every = [run for own in runs.values() for run in own]
     complete(every, source.describe(), isolated=sweep.isolated)
     cells: Cells = {row.name: {} for row in seen}

@@ -29,9 +29,11 @@ class RankedSet(EvaluationSet):
 
     Attributes:
         ranking: What is ranked, a client's held-out item before up to 99 others, and its support.
+        draws: (num_draws, clients_per_draw) int64: clients drawn to be tested on by themselves.
     """
 
     ranking: EvaluationSet | None = None
+    draws: np.ndarray = dataclasses.field(default_factory=lambda: np.empty((0, 0), np.int64))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,6 +81,7 @@ def split_ratings(ratings: Ratings, options: RatingRun) -> RatingData:
         if max_ratings:
             train = train.head(max_ratings)
     validation, test = parts
+    test = dataclasses.replace(test, draws=_draw_clients(test.query, options))
     return RatingData(ratings.name, train, validation, test, len(ratings.user_ids), num_items)
 
 
@@ -120,6 +123,14 @@ def _seen(
     candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
     ranking = EvaluationSet(support, _as_clients(everything, candidates), seen=True)
     return RankedSet(support, query, seen=True, ranking=ranking)
+
+
+def _draw_clients(query: ClientDataset, options: RatingRun) -> np.ndarray:
+    """Returns what `RankedSet.draws` are, of clients with a query set; all if there are no more."""
+    rng, known = np.random.default_rng(options.seed), np.flatnonzero(query.counts > 0)
+    size, draws = min(options.clients_per_draw, len(known)), options.test_draws
+    drawn = [rng.choice(known, size, replace=False) for _ in range(draws)]
+    return np.array(drawn, np.int64).reshape(draws, size)
 
 
 def _as_clients(dataset: ClientDataset, candidates: np.ndarray) -> ClientDataset:

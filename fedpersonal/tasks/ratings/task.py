@@ -183,21 +183,14 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
         from fedpersonal.evaluation.draws import over_draws
         from fedpersonal.model.metrics import rank_of_first, ranking_metrics
 
-        test, options = experiment.data.test, experiment.options
+        test = experiment.data.test
         assert test.ranking
         results = experiment.evaluation(test)(trained)
         scores = experiment.evaluation(test.ranking)(trained).predictions
         assert scores is not None  # Stacked packing gives them unasked.
         ranking = ranking_metrics(rank_of_first(scores), at=10)
         means = {name: float(values.mean()) for name, values in ranking.items()}
-        told = {}
-        if options.test_draws:
-            told["draws"] = over_draws(
-                results,
-                draws=options.test_draws,
-                clients=options.clients_per_draw,
-                seed=options.seed,
-            )
+        told = {"draws": over_draws(results, test.draws)} if len(test.draws) else {}
         return TestReport(results, means, ranking, told)
 
     def describe(self, experiment: RatingExperiment) -> dict[str, str]:
