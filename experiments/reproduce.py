@@ -34,7 +34,7 @@ _TARGETS: dict[str, tuple[str, Task]] = {
 # Runs a row, where not 3.
 _SEEDS = {"figure3": 1, "dp_table": 4}
 # Rows settle these.
-_SETTLED = ("vocab_size", "num_oov_buckets", "evaluate_on")
+_SETTLED = ("vocab_size", "num_oov_buckets", "evaluate_on", "split_by")
 
 FLAGS = flags.FLAGS
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Union
 
-from fedpersonal.data.parts import PARTS
+from fedpersonal.data.parts import check_part
 from fedpersonal.errors import check_choice
 from fedpersonal.optimizers.rate_schedule import ScheduledOptimizer
 
@@ -35,7 +35,7 @@ class GradientPhase:
         variables: Which variables move: `global`, `local`, or `all`, jointly; or names, of layers,
             nested layers or single variables, as for `PartitionedModel.local_layers`.
         data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
-            `second_half`, or `all`.
+            `second_half`, `all`, or one of `fedpersonal.data.parts.split_parts`.
         optimizer: One of `tff.learning.optimizers`, or of Keras' where TFF has its counterpart;
             its state starts anew in each phase.
         optimizers: Others for some variables, by such a name, or `local` for all local ones; the
@@ -45,6 +45,9 @@ class GradientPhase:
         proximal: Weight mu of FedProx' term, mu / 2 times the squared distance of the global
             variables that move from where the phase found them (Li et al., "Federated Optimization
             in Heterogeneous Networks", 2020); 0 for none.
+        grows: Whether round n, from 1, makes at most n of these passes. Outside a round, in
+            evaluation, there are all of them.
+        passes: Those of a round, int32, which `Algorithm.at_round` gives it; None for `epochs`.
     """
 
     variables: str | tuple[str, ...]
@@ -54,11 +57,13 @@ class GradientPhase:
     max_steps: int | None = None
     optimizers: Mapping[str, AnyOptimizer] = dataclasses.field(default_factory=dict, hash=False)
     proximal: float = 0.0
+    grows: bool = False
+    passes: tf.Tensor | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self):
         if isinstance(self.variables, str):
             check_choice("GradientPhase", "variables", self.variables, VARIABLES)
-        check_choice("GradientPhase", "data", self.data, PARTS)
+        check_part("GradientPhase", self.data)
         if self.epochs < 0:
             raise ValueError(f"GradientPhase: epochs must be at least 0, not {self.epochs}.")
         if self.max_steps is not None and self.max_steps < 0:
@@ -92,7 +97,7 @@ class RidgePhase:
     variables = "local"
 
     def __post_init__(self):
-        check_choice("RidgePhase", "data", self.data, PARTS)
+        check_part("RidgePhase", self.data)
         for option in ("l2", "bias_l2"):
             value = getattr(self, option)
             if value is not None and not value > 0:
@@ -153,7 +158,7 @@ class Algorithm:
         return self.local_variables == "kept"
 
     def at_round(self, round_number: tf.Tensor) -> Algorithm:
-        """Returns the algorithm with the learning rates of a round, an int32 tensor."""
+        """Returns the algorithm with the learning rates and passes of a round, an int32 tensor."""
         found: dict[int, AnyOptimizer] = {}
 
         def settle(optimizer: AnyOptimizer) -> AnyOptimizer:
@@ -162,11 +167,16 @@ class Algorithm:
             # One for each, since equal optimizers step together.
             return found.setdefault(id(optimizer), optimizer.at_round(round_number))
 
+        import tensorflow as tf
+
         def settle_phase(phase: Phase) -> Phase:
             if not isinstance(phase, GradientPhase):
                 return phase
             others = {name: settle(other) for name, other in phase.optimizers.items()}
-            return dataclasses.replace(phase, optimizer=settle(phase.optimizer), optimizers=others)
+            passes = tf.minimum(round_number + 1, phase.epochs) if phase.grows else None
+            return dataclasses.replace(
+                phase, optimizer=settle(phase.optimizer), optimizers=others, passes=passes
+            )
 
         return dataclasses.replace(self, phases=tuple(map(settle_phase, self.phases)))
 

@@ -41,6 +41,18 @@ def test_fed_recon_rebuilds_and_then_updates():
     assert rebuild == RidgePhase(data="support", l2=3.0, bias_l2=0.5)
 
 
+def test_the_share_of_the_support_set_and_passes_that_grow():
+    rebuild, update = recon(support_share=0.25).phases
+    assert (rebuild.data, update.data) == ("support 1/4", "query 1/4")
+    algorithm = recon(reconstruction_epochs=3, growing_reconstruction=True)
+    passes = [[p.passes for p in algorithm.at_round(tf.constant(n)).phases] for n in range(5)]
+    assert [int(rebuild) for rebuild, _ in passes] == [1, 2, 3, 3, 3]
+    assert all(update is None for _, update in passes)
+    assert algorithm.phases[0].passes is None and algorithm.phases[0].epochs == 3
+    (constant, _) = recon(reconstruction_epochs=3).at_round(tf.constant(0)).phases
+    assert constant.passes is None
+
+
 @pytest.fixture(name="model", scope="module")
 def _model():
     def build_model():

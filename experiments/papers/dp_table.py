@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.papers.fedrecon.table1 import ACCURACY, RMSE
+from experiments.papers.fedrecon.rating_rows import ACCURACY, RMSE
 from experiments.papers.result_picture import draw
 from experiments.papers.result_table import (
     Cell,

@@ -25,11 +25,13 @@ class Cell(Generic[FigureT]):
         values: One a seed, or one of them all.
         published: The paper's, or None.
         deviation: The standard deviation where it is not that of the values.
+        interval: Of a difference, as of `differences.difference`.
     """
 
     values: tuple[FigureT, ...]
     published: FigureT | None = None
     deviation: float | None = None
+    interval: tuple[float, float] | None = None
 
     @property
     def mean(self) -> FigureT:
@@ -48,9 +50,13 @@ class Cell(Generic[FigureT]):
         return statistics.stdev(self.values)
 
     def text(self, digits: int) -> str:
-        """Returns the mean and the deviation in words."""
+        """Returns the mean and the deviation in words; of a difference the interval between."""
         deviation = "" if self.sd is None else f" ± {_format(self.sd, digits)}"
-        return f"{_format(self.mean, digits)}{deviation}"
+        if self.interval is None:
+            return f"{_format(self.mean, digits)}{deviation}"
+        low, high = (f"{end:+.{digits}f}" for end in self.interval)
+        noise = ", within noise" if self.interval[0] <= 0 <= self.interval[1] else ""
+        return f"{self.mean:+.{digits}f} [{low}, {high}]{deviation}{noise}"
 
 
 def over_seeds(

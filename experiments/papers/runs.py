@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments.papers.child_process import run_in_child
 from fedpersonal.algorithms.method import FinetuningOptions, RebuildingOptions
@@ -15,13 +15,14 @@ from fedpersonal.simulation import run_config
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import RunRecord
 from fedpersonal.tasks.options import RunOptions
-from fedpersonal.tasks.task import Task
+from fedpersonal.tasks.task import Task, TestReport
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
 
 # Returns a summary, given the run, the experiment that has trained, and what it has trained.
+RowT = TypeVar("RowT")
 Measure = Callable[["Run", "Experiment", "TrainedModel"], Mapping[str, Any]]
 
 
@@ -110,6 +111,12 @@ def share_training(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
+def share_trainings(runs: Mapping[RowT, Sequence[Run]]) -> dict[RowT, list[Run]]:
+    """Does so seed by seed, for the runs of rows, one a seed."""
+    sharing = zip(*(share_training(of_seed) for of_seed in zip(*runs.values())))
+    return {row: list(own) for row, own in zip(runs, sharing)}
+
+
 def complete(runs: Iterable[Run], about: Mapping[str, Any], *, isolated: bool = True) -> None:
     """Does what is missing, one run after another; a training that others share comes before them.
 
@@ -181,11 +188,18 @@ def _work(run: Run, about: Mapping[str, Any]) -> None:
         run_experiment(experiment, folder)
     else:
         with load_run(run.trained_by.path).trained as trained:
-            folder.write_summary((run.measure or _test)(run, experiment, trained))
+            if run.measure:
+                summary = run.measure(run, experiment, trained)
+            else:
+                summary, report = _test(run, experiment, trained)
+                folder.write_per_client({**report.results.per_client(), **report.columns})
+            folder.write_summary(summary)
 
 
-def _test(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
-    """Tests what another method has trained by the method of a run."""
+def _test(
+    run: Run, experiment: Experiment, trained: TrainedModel
+) -> tuple[Mapping[str, Any], TestReport]:
+    """Tests what another method has trained by the method of a run; returns the summary too."""
     from fedpersonal.tasks.report import summarize
 
     task, options, trainer = run.task, run.options, run.trainer
@@ -197,7 +211,7 @@ def _test(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, 
     method = task.method(options)
     own = dataclasses.replace(experiment, method=method, options=options, **vars(built))
     report = task.test(own, trained)
-    return {
+    summary = {
         **trainer.summary,
         "algorithm": options.algorithm,
         "trained_by": trainer.options.algorithm,
@@ -205,3 +219,4 @@ def _test(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, 
         **report.description,
         "test": summarize(report),
     }
+    return summary, report

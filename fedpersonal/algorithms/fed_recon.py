@@ -8,12 +8,12 @@ frozen. The exact reconstruction is an addition of ours: section 4 leaves R open
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase
 from fedpersonal.algorithms import method
 from fedpersonal.algorithms.method import ClientOptions, Layers, Method, RebuildingOptions
-from fedpersonal.data.parts import SPLITS
+from fedpersonal.data.parts import SPLITS, split_parts
 from fedpersonal.errors import check_choice
 from fedpersonal.optimizers.named import build_client_optimizer
 from fedpersonal.options import option
@@ -28,7 +28,9 @@ def fed_recon(
     reconstruction_optimizer: tff.learning.optimizers.Optimizer | None = None,
     reconstruction: str = "gradient",
     support_query_split: str = "skip",
+    support_share: float = 0.5,
     reconstruction_epochs: int = 1,
+    growing_reconstruction: bool = False,
     max_reconstruction_steps: int | None = None,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
@@ -48,7 +50,10 @@ def fed_recon(
         support_query_split: S, the dataset split function. `skip`: batches 0, 2, 4... are the
             support set, the others the query set. `aggregated`: the first half of the batches and
             the second. `shared`: both are all the data (appendix D).
+        support_share: Share of the batches in the support set, to 1 %, unless both are all.
         reconstruction_epochs: Passes over the support set.
+        growing_reconstruction: Whether round n, from 1, makes at most n of these passes, as an
+            option of the paper's reference code has it.
         max_reconstruction_steps: Bound on the reconstruction steps of all epochs, k_r.
         local_epochs: Passes over the query set.
         max_local_steps: Bound on the update steps of all epochs, k_u.
@@ -64,14 +69,15 @@ def fed_recon(
     """
     check_choice("fed_recon", "reconstruction", reconstruction, ("gradient", "ridge"))
     check_choice("fed_recon", "support_query_split", support_query_split, tuple(SPLITS))
-    support, query = SPLITS[support_query_split]
+    support, query = split_parts(support_query_split, support_share)
     if reconstruction == "ridge":
         rebuild: Phase = RidgePhase(data=support, l2=ridge_l2, bias_l2=ridge_bias_l2)
     elif reconstruction_optimizer is None:
         raise ValueError("fed_recon: gradient reconstruction needs a reconstruction_optimizer.")
     else:
         steps = reconstruction_epochs, max_reconstruction_steps
-        rebuild = GradientPhase("local", support, reconstruction_optimizer, *steps)
+        optimizer, grows = reconstruction_optimizer, growing_reconstruction
+        rebuild = GradientPhase("local", support, optimizer, *steps, grows=grows)
     moving = "all" if joint_training else "global"
     update = GradientPhase(moving, query, client_optimizer, local_epochs, max_local_steps)
     return Algorithm("fed_recon", (rebuild, update), "rebuilt", weighting, max_update_norm)
@@ -88,11 +94,21 @@ class FedReconOptions(ClientOptions, RebuildingOptions):
         "Support and query sets: alternate batches, halves, or both all the data.",
         choices=tuple(SPLITS),
     )
+    support_share: float = option(
+        0.5, "Share of the batches in the support set, to 1 %.", at_least=0.01, at_most=0.99
+    )
+    growing_reconstruction: bool = option(
+        False, "Round n, from 1, makes at most n of the --reconstruction_epochs; evaluation all."
+    )
     joint_training: bool = option(False, "Move local variables in the update phase too.")
     ridge_l2: float = option(10.0, "Penalty of ridge reconstruction.", at_least=1e-6)
     ridge_bias_l2: float | None = option(
         None, "The same for scalar local variables. [default: --ridge_l2]", at_least=1e-6
     )
+
+    def split_options(self) -> dict[str, Any]:
+        """Returns how clients' batches are split, as `split_support_query` takes it."""
+        return {"split": self.support_query_split, "support_share": self.support_share}
 
 
 class _Finetuned(FedReconOptions, method.FinetuningOptions):
@@ -108,6 +124,8 @@ def build(options: FedReconOptions, layers: Layers) -> Algorithm:
         reconstruction_optimizer=optimizer,
         reconstruction=options.reconstruction,
         support_query_split=options.support_query_split,
+        support_share=options.support_share,
+        growing_reconstruction=options.growing_reconstruction,
         reconstruction_epochs=options.reconstruction_epochs,
         max_reconstruction_steps=options.max_reconstruction_steps or None,
         joint_training=options.joint_training,

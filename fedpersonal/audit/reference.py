@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
+from fedpersonal.data.parts import is_in_part
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import VariableSpec
@@ -134,14 +135,7 @@ class Reference:
         batches = [
             Client({k: v[r] for k, v in client.features.items()}, client.labels[r]) for r in rows
         ]
-        half = (len(batches) + 1) // 2
-        return {
-            "all": batches,
-            "support": batches[0::2],
-            "query": batches[1::2],
-            "first_half": batches[:half],
-            "second_half": batches[half:],
-        }[part]
+        return [b for i, b in enumerate(batches) if is_in_part(part, i, len(batches))]
 
     def _train(
         self, phase: GradientPhase, batches: Sequence[Client], noise: tf.Tensor
@@ -154,7 +148,7 @@ class Reference:
             name: optimizer.initialize({name: tf.TensorSpec(start[name].shape, start[name].dtype)})
             for name, optimizer in optimizers.items()
         }
-        steps = list(batches) * phase.epochs
+        steps = list(batches) * int(phase.epochs if phase.passes is None else phase.passes)
         sums = {metric.name: np.zeros(2) for metric in self.model.metrics}
         sums.update(loss=np.zeros(2), num_examples=np.zeros(()))
         for number, batch in enumerate(steps[: phase.max_steps]):

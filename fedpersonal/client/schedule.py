@@ -31,7 +31,7 @@ def schedule_phase(phase: GradientPhase, examples: Examples) -> Schedule:
     """Lays out the steps of a phase for a stack of clients."""
     num_batches = count_client_batches(examples)
     in_part = count_batches(phase.data, num_batches)
-    steps = phase.epochs * in_part
+    steps = (phase.epochs if phase.passes is None else phase.passes) * in_part
     if phase.max_steps is not None:
         steps = tf.minimum(steps, phase.max_steps)
     # A bound that follows from shapes alone: XLA would compile again for each number of steps.

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count, check_fractions
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.parts import SPLITS, is_in_part
+from fedpersonal.data.parts import SPLITS, is_in_part, split_parts
 from fedpersonal.errors import UserError, check_choice
 
 _FRACTIONS = (0.8, 0.1, 0.1)
@@ -74,7 +74,7 @@ def split_examples(
 
 
 def split_support_query(
-    dataset: ClientDataset, *, batch_size: int, split: str = "skip"
+    dataset: ClientDataset, *, batch_size: int, split: str = "skip", support_share: float = 0.5
 ) -> tuple[ClientDataset, ClientDataset]:
     """Splits every client by batches, as training does, into support and query sets.
 
@@ -83,14 +83,15 @@ def split_support_query(
         batch_size: Examples a batch, >= 1.
         split: `skip`: even batches support, odd ones query. `aggregated`: the first half and the
             second. An odd one out is in the support set.
+        support_share: Share of the batches in the support set, as of `split_parts`.
     """
     check_choice("split_support_query", "split", split, ("skip", "aggregated"))
-    is_query = _is_query(dataset, batch_size, split)
+    is_query = _is_query(dataset, batch_size, split, support_share)
     return dataset.filter_examples(~is_query), dataset.filter_examples(is_query)
 
 
 def count_query_examples(
-    dataset: ClientDataset, *, batch_size: int, split: str = "skip"
+    dataset: ClientDataset, *, batch_size: int, split: str = "skip", support_share: float = 0.5
 ) -> np.ndarray:
     """Counts the examples in each client's query set, (num_clients,) int64.
 
@@ -98,15 +99,23 @@ def count_query_examples(
     `shared`, where all examples are in both sets.
     """
     check_choice("count_query_examples", "split", split, tuple(SPLITS))
-    is_query = _is_query(dataset, batch_size, split)
+    is_query = _is_query(dataset, batch_size, split, support_share)
     return np.bincount(dataset.example_clients[is_query], minlength=dataset.num_clients)
 
 
 def check_query_sets(
-    name: str, dataset: ClientDataset, *, batch_size: int, split: str = "skip"
+    name: str,
+    dataset: ClientDataset,
+    *,
+    batch_size: int,
+    split: str = "skip",
+    support_share: float = 0.5,
 ) -> None:
     """Raises a `UserError` if no client of the data called `name` has a query set."""
-    if not count_query_examples(dataset, batch_size=batch_size, split=split).any():
+    counts = count_query_examples(
+        dataset, batch_size=batch_size, split=split, support_share=support_share
+    )
+    if not counts.any():
         most = int(dataset.counts.max(initial=0))
         raise UserError(
             f"no client of {name} has a second batch, which query sets are made of: the most"
@@ -123,10 +132,12 @@ def check_num_clients(name: str, num_clients: int, *, minimum: int, advice: str 
         )
 
 
-def _is_query(dataset: ClientDataset, batch_size: int, split: str) -> np.ndarray:
+def _is_query(
+    dataset: ClientDataset, batch_size: int, split: str, support_share: float
+) -> np.ndarray:
     """Returns which examples are in a query set, (num_examples,) bool."""
     check_count("batch_size", batch_size, minimum=1)
-    _, query = SPLITS[split]
+    _, query = split_parts(split, support_share)
     num_batches = -(-dataset.counts // batch_size)
     batches = dataset.example_positions // batch_size
     return is_in_part(query, batches, num_batches[dataset.example_clients])

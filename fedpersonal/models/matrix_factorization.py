@@ -49,6 +49,7 @@ def matrix_factorization(
     embedding_dim: int = 50,
     use_biases: bool = False,
     mean_rating: float = 0.0,
+    scale: float = 1.0,
     l2: float = 0.0,
     embedding_initializer: Initializer = "uniform",
     user_initializer: Initializer | None = None,
@@ -66,6 +67,8 @@ def matrix_factorization(
         embedding_dim: K, the size of an embedding.
         use_biases: Whether to add a user bias and an item bias, which start from 0.
         mean_rating: Constant added to every prediction.
+        scale: Factor of the rest of it; with `squared_error` of the same, training is that of
+            ratings normalised to (rating - mean_rating) / scale.
         l2: Weight of the squared norms of the embeddings and biases in use, added to the loss of
             each example.
         embedding_initializer: That of the embeddings.
@@ -92,16 +95,29 @@ def matrix_factorization(
             vectors_of(who, "embedding", inputs, embedding_dim, start)
             for who, start in starts.items()
         ]
-        rating = tf.reduce_sum(vectors[0] * vectors[1], axis=-1) + mean_rating
+        rating = tf.reduce_sum(vectors[0] * vectors[1], axis=-1)
+        if scale != 1.0:
+            rating *= scale
+        rating += mean_rating
         if use_biases:
             biases = [vectors_of(who, "bias", inputs, 1, "zeros") for who in starts]
-            rating += biases[0][:, 0] + biases[1][:, 0]
+            added = biases[0][:, 0] + biases[1][:, 0]
+            rating += added if scale == 1.0 else scale * added
             vectors += biases
         if l2:
             rating = SquaredNormLoss(l2, name="l2")(rating, vectors)
         return tf.keras.Model(inputs, rating, name="matrix_factorization")
 
     return build
+
+
+def squared_error(scale: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
+    """Returns the loss of scaled predictions, (batch,); None, the usual one, for a scale of 1."""
+
+    def loss(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+        return tf.square((predictions - labels) / scale)
+
+    return None if scale == 1.0 else loss
 
 
 def _fresh(initializer: Initializer) -> tf.keras.initializers.Initializer:

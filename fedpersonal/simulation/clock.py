@@ -79,7 +79,8 @@ def count_work(phases: Sequence[Phase], counts: np.ndarray, *, batch_size: int) 
     """Returns how many examples the steps of a round process, int64 (clients,).
 
     Args:
-        phases: What a client does; the exact solution of a ridge phase is one pass.
+        phases: What a client does; the exact solution of a ridge phase is one pass, and passes that
+            grow from round to round count as all of them.
         counts: (clients,) examples that a client has in a round.
         batch_size: Examples of a batch; a client's last one may have fewer.
     """

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.parts import QUERY_PARTS
+from fedpersonal.data.parts import is_query
 from fedpersonal.data.splits import check_query_sets, count_query_examples
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import ClientResults
@@ -38,12 +38,12 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
             "no test client has anything to predict: each has too few examples for a query set. "
             "Lower --client_batch_size, or keep only clients with more examples."
         )
-    has_query = algorithm.phases[-1].data in QUERY_PARTS
+    has_query = is_query(algorithm.phases[-1].data)
     if not has_query or not isinstance(data.train, ClientDataset):
         return {}
-    batch_size, split = options.client_batch_size, options.support_query_split
-    check_query_sets(data.name, data.train, batch_size=batch_size, split=split)
-    counts = count_query_examples(data.train, batch_size=batch_size, split=split)
+    batch_size, parts = options.client_batch_size, options.split_options()
+    check_query_sets(data.name, data.train, batch_size=batch_size, **parts)
+    counts = count_query_examples(data.train, batch_size=batch_size, **parts)
     without = int((counts == 0).sum())
     if without:
         _warn(

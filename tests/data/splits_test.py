@@ -118,6 +118,17 @@ def test_query_examples_are_those_of_the_query_sets(split):
     assert shared.tolist() == dataset.counts.tolist()
 
 
+def test_the_share_of_the_support_set():
+    dataset = _make([12, 3, 0])
+    support, query = split_support_query(dataset, batch_size=2, support_share=1 / 3)
+    assert [support.counts.tolist(), query.counts.tolist()] == [[4, 2, 0], [8, 1, 0]]
+    half, _ = split_support_query(dataset, batch_size=2, support_share=0.5)
+    assert half.counts.tolist() == [6, 2, 0]
+    first, _ = split_support_query(dataset, batch_size=2, split="aggregated", support_share=0.8)
+    assert first.counts.tolist() == [10, 3, 0]
+    assert count_query_examples(dataset, batch_size=2, support_share=0.8).tolist() == [2, 0, 0]
+
+
 def test_what_cannot_be_split_is_told():
     dataset = _make([5, 3])
     check_query_sets("birds", dataset, batch_size=4)

@@ -113,6 +113,13 @@ MEANING = {
         "max_ratings_per_user": 300,
         "rounds_per_eval": 100,
     },
+    "movielens_local": {
+        "algorithm": "local_only",
+        "finetuning_learning_rate": 0.02,
+        "embedding_dim": 16,
+        "use_biases": True,
+        "rating_offset": 3.5,
+    },
     "stackoverflow_paper": _STACK_OVERFLOW,
     "reddit_paper": {**_REDDIT, "client_learning_rate": 1, "local_learning_rate": 3},
     "reddit_paper_server": {

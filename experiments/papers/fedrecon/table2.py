@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
-from experiments.papers.runs import Run, complete, share_training
+from experiments.papers.runs import Run, complete, share_trainings
 from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.errors import UserError
 from fedpersonal.options import Value
@@ -121,13 +121,13 @@ def make_plan(sweep: Sweep, rows: Sequence[Row]) -> Plan:
     runs: dict[int, dict[str, Sequence[Run]]] = {}
     for size in [size for size in wanted if size not in left_out]:
         # All rows, so that a training has its folder whichever of them are wanted.
-        by_row = []
+        by_row = {}
         for row in ROWS:
             algorithm, buckets = row.values.values()
             folder = f"vocab_{size}/{algorithm}_{buckets}_oov"
-            by_row.append(shared.runs(TASK, row, folder, note=f", {size:,} words", vocab_size=size))
-        sharing = zip(*(share_training(of_seed) for of_seed in zip(*by_row)))
-        runs[size] = {row.name: own for row, own in zip(ROWS, sharing) if row in rows}
+            note = f", {size:,} words"
+            by_row[row] = shared.runs(TASK, row, folder, note=note, vocab_size=size)
+        runs[size] = {row.name: own for row, own in share_trainings(by_row).items() if row in rows}
     return Plan(sweep, source, [note] if left_out else [], runs)
 
 

@@ -114,7 +114,6 @@ def number_ratings(
         UserError: If no user has `min_ratings` ratings, or a name has a NUL character or is not
             Unicode.
     """
-    check_count("min_ratings", min_ratings, minimum=1)
     users, user_ids = _numbered("users", users)
     items, item_ids = _numbered("items", items)
     order = np.argsort(users, kind="stable") if times is None else np.lexsort((times, users))
@@ -126,26 +125,60 @@ def number_ratings(
     order = order[np.sort(total - 1 - from_end)]
     report = {"ratings of an item rated again later": total - order.size}
 
-    counts = np.bincount(users[order], minlength=user_ids.size)
-    enough = counts >= min_ratings
-    if not enough.any():
-        raise UserError(
-            f"no user has min_ratings={min_ratings} ratings; the most that one has is"
-            f" {counts.max(initial=0)}"
-        )
-    report[f"users with fewer than {min_ratings} ratings"] = int((~enough).sum())
-    report["ratings of these users"] = int(counts[~enough].sum())
-    order = order[enough[users[order]]]
-    rated = np.bincount(items[order], minlength=item_ids.size) > 0
-    return Ratings(
+    everything = Ratings(
         name=name,
-        users=(np.cumsum(enough) - 1)[users[order]].astype(np.int32),
-        items=(np.cumsum(rated) - 1)[items[order]].astype(np.int32),
+        users=users[order].astype(np.int32),
+        items=items[order].astype(np.int32),
         ratings=np.asarray(ratings, np.float32)[order],
         times=None if times is None else np.asarray(times, np.int64)[order],
-        user_ids=user_ids[enough],
-        item_ids=item_ids[rated],
+        user_ids=user_ids,
+        item_ids=item_ids,
         report={what: count for what, count in report.items() if count},
+    )
+    return keep_users(everything, min_ratings=min_ratings)
+
+
+def keep_users(
+    ratings: Ratings, *, min_ratings: int = 1, max_ratings: int | None = None
+) -> Ratings:
+    """Leaves out users with fewer or more ratings, and items that nobody else has rated.
+
+    Args:
+        ratings: All ratings.
+        min_ratings: Users with fewer are left out, >= 1.
+        max_ratings: Users with more are left out; None for no bound.
+
+    Raises:
+        UserError: If nobody stays.
+    """
+    most = check_count("max_ratings", max_ratings, minimum=1) if max_ratings else len(ratings.users)
+    check_count("min_ratings", min_ratings, minimum=1)
+    counts = np.bincount(ratings.users, minlength=ratings.user_ids.size)
+    few, many = counts < min_ratings, counts > most
+    kept = ~(few | many)
+    if not kept.any():
+        bound = f"min_ratings={min_ratings}" + (f" to max_ratings={most}" if max_ratings else "")
+        raise UserError(
+            f"no user has {bound} ratings; the most that one has is {counts.max(initial=0)}"
+        )
+    chosen = kept[ratings.users]
+    rated = np.bincount(ratings.items[chosen], minlength=ratings.item_ids.size) > 0
+    if kept.all() and rated.all():
+        return ratings
+    left_out = {
+        f"users with fewer than {min_ratings} ratings": int(few.sum()),
+        f"users with more than {most} ratings": int(many.sum()),
+        "ratings of these users": int(counts[~kept].sum()),
+    }
+    return dataclasses.replace(
+        ratings,
+        users=(np.cumsum(kept) - 1)[ratings.users[chosen]].astype(np.int32),
+        items=(np.cumsum(rated) - 1)[ratings.items[chosen]].astype(np.int32),
+        ratings=ratings.ratings[chosen],
+        times=None if ratings.times is None else ratings.times[chosen],
+        user_ids=ratings.user_ids[kept],
+        item_ids=ratings.item_ids[rated],
+        report={**ratings.report, **{what: n for what, n in left_out.items() if n}},
     )
 
 

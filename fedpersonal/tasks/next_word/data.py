@@ -79,6 +79,9 @@ def sample_stack_overflow(
 
 
 def _evaluated(dataset: ClientDataset, options: NextWordRun) -> EvaluationSet:
-    split, batch_size = options.support_query_split, options.client_batch_size
-    split = "aggregated" if split == "shared" else split  # What is predicted must not be known.
-    return EvaluationSet(*split_support_query(dataset, batch_size=batch_size, split=split))
+    parts = options.split_options()
+    if parts["split"] == "shared":  # What is predicted must not be known.
+        parts["split"] = "aggregated"
+    return EvaluationSet(
+        *split_support_query(dataset, batch_size=options.client_batch_size, **parts)
+    )

@@ -16,6 +16,7 @@ from fedpersonal.data.splits import (
     split_examples,
     split_support_query,
 )
+from fedpersonal.errors import UserError
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ class RankedSet(EvaluationSet):
 
     Attributes:
         ranking: What is ranked, a client's held-out item before up to 99 others, and its support.
+        draws: (num_draws, clients_per_draw) int64: clients drawn to be tested on by themselves.
     """
 
     ranking: EvaluationSet | None = None
+    draws: np.ndarray = dataclasses.field(default_factory=lambda: np.empty((0, 0), np.int64))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,35 +58,55 @@ def split_ratings(ratings: Ratings, options: RatingRun) -> RatingData:
     Evaluated on `unseen` clients, 80/10/10 % of the users train, validate and test; an unseen
     user's even batches are its support set, the odd ones its query set. On `seen` clients, all
     users train on 80 % of their ratings, and are validated and tested on 10 % each: the last ones
-    by time, or random ones where there is no time.
+    by time, or random ones, as of `is_ordered`.
 
     Raises:
-        UserError: If there are too few users.
+        UserError: If there are too few users, or times are asked for where there are none.
     """
     seed, batch_size = options.seed, options.client_batch_size
     max_ratings = options.max_ratings_per_user or None
     dataset = ratings.to_client_dataset()
-    ordered = ratings.times is not None
+    ordered = is_ordered(ratings, options)
     num_items = len(ratings.item_ids)
     if options.evaluate_on == "unseen":
         check_num_clients(ratings.name, dataset.num_clients, minimum=10)
         if max_ratings:
             dataset = dataset.head(max_ratings)
         train, *held_out = map(dataset.subset, split_clients(dataset.num_clients, seed=seed))
-        parts = [_unseen(part, num_items, batch_size, seed, ordered) for part in held_out]
+        share = options.support_share
+        parts = [_unseen(part, num_items, batch_size, share, seed, ordered) for part in held_out]
     else:
         train, *held_out = split_examples(dataset, seed=seed, ordered=ordered)
         parts = [_seen(dataset, train, part, num_items, seed) for part in held_out]
         if max_ratings:
             train = train.head(max_ratings)
     validation, test = parts
+    test = dataclasses.replace(test, draws=_draw_clients(test.query, options))
     return RatingData(ratings.name, train, validation, test, len(ratings.user_ids), num_items)
 
 
+def is_ordered(ratings: Ratings, options: RatingRun) -> bool:
+    """Tells whether what is tested of a user comes last by time, or is random.
+
+    Raises:
+        UserError: If options ask for times that there are not.
+    """
+    if options.split_by == "time" and ratings.times is None:
+        raise UserError(f"--split_by=time: {ratings.name} has no times here; give random or auto.")
+    return ratings.times is not None and options.split_by != "random"
+
+
 def _unseen(
-    dataset: ClientDataset, num_items: int, batch_size: int, seed: int, ordered: bool
+    dataset: ClientDataset,
+    num_items: int,
+    batch_size: int,
+    support_share: float,
+    seed: int,
+    ordered: bool,
 ) -> RankedSet:
-    support, query = split_support_query(dataset, batch_size=batch_size)
+    support, query = split_support_query(
+        dataset, batch_size=batch_size, support_share=support_share
+    )
     ranking_support, candidates = _candidates(dataset, num_items, seed, ordered)
     ranking = EvaluationSet(ranking_support, _as_clients(dataset, candidates))
     return RankedSet(support, query, seen=False, ranking=ranking)
@@ -100,6 +123,14 @@ def _seen(
     candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
     ranking = EvaluationSet(support, _as_clients(everything, candidates), seen=True)
     return RankedSet(support, query, seen=True, ranking=ranking)
+
+
+def _draw_clients(query: ClientDataset, options: RatingRun) -> np.ndarray:
+    """Returns what `RankedSet.draws` are, of clients with a query set; all if there are no more."""
+    rng, known = np.random.default_rng(options.seed), np.flatnonzero(query.counts > 0)
+    size, draws = min(options.clients_per_draw, len(known)), options.test_draws
+    drawn = [rng.choice(known, size, replace=False) for _ in range(draws)]
+    return np.array(drawn, np.int64).reshape(draws, size)
 
 
 def _as_clients(dataset: ClientDataset, candidates: np.ndarray) -> ClientDataset:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.data.ratings import movielens
-from fedpersonal.data.ratings.ratings import Ratings, read_ratings
+from fedpersonal.data.ratings.ratings import Ratings, keep_users, read_ratings
 from fedpersonal.data.sources import FILE
 from fedpersonal.options import option
 from fedpersonal.tasks.options import RunOptions, TableOptions
-from fedpersonal.tasks.ratings.data import RatingData, split_ratings
+from fedpersonal.tasks.ratings.data import RatingData, is_ordered, split_ratings
 from fedpersonal.tasks.task import Task, TestReport
 
 if TYPE_CHECKING:
@@ -35,18 +35,32 @@ class RatingOptions(TableOptions):
     ratings_file: str | None = option(None, "An own table of ratings, in place of --dataset.")
     item_column: str = option("item", "Its column of items.")
     rating_column: str = option("rating", "Its column of ratings.")
-    min_ratings: int = option(2, "Users of the table with fewer are dropped.", at_least=1)
+    min_ratings: int = option(2, "Users with fewer ratings are left out.", at_least=1)
+    max_ratings: int = option(0, "Users with more ratings are left out; 0: none.", at_least=0)
     evaluate_on: str = option(
         "unseen",
         "Evaluate users who never take part, or the last ratings of those who do.",
         choices=("unseen", "seen"),
     )
+    split_by: str = option(
+        "auto",
+        "What seen users are tested on: their last ratings, or random ones; so is the item ranked. "
+        "auto: time where the data have it.",
+        choices=("auto", "time", "random"),
+    )
+    test_draws: int = option(
+        0, "Test on so many draws of --clients_per_draw too, for mean and deviation.", at_least=0
+    )
+    clients_per_draw: int = option(50, "Test users of such a draw.", at_least=1)
     max_ratings_per_user: int = option(300, "Ratings kept of a user; 0: all.", at_least=0)
     pool_batch_size: int = option(100, "Examples of a batch of centralized.", at_least=1)
     embedding_dim: int = option(50, "Size of an embedding, K.", at_least=1, at_most=10_000)
     embedding_stddev: float = option(0.1, "Deviation of initial embeddings.", at_least=0)
     use_biases: bool = option(False, "Add a local user bias and a global item bias.")
     rating_offset: float = option(0.0, "Constant added to each prediction.")
+    rating_scale: float = option(
+        1.0, "Stars that a score of 1 adds to it; the loss is in scores.", above=0
+    )
     l2: float = option(0.0, "Penalty of the embeddings in use.", at_least=0)
 
 
@@ -78,6 +92,12 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
 
     def read(self, options: RatingRun) -> Ratings:
         """Reads the ratings that options name."""
+        ratings = self._read(options)
+        is_ordered(ratings, options)
+        most = options.max_ratings or None
+        return keep_users(ratings, min_ratings=options.min_ratings, max_ratings=most)
+
+    def _read(self, options: RatingRun) -> Ratings:
         source, path = options.find(movielens.SOURCES)
         if source == FILE:
             assert path
@@ -117,7 +137,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
 
         from fedpersonal.model.metrics import RATING_METRICS
         from fedpersonal.model.partition import PartitionedModel
-        from fedpersonal.models.matrix_factorization import matrix_factorization
+        from fedpersonal.models.matrix_factorization import matrix_factorization, squared_error
 
         tables = {"item_embedding": "item", "item_bias": "item"}
         if not local_layers:
@@ -131,6 +151,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
                 embedding_dim=options.embedding_dim,
                 use_biases=options.use_biases,
                 mean_rating=options.rating_offset,
+                scale=options.rating_scale,
                 embedding_initializer=tf.keras.initializers.RandomNormal(
                     stddev=options.embedding_stddev
                 ),
@@ -139,6 +160,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
             local_layers=[
                 name for name in local_layers if options.use_biases or not name.endswith("_bias")
             ],
+            loss=squared_error(options.rating_scale),
             metrics=RATING_METRICS,
             lookups=tables,
             owned_tables=[name for name, feature in tables.items() if feature == "user"],
@@ -158,6 +180,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
 
     def test(self, experiment: RatingExperiment, trained: TrainedModel) -> TestReport:
         """Predicts the test users' ratings, and ranks a held-out item of each among others."""
+        from fedpersonal.evaluation.draws import over_draws
         from fedpersonal.model.metrics import rank_of_first, ranking_metrics
 
         test = experiment.data.test
@@ -167,7 +190,8 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
         assert scores is not None  # Stacked packing gives them unasked.
         ranking = ranking_metrics(rank_of_first(scores), at=10)
         means = {name: float(values.mean()) for name, values in ranking.items()}
-        return TestReport(results, means, ranking)
+        told = {"draws": over_draws(results, test.draws)} if len(test.draws) else {}
+        return TestReport(results, means, ranking, told)
 
     def describe(self, experiment: RatingExperiment) -> dict[str, str]:
         """Says whom the summary is of."""

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpersonal.data.ratings.ratings import number_ratings, read_ratings
+from fedpersonal.data.ratings.ratings import keep_users, number_ratings, read_ratings
 from fedpersonal.errors import UserError
 
 
@@ -59,6 +59,22 @@ def test_number_ratings_equals_pandas(seed, timed):
     assert ratings.user_ids.tolist() == sorted(set(expected["user"]), key=int)
     assert ratings.item_ids.tolist() == sorted(set(expected["item"]), key=int)
     assert (ratings.users.dtype, ratings.ratings.dtype) == (np.int32, np.float32)
+
+
+def test_users_are_kept_by_their_number_of_ratings():
+    users, items = np.repeat(["a", "b", "c"], [1, 2, 3]), np.array(list("xxyxyz"))
+    ratings = number_ratings(users, items, np.arange(6.0), np.arange(6), name="made up")
+    assert keep_users(ratings, min_ratings=1, max_ratings=3) is ratings
+    kept = keep_users(ratings, min_ratings=2, max_ratings=2)
+    assert _rows(kept) == [("b", "x", 1.0, 1), ("b", "y", 2.0, 2)]
+    assert kept.item_ids.tolist() == ["x", "y"]
+    assert kept.report == {
+        "users with fewer than 2 ratings": 1,
+        "users with more than 2 ratings": 1,
+        "ratings of these users": 4,
+    }
+    with pytest.raises(UserError, match="no user has min_ratings=4 to max_ratings=9 .* has is 3"):
+        keep_users(ratings, min_ratings=4, max_ratings=9)
 
 
 def test_names_that_are_not_all_numbers_are_sorted_as_text():

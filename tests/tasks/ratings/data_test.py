@@ -143,6 +143,42 @@ def test_random_parts_where_there_is_no_time(ratings):
     assert pairs(data.test.query) != pairs(other.test.query)
 
 
+def test_parts_may_be_random_though_there_is_time(ratings):
+    random = split(ratings, "seen", max_ratings_per_user=0, split_by="random")
+    timeless = split(dataclasses.replace(ratings, times=None), "seen", max_ratings_per_user=0)
+    assert pairs(random.test.query) == pairs(timeless.test.query)
+    by_time = split(ratings, "seen", split_by="time")
+    assert pairs(by_time.test.query) == pairs(split(ratings, "seen").test.query)
+    held_out = [
+        candidates_of(split(ratings, "unseen", split_by=s).test) for s in ("time", "random")
+    ]
+    assert (held_out[0] != held_out[1]).any()
+    with pytest.raises(UserError, match="--split_by=time: synthetic has no times here"):
+        split(dataclasses.replace(ratings, times=None), "seen", split_by="time")
+
+
+def test_draws_are_of_test_clients_with_a_query_set(ratings):
+    options = {"test_draws": 40, "clients_per_draw": 2}
+    test = split(ratings, "unseen", **options).test
+    assert test.draws.shape == (40, 2)
+    assert all(len(set(clients)) == 2 for clients in test.draws.tolist())
+    assert len(np.unique(np.sort(test.draws), axis=0)) > 1
+    again, other = (split(ratings, "unseen", **options, seed=n).test.draws for n in (0, 1))
+    assert (again == test.draws).all() and (other != test.draws).any()
+    few = split(ratings, "unseen", test_draws=2, client_batch_size=12).test
+    tested = np.flatnonzero(few.query.counts > 0)
+    assert few.query.num_clients > len(tested)
+    assert np.sort(few.draws).tolist() == [tested.tolist()] * 2
+    assert len(split(ratings, "unseen").test.draws) == 0
+
+
+def test_the_share_of_an_unseen_users_support_set(ratings):
+    test = split(ratings, "unseen", support_share=0.8).test
+    batches = -(-(test.support.counts + test.query.counts) // BATCH_SIZE)
+    supporting = -(-test.support.counts // BATCH_SIZE)
+    assert supporting.tolist() == np.ceil(0.8 * batches).astype(int).tolist()
+
+
 def test_a_users_first_ratings_are_kept(ratings):
     unseen = split(ratings, "unseen", max_ratings_per_user=7)
     parts = (unseen.train, unseen.test.support, unseen.test.query)

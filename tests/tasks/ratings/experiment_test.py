@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from fedpersonal.errors import UserError
+from fedpersonal.tasks.experiment import build_experiment
 from fedpersonal.tasks.ratings.task import TASK
 
 LONGER = {"total_rounds": 6, "clients_per_round": 16, "client_batch_size": 8}
 RUNS = {
-    "gradient": {"algorithm": "fed_recon", **LONGER},
+    "gradient": {"algorithm": "fed_recon", **LONGER, "test_draws": 9, "clients_per_draw": 1},
     "ridge": {"algorithm": "fed_recon", "reconstruction": "ridge", "ridge_l2": 2.0, **LONGER},
     "table": {"algorithm": "fed_avg", "evaluate_on": "seen", "local_epochs": 3, **LONGER},
     "kept": {"algorithm": "furl", "evaluate_on": "seen", **LONGER, "clients_per_round": 20},
@@ -49,6 +52,67 @@ def test_reconstruction_helps_those_whom_it_is_for(run):
     # Seen users are predicted with what the server's table has of them.
     for row in run("table").clients:
         assert row["loss_before"] == row["loss_after"]
+
+
+def test_a_run_that_is_asked_for_draws_tells_of_them(run):
+    finished = run("gradient")
+    found = [float(row["rmse_after"]) for row in finished.clients if row["rmse_after"]]
+    told = finished.summary["draws"]["rmse"]
+    assert min(found) < told["mean"] < max(found)
+    assert 0 < told["sd"] <= np.std(found) + 1e-9
+    assert "draws" not in run("ridge").summary
+
+
+def weights_of(experiment, rounds):
+    with experiment.trainer.fit(rounds=rounds, callbacks=[]) as trained:
+        return {name: np.array(value) for name, value in trained.weights.items()}
+
+
+def test_a_scale_trains_as_normalised_ratings_do(tiny):
+    # Where nothing is local, since local variables start from what clients have, ratings too.
+    scaled = tiny.build(TASK, **RUNS["table"], rating_offset=3.0, rating_scale=2.0, l2=0.01)
+    plain = scaled.options.replace(rating_offset=0.0, rating_scale=1.0)
+    source = tiny.source(TASK, plain)
+    source = dataclasses.replace(source, ratings=(source.ratings - 3) / 2)
+    normalised = build_experiment(TASK, source, plain)
+    found, expected = (weights_of(e, 3) for e in (scaled, normalised))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
+    results = []
+    for experiment in (scaled, normalised):
+        with experiment.trainer.untrained() as trained:
+            results.append(experiment.evaluation(experiment.data.test)(trained).overall())
+    stars, scores = results
+    assert stars["rmse"] == pytest.approx(2 * scores["rmse"], rel=1e-4)
+    assert stars["loss"] == pytest.approx(scores["loss"], rel=1e-4)
+
+
+def test_reconstruction_grows_by_a_pass_a_round(tiny):
+    built = {
+        (epochs, grows): tiny.build(
+            TASK, reconstruction_epochs=epochs, growing_reconstruction=grows, **LONGER
+        )
+        for epochs, grows in ((1, False), (2, False), (2, True), (3, True))
+    }
+
+    def same(one, other, rounds):
+        first, second = (weights_of(built[key], rounds) for key in (one, other))
+        return all(np.array_equal(first[name], second[name]) for name in first)
+
+    assert same((3, True), (1, False), 1) and same((3, True), (2, True), 2)
+    assert not same((3, True), (2, True), 3) and not same((2, True), (2, False), 2)
+    # Evaluation makes all passes.
+    phases = [built[key].evaluator.rebuilding for key in ((2, True), (2, False))]
+    assert [phase.epochs for (phase,) in phases] == [2, 2]
+    assert all(phase.passes is None for (phase,) in phases)
+
+
+def test_users_are_left_out_by_their_ratings_whatever_the_data(tiny):
+    options = tiny.options(TASK)
+    counts = np.bincount(TASK.read(options).users)
+    kept = TASK.read(options.replace(min_ratings=16, max_ratings=18))
+    assert len(kept.user_ids) == ((counts >= 16) & (counts <= 18)).sum() < len(counts)
 
 
 def test_users_who_have_kept_their_embedding_predict_with_it(run):

@@ -1,0 +1,97 @@
+"""The paired bootstrap: all draws of a small case, the normal approximation of a large one."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation.paired_bootstrap import client_sums, paired_bootstrap
+
+
+def test_the_interval_is_that_of_all_draws_of_a_small_case():
+    first, second = np.array([1.0, 2.0, 6.0]), np.array([0.5, 2.5, 3.0])
+    weights = np.array([1.0, 3.0, 2.0])
+    exact = []
+    for drawn in itertools.product(range(3), repeat=3):  # All 27 are as likely.
+        n = weights[list(drawn)]
+        one, two = ((n * v[list(drawn)]).sum() / n.sum() for v in (first, second))
+        exact.append(np.sqrt(one) - np.sqrt(two))
+    found = paired_bootstrap(
+        client_sums(first, weights),
+        client_sums(second, weights),
+        finalize=np.sqrt,
+        confidence=0.6,
+        draws=20_000,
+    )
+    mean = np.sqrt((weights * first).sum() / 6) - np.sqrt((weights * second).sum() / 6)
+    assert found.difference == pytest.approx(mean)
+    low, high = np.percentile(exact, [20, 80])
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_many_clients_come_to_the_normal_approximation(pooled):
+    random = np.random.default_rng(1)
+    weights = random.integers(1, 40, 2_000) if pooled else np.ones(2_000)
+    common = random.normal(size=2_000) * 5  # Cancels, since clients are drawn for both.
+    first, second = common + random.normal(0.1, 1, 2_000), common
+    found = paired_bootstrap(client_sums(first, weights), client_sums(second, weights))
+    n = weights / weights.mean()
+    mean = (n * (first - second)).mean()
+    error = np.sqrt(((n * (first - second - mean)) ** 2).mean() / 2_000)
+    assert found.difference == pytest.approx(mean)
+    assert found.low == pytest.approx(mean - 1.96 * error, abs=0.15 * error)
+    assert found.high == pytest.approx(mean + 1.96 * error, abs=0.15 * error)
+
+
+def test_noise_is_told_from_a_difference():
+    random = np.random.default_rng(0)
+    common = random.normal(size=500)
+    same, better = (common + random.normal(shift, 0.1, 500) for shift in (0, -0.5))
+    assert paired_bootstrap(client_sums(common), client_sums(same)).is_within_noise
+    found = paired_bootstrap(client_sums(better), client_sums(common))
+    assert not found.is_within_noise and found.high < 0
+    one_seed = [paired_bootstrap(client_sums(better), client_sums(same), seed=n) for n in (3, 3, 4)]
+    assert one_seed[0] == one_seed[1] != one_seed[2]
+
+
+def test_a_client_of_several_runs_is_drawn_for_all_of_them():
+    random = np.random.default_rng(0)
+    first, second = random.normal(size=(2, 300))
+    one = client_sums(first), client_sums(second)
+    twice = [np.stack([sums, sums]) for sums in one]
+    assert paired_bootstrap(*twice) == paired_bootstrap(*one)
+    # Of runs with other clients the mean of the metrics counts, not the pooled one.
+    apart = np.zeros((2, 2, 300, 2))
+    for row, values in zip(apart, (first, second)):
+        row[0, :200] = client_sums(values[:200])
+        row[1, 200:] = client_sums(values[200:])
+    mean = ((first - second)[:200].mean() + (first - second)[200:].mean()) / 2
+    assert paired_bootstrap(*apart).difference == pytest.approx(mean)
+
+
+def test_clients_without_examples_count_nothing():
+    means, weights = [1.0, np.nan, 3.0], [2, 0, 1]
+    np.testing.assert_array_equal(client_sums(means, weights), [[2, 2], [0, 0], [3, 1]])
+    sums = client_sums([[1.0, np.nan]], [[1, 0]])
+    assert paired_bootstrap(sums, 2 * sums).difference == 0  # A ratio of sums.
+    assert paired_bootstrap(sums, sums * [3, 1]).high == -2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (np.ones((3, 2)), np.ones((4, 2)), r"got \[3, 2\] and \[4, 2\]"),
+        (np.ones(3), np.ones(3), r"got \[3\]"),
+        (np.full((3, 2), np.nan), np.ones((3, 2)), "must be finite"),
+        (np.ones((3, 2)) * [1, 0], np.ones((3, 2)), "clients with weight"),
+    ],
+)
+def test_refuses(first, second, message):
+    with pytest.raises(UserError, match=message):
+        paired_bootstrap(first, second)
+    with pytest.raises(UserError, match="confidence must be between 0 and 1"):
+        paired_bootstrap(np.ones((3, 2)), np.ones((3, 2)), confidence=1.5)
