@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
 
-# Returns a summary, given the run, the experiment that has trained, and what it has trained.
 RowT = TypeVar("RowT")
+# Returns a summary, given the run, the experiment that has trained, and what it has trained.
 Measure = Callable[["Run", "Experiment", "TrainedModel"], Mapping[str, Any]]
 
 
@@ -112,7 +112,7 @@ def share_training(runs: Sequence[Run]) -> list[Run]:
 
 
 def share_trainings(runs: Mapping[RowT, Sequence[Run]]) -> dict[RowT, list[Run]]:
-    """Does so seed by seed, for the runs of rows, one a seed."""
+    """Does so for the runs of rows, one a seed, seed by seed."""
     sharing = zip(*(share_training(of_seed) for of_seed in zip(*runs.values())))
     return {row: list(own) for row, own in zip(runs, sharing)}
 
