@@ -140,7 +140,8 @@ MEANING = {
 
 
 def task_of(preset):
-    return next(task for name, task in TASKS.items() if preset.startswith(name))
+    named = {**TASKS, "films": DOCUMENTS}
+    return next(task for name, task in named.items() if preset.startswith(name))
 
 
 def meaning_of(preset, path=None):
@@ -223,7 +224,10 @@ def _values_of(tmp_path_factory, tiny_base):
         NEXT_WORD.name: [
             {**text, "vocab_size": 9, "client_batch_size": 4, "cache_dir": str(folder)}
         ],
-        DOCUMENTS.name: [{**text, "num_labels": 2}],
+        DOCUMENTS.name: [
+            {**text, "num_labels": 2},
+            {**text, "num_labels": 2, "text_encoder": "hashed_words"},
+        ],
         UTTERANCES.name: [
             {**text, **base, "evaluate_on": users, "algorithm": algorithm}
             for users, algorithm in (("unseen", "fedperc"), ("seen", "fedperc_generated"))

@@ -107,7 +107,7 @@ class Form:
 
 def run(sweep: Sweep) -> Report:
     """Runs what is missing; returns the tables, and draws learning curves and maps."""
-    forms = [_form(own) for own in _forms(sweep)]
+    forms = [plan(own) for own in ask(sweep)]
     for form in forms:
         check_splits([form.every[0]], isolated=sweep.isolated)
     for form in forms:
@@ -126,7 +126,7 @@ def run(sweep: Sweep) -> Report:
     return Report("table3", sweep.seeds, parts, hidden=curves, facts={"forms": facts})
 
 
-def _forms(sweep: Sweep) -> list[Sweep]:
+def ask(sweep: Sweep) -> list[Sweep]:
     """Returns what is asked of each data set: that which is named, or comments and films."""
     if sweep.dataset != "auto" or sweep.given.get("text_file"):
         return [sweep]
@@ -141,7 +141,8 @@ def _forms(sweep: Sweep) -> list[Sweep]:
     return [sweep, sweep.replace(given={**sweep.given, "dataset": films})]
 
 
-def _form(sweep: Sweep) -> Form:
+def plan(sweep: Sweep) -> Form:
+    """Reads the data of one form and settles its runs."""
     kind = "films" if sweep.dataset.startswith("movielens") else "reddit"
     sweep = sweep.with_preset(quick=sweep.is_generated or sweep.dataset == "movielens_100k")
     rows = choose_rows(ROWS, sweep.rows, table="table 3") if sweep.rows else USUAL_ROWS
