@@ -114,8 +114,8 @@ MEANING = {
         "rounds_per_eval": 100,
     },
     "stackoverflow_paper": _STACK_OVERFLOW,
-    "reddit_paper": {**_REDDIT, "client_learning_rate": 1, "local_learning_rate": 3},
-    "reddit_paper_server": {
+    "reddit_chars": {**_REDDIT, "client_learning_rate": 1, "local_learning_rate": 3},
+    "reddit_chars_server": {
         **_REDDIT,
         "algorithm": "centralized_personalized",
         "client_learning_rate": 0.5,
