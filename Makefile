@@ -19,7 +19,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens stackoverflow reddit tv_shows table1 table2 table3 figure2 figure3 fedperc_tables dp_table benchmark cluster_install cluster cluster_test test soak bazel_test lint lock clean
+.PHONY: help install doctor movielens stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables dp_table benchmark cluster_install cluster cluster_test test soak bazel_test lint lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ stackoverflow: $(INSTALLED) ## Train FedRecon on text: make stackoverflow TEXT_F
 reddit: $(INSTALLED) ## Train FURL on labelled texts: make reddit TEXT_FILE=... (or generated comments)
 	@$(RUN) -m experiments.reddit --flagfile=experiments/presets/reddit_quick.flags $(TEXTS) $(FLAGS)
 
+films: $(INSTALLED) ## Train FURL on MovieLens-100K: who likes which film, by its title and genres
+	@$(RUN) -m experiments.reddit --flagfile=experiments/presets/films_quick.flags $(FLAGS)
+
 tv_shows: $(INSTALLED) ## Train FedPerC on utterances: make tv_shows DATA_DIR=... (or generated dialogues)
 	@$(RUN) -m experiments.tv_shows --flagfile=experiments/presets/tv_shows_quick.flags $(TEXTS) $(FLAGS)
 
@@ -54,7 +57,7 @@ table1: $(INSTALLED) ## Reproduce table 1 of FedRecon: make table1 DATA_DIR=<fol
 table2: $(INSTALLED) ## Reproduce table 2: make table2 TEXT_FILE=<texts>
 	@$(RUN) -m experiments.reproduce --target=table2 $(TEXTS) $(FLAGS)
 
-table3: $(INSTALLED) ## Reproduce table 3 of FURL: make table3 DATA_DIR=<folder of reddit_comments.jsonl.gz>
+table3: $(INSTALLED) ## Reproduce table 3 of FURL: make table3 DATA_DIR=<reddit_comments.jsonl.gz, ml-1m>
 	@$(RUN) -m experiments.reproduce --target=table3 $(TEXTS) $(FLAGS)
 
 figure2: $(INSTALLED) ## Reproduce figure 2, from the runs of table 2: make figure2 TEXT_FILE=...

@@ -61,6 +61,44 @@ _REDDIT = {
     "local_epochs": 1,
     **_NEAR,
 }
+_REDDIT_WORDS = {
+    "text_encoder": "hashed_words",
+    "hidden_units": (0,),
+    "packing": "stacked",
+    "total_rounds": 120,
+    "decay_rounds": 120,
+    "clients_per_round": 100,
+    "client_batch_size": 32,
+    "server_optimizer": "adam",
+    "server_learning_rate": 0.003,
+    "reconstruction_learning_rate": 1,
+    "reconstruction_epochs": 20,
+    "rounds_per_eval": 20,
+    **_NEAR,
+}
+_FILMS = {
+    "text_encoder": "hashed_words",
+    "word_buckets": 2**14,
+    "word_dim": 16,
+    "user_dim": 16,
+    "hidden_units": (32,),
+    "packing": "stacked",
+    "total_rounds": 400,
+    "decay_rounds": 400,
+    "clients_per_round": 20,
+    "client_batch_size": 32,
+    "client_learning_rate": 0.3,
+    "local_learning_rate": 1,
+    "server_optimizer": "adam",
+    "server_learning_rate": 0.01,
+    "server_epsilon": 1e-5,
+    "reconstruction_learning_rate": 1,
+    "reconstruction_epochs": 5,
+    "finetuning_learning_rate": 0.1,
+    "finetuning_epochs": 5,
+    "rounds_per_eval": 50,
+    **_NEAR,
+}
 _TV_SHOWS = {
     "total_rounds": 8,
     "local_steps": 10,
@@ -121,8 +159,17 @@ MEANING = {
         "rating_offset": 3.5,
     },
     "stackoverflow_paper": _STACK_OVERFLOW,
-    "reddit_paper": {**_REDDIT, "client_learning_rate": 1, "local_learning_rate": 3},
-    "reddit_paper_server": {
+    "reddit_paper": {**_REDDIT_WORDS, "client_learning_rate": 0.1, "local_learning_rate": 10},
+    "films_paper": {
+        **_FILMS,
+        "total_rounds": 1000,
+        "decay_rounds": 1000,
+        "clients_per_round": 50,
+        "rounds_per_eval": 100,
+    },
+    "films_quick": _FILMS,
+    "reddit_chars": {**_REDDIT, "client_learning_rate": 1, "local_learning_rate": 3},
+    "reddit_chars_server": {
         **_REDDIT,
         "algorithm": "centralized_personalized",
         "client_learning_rate": 0.5,
@@ -147,7 +194,8 @@ MEANING = {
 
 
 def task_of(preset):
-    return next(task for name, task in TASKS.items() if preset.startswith(name))
+    named = {**TASKS, "films": DOCUMENTS}
+    return next(task for name, task in named.items() if preset.startswith(name))
 
 
 def meaning_of(preset, path=None):
@@ -230,7 +278,10 @@ def _values_of(tmp_path_factory, tiny_base):
         NEXT_WORD.name: [
             {**text, "vocab_size": 9, "client_batch_size": 4, "cache_dir": str(folder)}
         ],
-        DOCUMENTS.name: [{**text, "num_labels": 2}],
+        DOCUMENTS.name: [
+            {**text, "num_labels": 2},
+            {**text, "num_labels": 2, "text_encoder": "hashed_words"},
+        ],
         UTTERANCES.name: [
             {**text, **base, "evaluate_on": users, "algorithm": algorithm}
             for users, algorithm in (("unseen", "fedperc"), ("seen", "fedperc_generated"))

@@ -9,10 +9,12 @@ import tensorflow as tf
 from fedpersonal.client.pooled_batches import choose_rows, longest_first, pool_examples
 from fedpersonal.client.values import Examples
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.document_classifier import count_characters, document_classifier
+from fedpersonal.models.document_classifier import document_classifier
+from fedpersonal.models.text_encoders import CharacterEncoder
 
 CHARACTERS, OUTPUTS, USERS = 11, 4, 3
-SIZES = {"user_dim": 2, "character_dim": 3, "lstm_units": 5, "hidden_units": (6, 7)}
+ENCODER = CharacterEncoder(CHARACTERS, character_dim=3, lstm_units=5)
+SIZES = {"user_dim": 2, "hidden_units": (6, 7)}
 # Among them one of one character and one without padding.
 LENGTHS = [4, 1, 6, 3, 2]
 WHOSE = [2, 0, 1, 2, 0]
@@ -25,9 +27,7 @@ def texts_of(lengths, *, time=6):
 
 
 def build(**options):
-    return document_classifier(
-        num_characters=CHARACTERS, num_outputs=OUTPUTS, **{**SIZES, **options}
-    )
+    return document_classifier(ENCODER, num_outputs=OUTPUTS, **{**SIZES, **options})
 
 
 def draw(model):
@@ -123,7 +123,7 @@ def partitioned():
         build(num_users=USERS),
         loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         label_spec=tf.TensorSpec([None], tf.int32),
-        sequence_length=count_characters,
+        sequence_length=ENCODER.lengths,
     )
 
 

@@ -131,7 +131,7 @@ def test_fed_sim_and_fed_alt_are_other_methods_on_any_layers(tiny, after_a_round
     equal_bits(after_a_round("movielens", "fed_alt"), after_a_round("movielens", "fed_rep"))
     layers = ("encoder", "logits")
     options = tiny.options(TASKS["reddit"], algorithm="fed_sim", local_layers=layers)
-    sizes = {"num_characters": 9, "num_labels": 3, "num_users": 4, "is_binary": False}
+    sizes = {"num_ids": 9, "num_labels": 3, "num_users": 4, "is_binary": False}
     model = TASKS["reddit"].build(sizes, options).model
     assert {variable.layer for variable in model.local_variables} == set(layers)
 

@@ -1,4 +1,9 @@
-"""Table 3 of the FURL paper, its learning curves (Figure 3) and maps of user embeddings (4, 5)."""
+"""Table 3 of the FURL paper, its learning curves (Figure 3) and maps of user embeddings (4, 5).
+
+Its two forms are a class of a text, here a comment's subreddit, and a yes or no, here whether the
+user likes a film. Beside the paper's rows stand what must be beaten: guesses that read nothing,
+local training alone, and FedAvg with fine-tuning.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +11,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from experiments.papers.furl.embedding_agreement import (
-    label_agreement,
-    neighbour_agreement,
-    value_agreement,
-)
+from experiments.papers.furl.compared_embeddings import compare_embeddings
+from experiments.papers.furl.linear_model import measure_linear
 from experiments.papers.result_picture import draw
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
-from experiments.papers.runs import Run, complete
+from experiments.papers.runs import Run, check_splits, complete, share_training
 from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.algorithms.method import KeepingOptions, Method
-from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
-from fedpersonal.saved_model import read_saved_model
+from fedpersonal.data.ratings.movielens import movielens_1m_file
+from fedpersonal.data.texts.films import FILMS_1M_FILES
+from fedpersonal.data.texts.labelled import LabelledTexts
+from fedpersonal.errors import UserError
+from fedpersonal.options import Value
 from fedpersonal.tasks.documents.task import TASK
 
-_NEIGHBOURS = 10
-_TABLE = "user_embedding/embeddings"
 # By algorithm: the paper's name, and accuracy on Reddit and AUC on Sticker, in per cent.
 _PAPER = {
     "centralized": ("Global Server", 28.93, 57.75),
@@ -32,11 +32,21 @@ _PAPER = {
     "fed_avg": ("Global FL", 11.90, 57.24),
     "furl": ("Personalized FL", 62.41, 65.63),
 }
-_GUESSES = {"users_most_frequent": "a user's most frequent label",
-            "overall_most_frequent": "the most frequent label"}  # fmt: skip
+_RIVALS = ("local_only", "fed_avg_finetuning")
+# A model of one's own starts from nothing: it needs more steps than a shared one's copy.
+_LOCAL: Mapping[str, Mapping[str, Value]] = {
+    "reddit": {"finetuning_learning_rate": 3.0, "finetuning_epochs": 20},
+    "films": {"finetuning_learning_rate": 1.0, "finetuning_epochs": 10},
+}
+_GUESSES = {
+    "accuracy": {"users_most_frequent": "A user's most frequent label",
+                 "overall_most_frequent": "The most frequent label"},
+    "auc": {"users_rate_auc": "A user's own rate", "overall_rate_auc": "The rate of all"},
+}  # fmt: skip
+_LINEAR = "Central linear model"
 _SEEN = (
-    "{} in per cent, on other texts of the users who train; and megabytes that a user receives and "
-    "sends in a round:"
+    "{}: {} in per cent, on other texts of the users who train; and megabytes that a user receives "
+    "and sends in a round:"
 )
 _UNSEEN = (
     "Users who never took part: {} in per cent on the second half of their texts, after the first "
@@ -49,7 +59,7 @@ def _row(method: Method, local_state: str = "kept") -> Row:
     is_twin = local_state == "rebuilt"
     return Row(
         f"{name} (stateless)" if is_twin else name,
-        "reddit_{}" if method.is_federated else "reddit_{}_server",
+        "{kind}_{}" if method.is_federated else "{kind}_{}_server",
         {"algorithm": method.name, "local_state": local_state},
         {} if is_twin else dict(zip(("accuracy", "auc"), figures)),
     )
@@ -62,62 +72,130 @@ def _keeps(method: Method) -> bool:
 _METHODS = TASK.methods.values()
 ROWS = (*map(_row, _METHODS), *(_row(m, "rebuilt") for m in _METHODS if _keeps(m)))
 PAPER_ROWS = tuple(row for name, *_ in _PAPER.values() for row in ROWS if row.name == name)
+USUAL_ROWS = (
+    *PAPER_ROWS,
+    *(row for name in _RIVALS for row in ROWS if row.values["algorithm"] == name),
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Form:
+    """The table on one data set.
+
+    Attributes:
+        sweep: What is asked of it.
+        source: Its texts.
+        rows: Its rows.
+        runs: The runs of each row, by the row's name; and those of the linear model.
+    """
+
+    sweep: Sweep
+    source: LabelledTexts
+    rows: Sequence[Row]
+    runs: Mapping[str, Sequence[Run]]
+
+    @property
+    def metric(self) -> str:
+        """What is measured."""
+        return "auc" if self.source.is_binary else "accuracy"
+
+    @property
+    def every(self) -> list[Run]:
+        """All runs."""
+        return [run for own in self.runs.values() for run in own]
 
 
 def run(sweep: Sweep) -> Report:
-    """Runs what is missing; returns the table, and draws learning curves and a map."""
-    sweep = sweep.with_preset(quick=sweep.is_generated)
-    rows = choose_rows(ROWS, sweep.rows, table="table 3") if sweep.rows else PAPER_ROWS
-    source = sweep.read(TASK, "reddit_{}")
-    about = source.describe()
-    runs = {}
+    """Runs what is missing; returns the tables, and draws learning curves and maps."""
+    forms = [plan(own) for own in ask(sweep)]
+    for form in forms:
+        check_splits([form.every[0]], isolated=sweep.isolated)
+    for form in forms:
+        complete(form.every, form.source.describe(), isolated=sweep.isolated)
+    parts: list[str | ResultTable] = [
+        "# Table 3 of FURL (a stand-in: the paper's figures are of data that cannot be had)"
+    ]
+    curves, facts = [], {}
+    for form in forms:
+        curves.append(_draw_curves(form))
+        agreement = _compare(form)
+        parts += [_about(form), *_tables(form)]
+        parts += [agreement.pop("note")] if agreement else []
+        told = {"data": form.source.describe(), "preset": form.sweep.preset, "map": agreement}
+        facts[form.source.name] = told
+    return Report("table3", sweep.seeds, parts, hidden=curves, facts={"forms": facts})
+
+
+def ask(sweep: Sweep) -> list[Sweep]:
+    """Returns what is asked of each data set: that which is named, or comments and films."""
+    if sweep.dataset != "auto" or sweep.given.get("text_file"):
+        return [sweep]
+    films = "movielens_100k"
+    folder = sweep.given.get("data_dir")
+    if folder:
+        try:
+            movielens_1m_file(str(folder), FILMS_1M_FILES)
+            films = "movielens_1m"
+        except UserError:  # The page names the films that there are.
+            pass
+    return [sweep, sweep.replace(given={**sweep.given, "dataset": films})]
+
+
+def plan(sweep: Sweep) -> Form:
+    """Reads the data of one form and settles its runs."""
+    kind = "films" if sweep.dataset.startswith("movielens") else "reddit"
+    sweep = sweep.with_preset(quick=sweep.is_generated or sweep.dataset == "movielens_100k")
+    rows = choose_rows(ROWS, sweep.rows, table="table 3") if sweep.rows else USUAL_ROWS
+    rows = [_of_kind(row, kind) for row in rows]
+    source = sweep.read(TASK, f"{kind}_{{}}")
+    runs: dict[str, Sequence[Run]] = {}
     for row in rows:
         twin = "_stateless" if row.values["local_state"] == "rebuilt" else ""
-        runs[row.name] = sweep.runs(TASK, row, f"{row.values['algorithm']}{twin}")
-    every = [run for own in runs.values() for run in own]
-    complete(every, about, isolated=sweep.isolated)
-    metric = "auc" if source.is_binary else "accuracy"
-    curves = ResultTable("learning_curves", {name: _curve(own) for name, own in runs.items()})
-    guesses = {
-        name: over_seeds(next(iter(runs.values())), "guessing", name, scale=100).mean
-        for name in _GUESSES
-    }
-    draw(
-        [curves],
-        sweep.output_dir / "learning_curves.png",
-        title=f"Learning curves on {source.name}",
-        x_label="epochs of local training",
-        y_label="validation accuracy (%)",
-        baselines=[(_GUESSES[name], value) for name, value in guesses.items()],
+        folder = f"{source.name}/{row.values['algorithm']}{twin}"
+        runs[row.name] = sweep.runs(TASK, row, folder)
+    shared = iter(share_training([run for own in runs.values() for run in own]))
+    runs = {name: [next(shared) for _ in own] for name, own in runs.items()}
+    first = runs[rows[0].name]
+    if source.is_binary and first[0].options.values()["text_encoder"] == "hashed_words":
+        runs[_LINEAR] = [
+            Run(
+                f"{_LINEAR}, {own.path.name.replace('_', ' ')}",
+                sweep.output_dir / source.name / "linear" / own.path.name,
+                TASK,
+                own.trainer.values,
+                own.trainer,
+                measure_linear,
+            )
+            for own in first
+        ]
+    return Form(sweep, source, rows, runs)
+
+
+def _of_kind(row: Row, kind: str) -> Row:
+    """Returns a row with the hyperparameters of comments, `reddit`, or of `films`."""
+    values = {**row.values, **(_LOCAL[kind] if row.values["algorithm"] == "local_only" else {})}
+    return dataclasses.replace(row, preset=row.preset.replace("{kind}", kind), values=values)
+
+
+def _about(form: Form) -> str:
+    about, first = form.source.describe(), form.every[0]
+    options = first.options
+    return (
+        f"## {form.source.name}\n\n{about['num_texts']:,} texts of {about['num_users']:,} users, "
+        f"{about['num_labels']} labels; {first.summary['num_training_clients']:,} of the users "
+        f"take part. Preset {form.sweep.preset}: {options.total_rounds:,} rounds of "
+        f"{options.clients_per_round} users; {form.sweep.seeds_in_words()}."
     )
-    agreement = _draw_map(sweep, source, runs)
-    options = every[0].options
-    users, overall = guesses.values()
-    parts = [
-        f"# Table 3 of FURL on {source.name} (a stand-in: the paper's figures are of data that "
-        "cannot be had)",
-        f"{about['num_texts']:,} texts of {about['num_users']:,} users, {about['num_labels']} "
-        f"labels; {every[0].summary['num_training_clients']:,} of the users take part. Preset "
-        f"{sweep.preset}: {options.total_rounds:,} rounds of {options.clients_per_round} users; "
-        f"{sweep.seeds_in_words()}.",
-        *_tables(rows, runs, metric),
-        f"Without reading: a user's most frequent label {users:.1f} % right, the most frequent one "
-        f"of all {overall:.1f} %.",
-        *([agreement.pop("note")] if agreement else []),
-    ]
-    facts = {"data": about, "preset": sweep.preset, "guessing": guesses, "map": agreement}
-    return Report("table3", sweep.seeds, parts, hidden=[curves], facts=facts)
 
 
-def _tables(
-    rows: Sequence[Row], runs: Mapping[str, Sequence[Run]], metric: str
-) -> list[ResultTable]:
+def _tables(form: Form) -> list[ResultTable]:
+    metric = form.metric
     name = "AUC" if metric == "auc" else "Accuracy"
     column = f"{name} %"
     seen: Cells = {}
     unseen: Cells = {}
-    for row in rows:
-        own, paper = runs[row.name], row.published.get(metric)
+    for row in form.rows:
+        own, paper = form.runs[row.name], row.published.get(metric)
         first = own[0].summary
         seen[row.name] = {column: over_seeds(own, "test", metric, scale=100, published=paper)}
         if TASK.methods[str(row.values["algorithm"])].is_federated:
@@ -128,11 +206,46 @@ def _tables(
                 column: over_seeds(own, "unseen", metric, scale=100),
                 "hurt %": over_seeds(own, "unseen", "share_hurt", scale=100),
             }
-    tables = [ResultTable("seen", seen, _SEEN.format(name), digits=2)]
+    if _LINEAR in form.runs:
+        seen[_LINEAR] = {column: over_seeds(form.runs[_LINEAR], "test", metric, scale=100)}
+    first_row = form.runs[form.rows[0].name]
+    with_unseen = next((form.runs[name] for name in unseen), None)
+    for key, guess in _GUESSES[metric].items():
+        seen[guess] = {column: over_seeds(first_row, "guessing", key, scale=100)}
+        if with_unseen:
+            found = over_seeds(with_unseen, "unseen", "guessing", key, scale=100)
+            unseen[guess] = {column: found}
+    prefix = form.source.name
+    tables = [ResultTable(f"{prefix}_seen", seen, _SEEN.format(prefix, name), digits=2)]
     if unseen:
         digits: dict[Column, int] = {column: 2, "hurt %": 0}
-        tables.append(ResultTable("unseen", unseen, _UNSEEN.format(name), digits))
+        caption = _UNSEEN.format(name)
+        tables.append(ResultTable(f"{prefix}_unseen", unseen, caption, digits))
     return tables
+
+
+def _draw_curves(form: Form) -> ResultTable:
+    """Draws validation accuracy by epochs of the rows that train, and returns its points."""
+    name = form.source.name
+    curves = {
+        row.name: _curve(form.runs[row.name])
+        for row in form.rows
+        if form.runs[row.name][0].trained_by is None
+        and TASK.methods[str(row.values["algorithm"])].trains
+    }
+    points = ResultTable(f"{name}_learning_curves", curves)
+    guesses = _GUESSES["accuracy"].items()
+    first = form.runs[form.rows[0].name]
+    if curves:
+        draw(
+            [points],
+            form.sweep.output_dir / name / "learning_curves.png",
+            title=f"Learning curves on {name}",
+            x_label="epochs of local training",
+            y_label="validation accuracy (%)",
+            baselines=[(n, over_seeds(first, "guessing", k, scale=100).mean) for k, n in guesses],
+        )
+    return points
 
 
 def _curve(runs: Sequence[Run]) -> dict[Column, Cell]:
@@ -143,57 +256,11 @@ def _curve(runs: Sequence[Run]) -> dict[Column, Cell]:
     return {n * a_round: Cell(tuple(100 * own[n] for own in tables)) for n in tables[0].index}
 
 
-def user_embeddings(run: Run) -> pd.DataFrame:
-    """Returns the embeddings of the users who have one, a row a user, by the user's name."""
-    from fedpersonal.local_state.store import LOCAL_STATE, read_all
-
-    saved = read_saved_model(run.path)
-    if _TABLE in saved.weights:
-        return pd.DataFrame(saved.weights[_TABLE], index=saved.about["names"]["user"])
-    clients, values = read_all(run.path / LOCAL_STATE)
-    return pd.DataFrame(values[_TABLE][:, 0], index=clients)
-
-
-def _draw_map(
-    sweep: Sweep, source: LabelledTexts, runs: Mapping[str, Sequence[Run]]
-) -> dict[str, Any] | None:
-    """Draws both embeddings of the users whom both know, and returns how alike they cluster.
-
-    Returns None where an embedding is missing, or those users are too few to have neighbours.
-    """
-    from experiments.papers.furl.embedding_map import plot_embeddings
-
+def _compare(form: Form) -> dict[str, Any] | None:
+    """Compares the embeddings of a server and of users; None where one is missing."""
     names = [_PAPER[name][0] for name in ("centralized_personalized", "furl")]
-    if not all(name in runs for name in names):
+    if not all(name in form.runs for name in names):
         return None
-    first, second = (user_embeddings(runs[name][0]) for name in names)
-    both = first.index.intersection(second.index)
-    if len(both) <= _NEIGHBOURS:
-        return None
-    server = runs[names[0]][0]
-    train = server.task.split(source, server.options).train
-    places = pd.Index(train.client_ids).get_indexer(both)
-    tables = [table.loc[both].to_numpy() for table in (first, second)]
-    if source.is_binary:
-        clicks = np.bincount(train.example_clients, train.labels, train.num_clients)
-        rates = (clicks / np.maximum(train.counts, 1))[places]
-        own = [value_agreement(table, rates, k=_NEIGHBOURS) for table in tables]
-        of_users = {"values": rates, "values_name": "click rate"}
-        what = "rank correlation of a user's click rate with the neighbours'"
-    else:
-        labels = most_frequent_labels(train)[places]
-        own = [label_agreement(table, labels, k=_NEIGHBOURS) for table in tables]
-        of_users = {"labels": labels, "label_names": source.label_names}
-        what = "neighbours with the same most frequent label"
-    panels = [(n, table, f"{what}: {agreement}") for n, table, agreement in zip(names, tables, own)]
-    title = f"User embeddings on {source.name}"
-    plot_embeddings(panels, sweep.output_dir / "user_embeddings.png", title=title, **of_users)
-    shared = neighbour_agreement(*tables, k=_NEIGHBOURS)
-    found = {"server": own[0], "federated": own[1], "shared_neighbours": shared}
-    note = (
-        f"User embeddings, {_NEIGHBOURS} nearest neighbours of {len(both):,} users: {what}: "
-        f"{own[0]} of the server's, {own[1]} of the users' own. Share of a user's neighbours that "
-        f"are the same in both: {shared}."
-    )
-    agreements = {name: dataclasses.asdict(agreement) for name, agreement in found.items()}
-    return {"note": note, "what": what, "num_users": len(both), **agreements}
+    server, federated = (form.runs[name][0] for name in names)
+    path = form.sweep.output_dir / form.source.name / "user_embeddings.png"
+    return compare_embeddings(server, federated, form.source, path)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fedpersonal.data.checks import check_count
 from fedpersonal.data.generated.corpus import TOPICS
-from fedpersonal.data.texts.labelled import BINARY_LABELS, LabelledTexts
+from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.errors import UserError
 
 # The share of comments that are about nothing but the topic of their subreddit.
@@ -16,12 +14,6 @@ CLEAR_SHARE = 0.3
 
 # The lower, the fewer subreddits a user writes to.
 _PREFERENCE_CONCENTRATION = 0.3
-
-# The shapes of the Beta distribution of click rates; its mean is 0.2.
-_CLICK_SHAPES = (1.0, 4.0)
-
-# A text of the first half of the topics is clicked so much more often, of the second less.
-_TOPIC_EFFECT = 0.4
 
 _OPENERS = ("", "today ", "now ", "then ", "so ", "maybe ")
 
@@ -64,33 +56,9 @@ def generate_subreddits(
     topics = rng.permuted(np.argsort(order, axis=1)[:, :3], axis=1)
     clear = rng.random((users.size, 1)) < CLEAR_SHARE
     texts = _write(rng, np.where(clear, labels[:, None], topics))
-    return _labelled("generated_subreddits", offsets, texts, labels, list(TOPICS)[:num_labels])
-
-
-def generate_clicks(
-    *, num_users: int = 200, texts_per_user: tuple[int, int] = (20, 60), seed: int
-) -> LabelledTexts:
-    """Draws messages that a user answers by a click or not, some users far more often.
-
-    A user's click rate is drawn from a Beta distribution of mean 0.2. A message, all of whose words
-    are of one topic, multiplies it by 1.4 if the topic is one of the first four, else by 0.6; so
-    the text tells something, and the user more. Options are as of `generate_subreddits`. Labels are
-    called "0" and "1", the data "generated_clicks".
-    """
-    rng, offsets = _start(num_users, texts_per_user, seed)
-    rates = np.repeat(rng.beta(*_CLICK_SHAPES, num_users), np.diff(offsets))
-    topics = rng.integers(0, len(TOPICS), rates.size)
-    effects = np.where(topics < len(TOPICS) // 2, 1 + _TOPIC_EFFECT, 1 - _TOPIC_EFFECT)
-    texts = _write(rng, np.repeat(topics[:, None], 3, axis=1))
-    clicks = rng.random(rates.size) < rates * effects
-    return _labelled("generated_clicks", offsets, texts, clicks, BINARY_LABELS)
-
-
-def _labelled(
-    name: str, offsets: np.ndarray, texts: np.ndarray, labels: np.ndarray, names: Sequence[str]
-) -> LabelledTexts:
-    users = np.array([f"user{i}" for i in range(offsets.size - 1)], object)
-    return LabelledTexts(name, users, offsets, texts, labels, np.array(names, object))
+    names = np.array([f"user{i}" for i in range(num_users)], object)
+    label_names = np.array(list(TOPICS)[:num_labels], object)
+    return LabelledTexts("generated_subreddits", names, offsets, texts, labels, label_names)
 
 
 def _start(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from fedpersonal.data.tables.downloads import open_tfds
 from fedpersonal.data.tables.files import TableFile
 from fedpersonal.errors import UserError
 
-_ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.inter")
+_ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.{}")
 # The published file first, since it has the times.
 MOVIELENS_1M_FILES = tuple(
     folder + file for folder in ("", "ml-1m/") for file in ("ratings.dat", "ratings.csv.gz")
@@ -31,21 +32,30 @@ _ML_1M_URL = "https://files.grouplens.org/datasets/movielens/ml-1m.zip"
 _GIVE_DATA_DIR = "give the folder of ratings.dat or ratings.csv.gz as --data_dir"
 
 
+def movielens_100k_file(extension: str = "inter") -> TableFile:
+    """Returns a file of MovieLens-100K in the installed package `recbole`: ratings, or `item`s.
+
+    Raises:
+        UserError: If the package is missing.
+    """
+    spec = importlib.util.find_spec("recbole")
+    if spec is None or spec.origin is None:
+        raise UserError(
+            f"MovieLens-100K comes with the package recbole ({_ML_100K_FILE.format(extension)} in"
+            " it), which is not installed: pip install recbole"
+        )
+    path = os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE.format(extension))
+    return TableFile(path, separator="\t")
+
+
 def load_movielens_100k() -> Ratings:
     """Loads MovieLens-100K, with times, from the data file in the installed package `recbole`.
 
     Raises:
         UserError: If the package or its file is missing.
     """
-    spec = importlib.util.find_spec("recbole")
-    if spec is None or spec.origin is None:
-        raise UserError(
-            f"MovieLens-100K comes with the package recbole ({_ML_100K_FILE} in it),"
-            " which is not installed: pip install recbole"
-        )
-    path = os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE)
     return read_ratings(
-        TableFile(path, separator="\t"),
+        movielens_100k_file(),
         user_column="user_id:token",
         item_column="item_id:token",
         rating_column="rating:float",
@@ -64,11 +74,7 @@ def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
     Raises:
         UserError: If there is no such file, or it cannot be read.
     """
-    data_dir = os.fspath(data_dir)
-    candidates = [os.path.join(data_dir, file) for file in MOVIELENS_1M_FILES]
-    path = next(filter(os.path.isfile, [data_dir, *candidates]), None)
-    if path is None:
-        raise UserError(f"MovieLens-1M is not in {data_dir}: there is no {', '.join(candidates)}")
+    path = movielens_1m_file(data_dir, MOVIELENS_1M_FILES)
     file: str | TableFile = path
     time_column = None
     if path.endswith(".dat"):
@@ -83,6 +89,20 @@ def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
         time_column=time_column,
         name="movielens-1m",
     )
+
+
+def movielens_1m_file(data_dir: str | os.PathLike, names: Sequence[str]) -> str:
+    """Returns the path of a file of MovieLens-1M, which may be given itself.
+
+    Raises:
+        UserError: If a folder has no file of these names.
+    """
+    data_dir = os.fspath(data_dir)
+    candidates = [os.path.join(data_dir, name) for name in names]
+    path = next(filter(os.path.isfile, [data_dir, *candidates]), None)
+    if path is None:
+        raise UserError(f"MovieLens-1M is not in {data_dir}: there is no {', '.join(candidates)}")
+    return path
 
 
 def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings:

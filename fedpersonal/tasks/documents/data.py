@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from fedpersonal.data.splits import (
     split_support_query,
 )
 from fedpersonal.data.texts.characters import CharacterVocabulary, build_characters
+from fedpersonal.data.texts.hashed_words import HashedWords
 from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.auc import auc
@@ -23,26 +25,29 @@ from fedpersonal.tasks.task import Data, EvaluationSet
 if TYPE_CHECKING:
     from fedpersonal.tasks.documents.task import DocumentRun
 
+Vocabulary = Union[CharacterVocabulary, HashedWords]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DocumentData(Data):
     """Labelled texts, split for one experiment.
 
-    The features are "text", the characters' ids, (n, text_length) int32, and "user", the user's
-    index among those who train, (n,) int32, 0 for unseen ones. Labels are (n,): int32, or
-    float32 0 and 1 if `is_binary`. `validation` and `test` are other texts of those who train.
+    The features are "text", ids of the vocabulary, (n, places) int32; of hashed words also
+    "num_words", how many ids are no padding, (n,) int32; and "user", the user's index among those
+    who train, (n,) int32, 0 for unseen ones. Labels are (n,): int32, or float32 0 and 1 if
+    `is_binary`. `validation` and `test` are other texts of those who train.
 
     Attributes:
         label_names: (num_labels,) str objects.
         is_binary: Whether to predict a probability, as of a click, and not a class.
-        characters: The characters' ids, from `train`.
+        vocabulary: What gives texts their ids; characters are those of `train`.
         unseen: Users who never take part, and one half of their texts each.
     """
 
     train: ClientDataset
     label_names: np.ndarray
     is_binary: bool
-    characters: CharacterVocabulary
+    vocabulary: Vocabulary
     unseen: EvaluationSet
 
     @property
@@ -58,7 +63,7 @@ def split_documents(
 
     Args:
         documents: The texts.
-        options: Characters of a text, the share of users who never take part, and the seed.
+        options: How texts are encoded, the share of users who never take part, and the seed.
         num_characters: Known characters at most, the most frequent ones, >= 1.
 
     Raises:
@@ -70,7 +75,8 @@ def split_documents(
     seen, _, others = split_clients(
         documents.num_clients, fractions=(1.0 - share, 0.0, share), seed=seed
     )
-    texts = documents.to_client_dataset()
+    rows = {"row": np.arange(documents.texts.size)}
+    texts = ClientDataset(documents.client_ids, documents.offsets, rows, documents.labels)
     train, validation, test = split_examples(texts.subset(np.sort(seen)), seed=seed, ordered=False)
     if not test.num_examples:
         raise UserError(f"no user of {documents.name} has 5 texts, of which one can be held out")
@@ -79,15 +85,20 @@ def split_documents(
             f"the {test.num_examples} test texts of {documents.name} all have the same label, "
             "which leaves nothing to rank; more texts are needed"
         )
-    characters = build_characters(train.features["text"], num_characters=num_characters)
+    vocabulary: Vocabulary
+    if options.text_encoder == "hashed_words":
+        vocabulary = HashedWords(options.word_buckets)
+        encoded = dict(zip(("text", "num_words"), vocabulary.encode(documents.texts)))
+    else:
+        read = documents.texts[train.features["row"]]
+        vocabulary = build_characters(read, num_characters=num_characters)
+        encoded = {"text": vocabulary.encode(documents.texts, length=options.text_length)}
 
     def encode(part: ClientDataset, users: np.ndarray) -> ClientDataset:
+        of_texts = {name: values[part.features["row"]] for name, values in encoded.items()}
         return dataclasses.replace(
             part,
-            features={
-                "text": characters.encode(part.features["text"], length=options.text_length),
-                "user": users.astype(np.int32),
-            },
+            features={**of_texts, "user": users.astype(np.int32)},
             labels=part.labels.astype(np.float32 if documents.is_binary else np.int32),
         )
 
@@ -103,31 +114,33 @@ def split_documents(
         EvaluationSet(train, test, seen=True),
         documents.label_names,
         documents.is_binary,
-        characters,
+        vocabulary,
         EvaluationSet(*split_support_query(unseen, batch_size=1, split="aggregated")),
     )
 
 
-def guessing_accuracy(data: DocumentData) -> dict[str, float]:
-    """How good a guess without reading is, of the test texts.
+def guessing_accuracy(data: DocumentData, part: EvaluationSet) -> dict[str, float]:
+    """How good a guess without reading is, of the texts of a part.
 
     Returns:
-        The accuracies, in [0, 1], of a user's most frequent training label as
-        `users_most_frequent`, and of the most frequent one of all as `overall_most_frequent`; of
-        labels of 0 and 1 also the AUC of each user's own training rate, `users_rate_auc`.
+        The accuracies, in [0, 1], of a user's most frequent label in the support set as
+        `users_most_frequent`, and of the most frequent training label of all as
+        `overall_most_frequent`; of labels of 0 and 1 also the AUC of each user's own rate,
+        `users_rate_auc`, and of the rate of all, `overall_rate_auc`, unless the texts all have the
+        same label.
     """
-    test = data.test.query
-    labels = test.labels
-    of_users = most_frequent_labels(data.train)[test.example_clients]
+    support, query = part.support, part.query
+    labels, whose = query.labels, query.example_clients
     overall = np.bincount(data.train.labels.astype(np.int64)).argmax()
     guesses = {
-        "users_most_frequent": float(np.mean(labels == of_users)),
+        "users_most_frequent": float(np.mean(labels == most_frequent_labels(support)[whose])),
         "overall_most_frequent": float(np.mean(labels == overall)),
     }
     if data.is_binary:
-        # A user without training texts is guessed at the rate of all.
-        counts, rate = data.train.counts, data.train.labels.mean()
-        sums = np.bincount(data.train.example_clients, data.train.labels, len(counts))
+        # A user without texts to support is guessed at the rate of all.
+        counts, rate = support.counts, data.train.labels.mean()
+        sums = np.bincount(support.example_clients, support.labels, len(counts))
         rates = np.where(counts > 0, sums / np.maximum(counts, 1), rate)
-        guesses["users_rate_auc"] = auc(labels, rates[test.example_clients])
-    return guesses
+        guesses["users_rate_auc"] = auc(labels, rates[whose])
+        guesses["overall_rate_auc"] = auc(labels, np.full(len(labels), rate))
+    return {name: guess for name, guess in guesses.items() if not math.isnan(guess)}

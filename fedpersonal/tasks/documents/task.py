@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpersonal.algorithms.method import KeepingOptions, Layers
-from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
+from fedpersonal.data.generated.documents import generate_subreddits
 from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.data.texts.documents import read_documents
+from fedpersonal.data.texts.films import FILMS_1M_FILES, load_films_1m, load_films_100k
 from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.evaluation.auc import auc
 from fedpersonal.options import option
@@ -32,10 +33,15 @@ _USER = "user_embedding"
 
 SOURCES = Sources(
     holding="labels",
-    datasets=("generated", "generated_clicks", "reddit_tfds"),
+    datasets=("generated", "movielens_100k", "movielens_1m", "reddit_tfds"),
     default="generated",
-    files={FILE: ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv")},
+    files={
+        FILE: ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv"),
+        # Whatever the folder has, `load_films_1m` knows where to look in it.
+        "movielens_1m": (FILMS_1M_FILES[0], ""),
+    },
     folders=("reddit_tfds",),
+    only_by_name=("movielens_1m",),
     advice="ask TensorFlow Datasets by --dataset=reddit_tfds",
 )
 
@@ -46,23 +52,44 @@ class DocumentOptions(TextOptions):
     dataset: str = option(
         "auto",
         "Texts. auto: --text_file if that is given, else reddit_comments.jsonl.gz in --data_dir, "
-        "else generated comments. reddit_tfds: TensorFlow Datasets' reddit, downloaded where "
-        "--data_dir does not have it yet.",
+        "else generated comments. movielens_100k, which is installed, and movielens_1m of "
+        "--data_dir: films, of which a user likes some (4 stars and more). reddit_tfds: TensorFlow "
+        "Datasets' reddit, downloaded where --data_dir does not have it yet.",
         choices=SOURCES.choices,
     )
     label_column: str = option("context", "The table's column of labels, such as subreddits.")
     num_labels: int = option(
-        100, "The most frequent labels, kept; 0: labels are 0 and 1.", at_least=0, at_most=10**6
+        100,
+        "The most frequent labels, kept; 0: labels are 0 and 1, as those of films always are.",
+        at_least=0,
+        at_most=10**6,
     )
     min_texts: int = option(15, "Users with fewer are left out.", at_least=1)
     max_texts: int = option(0, "Users with more are left out; 0: none.", at_least=0)
     unseen_users: float = option(
         0.1, "Share of the users who never take part.", at_least=0, at_most=0.9
     )
-    text_length: int = option(80, "Characters of a text.", at_least=1, at_most=10**6)
+    text_encoder: str = option(
+        "chars",
+        "What a text becomes a vector by. chars: two LSTMs of its first characters. hashed_words: "
+        "a bag of all its words and pairs of words, the sum of their embeddings over the root of "
+        "their number.",
+        choices=("chars", "hashed_words"),
+    )
+    text_length: int = option(80, "chars: characters of a text.", at_least=1, at_most=10**6)
+    word_buckets: int = option(
+        2**15, "hashed_words: rows of the table of words.", at_least=1, at_most=10**8
+    )
+    word_dim: int = option(
+        32, "hashed_words: size of a word embedding.", at_least=1, at_most=10_000
+    )
     user_dim: int = option(32, "Size of a user embedding.", at_least=1, at_most=10_000)
-    character_dim: int = option(32, "Size of a character embedding.", at_least=1, at_most=10_000)
-    lstm_units: int = option(32, "Units of each of the two LSTMs.", at_least=1, at_most=10_000)
+    character_dim: int = option(
+        32, "chars: size of a character embedding.", at_least=1, at_most=10_000
+    )
+    lstm_units: int = option(
+        32, "chars: units of each of the two LSTMs.", at_least=1, at_most=10_000
+    )
     hidden_units: tuple[int, ...] = option(
         (64,), "Units of a hidden layer; 0: no such layer.", at_least=0, at_most=10_000
     )
@@ -73,7 +100,7 @@ class DocumentRun(DocumentOptions, KeepingOptions, RunOptions):
 
 
 class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
-    """A BiLSTM of characters, beside a user embedding (Bui et al., section 4)."""
+    """An encoder of texts, beside a user embedding (Bui et al., section 4)."""
 
     name = "reddit"
     own_options = DocumentOptions
@@ -90,7 +117,10 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         "rounds_per_checkpoint": 100,
     }
     layers = Layers(
-        embedding=(_USER,), head=("logits",), body=("characters", "encoder"), table=(_USER,)
+        embedding=(_USER,),
+        head=("logits",),
+        body=("characters", "encoder", "words"),
+        table=(_USER,),
     )
     has_own_rows = True
     examples = "texts"
@@ -101,12 +131,15 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         if dataset == "generated":
             # One set of texts for all seeds; what differs is its split.
             return generate_subreddits(seed=0)
-        if dataset == "generated_clicks":
-            return generate_clicks(seed=0)
         limits: dict[str, Any] = {
             "min_texts": options.min_texts,
             "max_texts": options.max_texts or None,
         }
+        if dataset == "movielens_100k":
+            return load_films_100k(**limits)
+        if dataset == "movielens_1m":
+            assert path
+            return load_films_1m(path, **limits)
         if dataset == "reddit_tfds":
             from fedpersonal.data.texts.reddit import load_reddit
 
@@ -120,11 +153,11 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         return split_documents(source, options)
 
     def sizes(self, data: DocumentData) -> dict[str, Any]:
-        """Returns the numbers of users, labels and characters."""
+        """Returns the numbers of users, labels and ids of texts."""
         return {
             "num_users": data.num_users,
             "num_labels": len(data.label_names),
-            "num_characters": data.characters.size,
+            "num_ids": data.vocabulary.size,
             "is_binary": data.is_binary,
         }
 
@@ -136,7 +169,8 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
         from fedpersonal.model.metrics import binary_accuracy, class_accuracy
         from fedpersonal.model.partition import PartitionedModel
-        from fedpersonal.models.document_classifier import count_characters, document_classifier
+        from fedpersonal.models.document_classifier import document_classifier
+        from fedpersonal.models.text_encoders import CharacterEncoder, HashedWordEncoder
 
         method = self.method(options)
         has_table = method.has_table
@@ -144,23 +178,29 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         if sizes.is_binary:
             loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+        encoder: CharacterEncoder | HashedWordEncoder
+        if options.text_encoder == "hashed_words":
+            encoder = HashedWordEncoder(sizes.num_ids, options.word_dim)
+        else:
+            encoder = CharacterEncoder(sizes.num_ids, options.character_dim, options.lstm_units)
+        if set(self.layers.body) <= set(local_layers):  # That is those of either encoder.
+            others = set(self.layers.body) - set(encoder.layers)
+            local_layers = [name for name in local_layers if name not in others]
         return PartitionedModel(
             document_classifier(
-                num_characters=sizes.num_characters,
+                encoder,
                 num_outputs=1 if sizes.is_binary else sizes.num_labels,
                 num_users=(sizes.num_users if has_table else 1) if has_users else None,
                 user_dim=options.user_dim,
-                character_dim=options.character_dim,
-                lstm_units=options.lstm_units,
                 hidden_units=tuple(units for units in options.hidden_units if units),
             ),
             local_layers=local_layers,
             loss=loss,
             metrics=[binary_accuracy() if sizes.is_binary else class_accuracy()],
-            lookups={_USER: "user"} if has_users else {},
+            lookups={**encoder.lookups, **({_USER: "user"} if has_users else {})},
             owned_tables=[_USER] if has_table else [],
             label_spec=tf.TensorSpec([None], tf.float32 if sizes.is_binary else tf.int32),
-            sequence_length=count_characters,
+            sequence_length=encoder.lengths,
         )
 
     def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> TestReport:
@@ -169,12 +209,15 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
         data = experiment.data
         results, metrics = _evaluate(experiment, trained, data.test)
-        about = {"guessing": guessing_accuracy(data), "unseen": None}
+        about: dict[str, Any] = {"guessing": guessing_accuracy(data, data.test), "unseen": None}
         # A server's table has no row for a user whom it has never seen. Others rebuild what they
         # lack from the first half of their texts.
         if data.unseen.query.num_clients and not experiment.method.has_table:
             unseen, more = _evaluate(experiment, trained, data.unseen)
-            about["unseen"] = test_summary(unseen, {**unseen.overall(), **more})
+            about["unseen"] = {
+                **test_summary(unseen, {**unseen.overall(), **more}),
+                "guessing": guessing_accuracy(data, data.unseen),
+            }
         return TestReport(results, metrics, description=about)
 
     def describe(self, experiment: DocumentExperiment) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.corpus import TOPICS
-from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
+from fedpersonal.data.generated.documents import generate_subreddits
 from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.errors import UserError
 
@@ -51,25 +51,9 @@ def test_knowing_the_user_helps_to_find_the_subreddit(num_labels):
     assert np.mean(guesses == documents.labels) > 0.5
 
 
-def test_clicks_depend_on_the_user_and_a_bit_on_the_text():
-    documents = generate_clicks(num_users=1000, seed=2)
-    assert documents.is_binary
-    assert documents.labels.mean() == pytest.approx(0.2, abs=0.02)
-    topics = np.array(_topics(documents))
-    assert (topics == topics[:, :1]).all()
-    first = topics[:, 0] < 4
-    ratio = documents.labels[first].mean() / documents.labels[~first].mean()
-    assert ratio == pytest.approx(1.4 / 0.6, rel=0.1)
-    counts = _counts(documents)
-    rates = counts[:, 1] / counts.sum(axis=1)
-    # Beta(1, 4) has a standard deviation of 0.16; one rate of all users' would show 0.06.
-    assert rates.std() > 0.14
-
-
-@pytest.mark.parametrize("generate", [generate_subreddits, generate_clicks])
-def test_sizes_and_seeds(generate):
+def test_sizes_and_seeds():
     documents, again, other = (
-        generate(num_users=50, texts_per_user=(2, 5), seed=seed) for seed in (3, 3, 4)
+        generate_subreddits(num_users=50, texts_per_user=(2, 5), seed=seed) for seed in (3, 3, 4)
     )
     assert set(np.diff(documents.offsets)) == {2, 3, 4, 5}
     assert documents.num_clients == 50
@@ -77,7 +61,6 @@ def test_sizes_and_seeds(generate):
     assert documents.labels.tolist() == again.labels.tolist()
 
 
-@pytest.mark.parametrize("generate", [generate_subreddits, generate_clicks])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -88,9 +71,9 @@ def test_sizes_and_seeds(generate):
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
     ],
 )
-def test_wrong_options_are_refused(generate, options, message):
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(UserError, match=message):
-        generate(**{"seed": 0, **options})
+        generate_subreddits(**{"seed": 0, **options})
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import pathlib
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
-from fedpersonal.data.generated.documents import generate_clicks, generate_subreddits
+from fedpersonal.data.generated.documents import generate_subreddits
 from fedpersonal.data.texts.characters import build_characters
 from fedpersonal.data.texts.documents import read_documents
+from fedpersonal.data.texts.hashed_words import HashedWords
 from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.documents.data import guessing_accuracy, split_documents
@@ -30,6 +32,12 @@ _needs_comments = pytest.mark.skipif(
 @pytest.fixture(name="documents", scope="module")
 def _documents():
     return generate_subreddits(num_users=43, seed=1)
+
+
+def liked(documents):
+    """The same texts, of which a user likes those of the first four labels."""
+    labels = documents.labels < 4
+    return dataclasses.replace(documents, labels=labels, label_names=["0", "1"])
 
 
 def split(documents, num_characters=128, **options):
@@ -56,7 +64,7 @@ def test_every_text_is_in_one_part(documents):
     assert data.name == "generated_subreddits" and not data.is_binary
     assert data.label_names.tolist() == documents.label_names.tolist()
     for client, first, last in zip(documents.client_ids, documents.offsets, documents.offsets[1:]):
-        texts = data.characters.encode(documents.texts[first:last], length=30)
+        texts = data.vocabulary.encode(documents.texts[first:last], length=30)
         written = collections.Counter(zip(map(tuple, texts), documents.labels[first:last]))
         parts = seen if client in data.train.client_ids else unseen
         assert sum((_rows(part, client) for part in parts), collections.Counter()) == written
@@ -76,8 +84,7 @@ def test_features(documents):
     users = test.features["user"]
     assert (test.client_ids[users] == test.client_ids[test.example_clients]).all()
     assert not data.unseen.query.features["user"].any()
-    clicks = generate_clicks(num_users=20, seed=1)
-    data = split(clicks, seed=0)
+    data = split(liked(documents), seed=0)
     assert data.is_binary and data.test.query.labels.dtype == np.float32
     assert set(data.train.labels) == {0.0, 1.0}
 
@@ -95,12 +102,12 @@ def test_characters_are_of_the_training_texts():
         label_names=["x", "y"],
     )
     data = split(documents, seed=0, num_characters=1000)
-    assert len(data.characters.characters) == data.train.num_examples == 18 * 8
+    assert len(data.vocabulary.characters) == data.train.num_examples == 18 * 8
     assert (data.train.features["text"][:, 0] > 1).all()
     for part in (data.validation.query, data.test.query, data.unseen.support):
         assert (part.features["text"][:, 0] == 1).all()
     fewer = split(documents, seed=0, num_characters=3)
-    assert fewer.characters == build_characters(data.characters.characters, num_characters=3)
+    assert fewer.vocabulary == build_characters(data.vocabulary.characters, num_characters=3)
 
 
 def test_splits_follow_the_seed(documents):
@@ -127,12 +134,37 @@ def test_guesses_against_counting(documents):
         for label in data.test.query.client(user)[1]:
             hits["users"] += label == own
             hits["overall"] += label == overall
-    assert guessing_accuracy(data) == {
+    assert guessing_accuracy(data, data.test) == {
         "users_most_frequent": pytest.approx(hits["users"] / data.test.query.num_examples),
         "overall_most_frequent": pytest.approx(hits["overall"] / data.test.query.num_examples),
     }
-    clicks = guessing_accuracy(split(generate_clicks(seed=1), seed=0))
-    assert clicks["overall_most_frequent"] == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize("part", ["test", "unseen"])
+def test_guesses_of_yes_or_no_against_counting(documents, part):
+    data = split(liked(documents), seed=0)
+    part = getattr(data, part)
+    scores = [part.support.client(user)[1].mean() for user in part.query.example_clients]
+    guesses = guessing_accuracy(data, part)
+    assert guesses["users_rate_auc"] == pytest.approx(roc_auc_score(part.query.labels, scores))
+    assert guesses["overall_rate_auc"] == 0.5
+    same = np.zeros_like(part.query.labels)
+    alike = dataclasses.replace(part, query=dataclasses.replace(part.query, labels=same))
+    assert guessing_accuracy(data, alike).keys() == {"users_most_frequent", "overall_most_frequent"}
+
+
+def test_hashed_words_are_those_of_the_texts(documents):
+    data = split(documents, text_encoder="hashed_words", word_buckets=50, seed=0)
+    ids, counts = HashedWords(50).encode(documents.texts)
+    assert data.vocabulary == HashedWords(50)
+    written = collections.Counter(zip(map(tuple, ids), counts, documents.labels))
+    found = collections.Counter()
+    seen = (data.train, data.validation.query, data.test.query)
+    for part in (*seen, data.unseen.support, data.unseen.query):
+        text, num_words = part.features["text"], part.features["num_words"]
+        assert text.shape == (part.num_examples, ids.shape[1])
+        found.update(zip(map(tuple, text), num_words, part.labels))
+    assert found == written
 
 
 def test_too_little_is_refused(documents):
@@ -147,17 +179,16 @@ def test_too_little_is_refused(documents):
         split(documents, num_characters=0)
 
 
-def test_clicks_that_are_all_alike_are_refused():
-    clicks = generate_clicks(num_users=20, seed=0)
-    all_clicked = dataclasses.replace(clicks, labels=np.ones_like(clicks.labels))
-    with pytest.raises(UserError, match="test texts of generated_clicks all have the same label"):
-        split(all_clicked, seed=0)
+def test_labels_that_are_all_alike_are_refused(documents):
+    all_liked = dataclasses.replace(liked(documents), labels=np.ones_like(documents.labels))
+    with pytest.raises(UserError, match="test texts of generated_subreddits all have the same"):
+        split(all_liked, seed=0)
 
 
 @_needs_comments
 def test_guesses_on_reddit_comments():
     data = split(read_documents(_COMMENTS), seed=0)
-    assert guessing_accuracy(data) == {
+    assert guessing_accuracy(data, data.test) == {
         "users_most_frequent": pytest.approx(0.587, abs=0.01),
         "overall_most_frequent": pytest.approx(0.198, abs=0.01),
     }

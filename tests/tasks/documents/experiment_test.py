@@ -7,14 +7,18 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import roc_auc_score
 
+from fedpersonal.errors import UserError
 from fedpersonal.models.document_classifier import document_classifier
+from fedpersonal.models.text_encoders import CharacterEncoder, HashedWordEncoder
 from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks.documents.task import TASK
 
 TABLE = "user_embedding/embeddings"
-CLICKS = {"label_column": "liked", "num_labels": 0, "local_learning_rate": 1.0}
+LIKED = {"label_column": "liked", "num_labels": 0, "local_learning_rate": 1.0}
+WORDS = {"text_encoder": "hashed_words", "word_buckets": 50, "word_dim": 4}
 RUNS = {
-    "kept": {"algorithm": "furl", **CLICKS},
+    "kept": {"algorithm": "furl", **LIKED},
+    "words": {"algorithm": "furl", "packing": "stacked", "local_learning_rate": 1.0, **WORDS},
     "fed_recon": {"algorithm": "fed_recon"},
     "table": {"algorithm": "centralized_personalized", "unseen_users": 0.0},
 }
@@ -59,13 +63,16 @@ def scores_of(finished, part):
         )()
         own = trained.kept[TABLE][:, 0]
         weights[TABLE] = np.where(trained.known[:, np.newaxis], own, initial[TABLE])
+    if options.text_encoder == "hashed_words":
+        encoder = HashedWordEncoder(data.vocabulary.size, options.word_dim)
+    else:
+        size = data.vocabulary.size
+        encoder = CharacterEncoder(size, options.character_dim, options.lstm_units)
     model = document_classifier(
-        num_characters=data.characters.size,
+        encoder,
         num_outputs=1 if data.is_binary else len(data.label_names),
         num_users=data.num_users,
         user_dim=options.user_dim,
-        character_dim=options.character_dim,
-        lstm_units=options.lstm_units,
         hidden_units=options.hidden_units,
     )()
     model.set_weights([weights[variable.name.split(":")[0]] for variable in model.weights])
@@ -84,7 +91,7 @@ def measured(scores, labels, *, is_binary):
     return {**found, "auc": roc_auc_score(labels, scores[:, 0])} if is_binary else found
 
 
-@pytest.mark.parametrize("name", ["kept", "table"])
+@pytest.mark.parametrize("name", ["kept", "words", "table"])
 def test_results_are_those_of_a_keras_model(run, name):
     """With each user's stored embedding; those who never took part have a fresh one."""
     finished = run(name)
@@ -125,6 +132,23 @@ def test_users_who_keep_nothing_rebuild_what_they_lack(tiny):
     assert phase.variables == "local" and not experiment.algorithm.keeps
     kept = tiny.built(TASK, **RUNS["kept"])
     assert kept.has_kept(kept.data.test) and not kept.has_kept(kept.data.unseen)
+
+
+def test_packings_train_hashed_words_alike(tiny, run):
+    """Several steps a client: stacked clients touch their own rows alone, others take turns."""
+    stacked = run("words").trained.arrays()
+    options = {**RUNS["words"], "packing": "pooled"}
+    pooled = tiny.run(TASK, **options).trained.arrays()
+    assert stacked["words/embeddings"].shape == (51, 4)
+    for name, value in stacked.items():
+        np.testing.assert_allclose(pooled[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_layers_of_the_other_encoder_are_no_body(tiny):
+    experiment = tiny.built(TASK, algorithm="lg_fed_avg", **WORDS)
+    assert [v.name for v in experiment.model.local_variables] == ["words/embeddings"]
+    with pytest.raises(UserError, match="encoder"):
+        tiny.build(TASK, algorithm="fed_sim", local_layers=("encoder",), **WORDS)
 
 
 def test_a_servers_table_has_a_row_a_user(run):

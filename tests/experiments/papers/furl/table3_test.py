@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 
 import numpy as np
@@ -10,11 +11,15 @@ import pytest
 
 from experiments.papers import runs as run_module
 from experiments.papers.furl import table3
+from experiments.papers.furl.compared_embeddings import user_embeddings
 from experiments.papers.sweep import Sweep
 from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.saved_model import read_saved_model
 
+_needs_recbole = pytest.mark.skipif(
+    importlib.util.find_spec("recbole") is None, reason="needs the package recbole"
+)
 GIVEN = {
     "dataset": "generated",
     "character_dim": 2,
@@ -51,12 +56,14 @@ def _no_work(monkeypatch):
     monkeypatch.setattr(run_module, "_work", work)
 
 
-def file_of(folder, algorithm, name="summary.json"):
-    return json.loads((folder / algorithm / "seed_0" / name).read_text())
+def file_of(folder, algorithm, name="summary.json", *, data="generated_subreddits"):
+    return json.loads((folder / data / algorithm / "seed_0" / name).read_text())
 
 
-def tables_of(folder):
-    return json.loads((folder / "table3.json").read_text())["tables"]
+def tables_of(folder, data="generated_subreddits"):
+    """The tables of a data set, by their names without its own."""
+    tables = json.loads((folder / "table3.json").read_text())["tables"]
+    return {k[len(data) + 1 :]: v for k, v in tables.items() if k.startswith(data)}
 
 
 def test_a_finished_sweep_is_only_read(done, no_work):
@@ -70,7 +77,8 @@ def test_a_finished_sweep_is_only_read(done, no_work):
 def test_the_page_has_the_runs_figures(done):
     folder, page = done
     tables = tables_of(folder)
-    assert list(tables["seen"]) == [row.name for row in table3.PAPER_ROWS]
+    own = [row.name for row in table3.PAPER_ROWS] + ["Local training", "FedAvg + fine-tuning"]
+    assert list(tables["seen"]) == [*own, "A user's most frequent label", "The most frequent label"]
     for algorithm, name, paper in (
         ("centralized", "Global Server", 28.93),
         ("centralized_personalized", "Personalized Server", 66.13),
@@ -93,9 +101,12 @@ def test_the_page_has_the_runs_figures(done):
             own, found = tables["unseen"][name], summary["unseen"]
             assert own["Accuracy %"]["values"] == [100 * found["accuracy"]]
             assert own["hurt %"]["values"] == [100 * (found["share_hurt"] or 0)]
-    guess = 100 * summary["guessing"]["users_most_frequent"]
-    assert f"a user's most frequent label {guess:.1f} % right" in page
-    assert "# Table 3 of FURL on generated_subreddits (a stand-in: " in page
+    about = file_of(folder, "furl")
+    for part, found in (("seen", about), ("unseen", about["unseen"])):
+        guess = 100 * found["guessing"]["users_most_frequent"]
+        cell = tables[part]["A user's most frequent label"]["Accuracy %"]
+        assert cell["values"] == [guess] and cell["published"] is None
+    assert "# Table 3 of FURL (a stand-in: " in page and "## generated_subreddits\n" in page
     assert (
         "180 of the users take part. Preset quick: 2 rounds of 9 users; a single seed, hence"
         in page
@@ -108,36 +119,58 @@ def test_each_method_has_the_rates_of_its_preset(done):
         assert (options["client_learning_rate"], options["local_learning_rate"]) == rates
 
 
+def test_rivals_are_measured_beside_the_papers_rows(done):
+    folder, _ = done
+    tables = tables_of(folder)
+    for algorithm, name in (
+        ("local_only", "Local training"),
+        ("fed_avg_finetuning", "FedAvg + fine-tuning"),
+    ):
+        summary = file_of(folder, algorithm)
+        assert tables["seen"][name]["Accuracy %"]["values"] == [100 * summary["test"]["accuracy"]]
+        unseen = tables["unseen"][name]["Accuracy %"]
+        assert unseen["values"] == [100 * summary["unseen"]["accuracy"]]
+    # What differs by fine-tuning alone is trained once.
+    assert file_of(folder, "fed_avg_finetuning")["trained_by"] == "fed_avg"
+    options = file_of(folder, "local_only", "config.json")["options"]
+    assert (options["finetuning_learning_rate"], options["finetuning_epochs"]) == (3.0, 20)
+
+
 def test_learning_curves_are_by_epochs(done):
     """Of 180 users 9 take part in a round: a twentieth of an epoch."""
     folder, _ = done
-    assert (folder / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
-    points = pd.read_csv(folder / "table3.csv").query("table == 'learning_curves'")
+    assert (
+        (folder / "generated_subreddits" / "learning_curves.png")
+        .read_bytes()
+        .startswith(b"\x89PNG")
+    )
+    points = pd.read_csv(folder / "table3.csv").query(
+        "table == 'generated_subreddits_learning_curves'"
+    )
     assert points["row"].unique().tolist() == [row.name for row in table3.PAPER_ROWS]
     own = points[points["row"] == "Personalized FL"]
     assert own["column"].astype(float).tolist() == pytest.approx([0.05, 0.1])
-    metrics = pd.read_csv(folder / "furl" / "seed_0" / "metrics.csv")
+    metrics = pd.read_csv(folder / "generated_subreddits" / "furl" / "seed_0" / "metrics.csv")
     assert own["value"].tolist() == pytest.approx((100 * metrics["eval/accuracy"]).tolist())
 
 
 def test_embeddings_of_users_whom_both_know_are_compared(done):
     folder, page = done
-    assert (folder / "user_embeddings.png").read_bytes().startswith(b"\x89PNG")
-    runs = {
-        row.values["algorithm"]: sweep_in(folder)
-        .with_preset(quick=True)
-        .runs(table3.TASK, row, row.values["algorithm"])[0]
-        for row in table3.PAPER_ROWS
-    }
-    server, own = (
-        table3.user_embeddings(runs[name]) for name in ("centralized_personalized", "furl")
+    assert (
+        (folder / "generated_subreddits" / "user_embeddings.png")
+        .read_bytes()
+        .startswith(b"\x89PNG")
     )
+    form = table3.plan(sweep_in(folder))
+    runs = {row.values["algorithm"]: form.runs[row.name][0] for row in table3.PAPER_ROWS}
+    server, own = (user_embeddings(runs[name]) for name in ("centralized_personalized", "furl"))
     # The server has a row for everybody; of the others those who took part in two rounds of 9.
     assert len(server) == 180 and 9 < len(own) <= 18
     saved = read_saved_model(runs["centralized_personalized"].path)
     np.testing.assert_array_equal(server, saved.weights["user_embedding/embeddings"])
 
-    agreement = json.loads((folder / "table3.json").read_text())["map"]
+    agreement = json.loads((folder / "table3.json").read_text())["forms"]
+    agreement = agreement["generated_subreddits"]["map"]
     assert agreement["num_users"] == len(own)
     points = own.to_numpy()
     distances = np.linalg.norm(points[:, None] - points, axis=2)
@@ -152,17 +185,45 @@ def test_embeddings_of_users_whom_both_know_are_compared(done):
     assert f"{alike:.2f} (chance {chance:.2f}) of the users' own" in page
 
 
-def test_clicks_are_measured_by_area(tmp_path):
+@_needs_recbole
+def test_films_are_measured_by_area(tmp_path):
+    """Those of a few users who have rated little, beside comments."""
     rows = ["Personalized Server", "Personalized FL"]
-    given = {"dataset": "generated_clicks", "clients_per_round": 20}
-    page = table3.run(sweep_in(tmp_path, rows=rows, given=given)).write(tmp_path)
-    tables = tables_of(tmp_path)
+    few = {"dataset": "movielens_100k", "max_texts": 21, "clients_per_round": 20}
+    sweep = sweep_in(tmp_path, rows=rows, given={**few, "word_dim": 2, "word_buckets": 99})
+    page = table3.run(sweep).write(tmp_path)
+    data = "movielens-100k-films"
+    tables = tables_of(tmp_path, data)
     assert [tables["seen"][name]["AUC %"]["published"] for name in rows] == [65.60, 65.63]
-    auc = 100 * file_of(tmp_path, "furl")["test"]["auc"]
-    assert tables["seen"]["Personalized FL"]["AUC %"]["values"] == [auc]
+    summary = file_of(tmp_path, "furl", data=data)
+    assert tables["seen"]["Personalized FL"]["AUC %"]["values"] == [100 * summary["test"]["auc"]]
+    rate = tables["seen"]["A user's own rate"]["AUC %"]
+    assert rate["values"] == [100 * summary["guessing"]["users_rate_auc"]]
+    linear = file_of(tmp_path, "linear", data=data)
+    assert tables["seen"]["Central linear model"]["AUC %"]["values"] == [
+        100 * linear["test"]["auc"]
+    ]
     assert "a single seed, hence no standard deviation" in page
-    assert "rank correlation of a user's click rate" in page
-    assert (tmp_path / "user_embeddings.png").read_bytes().startswith(b"\x89PNG")
+    assert "rank correlation of a user's share of 1" in page
+    assert (tmp_path / data / "user_embeddings.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ["auto", "movielens_100k"]),
+        ({"data_dir": "1m"}, ["auto", "movielens_1m"]),
+        ({"data_dir": "other"}, ["auto", "movielens_100k"]),
+        ({"dataset": "movielens_1m", "data_dir": "1m"}, ["movielens_1m"]),
+        ({"text_file": "own.csv"}, ["auto"]),
+    ],
+)
+def test_both_forms_unless_one_is_named(tmp_path, monkeypatch, given, expected):
+    monkeypatch.chdir(tmp_path)
+    for name in ("1m", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "1m" / "movies.dat").touch()
+    assert [own.dataset for own in table3.ask(Sweep(tmp_path, given=given))] == expected
 
 
 def test_stateless_twins_have_folders_of_their_own(tmp_path):
@@ -171,7 +232,7 @@ def test_stateless_twins_have_folders_of_their_own(tmp_path):
     summary = file_of(tmp_path, "furl_stateless")
     assert (summary["local_state"], summary["rounds"]) == ("rebuilt", 2)
     assert tables_of(tmp_path)["seen"][STATELESS]["Accuracy %"]["published"] is None
-    assert "neighbours" not in page and not (tmp_path / "user_embeddings.png").exists()
+    assert "neighbours" not in page and not list(tmp_path.rglob("user_embeddings.png"))
 
 
 def test_rows_are_chosen_by_name(tmp_path):
