@@ -12,7 +12,9 @@ from fedpersonal import runtime
 __version__ = "0.2.0"
 
 _MODULES = {
-    "algorithm": ("Algorithm", "GradientPhase", "RidgePhase"),
+    "algorithm": ("Algorithm", "GradientPhase", "LookAhead", "PersonalCopies", "RidgePhase"),
+    "algorithms.apfl": ("apfl",),
+    "algorithms.ditto": ("ditto",),
     "algorithms.fed_avg": ("fed_avg",),
     "algorithms.fed_per": ("fed_per",),
     "algorithms.fed_recon": ("fed_recon",),
@@ -20,6 +22,9 @@ _MODULES = {
     "algorithms.fedperc": ("fedperc",),
     "algorithms.furl": ("furl",),
     "algorithms.lg_fed_avg": ("lg_fed_avg",),
+    "algorithms.mr_mtl": ("mr_mtl",),
+    "algorithms.per_fed_avg": ("per_fed_avg",),
+    "algorithms.pfedme": ("pfedme",),
     "algorithms.method": ("ClientOptions", "KeepingOptions", "Layers", "Method", "register"),
     "data.client_dataset": ("ClientDataset",),
     "data.client_table": ("clients_from_table",),

@@ -105,6 +105,7 @@ class LoadedRun(RunRecord):
                 raise UserError(
                     f"{self.path / ABOUT}: its model cannot be built: {line}"
                 ) from error
+        model = given.prepare(model)
         local = [v.name for v in model.local_variables]
         if local != options.get("local_variables"):
             raise UserError(

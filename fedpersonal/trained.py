@@ -213,7 +213,7 @@ class TrainedModel(Evaluator):
 
         @tf.function(autograph=False, input_signature=[values, dict(model.input_spec)])
         def output(values: Mapping, features: Mapping) -> tf.Tensor:
-            return model.as_labels(model.predict(values, features, training=False)[0])
+            return model.as_labels(model.personal.predict(values, features, training=False)[0])
 
         return output
 
@@ -226,7 +226,7 @@ class TrainedModel(Evaluator):
             client: As of `values`.
             support: As of `values`.
         """
-        return to_keras(self.model, self.values(client, support=support))
+        return to_keras(self.model.personal, self.values(client, support=support))
 
     def export(
         self,

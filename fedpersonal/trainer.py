@@ -53,7 +53,7 @@ class Trainer:
     """Trains a partitioned model by an algorithm on clients' examples.
 
     Attributes:
-        model: The partitioned model.
+        model: The partitioned model, with the personal copies that the algorithm asks for.
         algorithm: What a client does in a round.
         process: The TFF process.
         crossings: What it broadcasts and aggregates.
@@ -112,7 +112,9 @@ class Trainer:
             LocalVariableError: If a local variable would leave its client.
         """
         runtime.start()
-        self.model, self.algorithm = model, algorithm
+        self._plain_model = model
+        self.model = model = algorithm.prepare(model)
+        self.algorithm = algorithm
         self._finetuning = tuple(finetuning)
         self._batch_size, self._seed = batch_size, seed
         self.privacy, self.budget = privacy, None
@@ -266,7 +268,7 @@ class Trainer:
                     round_number=kept_best.best_round,
                 )
             if is_saved:
-                about = {"model": describe_model(self.model)}
+                about = {"model": describe_model(self._plain_model)}
                 save_model(folder, trained, about, snapshot=snapshot)
         except BaseException:
             resources.close()

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase
 from fedpersonal.algorithms import method
-from fedpersonal.algorithms.method import ClientOptions, Layers, Method, RebuildingOptions
+from fedpersonal.algorithms.method import (
+    ClientOptions,
+    Layers,
+    Method,
+    RebuildingOptions,
+    SplitOptions,
+)
 from fedpersonal.data.parts import SPLITS
 from fedpersonal.errors import check_choice
 from fedpersonal.optimizers.named import build_client_optimizer
@@ -77,16 +83,11 @@ def fed_recon(
     return Algorithm("fed_recon", (rebuild, update), "rebuilt", weighting, max_update_norm)
 
 
-class FedReconOptions(ClientOptions, RebuildingOptions):
+class FedReconOptions(ClientOptions, RebuildingOptions, SplitOptions):
     """What a client of FedRecon does."""
 
     reconstruction: str = option(
         "gradient", "Gradient steps, or exact least squares.", choices=("gradient", "ridge")
-    )
-    support_query_split: str = option(
-        "skip",
-        "Support and query sets: alternate batches, halves, or both all the data.",
-        choices=tuple(SPLITS),
     )
     joint_training: bool = option(False, "Move local variables in the update phase too.")
     ridge_l2: float = option(10.0, "Penalty of ridge reconstruction.", at_least=1e-6)

@@ -1,0 +1,72 @@
+"""A shared model from which one step leads far: FedAvg for meta-learning.
+
+Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+Meta-Learning Approach", NeurIPS 2020 (arXiv 2002.07948), Algorithm 1 with the first-order gradient
+(section 5, FO): each local step takes the gradient of a batch of the query set where a step on a
+batch of the support set leads. Before it predicts, a client fine-tunes its copy; the paper takes
+one step of rate alpha, which is --max_finetuning_steps=1 with --finetuning_learning_rate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from fedpersonal.algorithm import Algorithm, LookAhead
+from fedpersonal.algorithms.fed_avg import fed_avg
+from fedpersonal.algorithms.method import (
+    ClientOptions,
+    FinetuningOptions,
+    Layers,
+    Method,
+    SplitOptions,
+)
+from fedpersonal.data.parts import SPLITS
+from fedpersonal.errors import check_choice
+from fedpersonal.optimizers.named import build_client_optimizer
+from fedpersonal.options import option
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
+
+
+def per_fed_avg(
+    *,
+    adaptation_optimizer: tff.learning.optimizers.Optimizer,
+    support_query_split: str = "skip",
+    **options: Any,
+) -> Algorithm:
+    """Returns the one phase of Per-FedAvg.
+
+    Args:
+        adaptation_optimizer: Optimizer of the step that adapts, of rate alpha.
+        support_query_split: As of `fed_recon`: which batches adapt, and which are stepped on.
+        **options: Of `fed_avg`; `client_optimizer` has the rate beta.
+    """
+    check_choice("per_fed_avg", "support_query_split", support_query_split, tuple(SPLITS))
+    support, query = SPLITS[support_query_split]
+    algorithm = fed_avg(**options)
+    ahead = LookAhead(adaptation_optimizer, data=support)
+    phase = dataclasses.replace(algorithm.last_phase, data=query, ahead=ahead)
+    return dataclasses.replace(algorithm, name="per_fed_avg", phases=(phase,))
+
+
+class PerFedAvgOptions(ClientOptions, SplitOptions, FinetuningOptions):
+    """What a client of Per-FedAvg does."""
+
+    adaptation_learning_rate: float = option(
+        0.01, "per_fed_avg: SGD rate alpha of the step that adapts.", above=0
+    )
+
+
+def build(options: PerFedAvgOptions, layers: Layers) -> Algorithm:
+    """Returns Per-FedAvg as options describe it."""
+    del layers
+    return per_fed_avg(
+        **options.local_work(),
+        adaptation_optimizer=build_client_optimizer("sgd", options.adaptation_learning_rate),
+        support_query_split=options.support_query_split,
+    )
+
+
+METHODS = (Method("per_fed_avg", "Per-FedAvg", build, PerFedAvgOptions, finetunes="all"),)
