@@ -72,4 +72,4 @@ def build(options: ApflOptions, layers: Layers) -> Algorithm:
     return options.settle(algorithm)
 
 
-METHODS = (Method("apfl", "APFL", build, ApflOptions),)
+METHODS = (Method("apfl", "APFL", build, ApflOptions, has_copies=True),)

@@ -66,4 +66,4 @@ def build(options: DittoOptions, layers: Layers) -> Algorithm:
     return options.settle(algorithm)
 
 
-METHODS = (Method("ditto", "Ditto", build, DittoOptions),)
+METHODS = (Method("ditto", "Ditto", build, DittoOptions, has_copies=True),)

@@ -171,6 +171,7 @@ class Method:
         finetunes: What a client's copy moves before it predicts: `all`, `global` or a part; or
             None.
         finetuning_pull: The option with the weight of the proximal term then, or None.
+        has_copies: Whether a client has personal copies of the model's global variables.
         is_federated: Whether clients train, or one server on everybody's data.
         trains: Whether there are rounds at all.
         has_table: Whether users' embeddings are rows of a table that the server has.
@@ -185,6 +186,7 @@ class Method:
     needs: tuple[str, ...] = ()
     finetunes: str | None = None
     finetuning_pull: str | None = None
+    has_copies: bool = False
     is_federated: bool = True
     trains: bool = True
     has_table: bool = False

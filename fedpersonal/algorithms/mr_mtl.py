@@ -51,4 +51,4 @@ def build(options: PullOptions, layers: Layers) -> Algorithm:
     return options.settle(mr_mtl(**options.local_work(), pull=options.pull))
 
 
-METHODS = (Method("mr_mtl", "MR-MTL", build, PullOptions),)
+METHODS = (Method("mr_mtl", "MR-MTL", build, PullOptions, has_copies=True),)

@@ -22,9 +22,11 @@ RUN = [
     *((task, None) for task in TASKS),
     ("movielens", "local_only"),
     ("reddit", "fed_babu"),
+    ("reddit", "ditto"),
 ]
 FOR_A_ROUND = {"fed_avg", "fed_prox", "fed_sim", "fed_alt", "furl", "fed_yogi", "fed_adam"}
 FOR_A_ROUND |= {"fed_per", "fed_avg_finetuning", "embedding_finetuning"}
+FOR_A_ROUND |= {"ditto", "mr_mtl", "apfl", "per_fed_avg", "pfedme"}
 BY_TASKS = {"centralized", "centralized_personalized", "fed_recon"}
 BY_TASKS |= {"fedperc_generated", "split_learning", "meta_learning"}
 # Fresh heads have other initial values: tests/models/head_language_model_test.py.
@@ -166,6 +168,45 @@ def test_fine_tuning_alone_tells_a_method_from_fed_avg(tiny, after_a_round):
         assert phase.variables == (moved or experiment.layers.embedding) != ()
         none = experiment.options.replace(finetuning_epochs=0, reconstruction_epochs=0)
         assert experiment.method.finetuning(none, experiment.layers) == ()
+
+
+@pytest.mark.parametrize(("task", "name"), [("movielens", "ditto"), ("reddit", "apfl")])
+def test_copies_leave_the_shared_model_as_it_is_without_them(after_a_round, task, name):
+    average = after_a_round(task, "fed_avg")
+    found = after_a_round(task, name)
+    for key, value in average.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
+    assert found.keys() > average.keys()
+
+
+def test_mr_mtl_sends_the_mean_of_what_clients_keep(tiny, after_a_round):
+    found = after_a_round("reddit", "mr_mtl", weighting="uniform")
+    copies = {name: value for name, value in found.items() if name.startswith("kept ")}
+    assert copies
+    for name, value in copies.items():
+        shared = found[name[len("kept personal_copy/") :]]
+        np.testing.assert_allclose(shared, value.mean(0), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["per_fed_avg", "pfedme"])
+def test_a_look_ahead_keeps_nothing_and_fine_tunes(tiny, after_a_round, name):
+    found, average = (after_a_round("movielens", other) for other in (name, "fed_avg"))
+    assert found.keys() == average.keys()
+    assert any((found[key] != value).any() for key, value in average.items())
+    experiment = built(tiny, "movielens", name)
+    (phase,) = experiment.evaluator.finetuning
+    assert phase.variables == "all"
+    assert phase.proximal == (experiment.options.envelope if name == "pfedme" else 0.0)
+
+
+def test_a_client_without_a_copy_trains_one_by_the_same_pull(tiny):
+    """Users of movielens who never took part rebuild their row first, of which nothing is copied."""
+    evaluator = built(tiny, "movielens", "ditto", pull=3.0).evaluator
+    row, copies = evaluator.personalization(False)
+    local = {v.name for v in evaluator.model.local_variables}
+    assert {name for name in local if not name.startswith("personal_copy/")} == {*row.variables}
+    assert (copies.variables, copies.proximal) == ("personal", 3.0)
+    assert evaluator.personalization(True) == ()
 
 
 def test_local_training_sends_nothing_and_trains_each_client_alone(tiny):
