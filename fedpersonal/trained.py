@@ -210,6 +210,8 @@ class TrainedModel(Evaluator):
     def _output(self) -> Callable[[Mapping, Mapping], tf.Tensor]:
         model = self.model
         values = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.variables}
+        for name in model.own_rows:  # Or whole tables, of a client that nobody has seen.
+            values[name] = tf.TensorSpec([None, *values[name].shape[1:]], values[name].dtype)
 
         @tf.function(autograph=False, input_signature=[values, dict(model.input_spec)])
         def output(values: Mapping, features: Mapping) -> tf.Tensor:

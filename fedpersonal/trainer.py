@@ -20,6 +20,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
 from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
+from fedpersonal.model.checks import check_own_rows
 from fedpersonal.model.description import describe_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import as_table, check_boundary
@@ -115,6 +116,8 @@ class Trainer:
         self._plain_model = model
         self.model = model = algorithm.prepare(model)
         self.algorithm = algorithm
+        if isinstance(train, ClientDataset):
+            check_own_rows(model, train)
         self._finetuning = tuple(finetuning)
         self._batch_size, self._seed = batch_size, seed
         self.privacy, self.budget = privacy, None

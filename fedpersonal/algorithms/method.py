@@ -170,7 +170,8 @@ class Method:
         needs: Further parts that a model must have.
         finetunes: What a client's copy moves before it predicts: `all`, `global` or a part; or
             None.
-        finetuning_pull: The option with the weight of the proximal term then, or None.
+        adaptation: Maps options to the phases that do so; None for a phase as `FinetuningOptions`
+            describe it.
         has_copies: Whether a client has personal copies of the model's global variables.
         is_federated: Whether clients train, or one server on everybody's data.
         trains: Whether there are rounds at all.
@@ -185,7 +186,7 @@ class Method:
     local_part: str | None = None
     needs: tuple[str, ...] = ()
     finetunes: str | None = None
-    finetuning_pull: str | None = None
+    adaptation: Callable[[Any], tuple[Phase, ...]] | None = None
     has_copies: bool = False
     is_federated: bool = True
     trains: bool = True
@@ -207,6 +208,8 @@ class Method:
         """Returns what a client's copy is trained by before it predicts."""
         if self.finetunes is None:
             return ()
+        if self.adaptation is not None:
+            return self.adaptation(options)
         # A part alone is fine-tuned as it would be rebuilt, for a fair comparison.
         is_whole = self.finetunes in ("all", "global")
         kind = "finetuning" if is_whole else "reconstruction"
@@ -216,8 +219,7 @@ class Method:
         )
         optimizer = build_client_optimizer(options.client_optimizer, rate)
         variables = self.finetunes if is_whole else getattr(layers, self.finetunes)
-        pull = getattr(options, self.finetuning_pull) if self.finetuning_pull else 0.0
-        phase = GradientPhase(variables, "all", optimizer, epochs, max_steps or None, proximal=pull)
+        phase = GradientPhase(variables, "all", optimizer, epochs, max_steps or None)
         return (phase,) if epochs else ()
 
 

@@ -2,9 +2,8 @@
 
 Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020 (arXiv 2002.07948), Algorithm 1 with the first-order gradient
-(section 5, FO): each local step takes the gradient of a batch of the query set where a step on a
-batch of the support set leads. Before it predicts, a client fine-tunes its copy; the paper takes
-one step of rate alpha, which is --max_finetuning_steps=1 with --finetuning_learning_rate.
+(FO): each local step takes the gradient of a batch of the query set where a step on a batch of the
+support set leads. Before it predicts, a client takes such a step, or several.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from fedpersonal.algorithm import Algorithm, LookAhead
+from fedpersonal.algorithm import Algorithm, GradientPhase, LookAhead, Phase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.method import (
     ClientOptions,
-    FinetuningOptions,
     Layers,
     Method,
     SplitOptions,
@@ -51,11 +49,14 @@ def per_fed_avg(
     return dataclasses.replace(algorithm, name="per_fed_avg", phases=(phase,))
 
 
-class PerFedAvgOptions(ClientOptions, SplitOptions, FinetuningOptions):
+class PerFedAvgOptions(ClientOptions, SplitOptions):
     """What a client of Per-FedAvg does."""
 
     adaptation_learning_rate: float = option(
         0.01, "per_fed_avg: SGD rate alpha of the step that adapts.", above=0
+    )
+    adaptation_steps: int = option(
+        1, "per_fed_avg: such steps of a client before it predicts.", at_least=1
     )
 
 
@@ -69,4 +70,20 @@ def build(options: PerFedAvgOptions, layers: Layers) -> Algorithm:
     )
 
 
-METHODS = (Method("per_fed_avg", "Per-FedAvg", build, PerFedAvgOptions, finetunes="all"),)
+def adaptation(options: PerFedAvgOptions) -> tuple[Phase, ...]:
+    """Returns what a client does before it predicts."""
+    steps = options.adaptation_steps
+    optimizer = build_client_optimizer("sgd", options.adaptation_learning_rate)
+    return (GradientPhase("all", "all", optimizer, epochs=steps, max_steps=steps),)
+
+
+METHODS = (
+    Method(
+        "per_fed_avg",
+        "Per-FedAvg",
+        build,
+        PerFedAvgOptions,
+        finetunes="all",
+        adaptation=adaptation,
+    ),
+)

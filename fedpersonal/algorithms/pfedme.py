@@ -3,8 +3,9 @@
 T. Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020 (arXiv
 2006.08848), Algorithm 1: on each batch, K steps from w lead to theta, near the minimum of the loss
 + lambda / 2 |theta - w|^2; then w moves by -eta * lambda * (w - theta). The server's beta is its
-learning rate. A client predicts with its theta(w), for which it fine-tunes w with the same pull:
-nothing is kept, where the paper evaluates what a client's last round has left.
+learning rate. A client predicts with its theta(w), to which steps of the same kind lead, as many
+as --finetuning_epochs has: nothing is kept, where the authors' code evaluates what a client's last
+round has left.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from fedpersonal.algorithm import Algorithm, LookAhead
+from fedpersonal.algorithm import Algorithm, GradientPhase, LookAhead, Phase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.method import ClientOptions, FinetuningOptions, Layers, Method
 from fedpersonal.optimizers.named import build_client_optimizer
@@ -67,6 +68,13 @@ def build(options: PFedMeOptions, layers: Layers) -> Algorithm:
     )
 
 
+def adaptation(options: PFedMeOptions) -> tuple[Phase, ...]:
+    """Returns what leads a client to its theta(w) before it predicts."""
+    optimizer = build_client_optimizer("sgd", options.inner_learning_rate)
+    work = options.finetuning_epochs, options.max_finetuning_steps or None
+    return (GradientPhase("all", "all", optimizer, *work, proximal=options.envelope),)
+
+
 METHODS = (
-    Method("pfedme", "pFedMe", build, PFedMeOptions, finetunes="all", finetuning_pull="envelope"),
+    Method("pfedme", "pFedMe", build, PFedMeOptions, finetunes="all", adaptation=adaptation),
 )

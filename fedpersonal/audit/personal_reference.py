@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from fedpersonal.model.names import MIXING
@@ -38,7 +39,9 @@ def gradients_of(
     alpha = variables[MIXING].numpy() if MIXING in variables else 1.0
     copies = {source: variables[name].numpy() for name, source in model.copies.items()}
     for name, value in copies.items():
-        variables[name].assign(alpha * value + (1.0 - alpha) * shared[name])
+        # A row stands in for the whole table.
+        whole = np.broadcast_to(value, shared[name].shape)
+        variables[name].assign(alpha * whole + (1.0 - alpha) * shared[name])
     rest = tuple(name for name in plain if name not in copied)
     slopes, personal_sums = differentiate((*copied, *rest))
     for name, value in shared.items():
@@ -46,7 +49,9 @@ def gradients_of(
     for name in rest:
         gradients[name] = gradients.get(name, 0.0) + slopes[name]
     for name in own - {MIXING}:
-        gradients[name] = alpha * slopes[model.copies[name]]
+        slope = alpha * slopes[model.copies[name]]
+        is_row = name in model.own_rows
+        gradients[name] = tf.reduce_sum(slope, 0, keepdims=True) if is_row else slope
     if MIXING in own:
         along = [tf.reduce_sum((copies[k] - shared[k]) * slopes[k]) for k in sorted(copied)]
         gradients[MIXING] = tf.add_n(along)

@@ -110,6 +110,8 @@ class Reference:
             round_number: The number of rounds before.
         """
         copies = {name: weights[source] for name, source in self.model.copies.items()}
+        for name, feature in self.model.own_rows.items():
+            copies[name] = copies[name][client.features[feature].reshape(-1)[:1]]
         for name, value in {**weights, **copies, **local}.items():
             self._variables[name].assign(value)
         algorithm = self._algorithm.at_round(tf.constant(round_number))

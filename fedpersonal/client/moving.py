@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
 from fedpersonal.algorithm import GradientPhase, Phase
-from fedpersonal.client.values import ClientValues, Examples, own_copies
+from fedpersonal.client.values import ClientValues, Examples, own_copies, sent_for_copy
 from fedpersonal.model.partition import PartitionedModel, Values
 
 
@@ -25,15 +23,20 @@ def readings(model: PartitionedModel, phase: GradientPhase) -> list[PartitionedM
 
 
 def proximal_anchors(
-    model: PartitionedModel, phase: GradientPhase, values: ClientValues, moving: Values
+    model: PartitionedModel,
+    phase: GradientPhase,
+    values: ClientValues,
+    moving: Values,
+    examples: Examples,
 ) -> Values:
     """Returns what a phase's proximal term pulls variables to: (C, ...), or (1, ...) for all."""
     if not phase.proximal:
         return {}
-    local, copied = {v.name for v in model.local_variables}, model.copies
+    local = {v.name for v in model.local_variables}
     anchors = {k: v for k, v in moving.items() if k not in local}
     # Of copies, that is what the server sent, however what they copy has moved since.
-    pulled = {k: values.shared[copied[k]][tf.newaxis] for k in moving if k in copied}
+    own = [name for name in moving if name in model.copies]
+    pulled = {name: sent_for_copy(model, name, values.shared, examples) for name in own}
     return {**anchors, **pulled}
 
 

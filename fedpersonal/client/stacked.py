@@ -209,7 +209,7 @@ def take_steps(
         with_metrics: Whether to sum metrics, each batch taken before its step.
     """
     frozen, moving_values = split_values(model, phase, values, examples)
-    anchors = proximal_anchors(model, phase, values, moving_values)
+    anchors = proximal_anchors(model, phase, values, moving_values, examples)
     pull, pulled, ahead = phase.proximal, set(anchors), None
     if phase.ahead is not None:
         ahead = look_ahead(model, phase.ahead, examples, moving_values, differentiate)

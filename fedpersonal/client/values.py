@@ -100,9 +100,21 @@ def starting_copies(
     model: PartitionedModel, global_values: Values, examples: Examples, kept: Kept | None = None
 ) -> Values:
     """Returns clients' copies of global values, (C, ...): kept, or of what the server sent."""
-    clients, copies = count_clients(examples), model.copies.items()
-    fresh = {name: tile_clients(global_values[source], clients) for name, source in copies}
+    clients = count_clients(examples)
+    fresh = {name: sent_for_copy(model, name, global_values, examples) for name in model.copies}
+    fresh = {k: v if k in model.own_rows else tile_clients(v[0], clients) for k, v in fresh.items()}
     return _kept_or(kept, fresh)
+
+
+def sent_for_copy(
+    model: PartitionedModel, name: str, global_values: Values, examples: Examples
+) -> tf.Tensor:
+    """Returns what the server has sent of what a copy copies: (1, ...), or (C, 1, ...) a row."""
+    value = global_values[model.copies[name]]
+    if name not in model.own_rows:
+        return value[tf.newaxis]
+    ids = examples.features[model.own_rows[name]]
+    return tf.gather(value, tf.reshape(ids, [count_clients(examples), -1])[:, :1])
 
 
 def starting_local_values(

@@ -46,9 +46,12 @@ class PartitionedModel:
         given_metrics: The metrics, likewise.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
+        own_rows: Name of each copy that has a single row, of a table of which each row belongs to
+            one client, to the input that tells whose.
     """
 
     copies: Mapping[str, str] = types.MappingProxyType({})
+    own_rows: Mapping[str, str] = types.MappingProxyType({})
 
     def __init__(
         self,

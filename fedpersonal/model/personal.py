@@ -34,7 +34,8 @@ class PersonalModel(PartitionedModel):
     ):
         """Adds the copies to a model's local variables.
 
-        Tables of which each row belongs to one client are not copied: the row is its own already.
+        Of a table of which each row belongs to one client, a client copies its own row; but where
+        copies are sent, nothing: what it trains then is the row itself.
 
         Args:
             base: The model.
@@ -52,15 +53,17 @@ class PersonalModel(PartitionedModel):
         copied = [
             v
             for v in base.global_variables
-            if v.name not in base.owned and (not layers or v.first_name(layers))
+            if not (replaces and v.name in base.owned) and (not layers or v.first_name(layers))
         ]
         if not copied:
             raise UserError(
                 "personal copies: the model has no global variable that a client could copy; its "
                 f"variables are {[v.name for v in base.variables]}."
             )
-        own = tuple(map(_copy_of, copied))
+        own = tuple(_copy_of(v, is_row=v.name in base.owned) for v in copied)
         self.copies = {v.name: source.name for v, source in zip(own, copied)}
+        owned = {k: v for k, v in self.copies.items() if v in base.owned}
+        self.own_rows = {name: base.tables[source] for name, source in owned.items()}
         if mixing is not None:
             own += (_mixing_weight(mixing),)
         self.local_variables = (*base.local_variables, *own)
@@ -92,6 +95,9 @@ class PersonalModel(PartitionedModel):
         if not self._is_personal:
             return values
         own = {source: values[name] for name, source in self.copies.items()}
+        for source in (self.copies[name] for name in self.own_rows):
+            # Whole tables: whatever row is asked for, it is the client's.
+            own[source] = tf.broadcast_to(own[source], tf.shape(values[source]))
         if self._is_mixed:
             # The shared variables are others' business: nothing personal moves them.
             alpha, fixed = values[MIXING], {name: tf.stop_gradient(values[name]) for name in own}
@@ -105,9 +111,10 @@ class PersonalModel(PartitionedModel):
         return {**values, MIXING: tf.clip_by_value(values[MIXING], 0.0, 1.0)}
 
 
-def _copy_of(variable: VariableSpec) -> VariableSpec:
+def _copy_of(variable: VariableSpec, *, is_row: bool) -> VariableSpec:
     return dataclasses.replace(
         variable,
+        shape=(1, *variable.shape[1:]) if is_row else variable.shape,
         name=f"{COPY}/{variable.name}",
         layer=f"{COPY}/{variable.layer}",
         names=(*(f"{COPY}/{name}" for name in variable.names), COPY),
