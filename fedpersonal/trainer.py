@@ -152,7 +152,7 @@ class Trainer:
                 delta=privacy.delta,
             )
         self.num_shards = shards or default_num_shards()
-        check_memory(model, self.num_shards)
+        check_memory(model, self.num_shards, clients=self._draw.room if model.copies else 0)
         self._execution = Execution.for_cohorts(
             self._draw.room,
             kind=execution,
