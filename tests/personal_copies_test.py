@@ -67,7 +67,7 @@ def test_a_client_predicts_with_its_copy(run, clients, tmp_path):
     trained.export(tmp_path / "model", "client3")
     table = trained.evaluate(clients)
     assert table["has_kept"].tolist() == [True] * 4 + [False]
-    assert (table["loss_after"] < table["loss_before"]).all()
+    assert (table["loss_after"] < table["loss_before"])[:4].all()
 
 
 def test_a_client_that_has_kept_nothing_trains_a_copy_with_the_pull(run, clients):
