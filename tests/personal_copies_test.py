@@ -110,3 +110,17 @@ def test_what_does_not_fit_is_refused():
         fp.LookAhead(SGD, envelope=-1.0)
     with pytest.raises(ValueError, match="data must be one of.*not 'some'"):
         fp.LookAhead(SGD, data="some")
+
+
+def test_copies_that_blow_up_are_not_kept(clients):
+    """The shared model, which is trained apart from them, goes on."""
+    algorithm = fp.ditto(
+        client_optimizer=SGD, local_optimizer=tff.learning.optimizers.build_sgdm(1e30)
+    )
+    trainer = fp.Trainer(fp.PartitionedModel(build_model), algorithm, clients, **WORK)
+    start = trainer.untrained().weights["out/kernel"]
+    with trainer.fit(rounds=1, progress=False) as trained:
+        known, kept = trained.kept_by(clients.client_ids.tolist())
+        np.testing.assert_array_equal(kept[COPY][known], np.stack([start] * known.sum()))
+        assert np.isfinite(trained.weights["out/kernel"]).all()
+        assert (trained.weights["out/kernel"] != start).all()

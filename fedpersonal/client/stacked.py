@@ -47,7 +47,7 @@ class ClientOutput(NamedTuple):
             weights.
         dropped: float32 (C,): 1 where the update was not finite and was set to zero.
         local_values: Local variable's name to (C, ...), for the client alone to keep; those that
-            it started from where its update was dropped.
+            it started from where its update was dropped, or they are not finite.
     """
 
     updates: Values
@@ -115,6 +115,7 @@ def client_output(
     if algorithm.max_update_norm is not None:
         updates = _clip(updates, algorithm.max_update_norm)
     local = bound_local_values(algorithm, start.own, {name: values.own[name] for name in start.own})
+    sane = tf.reduce_all([finite, *map(_all_finite, local.values())], axis=0)
     keep = tf.cast(finite, tf.float32)
     # A stack may be filled up with clients that do not exist.
     exists = tf.reduce_max(examples.mask, [1, 2])
@@ -125,7 +126,7 @@ def client_output(
         num_examples=num_examples * keep,
         metric_sums={k: tf.where(finite[:, tf.newaxis], s, 0.0) for k, s in sums.items()},
         dropped=exists * (1.0 - keep),
-        local_values={k: where_client(finite, local[k], v) for k, v in start.own.items()},
+        local_values={k: where_client(sane, local[k], v) for k, v in start.own.items()},
     )
 
 
