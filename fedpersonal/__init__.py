@@ -16,7 +16,15 @@ __version__ = "0.2.0"
 
 if TYPE_CHECKING:
     # These are the public names. Nothing is imported here: `__getattr__` reads where they are.
-    from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
+    from fedpersonal.algorithm import (
+        Algorithm,
+        GradientPhase,
+        LookAhead,
+        PersonalCopies,
+        RidgePhase,
+    )
+    from fedpersonal.algorithms.apfl import apfl
+    from fedpersonal.algorithms.ditto import ditto
     from fedpersonal.algorithms.fed_avg import fed_avg
     from fedpersonal.algorithms.fed_per import fed_per
     from fedpersonal.algorithms.fed_recon import fed_recon
@@ -31,6 +39,9 @@ if TYPE_CHECKING:
         Method,
         register,
     )
+    from fedpersonal.algorithms.mr_mtl import mr_mtl
+    from fedpersonal.algorithms.per_fed_avg import per_fed_avg
+    from fedpersonal.algorithms.pfedme import pfedme
     from fedpersonal.data.client_dataset import ClientDataset
     from fedpersonal.data.client_table import clients_from_table
     from fedpersonal.data.splits import split_clients, split_examples, split_support_query

@@ -22,9 +22,37 @@ if TYPE_CHECKING:
     from fedpersonal.model.variables import VariableSpec
     from fedpersonal.optimizers.keras import AnyOptimizer
 
-VARIABLES = ("global", "local", "all")
+VARIABLES = ("global", "local", "all", "personal")
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")
 WEIGHTINGS = ("num_examples", "uniform")
+
+
+@dataclasses.dataclass(frozen=True)
+class LookAhead:
+    """What precedes each step of a phase: steps on a copy of what moves, to look ahead from.
+
+    Attributes:
+        optimizer: Takes these steps; its state starts anew each time.
+        steps: How many, all on one batch.
+        data: The part whose batches they take, one after another; None for the phase's own batch.
+        envelope: 0: the phase then steps along the loss' gradient where the copy is (Per-FedAvg,
+            first order). Above 0: lambda of the loss' Moreau envelope (pFedMe). It pulls the copy
+            to what it copies, and the phase steps along the envelope's gradient instead, lambda
+            times the distance from the copy.
+    """
+
+    optimizer: AnyOptimizer
+    steps: int = 1
+    data: str | None = None
+    envelope: float = 0.0
+
+    def __post_init__(self):
+        if self.data is not None:
+            check_part("LookAhead", self.data)
+        if self.steps < 1:
+            raise ValueError(f"LookAhead: steps must be at least 1, not {self.steps}.")
+        if not self.envelope >= 0:
+            raise ValueError(f"LookAhead: envelope must be at least 0, not {self.envelope}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +61,9 @@ class GradientPhase:
 
     Attributes:
         variables: Which variables move: `global`, `local`, or `all`, jointly; or names, of layers,
-            nested layers or single variables, as for `PartitionedModel.local_layers`.
+            nested layers or single variables, as for `PartitionedModel.local_layers`; or
+            `personal`, the client's `PersonalCopies`. A phase that moves these applies the model
+            with them, and one that moves them and what they copy does both, side by side.
         data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
             `second_half`, `all`, or one of `fedpersonal.data.parts.split_parts`.
         optimizer: One of `tff.learning.optimizers`, or of Keras' where TFF has its counterpart;
@@ -44,7 +74,9 @@ class GradientPhase:
         max_steps: Bound on the steps of all epochs together, or None.
         proximal: Weight mu of FedProx' term, mu / 2 times the squared distance of the global
             variables that move from where the phase found them (Li et al., "Federated Optimization
-            in Heterogeneous Networks", 2020); 0 for none.
+            in Heterogeneous Networks", 2020); and of personal copies from what the server sent (Li
+            et al., "Ditto", 2021); 0 for none.
+        ahead: What precedes each step, or None.
         grows: Whether round n, from 1, makes at most n of these passes. Outside a round, in
             evaluation, there are all of them.
         passes: Those of a round, int32, which `Algorithm.at_round` gives it; None for `epochs`.
@@ -57,6 +89,7 @@ class GradientPhase:
     max_steps: int | None = None
     optimizers: Mapping[str, AnyOptimizer] = dataclasses.field(default_factory=dict, hash=False)
     proximal: float = 0.0
+    ahead: LookAhead | None = None
     grows: bool = False
     passes: tf.Tensor | None = dataclasses.field(default=None, compare=False)
 
@@ -73,6 +106,10 @@ class GradientPhase:
 
     def moves(self, variable: VariableSpec) -> bool:
         """Tells whether the phase moves a variable of a model, which is not a frozen one."""
+        if variable.is_replaced:
+            return False
+        if self.variables == "personal":
+            return variable.is_personal
         if isinstance(self.variables, str):
             return self.variables in ("all", "local" if variable.is_local else "global")
         return variable.first_name(self.variables) is not None
@@ -104,11 +141,43 @@ class RidgePhase:
                 raise ValueError(f"RidgePhase: {option} must be positive, not {value}.")
 
     def moves(self, variable: VariableSpec) -> bool:
-        """Tells whether the phase moves a variable of a model: the local ones."""
-        return variable.is_local
+        """Tells whether the phase moves a variable of a model: the local ones, but no copies."""
+        return variable.is_local and not variable.is_personal
 
 
 Phase = Union[GradientPhase, RidgePhase]
+
+
+def restrict(phase: Phase, variables: str | tuple[str, ...]) -> Phase:
+    """Returns a phase that moves other variables; a ridge phase moves local ones, whatever."""
+    if isinstance(phase, RidgePhase):
+        return phase
+    return dataclasses.replace(phase, variables=variables)
+
+
+@dataclasses.dataclass(frozen=True)
+class PersonalCopies:
+    """Copies of global variables that a client has for itself, and predicts with.
+
+    They are local variables, under the names `personal_copy/...`, and start at what the server
+    sends.
+
+    Attributes:
+        layers: What is copied: names of layers or variables; none for all global variables.
+        mixing: Where alpha starts, if a client mixes its copies with what the server sent, alpha *
+            copy + (1 - alpha) * shared (APFL). Alpha is a local variable, too, `personal_mixing`,
+            which phases hold between 0 and 1. None where it predicts with the copies alone.
+        are_sent: Whether a client sends its copies' distance from what the server sent, in place
+            of an update of what they copy (MR-MTL). They are no secret then.
+    """
+
+    layers: tuple[str, ...] = ()
+    mixing: float | None = None
+    are_sent: bool = False
+
+    def __post_init__(self):
+        if self.mixing is not None and not 0 <= self.mixing <= 1:
+            raise ValueError(f"PersonalCopies: mixing must be from 0 to 1, not {self.mixing}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +195,7 @@ class Algorithm:
             down to it; None for no bound.
         max_local_update_norm: The same of what a round changes in the local variables that a client
             keeps.
+        personal: The copies of global variables that a client has for itself, or None.
     """
 
     name: str
@@ -134,6 +204,7 @@ class Algorithm:
     weighting: str = "num_examples"
     max_update_norm: float | None = None
     max_local_update_norm: float | None = None
+    personal: PersonalCopies | None = None
 
     def __post_init__(self):
         for option in ("max_update_norm", "max_local_update_norm"):
@@ -144,6 +215,8 @@ class Algorithm:
         check_choice("Algorithm", "weighting", self.weighting, WEIGHTINGS)
         if not self.phases or not isinstance(self.phases[-1], GradientPhase):
             raise ValueError(f"Algorithm {self.name!r}: the last phase must be a GradientPhase.")
+        if self.personal and self.local_variables == "none":
+            raise ValueError(f"Algorithm {self.name!r}: personal copies are rebuilt or kept.")
 
     @property
     def last_phase(self) -> GradientPhase:
@@ -156,6 +229,15 @@ class Algorithm:
     def keeps(self) -> bool:
         """Whether clients keep their local variables from round to round."""
         return self.local_variables == "kept"
+
+    def prepare(self, model: PartitionedModel) -> PartitionedModel:
+        """Returns a model with the personal copies that the algorithm asks for."""
+        if self.personal is None or model.copies:
+            return model
+        from fedpersonal.model.personal import PersonalModel
+
+        own = self.personal
+        return PersonalModel(model, own.layers, mixing=own.mixing, replaces=own.are_sent)
 
     def at_round(self, round_number: tf.Tensor) -> Algorithm:
         """Returns the algorithm with the learning rates and passes of a round, an int32 tensor."""
@@ -173,9 +255,16 @@ class Algorithm:
             if not isinstance(phase, GradientPhase):
                 return phase
             others = {name: settle(other) for name, other in phase.optimizers.items()}
+            ahead = phase.ahead
+            if ahead is not None:
+                ahead = dataclasses.replace(ahead, optimizer=settle(ahead.optimizer))
             passes = tf.minimum(round_number + 1, phase.epochs) if phase.grows else None
             return dataclasses.replace(
-                phase, optimizer=settle(phase.optimizer), optimizers=others, passes=passes
+                phase,
+                optimizer=settle(phase.optimizer),
+                optimizers=others,
+                ahead=ahead,
+                passes=passes,
             )
 
         return dataclasses.replace(self, phases=tuple(map(settle_phase, self.phases)))
@@ -187,8 +276,10 @@ class Algorithm:
     @property
     def touched_data(self) -> str:
         """The part of a client's data whose lookups the algorithm needs rows of its own for."""
-        moving = [p for p in self.phases if p.variables != "local"]
-        return moving[0].data if moving == [self.phases[-1]] else "all"
+        moving = [p for p in self.phases if p.variables not in ("local", "personal")]
+        ahead = self.last_phase.ahead
+        is_alone = moving == [self.phases[-1]] and (ahead is None or ahead.data is None)
+        return moving[0].data if is_alone else "all"
 
     def personalization(self, model: PartitionedModel) -> tuple[Phase, ...]:
         """Returns the phases by which a client builds its local variables before it predicts.
@@ -196,7 +287,8 @@ class Algorithm:
         Where the algorithm has phases that move local variables alone (FedRecon's reconstruction,
         FedRep's head), it is these, as in training. Where it trains both kinds together (FURL,
         FedPer), it is those phases restricted to the local variables, with the same optimizers and
-        as many epochs. A client that has kept local variables needs no phases.
+        as many epochs, without looking ahead. A client that has kept local variables needs no
+        phases.
         """
         if self.local_variables == "none":
             return ()
@@ -211,5 +303,8 @@ class Algorithm:
             if names and isinstance(phase, GradientPhase):
                 is_all = len(names) == len(model.local_variables)
                 variables: str | tuple[str, ...] = "local" if is_all else names
-                restricted.append(dataclasses.replace(phase, variables=variables, proximal=0.0))
+                pull = phase.proximal if model.copies else 0.0
+                restricted.append(
+                    dataclasses.replace(phase, variables=variables, proximal=pull, ahead=None)
+                )
         return tuple(restricted)

@@ -57,13 +57,15 @@ class LoadedRun(RunRecord):
         """
         saved = read_saved_model(self.path)
         if "task" in self.config["options"]:
-            pieces = self._of_task(saved.about)
+            pieces, trains = self._of_task(saved.about)
         else:
             pieces = self._of_program(saved.about)
+            trains = pieces["model"]
         known = {name: saved.about[name] for name in ("batch_size", "seed", "round_number")}
         trained = TrainedModel(**{**known, **pieces}, weights=saved.weights)
         check_model(self.path, trained.model, saved)
-        if not trained.algorithm.keeps:
+        # Clients who are evaluated with another model have kept nothing of it.
+        if not trained.algorithm.keeps or trained.model is not trains:
             return trained
         if saved.snapshot is not None:
             return dataclasses.replace(trained, kept_by=saved.snapshot.kept_by)
@@ -106,6 +108,7 @@ class LoadedRun(RunRecord):
                 raise UserError(
                     f"{self.path / ABOUT}: its model cannot be built: {one_line(error)}"
                 ) from error
+        model = given.prepare(model)
         local = [v.name for v in model.local_variables]
         if local != options.get("local_variables"):
             raise UserError(
@@ -124,7 +127,7 @@ class LoadedRun(RunRecord):
             "together": EVALUATED_TOGETHER,
         }
 
-    def _of_task(self, about: Mapping[str, Any]) -> dict[str, Any]:
+    def _of_task(self, about: Mapping[str, Any]) -> tuple[dict[str, Any], PartitionedModel]:
         if self._model or self._algorithm or self._finetuning:
             raise UserError(
                 f"{self.path} is the run of a binary, which knows its model and its algorithm: "
@@ -150,7 +153,7 @@ class LoadedRun(RunRecord):
                 f"{self.path / ABOUT} does not fit {self.config_json}: no model can be built of it "
                 f"({one_line(repr(error))})."
             ) from error
-        return {**vars(built.evaluator), "algorithm": built.algorithm}
+        return {**vars(built.evaluator), "algorithm": built.algorithm}, built.model
 
 
 def load_run(

@@ -210,10 +210,12 @@ class TrainedModel(Evaluator):
     def _output(self) -> Callable[[Mapping, Mapping], tf.Tensor]:
         model = self.model
         values = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.variables}
+        for name in model.own_rows:  # Or whole tables, of a client that nobody has seen.
+            values[name] = tf.TensorSpec([None, *values[name].shape[1:]], values[name].dtype)
 
         @tf.function(autograph=False, input_signature=[values, dict(model.input_spec)])
         def output(values: Mapping, features: Mapping) -> tf.Tensor:
-            return model.as_labels(model.predict(values, features, training=False)[0])
+            return model.as_labels(model.personal.predict(values, features, training=False)[0])
 
         return output
 
@@ -226,7 +228,7 @@ class TrainedModel(Evaluator):
             client: As of `values`.
             support: As of `values`.
         """
-        return to_keras(self.model, self.values(client, support=support))
+        return to_keras(self.model.personal, self.values(client, support=support))
 
     def export(
         self,

@@ -20,6 +20,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
 from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
+from fedpersonal.model.checks import check_own_rows
 from fedpersonal.model.description import describe_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import as_table, both_ways, bytes_per_client, check_boundary
@@ -53,7 +54,7 @@ class Trainer:
     """Trains a partitioned model by an algorithm on clients' examples.
 
     Attributes:
-        model: The partitioned model.
+        model: The partitioned model, with the personal copies that the algorithm asks for.
         algorithm: What a client does in a round.
         process: The TFF process.
         crossings: What one client receives and sends in a round.
@@ -112,7 +113,11 @@ class Trainer:
             LocalVariableError: If a local variable would leave its client.
         """
         runtime.start()
-        self.model, self.algorithm = model, algorithm
+        self._plain_model = model
+        self.model = model = algorithm.prepare(model)
+        self.algorithm = algorithm
+        if isinstance(train, ClientDataset):
+            check_own_rows(model, train)
         self._finetuning = tuple(finetuning)
         self._batch_size, self._seed = batch_size, seed
         self.privacy, self.budget = privacy, None
@@ -147,7 +152,7 @@ class Trainer:
                 delta=privacy.delta,
             )
         self.num_shards = shards or default_num_shards()
-        check_memory(model, self.num_shards)
+        check_memory(model, self.num_shards, clients=self._draw.room if model.copies else 0)
         self._execution = Execution.for_cohorts(
             self._draw.room,
             kind=execution,
@@ -273,7 +278,7 @@ class Trainer:
                     round_number=kept_best.best_round,
                 )
             if is_saved:
-                about = {"model": describe_model(self.model)}
+                about = {"model": describe_model(self._plain_model)}
                 save_model(folder, trained, about, snapshot=snapshot)
         except BaseException:
             resources.close()

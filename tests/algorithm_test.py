@@ -14,6 +14,7 @@ from fedpersonal.algorithms.fed_per import fed_per
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.algorithms.fed_rep import fed_rep
 from fedpersonal.algorithms.furl import furl
+from fedpersonal.algorithms.per_fed_avg import per_fed_avg
 from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.process import check_fit
@@ -110,6 +111,8 @@ def test_rows_are_needed_where_global_variables_move():
     assert recon().touched_data == "query"
     assert recon(support_query_split="shared").touched_data == "all"
     assert fed_avg(client_optimizer=SGD).touched_data == "all"
+    # A look ahead needs the rows of its own batches, too.
+    assert per_fed_avg(client_optimizer=SGD, adaptation_optimizer=SGD).touched_data == "all"
     twice = Algorithm(
         "twice",
         (GradientPhase("global", "support", SGD), GradientPhase("global", "query", SGD)),

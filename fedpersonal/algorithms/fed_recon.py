@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase, RidgePhase
 from fedpersonal.algorithms import method
-from fedpersonal.algorithms.method import ClientOptions, Layers, Method, RebuildingOptions
+from fedpersonal.algorithms.method import (
+    ClientOptions,
+    Layers,
+    Method,
+    RebuildingOptions,
+    SplitOptions,
+)
 from fedpersonal.data.parts import SPLITS, split_parts
 from fedpersonal.errors import check_choice
 from fedpersonal.optimizers.named import build_client_optimizer
@@ -83,19 +89,11 @@ def fed_recon(
     return Algorithm("fed_recon", (rebuild, update), "rebuilt", weighting, max_update_norm)
 
 
-class FedReconOptions(ClientOptions, RebuildingOptions):
+class FedReconOptions(ClientOptions, RebuildingOptions, SplitOptions):
     """What a client of FedRecon does."""
 
     reconstruction: str = option(
         "gradient", "Gradient steps, or exact least squares.", choices=("gradient", "ridge")
-    )
-    support_query_split: str = option(
-        "skip",
-        "Support and query sets: alternate batches, halves, or both all the data.",
-        choices=tuple(SPLITS),
-    )
-    support_share: float = option(
-        0.5, "Share of the batches in the support set, to 1 %.", at_least=0.01, at_most=0.99
     )
     growing_reconstruction: bool = option(
         False, "Round n, from 1, makes at most n of the --reconstruction_epochs; evaluation all."

@@ -10,11 +10,13 @@ import dataclasses
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import fedpersonal.algorithms
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
+from fedpersonal.data.parts import SPLITS
+from fedpersonal.model.names import MIXING
 from fedpersonal.optimizers.named import build_client_optimizer
 from fedpersonal.options import Options, option
 
@@ -56,6 +58,22 @@ class RebuildingOptions(Options):
     reconstruction_epochs: int = option(5, "Passes over the support set.", at_least=0)
     max_reconstruction_steps: int = option(0, "Bound on their steps; 0: none.", at_least=0)
 
+    def rebuild_copies(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
+        """Returns how a client that has kept nothing trains its copies, by phases that do so."""
+        rate, most = self.reconstruction_learning_rate, self.max_reconstruction_steps
+        return tuple(
+            dataclasses.replace(
+                phase,
+                variables="personal",
+                optimizer=build_client_optimizer("sgd", rate),
+                optimizers={k: v for k, v in phase.optimizers.items() if k == MIXING},
+                epochs=self.reconstruction_epochs,
+                max_steps=most or None,
+            )
+            for phase in phases
+            if isinstance(phase, GradientPhase)
+        )
+
 
 class KeepingOptions(ClientOptions, RebuildingOptions):
     """What a client does whose local variables are its own from round to round."""
@@ -83,6 +101,27 @@ class KeepingOptions(ClientOptions, RebuildingOptions):
         """Returns the optimizer of local variables."""
         rate, rounds = self.local_learning_rate, self.decay_rounds
         return build_client_optimizer("sgd", rate, decay_rounds=rounds)
+
+
+class PullOptions(KeepingOptions):
+    """What a client does whose copy of the model is pulled to the shared one."""
+
+    pull: float = option(
+        1.0, "ditto, mr_mtl: weight lambda of a copy's pull to the shared model.", at_least=0
+    )
+
+
+class SplitOptions(Options):
+    """How a client's examples are split for two phases."""
+
+    support_query_split: str = option(
+        "skip",
+        "Support and query sets: alternate batches, halves, or both all the data.",
+        choices=tuple(SPLITS),
+    )
+    support_share: float = option(
+        0.5, "Share of the batches in the support set, to 1 %.", at_least=0.01, at_most=0.99
+    )
 
 
 class FinetuningOptions(Options):
@@ -134,6 +173,9 @@ class Method:
         needs: Further parts that a model must have.
         finetunes: What a client's copy moves before it predicts: `all`, `global` or a part; or
             None.
+        adaptation: Maps options to the phases that do so; None for a phase as `FinetuningOptions`
+            describe it.
+        has_copies: Whether a client has personal copies of the model's global variables.
         is_federated: Whether clients train, or one server on everybody's data.
         trains: Whether there are rounds at all.
         has_table: Whether users' embeddings are rows of a table that the server has.
@@ -147,6 +189,8 @@ class Method:
     local_part: str | None = None
     needs: tuple[str, ...] = ()
     finetunes: str | None = None
+    adaptation: Callable[[Any], tuple[Phase, ...]] | None = None
+    has_copies: bool = False
     is_federated: bool = True
     trains: bool = True
     has_table: bool = False
@@ -167,6 +211,8 @@ class Method:
         """Returns what a client's copy is trained by before it predicts."""
         if self.finetunes is None:
             return ()
+        if self.adaptation is not None:
+            return self.adaptation(options)
         # A part alone is fine-tuned as it would be rebuilt, for a fair comparison.
         is_whole = self.finetunes in ("all", "global")
         kind = "finetuning" if is_whole else "reconstruction"

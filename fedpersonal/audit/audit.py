@@ -81,6 +81,11 @@ def audit(
             "inherent: the model adds losses, and the loss that clients report includes them; of a "
             "penalty on local variables it tells their size"
         )
+    if subject.algorithm.personal and subject.algorithm.personal.are_sent:
+        notes.append(
+            f"declared: clients of {subject.algorithm.name} send their personal copies; severed "
+            "looked at labels alone"
+        )
     measured = measure(subject, tap, reference, many, done[-1]) if many is not None else []
     return Audit(crossings, verdicts, measured, notes, guarantee(privacy))
 

@@ -76,6 +76,9 @@ def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: boo
         trials = [("labels, or local variables with them,", None, labels, True)]
     else:
         trials = [("labels", None, labels, False)]
+    copies = subject.algorithm.personal
+    if copies and copies.are_sent:  # By the algorithm's own word, and the reference tells how.
+        trials = trials[:1]
     fresh: list[_Trial] = [("labels, or a first draw with them,", None, labels, True)]
     for past in rounds:
         for kept, tried in ((one, trials), (None, fresh if keeps else [])):

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
+from fedpersonal.algorithm import Algorithm, GradientPhase, LookAhead, RidgePhase
+from fedpersonal.audit.personal_reference import gradients_of
 from fedpersonal.data.parts import is_in_part
+from fedpersonal.model.names import MIXING
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import VariableSpec
@@ -82,12 +84,15 @@ class Reference:
         for variable in model.all_variables:
             if variable.is_frozen:
                 self._variables[variable.name].assign(model.frozen.array(variable.name))
-        self._draw = tf.function(lambda s: model.initial_values(model.local_variables, s))
+        for variable in model.local_variables:
+            if variable.is_personal:
+                self._variables[variable.name] = tf.Variable(tf.zeros(variable.shape))
+        self._draw = tf.function(lambda s: model.initial_values(model.drawn_variables, s))
         self._steps: dict[tuple[str, ...], tf.types.experimental.GenericFunction] = {}
 
     def fresh_local_values(self, client: Client, round_number: int) -> dict[str, np.ndarray]:
-        """Draws what the local variables of a client that has kept none start from."""
-        if not self.model.local_variables:
+        """Draws what the local variables but copies of a client that has kept none start from."""
+        if not self.model.drawn_variables:
             return {}
         seed = _wrap(self._seed + _fingerprint(client)), _wrap(round_number)
         return {name: value.numpy() for name, value in self._draw(tf.constant(seed)).items()}
@@ -101,11 +106,14 @@ class Reference:
 
         Args:
             weights: Global variable's name to what the server has sent.
-            local: Local variable's name to where it starts.
+            local: Local variable's name to where it starts; copies that it lacks start anew.
             client: The client's examples, in their order.
             round_number: The number of rounds before.
         """
-        for name, value in {**weights, **local}.items():
+        copies = {name: weights[source] for name, source in self.model.copies.items()}
+        for name, feature in self.model.own_rows.items():
+            copies[name] = copies[name][client.features[feature].reshape(-1)[:1]]
+        for name, value in {**weights, **copies, **local}.items():
             self._variables[name].assign(value)
         algorithm = self._algorithm.at_round(tf.constant(round_number))
         noise = fold(fold(tf.zeros([], tf.uint64), self._seed), round_number)
@@ -117,9 +125,17 @@ class Reference:
             if isinstance(phase, RidgePhase):
                 self._solve(phase, batches)
             else:
-                sums = self._train(phase, batches, noise)
+                ahead = batches
+                if phase.ahead is not None and phase.ahead.data is not None:
+                    ahead = self._batches(client, phase.ahead.data)
+                sums = self._train(phase, batches, ahead, noise, copies)
                 noise = fold(noise, -1)
-        updates = {name: value - self._variables[name].numpy() for name, value in weights.items()}
+        final = {name: name for name in weights}
+        if algorithm.personal and algorithm.personal.are_sent:
+            final.update({source: name for name, source in self.model.copies.items()})
+        updates = {
+            name: value - self._variables[final[name]].numpy() for name, value in weights.items()
+        }
         bound = algorithm.max_update_norm
         if bound is not None:
             norm = np.sqrt(sum(np.sum(np.square(u, dtype=np.float64)) for u in updates.values()))
@@ -138,12 +154,23 @@ class Reference:
         return [b for i, b in enumerate(batches) if is_in_part(part, i, len(batches))]
 
     def _train(
-        self, phase: GradientPhase, batches: Sequence[Client], noise: tf.Tensor
+        self,
+        phase: GradientPhase,
+        batches: Sequence[Client],
+        ahead: Sequence[Client],
+        noise: tf.Tensor,
+        sent: Arrays,
     ) -> dict[str, np.ndarray]:
-        """Takes a phase's steps, and sums metrics, each batch's before its step."""
+        """Takes a phase's steps, and sums metrics, each batch's before its step.
+
+        `ahead` are the batches to look ahead on; `sent` is what each personal copy is pulled to.
+        """
         moving = [v for v in self.model.variables if phase.moves(v)]
         optimizers = {v.name: _optimizer_of(phase, v) for v in moving}
         start = {v.name: self._variables[v.name].numpy() for v in moving}
+        names = tuple(start)
+        anchors = {v.name: start[v.name] for v in moving if not v.is_local}
+        anchors.update({name: value for name, value in sent.items() if name in start})
         states = {
             name: optimizer.initialize({name: tf.TensorSpec(start[name].shape, start[name].dtype)})
             for name, optimizer in optimizers.items()
@@ -152,21 +179,47 @@ class Reference:
         sums = {metric.name: np.zeros(2) for metric in self.model.metrics}
         sums.update(loss=np.zeros(2), num_examples=np.zeros(()))
         for number, batch in enumerate(steps[: phase.max_steps]):
-            gradients, added = self._step(tuple(v.name for v in moving))(
-                _tensors(batch.features), tf.constant(batch.labels), fold(noise, number)
-            )
+            now = {name: self._variables[name].numpy() for name in names}
+            seed = fold(noise, number)
+            if phase.ahead is not None:
+                other = ahead[number % len(ahead)] if phase.ahead.data is not None else batch
+                self._look_ahead(phase.ahead, now, other, seed)
+            gradients, added = self._gradients(names, batch, seed)
             for name, value in added.items():
                 sums[name] = sums[name] + value.numpy()
-            for variable in moving:
-                name, value = variable.name, self._variables[variable.name]
-                gradient = gradients[name]
-                if phase.proximal and not variable.is_local:
-                    gradient += phase.proximal * (value - start[name])
+            for name in names:
+                gradient, value = gradients[name], self._variables[name]
+                if phase.ahead is not None and phase.ahead.envelope:
+                    gradient = phase.ahead.envelope * (now[name] - tf.convert_to_tensor(value))
+                elif phase.proximal and name in anchors:
+                    gradient += phase.proximal * (now[name] - anchors[name])
                 states[name], moved = optimizers[name].next(
-                    states[name], {name: tf.convert_to_tensor(value)}, {name: gradient}
+                    states[name], {name: tf.constant(now[name])}, {name: gradient}
                 )
-                value.assign(moved[name])
+                value.assign(tf.clip_by_value(moved[name], 0, 1) if name == MIXING else moved[name])
         return sums
+
+    def _look_ahead(self, ahead: LookAhead, now: Arrays, batch: Client, noise: tf.Tensor) -> None:
+        """Takes the steps that precede one of a phase, and leaves the variables where they lead."""
+        optimizer = as_tff_optimizer(ahead.optimizer)
+        states = {
+            name: optimizer.initialize({name: tf.TensorSpec(value.shape, value.dtype)})
+            for name, value in now.items()
+        }
+        for number in range(ahead.steps):
+            gradients, _ = self._gradients(tuple(now), batch, fold(noise, number))
+            for name, start in now.items():
+                value = tf.convert_to_tensor(self._variables[name])
+                gradient = gradients[name] + ahead.envelope * (value - start)
+                states[name], moved = optimizer.next(states[name], {name: value}, {name: gradient})
+                self._variables[name].assign(moved[name])
+
+    def _gradients(self, moving: tuple[str, ...], batch: Client, noise: tf.Tensor):
+        """Differentiates the mean loss of a batch, and sums its metrics."""
+        arguments = _tensors(batch.features), tf.constant(batch.labels), noise
+        return gradients_of(
+            self.model, self._variables, moving, lambda names: self._step(names)(*arguments)
+        )
 
     def _step(self, moving: tuple[str, ...]) -> tf.types.experimental.GenericFunction:
         """Returns what differentiates the mean loss of a batch, and sums its metrics."""

@@ -16,9 +16,17 @@ from fedpersonal.optimizers.keras import as_tff_optimizer
 
 
 def client_optimizer(
-    phase: GradientPhase, values: Values, model: PartitionedModel
+    phase: GradientPhase,
+    values: Values,
+    model: PartitionedModel,
+    *,
+    pull: float = 0.0,
+    pulled: Collection[str] = (),
 ) -> ClientOptimizer | _SplitOptimizer:
-    """Returns what steps the variables that a phase moves, by name of shape (C, ...)."""
+    """Returns what steps the variables that a phase moves, by name of shape (C, ...).
+
+    The others are as of `ClientOptimizer`.
+    """
     # Optimizers by identity: equal ones step together only where they are one.
     groups: dict[int, tuple[tff.learning.optimizers.Optimizer, Values]] = {}
     for variable in model.variables:
@@ -27,7 +35,7 @@ def client_optimizer(
             _, group = groups.setdefault(id(optimizer), (optimizer, {}))
             group[variable.name] = values[variable.name]
     optimizers = [
-        ClientOptimizer(optimizer, group, model, proximal=phase.proximal)
+        ClientOptimizer(optimizer, group, model, pull=pull, pulled=pulled)
         for optimizer, group in groups.values()
     ]
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
@@ -65,13 +73,18 @@ class ClientOptimizer:
         values: Values,
         model: PartitionedModel,
         *,
-        proximal: float = 0.0,
+        pull: float = 0.0,
+        pulled: Collection[str] = (),
     ):
+        """Takes the optimizer, and the values to step, (C, ...).
+
+        To the gradients of the variables that are `pulled`, each step adds `pull` times their
+        distance from what it is told.
+        """
         self._optimizer = optimizer
         self.names = set(values)
-        self._proximal = proximal
-        local = {v.name for v in model.local_variables}
-        self._anchors = {k: v for k, v in values.items() if proximal and k not in local}
+        self._pull = pull
+        self._pulled = [name for name in values if name in pulled]
         self._tables = [name for name in values if name in model.tables]
         state = optimizer.initialize({k: _RunTimeSpec(v[0]) for k, v in values.items()})
         if self._tables and "weight_decay" in state:
@@ -81,7 +94,7 @@ class ClientOptimizer:
             )
         # Plain SGD is linear in the gradient and keeps no state: rows can be stepped one by one,
         # where nothing pulls on those that a batch does not have.
-        self._is_plain_sgd = list(state) == ["learning_rate"] and not self._anchors
+        self._is_plain_sgd = list(state) == ["learning_rate"] and not self._pulled
         clients = tf.shape(next(iter(values.values())))[0]
         self._constant_state = state
         self.initial_state: Any = ()
@@ -96,7 +109,7 @@ class ClientOptimizer:
             return values
         return {k: tf.raw_ops.DeepCopy(x=v) if k in self._tables else v for k, v in values.items()}
 
-    def next(self, state, values, stepped, gradients, places, is_active):
+    def next(self, state, values, stepped, gradients, places, is_active, anchors):
         """Takes one step.
 
         Args:
@@ -107,6 +120,7 @@ class ClientOptimizer:
             places: Table name to int32 (T,) or (C, T): where those rows stand among the touched
                 rows of all clients, of which there are C * R.
             is_active: float32 (C,), 1 where a client takes this step; gradients are 0 elsewhere.
+            anchors: What the variables that are pulled are pulled to, (C, ...) or (1, ...).
 
         Returns:
             The new values and the new states.
@@ -120,8 +134,8 @@ class ClientOptimizer:
         dense = dict(gradients)
         for name in self._tables:
             dense[name] = _sum_rows(values[name], places[name], gradients[name])
-        for name, anchor in self._anchors.items():
-            dense[name] += self._proximal * (values[name] - anchor)
+        for name in self._pulled:
+            dense[name] += self._pull * (values[name] - anchors[name])
         new_state, new = over_clients(lambda e: self._optimizer.next(*e), (state, values, dense))
         return tf.nest.map_structure(
             lambda after, before: where_client(is_active > 0, after, before),
@@ -142,14 +156,16 @@ class _SplitOptimizer:
         parts = (o.private_copies(_only(values, o.names)) for o in self._optimizers)
         return {k: v for part in parts for k, v in part.items()}
 
-    def next(self, state, values, stepped, gradients, places, is_active):
+    def next(self, state, values, stepped, gradients, places, is_active, anchors):
         """As a `ClientOptimizer`'s."""
         new_values, new_state = {}, []
         for optimizer, own_state in zip(self._optimizers, state):
             own, rows, slopes = (
                 _only(mapping, optimizer.names) for mapping in (values, stepped, gradients)
             )
-            moved, own_state = optimizer.next(own_state, own, rows, slopes, places, is_active)
+            moved, own_state = optimizer.next(
+                own_state, own, rows, slopes, places, is_active, anchors
+            )
             new_values.update(moved)
             new_state.append(own_state)
         return {name: new_values[name] for name in values}, tuple(new_state)

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.client.batches import zero_sums
+from fedpersonal.client.moving import moving_names, readings
 from fedpersonal.client.pooled_batches import (
     Pool,
     choose_rows,
@@ -33,7 +34,6 @@ from fedpersonal.client.stacked import (
     ClientOutput,
     PhaseOutput,
     client_output,
-    moving_names,
     run_phase,
     take_steps,
 )
@@ -131,7 +131,7 @@ def predict_in_turn(
     while rest and shares_weights(model, rest[0], values):
         values = _run_pooled(model, rest.pop(0), values, support)
     if not rest and set(values.own) <= set(model.tables):
-        return predict_examples(model, values, query, with_predictions=with_predictions)
+        return predict_examples(model.personal, values, query, with_predictions=with_predictions)
 
     def predict_client(client: tf.Tensor) -> Any:
         own_support, own_values = _only(client, support, values)
@@ -139,7 +139,7 @@ def predict_in_turn(
             own_values = _run_pooled(model, phase, own_values, own_support)
         own_query, _ = _only(client, query, values)
         sums, predictions = predict_examples(
-            model, own_values, own_query, with_predictions=with_predictions
+            model.personal, own_values, own_query, with_predictions=with_predictions
         )
         return {k: v[0] for k, v in sums.items()}, () if predictions is None else predictions[0]
 
@@ -173,13 +173,13 @@ def run_pooled_phase(
 
     A single client shares all of its weights with itself, whichever they are.
     """
-    pool = pool_examples(model, examples)
+    pool, read = pool_examples(model, examples), readings(model, phase)
     take_gradient = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
 
     def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
         rows = longest_first(model, pool, rows_of_batches(examples, index, active))
         totals = sum_weights(pool, rows)
-        return take_gradient(model, values, list(moved), pool, rows, totals, with_metrics)
+        return take_gradient(read, values, list(moved), pool, rows, totals, with_metrics)
 
     return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)
 
@@ -205,8 +205,12 @@ def _only(
     return tf.nest.map_structure(take, examples), ClientValues(values.shared, own, noise)
 
 
-def _whole_gradient(model, values, moving, pool, rows, totals, with_metrics):
-    """Differentiates every client's mean loss over its rows, as `take_steps` wants."""
+def _whole_gradient(read, values, moving, pool, rows, totals, with_metrics):
+    """Differentiates every client's mean loss over its rows, as `take_steps` wants.
+
+    `read` are the model's `readings`.
+    """
+    model, *others = read
     chosen = choose_rows(model, pool, rows)
     fetched, places = fetch_pool_rows(model, values, chosen)
     dense = {k: v for k, v in values.own.items() if k in moving and k not in model.tables}
@@ -214,25 +218,32 @@ def _whole_gradient(model, values, moving, pool, rows, totals, with_metrics):
     with tf.GradientTape() as tape:
         tape.watch(variables)
         own = {**values.own, **{k: variables[k] for k in dense}}
-        outcome = predict_pool(
-            model,
-            without_client_axis(model, ClientValues(values.shared, own)),
-            {k: variables.get(k, v) for k, v in fetched.items()},
-            chosen,
-            training=True,
-            with_metrics=with_metrics,
-            noise=values.noise,
-        )
+        whole = without_client_axis(model, ClientValues(values.shared, own))
+        mine = {k: variables.get(k, v) for k, v in fetched.items()}
+        outcome, *further = [
+            predict_pool(
+                one,
+                whole,
+                mine,
+                chosen,
+                training=True,
+                with_metrics=with_metrics and one is model,
+                noise=values.noise,
+            )
+            for one in (model, *others)
+        ]
         # Clients share no moving variable here, so the sum's gradient is each client's own.
-        total = tf.reduce_sum(
-            tf.math.divide_no_nan(outcome.losses, tf.gather(totals, chosen.clients))
-        )
+        losses = outcome.losses
+        for other in further:
+            losses += other.losses
+        total = tf.reduce_sum(tf.math.divide_no_nan(losses, tf.gather(totals, chosen.clients)))
     gradients = tape.gradient(total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return variables, gradients, {k: places[k] for k in variables if k in places}, outcome.sums
 
 
-def _chunked_gradient(model, values, moving, pool: Pool, rows, totals, with_metrics):
+def _chunked_gradient(read, values, moving, pool: Pool, rows, totals, with_metrics):
     """Does the same for many clients, chunk by chunk; all that moves are tables."""
+    model = read[0]
 
     def arrays(dtype):
         return {
@@ -242,7 +253,7 @@ def _chunked_gradient(model, values, moving, pool: Pool, rows, totals, with_metr
     def add_chunk(chunk, start, stepped, gradients, places, sums):
         end = chunk_end(model, pool, rows, start)
         *parts, chunk_sums = _whole_gradient(
-            model, values, moving, pool, rows[start:end], totals, with_metrics
+            read, values, moving, pool, rows[start:end], totals, with_metrics
         )
         written = [
             {name: array[name].write(chunk, part[name]) for name in moving}

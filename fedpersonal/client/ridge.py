@@ -32,7 +32,8 @@ def solve_local_values(
     """
     clients = tf.shape(mask)[0]
     num_examples = tf.size(mask[0])
-    local = {v.name: values.own[v.name] for v in model.local_variables}
+    solved = [v for v in model.local_variables if phase.moves(v)]
+    local = {v.name: values.own[v.name] for v in solved}
 
     def flat(tensor: tf.Tensor) -> tf.Tensor:
         """(C, N, B, ...) to (C, N * B, ...)."""
@@ -79,10 +80,8 @@ def solve_local_values(
         offsets = tf.vectorized_map(example_output, (own, zeros, features))
     slopes = tape.gradient(offsets, zeros, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
-    sizes = [v.size for v in model.local_variables]
-    flat_slopes = [
-        tf.reshape(slopes[v.name], [clients, num_examples, v.size]) for v in model.local_variables
-    ]
+    sizes = [v.size for v in solved]
+    flat_slopes = [tf.reshape(slopes[v.name], [clients, num_examples, v.size]) for v in solved]
     design = tf.concat(flat_slopes, axis=-1)
     # Not a product with the mask: what padding predicts may be anything, even NaN.
     fitted = tf.reshape(mask, [clients, num_examples, 1]) > 0
@@ -99,7 +98,7 @@ def solve_local_values(
     parts = tf.split(solution[..., 0], sizes, axis=-1)
     return {
         v.name: tf.reshape(part, tf.concat([[clients], v.shape], 0))
-        for v, part in zip(model.local_variables, parts)
+        for v, part in zip(solved, parts)
     }
 
 

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
+from fedpersonal.client.ahead import look_ahead
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch, zero_sums
+from fedpersonal.client.moving import proximal_anchors, readings, sent_copies, split_values
 from fedpersonal.client.optimizer import client_optimizer
 from fedpersonal.client.ridge import solve_local_values
 from fedpersonal.client.schedule import schedule_phase
@@ -45,7 +47,7 @@ class ClientOutput(NamedTuple):
             weights.
         dropped: float32 (C,): 1 where the update was not finite and was set to zero.
         local_values: Local variable's name to (C, ...), for the client alone to keep; those that
-            it started from where its update was dropped.
+            it started from where its update was dropped, or they are not finite.
     """
 
     updates: Values
@@ -105,13 +107,15 @@ def client_output(
     """Makes of the values before all phases, and of the last one, what comes of the round."""
     values, sums, num_examples = last
     before = own_copies(model, start.shared, examples)
-    updates = {name: values.own.get(name, before[name]) - before[name] for name in before}
+    after = {**values.own, **sent_copies(model, values.own)}
+    updates = {name: after.get(name, before[name]) - before[name] for name in before}
     finite = tf.reduce_all(
         [_all_finite(u) for u in updates.values()] + [tf.math.is_finite(sums["loss"][:, 0])], axis=0
     )
     if algorithm.max_update_norm is not None:
         updates = _clip(updates, algorithm.max_update_norm)
     local = bound_local_values(algorithm, start.own, {name: values.own[name] for name in start.own})
+    sane = tf.reduce_all([finite, *map(_all_finite, local.values())], axis=0)
     keep = tf.cast(finite, tf.float32)
     # A stack may be filled up with clients that do not exist.
     exists = tf.reduce_max(examples.mask, [1, 2])
@@ -122,7 +126,7 @@ def client_output(
         num_examples=num_examples * keep,
         metric_sums={k: tf.where(finite[:, tf.newaxis], s, 0.0) for k, s in sums.items()},
         dropped=exists * (1.0 - keep),
-        local_values={k: where_client(finite, local[k], v) for k, v in start.own.items()},
+        local_values={k: where_client(sane, local[k], v) for k, v in start.own.items()},
     )
 
 
@@ -156,6 +160,7 @@ def run_gradient_phase(
     with_metrics: bool = False,
 ) -> PhaseOutput:
     """Runs the steps of a gradient phase, clients stacked."""
+    read = readings(model, phase)
 
     def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
         batch = take_batch(model, examples, index, values)
@@ -164,11 +169,14 @@ def run_gradient_phase(
             tape.watch(variables)
             minis = {k: variables.get(k, v) for k, v in batch.minis.items()}
             dense = values._replace(own={**values.own, **variables})
-            outcome = predict_batch(model, dense, batch._replace(minis=minis), training=True)
+            taken = batch._replace(minis=minis)
+            outcome, *others = [predict_batch(m, dense, taken, training=True) for m in read]
             # Clients share no variable here, so the sum's gradient is each client's own.
             totals = tf.reduce_sum(outcome.weights, -1)
             shares = batch.mask * tf.math.divide_no_nan(active, totals)[:, tf.newaxis]
             total = tf.reduce_sum(outcome.losses * shares)
+            for other in others:
+                total += tf.reduce_sum(other.losses * shares)
         gradients = tape.gradient(
             total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
@@ -202,16 +210,34 @@ def take_steps(
         with_metrics: Whether to sum metrics, each batch taken before its step.
     """
     frozen, moving_values = split_values(model, phase, values, examples)
-    optimizer = client_optimizer(phase, moving_values, model)
+    anchors = proximal_anchors(model, phase, values, moving_values, examples)
+    pull, pulled, ahead = phase.proximal, set(anchors), None
+    if phase.ahead is not None:
+        ahead = look_ahead(model, phase.ahead, examples, moving_values, differentiate)
+        if phase.ahead.envelope:
+            pull, pulled = phase.ahead.envelope, set(moving_values)
+    optimizer = client_optimizer(phase, moving_values, model, pull=pull, pulled=pulled)
     batches, active, num_steps, num_examples = schedule_phase(phase, examples)
     zeros = zero_sums(model, count_clients(examples)) if with_metrics else {}
 
     def step_clients(step, moved, state, sums):
-        current = frozen.fold_noise(step)._replace(own={**frozen.own, **moved})
+        rest, there, targets = frozen.fold_noise(step), moved, anchors
+        if ahead is not None:
+            there = ahead(step, rest, moved, batches[step], active[step])
+        current = rest._replace(own={**rest.own, **there})
         stepped, gradients, places, batch_sums = differentiate(
-            current, moved, batches[step], active[step]
+            current, there, batches[step], active[step]
         )
-        moved, state = optimizer.next(state, moved, stepped, gradients, places, active[step])
+        if phase.ahead is not None:
+            # The step is from where the variables are. Of tables, its rows' changes are added.
+            stepped = {k: v if k in model.tables else moved[k] for k, v in stepped.items()}
+            if phase.ahead.envelope:
+                targets = there
+                gradients = tf.nest.map_structure(tf.zeros_like, gradients)
+        moved, state = optimizer.next(
+            state, moved, stepped, gradients, places, active[step], targets
+        )
+        moved = model.bounded(moved)
         return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
 
     _, moved, _, sums = tf.while_loop(
@@ -224,30 +250,10 @@ def take_steps(
     return PhaseOutput(values, sums, num_examples)
 
 
-def split_values(
-    model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
-) -> tuple[ClientValues, Values]:
-    """Returns the values that a phase leaves alone; and each client's, (C, ...), that it moves."""
-    moving = moving_names(model, phase)
-    lent = {k: v for k, v in values.shared.items() if k in moving and k not in values.own}
-    own = {**values.own, **own_copies(model, lent, examples)}
-    frozen = ClientValues(
-        {k: v for k, v in values.shared.items() if k not in own},
-        {k: v for k, v in own.items() if k not in moving},
-        values.noise,
-    )
-    return frozen, {name: own[name] for name in moving}
-
-
 def _places(tables: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Turns positions (C, T) in a client's rows into ones among all clients', of (C, R, ...)."""
     shape = tf.shape(tables)
     return positions + tf.range(shape[0])[:, tf.newaxis] * shape[1]
-
-
-def moving_names(model: PartitionedModel, phase: Phase) -> list[str]:
-    """Returns the names of the variables that a phase moves."""
-    return [v.name for v in model.variables if phase.moves(v)]
 
 
 def _clip(updates: Values, max_norm: float) -> Values:

@@ -82,7 +82,8 @@ def starting_values(
 ) -> ClientValues:
     """Joins broadcast global values with local ones, those of `starting_local_values` for None.
 
-    A client's noise depends on the seed and on its own examples, as its draws do.
+    Copies of global values that are not among the local ones start anew. A client's noise depends
+    on the seed and on its own examples, as its draws do.
     """
     noise = None
     if model.draws_noise:
@@ -90,26 +91,54 @@ def starting_values(
         noise = fold(fold(fold(tf.zeros([], tf.uint64), seed[0]), seed[1]), prints)
     if local is None:
         local = starting_local_values(model, examples, seed)
-    return ClientValues(dict(global_values), dict(local), noise)
+    has_copies = model.copies.keys() <= local.keys()
+    copies = {} if has_copies else starting_copies(model, global_values, examples)
+    return ClientValues(dict(global_values), {**copies, **local}, noise)
+
+
+def starting_copies(
+    model: PartitionedModel, global_values: Values, examples: Examples, kept: Kept | None = None
+) -> Values:
+    """Returns clients' copies of global values, (C, ...): kept, or of what the server sent."""
+    clients = count_clients(examples)
+    fresh = {name: sent_for_copy(model, name, global_values, examples) for name in model.copies}
+    fresh = {k: v if k in model.own_rows else tile_clients(v[0], clients) for k, v in fresh.items()}
+    return _kept_or(kept, fresh)
+
+
+def sent_for_copy(
+    model: PartitionedModel, name: str, global_values: Values, examples: Examples
+) -> tf.Tensor:
+    """Returns what the server has sent of what a copy copies: (1, ...), or (C, 1, ...) a row."""
+    value = global_values[model.copies[name]]
+    if name not in model.own_rows:
+        return value[tf.newaxis]
+    ids = examples.features[model.own_rows[name]]
+    return tf.gather(value, tf.reshape(ids, [count_clients(examples), -1])[:, :1])
 
 
 def starting_local_values(
     model: PartitionedModel, examples: Examples, seed: tf.Tensor, kept: Kept | None = None
 ) -> Values:
-    """Returns clients' local values, (C, ...): kept, or drawn by each client for itself.
+    """Returns clients' local values but copies, (C, ...): kept, or drawn by each for itself.
 
     A client's draw depends on the seed and on its own examples, and so on nothing of how clients
     are executed.
     """
-    if not model.local_variables:
+    variables = model.drawn_variables
+    if not variables:
         return {}
     prints = _fingerprints(examples)
     seeds = tf.stack([prints + seed[0], tf.zeros_like(prints) + seed[1]], axis=-1)
-    specs = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.local_variables}
-    fresh = _draw_each(lambda own: model.initial_values(model.local_variables, own), seeds, specs)
-    if kept is not None:
-        fresh = {k: where_client(kept.known, kept.values[k], v) for k, v in fresh.items()}
-    return fresh
+    specs = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in variables}
+    fresh = _draw_each(lambda own: model.initial_values(variables, own), seeds, specs)
+    return _kept_or(kept, fresh)
+
+
+def _kept_or(kept: Kept | None, fresh: Values) -> Values:
+    if kept is None:
+        return fresh
+    return {k: where_client(kept.known, kept.values[k], v) for k, v in fresh.items()}
 
 
 def _draw_each(draw: Callable[[tf.Tensor], Values], seeds: tf.Tensor, specs: Any) -> Values:

@@ -24,7 +24,13 @@ from fedpersonal.client.checks import check_phases
 from fedpersonal.client.pooled import PACKINGS, predict_in_turn
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import run_phase
-from fedpersonal.client.values import ClientValues, Examples, starting_local_values, starting_values
+from fedpersonal.client.values import (
+    ClientValues,
+    Examples,
+    starting_copies,
+    starting_local_values,
+    starting_values,
+)
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import check_choice
 from fedpersonal.model.metrics import Metric, finalize
@@ -186,10 +192,12 @@ def evaluation_computation(
     @keras_computation(weights_type, shard_type)
     def evaluate_shard(weights, shard):
         support, query = (as_examples(model, shard[part]) for part in ("support", "query"))
-        local_seed, kept = tf.constant([seed, -1]), None
+        local_seed, shared, local = tf.constant([seed, -1]), dict(weights), None
         if with_kept:
-            kept = starting_local_values(model, support, local_seed, as_kept(shard["local"]))
-        values = starting_values(model, dict(weights), support, local_seed, kept)
+            kept = as_kept(shard["local"])
+            local = starting_local_values(model, support, local_seed, kept)
+            local.update(starting_copies(model, shared, support, kept))
+        values = starting_values(model, shared, support, local_seed, local)
         sums, predictions = predict(model, phases, values, support, query)
         output = collections.OrderedDict(
             ids=shard["ids"],
@@ -222,7 +230,7 @@ def _predict_stacked(
     for phase in phases:
         values = run_phase(model, phase, values, support)
     batch = take_batch(model, query, tf.zeros([tf.shape(query.mask)[0]], tf.int32), values)
-    outcome = predict_batch(model, values, batch, training=False)
+    outcome = predict_batch(model.personal, values, batch, training=False)
     return batch_metric_sums(model, batch, outcome), outcome.predictions
 
 
@@ -267,11 +275,11 @@ def build_evaluation(
     check_choice("build_evaluation", "packing", packing, PACKINGS)
     check_phases(model, phases)
     if any(isinstance(phase, RidgePhase) for phase in phases):
-        check_linear(model)
+        check_linear(model.base)
     if packing == "pooled":
-        check_rows_are_independent(model)
+        check_rows_are_independent(model.base)
     clients = max(1, min(clients, support.num_clients))
-    moves_globals = any(phase.variables != "local" for phase in phases)
+    moves_globals = any(phase.variables not in ("local", "personal") for phase in phases)
     shards = pack_evaluation(
         model,
         support,

@@ -45,7 +45,8 @@ def personalize(
     shared = {v.name: tf.constant(weights[v.name]) for v in model.global_variables}
     if support is None:
         own = model.initial_local_values(seed=seed) if kept is None else kept
-        return {**_plain(shared), **own}
+        copies = {name: weights[source] for name, source in model.copies.items()}
+        return {**_plain(shared), **copies, **own}
     packed = pack_clients(model, support, [0], clients_per_shard=1, batch_size=batch_size)
     phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
     brought = None if kept is None else {k: tf.constant(v[np.newaxis]) for k, v in kept.items()}

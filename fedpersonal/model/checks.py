@@ -70,3 +70,16 @@ def _check_column(name: str, wanted: str, column: np.ndarray, spec: tf.TensorSpe
             f"{name} has shape {shape} an example; the model's {wanted} has {expected}."
             + (" Give PartitionedModel the label_spec." if name == "labels" else "")
         )
+
+
+def check_own_rows(model: PartitionedModel, dataset: ClientDataset) -> None:
+    """Raises a UserError if a client has several rows of a table of which it copies its own."""
+    counts = dataset.counts[dataset.counts > 0]
+    starts = dataset.offsets[:-1][dataset.counts > 0]
+    for name, feature in model.own_rows.items():
+        ids = dataset.features[feature].reshape(len(dataset.labels), -1)
+        if (ids != np.repeat(ids[starts, 0], counts)[:, np.newaxis]).any():
+            raise UserError(
+                f"a client copies its one row of {model.copies[name]!r}; some client has several "
+                f"ids in its input {feature!r}."
+            )

@@ -20,7 +20,7 @@ def to_keras(model: PartitionedModel, values: Mapping[str, np.ndarray]) -> tf.ke
     Returns:
         A Keras model of its own, which trains, predicts and saves as any other.
     """
-    created: list[tf.Variable] = []
+    values, created = model.applied(values), []
 
     def record(next_creator, **kwargs):
         created.append(next_creator(**kwargs))

@@ -10,6 +10,7 @@ that builds it.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -44,7 +45,13 @@ class PartitionedModel:
         given_loss: The loss as it was given, or compiled.
         given_metrics: The metrics, likewise.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
+        copies: Name of each local variable that is a client's copy of a global one, to that one's.
+        own_rows: Name of each copy that has a single row, of a table of which each row belongs to
+            one client, to the input that tells whose.
     """
+
+    copies: Mapping[str, str] = types.MappingProxyType({})
+    own_rows: Mapping[str, str] = types.MappingProxyType({})
 
     def __init__(
         self,
@@ -194,6 +201,29 @@ class PartitionedModel:
         """Variable names of the lookup tables of which each row belongs to one client."""
         return frozenset(v.name for v in self.variables if v.first_name(self.owned_tables))
 
+    @property
+    def drawn_variables(self) -> tuple[VariableSpec, ...]:
+        """The local variables that start at a draw: all but the copies."""
+        return tuple(v for v in self.local_variables if v.name not in self.copies)
+
+    @property
+    def base(self) -> PartitionedModel:
+        """The model without personal copies."""
+        return self
+
+    @property
+    def personal(self) -> PartitionedModel:
+        """The model as a client predicts: with its personal copies, where it has some."""
+        return self
+
+    def applied(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """Returns values with those that the Keras model is applied with, under its names."""
+        return values
+
+    def bounded(self, values: Values) -> Values:
+        """Returns some variables' values, (C, ...), after a step, held in their range."""
+        return values
+
     def build(self) -> tf.keras.Model:
         """Returns a new Keras model, whose variables are its own."""
         return self._build_model()
@@ -214,8 +244,8 @@ class PartitionedModel:
         return self._draw(self.global_variables, [seed, 0])
 
     def initial_local_values(self, *, seed: int = 0) -> dict[str, np.ndarray]:
-        """Returns initial values of the local variables of a client without examples."""
-        return self._draw(self.local_variables, [seed, -1])
+        """Returns drawn values of the local variables of a client without examples."""
+        return self._draw(self.drawn_variables, [seed, -1])
 
     def _draw(self, variables: Sequence[VariableSpec], seed: Sequence[int]) -> dict:
         draw = tf.function(lambda s: self.initial_values(variables, s))
@@ -244,6 +274,7 @@ class PartitionedModel:
         Returns:
             The model's output, and the losses that it adds (one value an example, or scalars).
         """
+        values = self.applied(values)
         given = [
             self.frozen.tensor(v.name) if v.is_frozen else values[v.name]
             for v in self.all_variables
@@ -271,7 +302,7 @@ class PartitionedModel:
                     noise = fold(tf.zeros([], tf.uint64), tf.range(batch))
                 NoiseDraws(noise).give_to(model)
             if rows_in_order:
-                skip_lookups(model, self.lookups)
+                skip_lookups(model, self.base.lookups)
             output = _autographed_call()(model, self.arrange(features), training)
         return output, list(model.losses)
 

@@ -29,6 +29,8 @@ class VariableSpec:
         names: The names that choose it, the most specific first: its own, those of the nested
             layers around it, such as `encoder/head`, and that of its top-level layer.
         is_frozen: Whether it never moves.
+        is_personal: Whether it belongs to a client's personal copies (`model.personal`).
+        is_replaced: Whether what clients send for it comes of their copies: no phase moves it.
     """
 
     name: str
@@ -39,6 +41,8 @@ class VariableSpec:
     initializer: Callable[[tf.Tensor], tf.Tensor]
     names: tuple[str, ...] = ()
     is_frozen: bool = False
+    is_personal: bool = False
+    is_replaced: bool = False
 
     @property
     def size(self) -> int:

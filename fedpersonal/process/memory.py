@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import psutil
@@ -13,6 +14,7 @@ from fedpersonal.errors import UserError
 
 if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.model.variables import VariableSpec
 
 # A container's limit, what it uses of it, and how much of that are files that it can let go.
 _CONTAINER = (
@@ -26,15 +28,20 @@ _COPIES = 3
 _COPIES_A_SHARD = 2
 
 
-def check_memory(model: PartitionedModel, num_shards: int) -> None:
-    """Raises a UserError if a round in so many shards needs more memory than is free."""
-    size = sum(v.dtype.size * math.prod(v.shape) for v in model.global_variables)
-    needed, free = _copies(num_shards) * size, free_bytes()
+def check_memory(model: PartitionedModel, num_shards: int, *, clients: int = 0) -> None:
+    """Raises a UserError if a round in so many shards needs more memory than is free.
+
+    `clients` are those of a round that have personal copies.
+    """
+    size = _size(model.global_variables)
+    own = clients * _size(model.local_variables) if clients else 0
+    needed, free = _copies(num_shards) * size + _COPIES_A_SHARD * own, free_bytes()
     if needed > free:
+        copies = f", {clients} clients' copies {_mb(own)}," if own else ""
         raise UserError(
             f"a round needs at least {_mb(needed)}, as the model's global variables have "
-            f"{_mb(size)} and there are {num_shards} shards; {_mb(free)} are free. Take fewer "
-            "shards, smaller embeddings or fewer of them."
+            f"{_mb(size)}{copies} and there are {num_shards} shards; {_mb(free)} are free. Take "
+            "fewer shards or clients, smaller embeddings or fewer of them."
         )
 
 
@@ -52,6 +59,10 @@ def free_bytes() -> int:
             files = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)
             free = min(free, max(0, int(limit) - int(used) + int(files)))
     return free
+
+
+def _size(variables: Sequence[VariableSpec]) -> int:
+    return sum(v.dtype.size * math.prod(v.shape) for v in variables)
 
 
 def _copies(num_shards: int) -> int:

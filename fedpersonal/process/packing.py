@@ -183,9 +183,9 @@ def as_examples(model: PartitionedModel, packed: Mapping[str, Any]) -> Examples:
 
 
 def local_positions(model: PartitionedModel, features: Mapping[str, tf.Tensor]) -> dict:
-    """Returns where ids of local tables stand: where they say, as a client has all rows."""
+    """Returns where ids of local tables stand: where they say, if a client has all rows."""
     return {
-        name: tf.cast(features[feature], tf.int32)
+        name: tf.cast(features[feature], tf.int32) * int(name not in model.own_rows)
         for name, feature in model.tables.items()
         if name not in model.global_tables
     }

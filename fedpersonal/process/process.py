@@ -19,7 +19,7 @@ from fedpersonal.algorithm import Algorithm, RidgePhase
 from fedpersonal.client.checks import check_phases
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import train_clients
-from fedpersonal.client.values import Examples, starting_local_values
+from fedpersonal.client.values import Examples, starting_copies, starting_local_values
 from fedpersonal.errors import UserError
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.partition import PartitionedModel
@@ -100,7 +100,7 @@ def build_process(
     check_fit(model, algorithm)
     server_optimizer = as_tff_optimizer(server_optimizer)
     if execution.packing == "pooled":
-        check_rows_are_independent(model)
+        check_rows_are_independent(model.base)
     if privacy is not None:
         if aggregator is not None:
             raise UserError("differential privacy takes no aggregator: it is one.")
@@ -154,10 +154,15 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
         )
     if algorithm.local_variables != "none" and not model.local_variables:
         raise ValueError(f"{algorithm.name} needs local variables; the model has none.")
+    if bool(algorithm.personal) != bool(model.copies):
+        raise ValueError(
+            f"{algorithm.name} {'needs' if algorithm.personal else 'has no'} personal copies; "
+            "take the model that its prepare(model) returns."
+        )
     check_phases(model, algorithm.phases)
     if any(isinstance(phase, RidgePhase) for phase in algorithm.phases):
-        check_linear(model)
-    check_lookups(model)
+        check_linear(model.base)
+    check_lookups(model.base)
 
 
 def _shard_work(
@@ -188,22 +193,22 @@ def _shard_work(
         weights: Any, round_number: Any, shard: Any, examples: Examples, local: Any, *told: Any
     ) -> Any:
         values, round_seed = dict(weights.trainable), tf.stack([seed, round_number])
+        kept = as_kept(shard["local"]) if algorithm.keeps else None
+        local = {**local, **starting_copies(model, values, examples, kept)}
         settled = algorithm.at_round(round_number)
         summary = server.summary(values, *(told or [None]))
         arguments = (model, settled, values, examples, round_seed)
         if execution.is_packed:
             packing = execution.packing
-            sent, after = train_and_sum(
-                *arguments, summary=summary, packing=packing, local=dict(local)
-            )
+            sent, after = train_and_sum(*arguments, summary=summary, packing=packing, local=local)
         else:
-            output = train_clients(*arguments, dict(local))
+            output = train_clients(*arguments, local)
             sent, after = summary.of(examples, output), output.local_values
         if not algorithm.keeps:
             return sent
         return collections.OrderedDict(sent=sent, local=kept_now(model, shard["local"], after))
 
-    if not execution.is_packed or not model.local_variables:
+    if not execution.is_packed or not model.drawn_variables:
 
         @keras_computation(weights_type, np.int32, data_type, *told_types)
         def whole(weights, round_number, shard, *told):

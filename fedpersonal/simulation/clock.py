@@ -96,5 +96,8 @@ def count_work(phases: Sequence[Phase], counts: np.ndarray, *, batch_size: int) 
         # The last batch, which may not be full, is the last one of a pass, too.
         passes = steps // np.maximum(batches, 1)
         has_last = (num_batches > 0) & is_in_part(phase.data, num_batches - 1, num_batches)
-        total += steps * batch_size - passes * has_last * missing
+        ahead = getattr(phase, "ahead", None)
+        # Those of looking ahead are counted as of batches of the same size.
+        times = 1 if ahead is None else 1 + ahead.steps
+        total += times * (steps * batch_size - passes * has_last * missing)
     return total

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 
 import fedpersonal.tasks
-from fedpersonal.algorithm import Algorithm
+from fedpersonal.algorithm import Algorithm, restrict
 from fedpersonal.algorithms import fed_recon
 from fedpersonal.algorithms.method import Layers, Method, methods
 from fedpersonal.data.client_dataset import ClientDataset
@@ -239,16 +239,25 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         }
         layers = Layers(**parts, everything=names)
         evaluated = self.evaluated_model(sizes, options, model)
+        algorithm = method.build(options, layers)
+        rebuilding = fed_recon.rebuilding(options) if evaluated.local_variables else ()
+        same = evaluated is model
+        model = algorithm.prepare(model)
+        evaluated = model if same else algorithm.prepare(evaluated)
+        if algorithm.personal:
+            names = tuple(v.name for v in evaluated.base.local_variables)
+            rebuilding = tuple(restrict(phase, names) for phase in rebuilding)
+            rebuilding += options.rebuild_copies(algorithm.personalization(evaluated))
         evaluator = Evaluator(
             evaluated,
-            fed_recon.rebuilding(options) if evaluated.local_variables else (),
+            rebuilding,
             method.finetuning(options, layers),
             batch_size=options.client_batch_size,
             packing=self.evaluation_packing,
             together=self.evaluated_together,
             seed=options.seed,
         )
-        return Built(model, method.build(options, layers), layers, evaluator)
+        return Built(model, algorithm, layers, evaluator)
 
     def for_model(self, model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
         """Returns a data set with the inputs that a model has."""

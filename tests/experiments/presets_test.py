@@ -317,7 +317,7 @@ def look_at_everything(task, options_class, all_values, patch):
         options = task.settle(options_class(algorithm=method.name, local_steps=0))
         layers = Layers(("one",), ("two",), ("three",), ("one", "two", "three"))
         method.local_layers(options, layers)
-        method.build(options, layers)
+        options.rebuild_copies(method.build(options, layers).phases)
         method.finetuning(options, layers)
         fed_recon.rebuilding(options)
     for values in all_values:

@@ -31,6 +31,15 @@ def test_one_that_does_not_is_refused_by_how_much_it_needs():
         memory.check_memory(model_of([MB, 3], [MB // 4]), num_shards=3)
 
 
+def test_clients_copies_count():
+    """Each is brought to the round and taken from it."""
+    model = model_of([MB])
+    model.local_variables = model.global_variables
+    memory.check_memory(model, num_shards=1, clients=10)  # 5 copies of 4 MB, and 20.
+    with pytest.raises(UserError, match="at least 108 MB.* 4 MB, 11 clients' copies 44 MB, and"):
+        memory.check_memory(model, num_shards=1, clients=11)
+
+
 def limit(folder, *names, value):
     texts = value, f"{30 * MB}\n", f"anon 7\ninactive_file {10 * MB}\n"
     for name, text in zip(names, texts):

@@ -289,9 +289,7 @@ def _are_same(one: Any, other: Any, is_exact: bool) -> bool:
         return one.shape == other.shape and np.allclose(one, other, rtol=1e-2, atol=1e-3)
     if isinstance(one, dict):
         names = [n for n in one if is_exact or "accuracy" not in n]
-        return set(one) == set(other) and all(
-            _are_same(one[n], other[n], is_exact) for n in names
-        )
+        return set(one) == set(other) and all(_are_same(one[n], other[n], is_exact) for n in names)
     if isinstance(one, list):
         return len(one) == len(other) and all(_are_same(*p, is_exact) for p in zip(one, other))
     if not is_exact and isinstance(one, str) and one != other:

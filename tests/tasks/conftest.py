@@ -233,7 +233,8 @@ def check_run(finished):
 
     local = {variable.name for variable in model.local_variables}
     shared = {variable.name for variable in model.global_variables} if method.trains else set()
-    assert bool(local) == bool(method.local_layers(experiment.options, experiment.layers))
+    layers = method.local_layers(experiment.options, experiment.layers)
+    assert bool(local) == bool(layers or experiment.algorithm.personal)
     assert shared <= finished.crossing and not local & finished.crossing
 
     if method.trains:

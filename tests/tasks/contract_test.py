@@ -22,9 +22,11 @@ RUN = [
     *((task, None) for task in TASKS),
     ("movielens", "local_only"),
     ("reddit", "fed_babu"),
+    ("reddit", "apfl"),
 ]
 FOR_A_ROUND = {"fed_avg", "fed_prox", "fed_sim", "fed_alt", "furl", "fed_yogi", "fed_adam"}
 FOR_A_ROUND |= {"fed_per", "fed_avg_finetuning", "embedding_finetuning"}
+FOR_A_ROUND |= {"ditto", "mr_mtl", "per_fed_avg", "pfedme"}
 BY_TASKS = {"centralized", "centralized_personalized", "fed_recon"}
 BY_TASKS |= {"fedperc_generated", "split_learning", "meta_learning"}
 # Fresh heads have other initial values: tests/models/head_language_model_test.py.
@@ -77,11 +79,11 @@ def test_a_run_opens_again(tiny, task, name):
             equal_bits(kept, expected.kept)
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_the_seed_fixes_a_run_that_ctrl_c_stops(tiny, task, tmp_path):
+@pytest.mark.parametrize(("task", "name"), [*((t, None) for t in TASKS), ("reddit", "apfl")])
+def test_the_seed_fixes_a_run_that_ctrl_c_stops(tiny, task, name, tmp_path):
     """Another experiment of the same options, stopped and gone on with, has the same bits."""
-    undisturbed = run(tiny, task, None)
-    again = tiny.build(TASKS[task], algorithm=tiny.main[task])
+    undisturbed = run(tiny, task, name)
+    again = tiny.build(TASKS[task], algorithm=name or tiny.main[task])
     with tiny.ctrl_c(again, 2):
         tiny.train(again, tmp_path)
     trained = tiny.train(again, tmp_path)
@@ -166,6 +168,49 @@ def test_fine_tuning_alone_tells_a_method_from_fed_avg(tiny, after_a_round):
         assert phase.variables == (moved or experiment.layers.embedding) != ()
         none = experiment.options.replace(finetuning_epochs=0, reconstruction_epochs=0)
         assert experiment.method.finetuning(none, experiment.layers) == ()
+
+
+@pytest.mark.parametrize(("task", "name"), [("movielens", "ditto"), ("reddit", "apfl")])
+def test_copies_leave_the_shared_model_as_it_is_without_them(after_a_round, task, name):
+    average = after_a_round(task, "fed_avg")
+    found = after_a_round(task, name)
+    for key, value in average.items():
+        np.testing.assert_allclose(found[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
+    assert found.keys() > average.keys()
+
+
+def test_mr_mtl_sends_the_mean_of_what_clients_keep(tiny, after_a_round):
+    found = after_a_round("reddit", "mr_mtl", weighting="uniform")
+    copies = {name: value for name, value in found.items() if name.startswith("kept ")}
+    assert copies
+    for name, value in copies.items():
+        shared = found[name[len("kept personal_copy/") :]]
+        np.testing.assert_allclose(shared, value.mean(0), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["per_fed_avg", "pfedme"])
+def test_a_look_ahead_keeps_nothing_and_fine_tunes(tiny, after_a_round, name):
+    found, average = (after_a_round("movielens", other) for other in (name, "fed_avg"))
+    assert found.keys() == average.keys()
+    assert any((found[key] != value).any() for key, value in average.items())
+    experiment = built(tiny, "movielens", name)
+    (phase,) = experiment.evaluator.finetuning
+    assert phase.variables == "all"
+    assert phase.proximal == (experiment.options.envelope if name == "pfedme" else 0.0)
+
+
+def test_a_client_without_a_copy_trains_one_by_the_same_pull(tiny):
+    """Users of movielens who never took part rebuild their row first, which is not copied."""
+    finished = run(tiny, "movielens", "ditto", pull=3.0)
+    evaluator = finished.experiment.evaluator
+    row, copies = evaluator.personalization(False)
+    local = {v.name for v in evaluator.model.local_variables}
+    assert {name for name in local if not name.startswith("personal_copy/")} == {*row.variables}
+    assert (copies.variables, copies.proximal) == ("personal", 3.0)
+    assert evaluator.personalization(True) == ()
+    with load_run(finished.path).trained as loaded:
+        equal_bits(loaded.weights, finished.trained.weights)
+        assert loaded.kept_by is None
 
 
 def test_local_training_sends_nothing_and_trains_each_client_alone(tiny):

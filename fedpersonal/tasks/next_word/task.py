@@ -162,7 +162,8 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
 
 def _has_own_words(method: Method) -> bool:
     """Tells whether a method gives each client embeddings of its own for unknown words."""
-    return method.local_part in ("own", "embedding") or method.finetunes is not None
+    has_model = method.has_copies or method.finetunes is not None
+    return method.local_part in ("own", "embedding") or has_model
 
 
 TASK = NextWordTask()

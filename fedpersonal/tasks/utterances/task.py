@@ -222,6 +222,8 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         start = options.unseen_start or ("mean" if has_head else "noisy_mean")
         if experiment.data.test.seen or not experiment.algorithm.keeps or start == "fresh":
             return None
+        if experiment.algorithm.personal:  # Copies start at what the server sends.
+            return None
         # A head is too large for a bound that hides one user's, and the paper has no noise there.
         is_noisy = start == "noisy_mean"
         return NoisyMean(

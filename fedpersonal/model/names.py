@@ -1,0 +1,6 @@
+"""The names of what a client has beside a model's own variables."""
+
+# A layer's personal copy is `personal_copy/<layer>`, a variable's `personal_copy/<variable>`.
+COPY = "personal_copy"
+# As how much the copies count where they are mixed with the global variables.
+MIXING = "personal_mixing"

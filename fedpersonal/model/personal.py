@@ -1,0 +1,136 @@
+"""A model whose clients have copies of global variables for themselves, beside the shared ones.
+
+The copies are local variables, and are handled as such by all that handles those. The model can be
+applied with the shared variables, or, as `personal`, with a client's copies of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from fedpersonal.errors import UserError
+from fedpersonal.model.names import COPY, MIXING
+from fedpersonal.model.partition import PartitionedModel, Values
+from fedpersonal.model.variables import VariableSpec, check_names
+
+# What follows from the variables, and is not taken over from a model without copies.
+_DERIVED = ("tables", "global_tables", "owned")
+
+
+class PersonalModel(PartitionedModel):
+    """A partitioned model with personal copies of global variables."""
+
+    def __init__(
+        self,
+        base: PartitionedModel,
+        layers: Sequence[str] = (),
+        *,
+        mixing: float | None = None,
+        replaces: bool = False,
+    ):
+        """Adds the copies to a model's local variables.
+
+        Of a table of which each row belongs to one client, a client copies its own row; but where
+        copies are sent, nothing: what it trains then is the row itself.
+
+        Args:
+            base: The model.
+            layers: What is copied: names of layers or global variables; none for all.
+            mixing: Where alpha starts, of a client that applies the model with alpha * copy +
+                (1 - alpha) * shared variable; None where it is applied with the copies.
+            replaces: Whether clients send their copies in place of the variables copied.
+
+        Raises:
+            UserError: If a name chooses no variable, or there is none to copy.
+        """
+        self.__dict__.update({k: v for k, v in vars(base).items() if k not in _DERIVED})
+        self._base, self._is_personal, self._is_mixed = base, False, mixing is not None
+        check_names("personal copies", layers, base.global_variables)
+        copied = [
+            v
+            for v in base.global_variables
+            if not (replaces and v.name in base.owned) and (not layers or v.first_name(layers))
+        ]
+        if not copied:
+            raise UserError(
+                "personal copies: the model has no global variable that a client could copy; its "
+                f"variables are {[v.name for v in base.variables]}."
+            )
+        own = tuple(_copy_of(v, is_row=v.name in base.owned) for v in copied)
+        self.copies = {v.name: source.name for v, source in zip(own, copied)}
+        owned = {k: v for k, v in self.copies.items() if v in base.owned}
+        self.own_rows = {name: base.tables[source] for name, source in owned.items()}
+        if mixing is not None:
+            own += (_mixing_weight(mixing),)
+        self.local_variables = (*base.local_variables, *own)
+        shared, names = base.variables, {v.name for v in copied}
+        if replaces:
+            shared = tuple(dataclasses.replace(v, is_replaced=v.name in names) for v in shared)
+        self.variables = (*shared, *own)
+        self.global_variables = tuple(v for v in shared if not v.is_local)
+        tables = {v.first_name(base.lookups) for v in copied}
+        rows = {f"{COPY}/{k}": v for k, v in base.lookups.items() if k in tables}
+        # A copy has all rows, and where it is sent, so has what is sent.
+        kept = {k: v for k, v in base.lookups.items() if not (replaces and k in tables)}
+        self.lookups = {**kept, **rows}
+
+    @property
+    def base(self) -> PartitionedModel:
+        """The model without personal copies."""
+        return self._base
+
+    @property
+    def personal(self) -> PartitionedModel:
+        """The model as a client predicts: with its personal copies."""
+        view = copy.copy(self)
+        view._is_personal = True
+        return view
+
+    def applied(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """Returns values with those that the Keras model is applied with, under its names."""
+        if not self._is_personal:
+            return values
+        own = {source: values[name] for name, source in self.copies.items()}
+        for source in (self.copies[name] for name in self.own_rows):
+            # Whole tables: whatever row is asked for, it is the client's.
+            own[source] = tf.broadcast_to(own[source], tf.shape(values[source]))
+        if self._is_mixed:
+            # The shared variables are others' business: nothing personal moves them.
+            alpha, fixed = values[MIXING], {name: tf.stop_gradient(values[name]) for name in own}
+            own = {name: alpha * v + (1.0 - alpha) * fixed[name] for name, v in own.items()}
+        return {**values, **own}
+
+    def bounded(self, values: Values) -> Values:
+        """Returns some variables' values, (C, ...), after a step, alpha between 0 and 1."""
+        if MIXING not in values:
+            return values
+        return {**values, MIXING: tf.clip_by_value(values[MIXING], 0.0, 1.0)}
+
+
+def _copy_of(variable: VariableSpec, *, is_row: bool) -> VariableSpec:
+    return dataclasses.replace(
+        variable,
+        shape=(1, *variable.shape[1:]) if is_row else variable.shape,
+        name=f"{COPY}/{variable.name}",
+        layer=f"{COPY}/{variable.layer}",
+        names=(*(f"{COPY}/{name}" for name in variable.names), COPY),
+        is_local=True,
+        is_personal=True,
+    )
+
+
+def _mixing_weight(start: float) -> VariableSpec:
+    return VariableSpec(
+        name=MIXING,
+        layer=MIXING,
+        shape=(),
+        dtype=tf.float32,
+        is_local=True,
+        initializer=lambda seed: tf.constant(start),
+        names=(MIXING,),
+        is_personal=True,
+    )
