@@ -125,8 +125,8 @@ def make_plan(sweep: Sweep, rows: Sequence[Row]) -> Plan:
         for row in ROWS:
             algorithm, buckets = row.values.values()
             folder = f"vocab_{size}/{algorithm}_{buckets}_oov"
-            note = f", {size:,} words"
-            by_row[row] = shared.runs(TASK, row, folder, note=note, vocab_size=size)
+            words = f", {size:,} words"
+            by_row[row] = shared.runs(TASK, row, folder, note=words, vocab_size=size)
         runs[size] = {row.name: own for row, own in share_trainings(by_row).items() if row in rows}
     return Plan(sweep, source, [note] if left_out else [], runs)
 
