@@ -52,9 +52,8 @@ class DocumentOptions(TextOptions):
     dataset: str = option(
         "auto",
         "Texts. auto: --text_file if that is given, else reddit_comments.jsonl.gz in --data_dir, "
-        "else generated comments. movielens_100k, which is installed, and movielens_1m of "
-        "--data_dir: films, of which a user likes some (4 stars and more). reddit_tfds: TensorFlow "
-        "Datasets' reddit, downloaded where --data_dir does not have it yet.",
+        "else generated comments. movielens_100k, movielens_1m: films that users like. "
+        "reddit_tfds: TensorFlow Datasets' reddit, downloaded unless --data_dir has it.",
         choices=SOURCES.choices,
     )
     label_column: str = option("context", "The table's column of labels, such as subreddits.")
