@@ -23,8 +23,8 @@ def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> 
     It stands behind its own embedding of a text's first token, as FedPerC's model does when all
     personal embeddings are 1.
     """
+    from fedpersonal.language_models.pretraining import NOTES
     from fedpersonal.tasks.report import test_summary
-    from fedpersonal.tasks.utterances.base_model import NOTES
 
     model, data = experiment.model, experiment.data
     ones = the_same_for_all({v.name: np.ones(v.shape, np.float32) for v in model.local_variables})
