@@ -37,7 +37,7 @@ def time_passes(
 
     del trained
     # However heads start, they take as long.
-    methods = [method.name for method in METHODS if not method.is_fresh]
+    methods = [method.name for method in METHODS if not (method.is_fresh or method.parts)]
     passes = {
         (name, what): work
         for name in methods
