@@ -43,6 +43,7 @@ class AdaptedLanguageModel(tf.keras.Model):
         start: np.ndarray,
         prefix_length: int = 1,
         lora_rank: int = 8,
+        num_users: int = 1,
     ):
         """Makes a model that untrained predicts as the base does.
 
@@ -53,6 +54,7 @@ class AdaptedLanguageModel(tf.keras.Model):
             start: float32 (dim,), the base's own embedding of a text's first token.
             prefix_length: How many vectors a `prefix` and a `layer_prefix` have.
             lora_rank: Columns of `lora_a`, and rows of `lora_b`.
+            num_users: Rows of personal parts: one, unless a server has those of all.
         """
         super().__init__(name=NAME)
         dim, blocks = config.n_embd, config.n_layer
@@ -69,7 +71,10 @@ class AdaptedLanguageModel(tf.keras.Model):
         # Looked up like FedPerC's embeddings, own parts of many clients are trained in one pass.
         self._parts = {
             kind: tf.keras.layers.Embedding(
-                1, int(np.prod(shapes[kind][0])), shapes[kind][1], name=layer_name(kind, whose)
+                num_users,
+                int(np.prod(shapes[kind][0])),
+                shapes[kind][1],
+                name=layer_name(kind, whose),
             )
             if whose == LOCAL
             else _Shared(*shapes[kind], name=layer_name(kind, whose))
@@ -118,6 +123,11 @@ class AdaptedLanguageModel(tf.keras.Model):
         return tf.random.stateless_normal([1, *shape], _FROZEN_SEED, stddev=shape[1] ** -0.5)
 
 
+def own_layers(parts: Mapping[str, str]) -> list[str]:
+    """Returns the names of the layers of personal parts."""
+    return [layer_name(kind, whose) for kind, whose in parts.items() if whose == LOCAL]
+
+
 def layer_name(kind: str, whose: str) -> str:
     """Returns the name of a part's layer."""
     return f"{whose}_{kind}"
@@ -144,7 +154,9 @@ class _KeysDrawn(tf.keras.initializers.RandomNormal):
 
     def __call__(self, shape, dtype=None, **kwargs):
         drawn = super().__call__(shape, dtype=dtype, **kwargs)
-        halves = tf.reshape(drawn, [1, 2, -1]) * [[[1.0], [0.0]]]
+        # A shared part is one row.
+        rows = shape[0] if len(shape) == 2 else 1
+        halves = tf.reshape(drawn, [rows, 2, -1]) * [[[1.0], [0.0]]]
         return tf.reshape(halves, shape)
 
 

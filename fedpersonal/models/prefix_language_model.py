@@ -35,6 +35,7 @@ class PrefixLanguageModel(tf.keras.Model):
         start: np.ndarray,
         spread: float = 0.02,
         prefix_length: int = 1,
+        num_users: int = 1,
     ):
         """Makes a model that untrained predicts nearly as the base by itself does.
 
@@ -46,13 +47,14 @@ class PrefixLanguageModel(tf.keras.Model):
             spread: Standard deviation, around 1, of the numbers with which personal embeddings
                 start.
             prefix_length: How many vectors an embedding holds.
+            num_users: Rows of personal embeddings: one, unless a server has those of all.
         """
         super().__init__(name=NAME)
         near_one = tf.keras.initializers.RandomNormal(mean=1.0, stddev=spread)
         self._length, size = prefix_length, prefix_length * config.n_embd
         start = np.tile(start, prefix_length)
         self.personal_embedding = tf.keras.layers.Embedding(
-            1, size, embeddings_initializer=near_one, name=PERSONAL
+            num_users, size, embeddings_initializer=near_one, name=PERSONAL
         )
         self.context_embedding = tf.keras.layers.Embedding(
             num_contexts,

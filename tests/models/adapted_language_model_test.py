@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.models.adapted_language_model import _FROZEN_SEED
-from fedpersonal.tasks.utterances.methods import METHODS
+from fedpersonal.tasks.utterances.methods import FEDERATED
 
-ADAPTED = {method.name: method for method in METHODS if method.parts}
+ADAPTED = {method.name: method for method in FEDERATED if method.parts}
 BATCH, TIME, LENGTH, RANK = 3, 6, 4, 2
 
 

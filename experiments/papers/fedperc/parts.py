@@ -1,7 +1,8 @@
 """FedPerC beside other parts of the same frozen base: what each costs, and what it gains.
 
 Not in the paper: parts that are shared, each user's own or both, compared on the same users, with
-the bytes that each keeps and moves, and with the base by itself.
+the bytes that each keeps and moves, with the base by itself, and with what a server that has
+everybody's data makes of the same parts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fedpersonal.tasks.utterances.methods import METHODS
 from fedpersonal.tasks.utterances.task import TASK
 
 _FEDPERC, _RIVALS = "tv_shows_{}", "tv_shows_{}_rivals"
-_TITLES = {method.name: method.title for method in METHODS}
+_METHODS = {method.name: method for method in METHODS}
 _PERPLEXITY, _NEW = "perplexity", "new lines"
 _BYTES = ("kept", "received", "sent")
 _ADAPTED = ", adapted base"
@@ -32,7 +33,15 @@ _BASE = "Base model"
 
 def _row(name: str, rate: float, finetuning: float, **values: Value) -> Row:
     rates = {"client_learning_rate": rate, "finetuning_learning_rate": finetuning}
-    return Row(_TITLES[name], _RIVALS, {"algorithm": name, "proximal": 0.01, **rates, **values})
+    return Row(
+        _METHODS[name].title, _RIVALS, {"algorithm": name, "proximal": 0.01, **rates, **values}
+    )
+
+
+def _central(name: str, rate: float, **values: Value) -> Row:
+    """Returns the row of a server with everybody's data: an epoch a round, in larger batches."""
+    own = {"local_steps": 0, "client_batch_size": 64, "client_learning_rate": rate}
+    return Row(_METHODS[name].title, _RIVALS, {"algorithm": name, **own, **values})
 
 
 _OWN = Row("FedPerC", _FEDPERC, {"algorithm": "fedperc"})
@@ -50,6 +59,12 @@ ROWS = (
     _row("personal_lora", 0.003, 0.0003),
     _row("meta_learning", 0.001, 0.0001, proximal=1.0),
     _row("meta_learning_bias", 0.001, 0.0001, proximal=1.0, local_rate_factor=10.0),
+    _central("central_fedperc", 0.01),
+    _central("central_personal_bias", 0.01),
+    _central("central_personal_layer_prefix", 0.003, prefix_length=4),
+    _central("central_fedsa_lora", 0.001),
+    _central("central_personal_lora", 0.001),
+    _central("central_meta_learning_bias", 0.001),
     Row(f"FedPerC{_ADAPTED}", _FEDPERC, {"algorithm": "fedperc", "base_model_adapted": True}),
 )
 _ABOUT = (
@@ -57,7 +72,8 @@ _ABOUT = (
     "the base model does nothing with them. Perplexity, lower is better; and on new lines, those "
     "that no utterance for training repeats word for word: {share} of all test utterances are "
     "repeated, {long} of those with {words} words and more. Bytes that a user keeps, and receives "
-    "and sends in a round, beside the frozen base of {frozen:,} bytes."
+    "and sends in a round, beside the frozen base of {frozen:,} bytes. Central: a server has "
+    "everybody's data, and a part for each user; it does nothing more before a test."
 )
 _PAIRED = (
     "By how many per cent perplexity is higher than the base model's, and than FedPerC's, on the "
@@ -138,8 +154,8 @@ def _perplexities(
             column: Cell(tuple(_perplexity(run.summary[lines]) for run in runs))
             for column, lines in ((_PERPLEXITY, "all"), (_NEW, "new"))
         }
-        if name in trained:
-            first = trained[name][0]
+        first = trained[name][0] if name in trained else None
+        if first and _METHODS[first.options.algorithm].is_federated:
             whose = ("local", "broadcast", "aggregated")
             sizes = [first.summary[f"{way}_bytes_per_client"] for way in whose]
             sizes[0] *= (first.path / LOCAL_STATE).exists()

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpersonal.algorithm import Algorithm
+from fedpersonal.algorithms import centralized
 from fedpersonal.algorithms.fed_prox import FedProxOptions
 from fedpersonal.algorithms.fedperc import fedperc
-from fedpersonal.algorithms.method import FinetuningOptions, Layers, Method
+from fedpersonal.algorithms.method import ClientOptions, FinetuningOptions, Layers, Method
 from fedpersonal.optimizers.named import build_client_optimizer
 from fedpersonal.options import option
 
@@ -114,7 +115,24 @@ def _adapted(name: str, title: str, parts: Mapping[str, str]) -> LanguageMethod:
     )
 
 
-METHODS = (
+def _central(method: LanguageMethod) -> LanguageMethod:
+    """Returns the method's model trained by a server with everybody's data: what it can come to.
+
+    The server has a row for each user of what is otherwise the user's own.
+    """
+    return LanguageMethod(
+        f"central_{method.name}",
+        f"{method.title} (Central)",
+        centralized.build,
+        ClientOptions,
+        model=method.model,
+        parts=method.parts,
+        is_federated=False,
+        has_table=True,
+    )
+
+
+FEDERATED = (
     _method("fedperc", "FedPerC", "kept", own_layers=(EMBEDDING,), finetunes="all"),
     _method(
         "fedperc_generated",
@@ -140,4 +158,8 @@ METHODS = (
         for suffix, note in (("", ""), ("_fresh", " (Fresh)"))
     ),
     *(_adapted(name, *told) for name, told in _PARTS.items()),
+)
+METHODS = (
+    *FEDERATED,
+    *(_central(m) for m in FEDERATED if m.own_layers and m.model in ("prefix", "adapted")),
 )

@@ -48,6 +48,7 @@ def build_language_model(
     parts: Mapping[str, str] | None = None,
     prefix_length: int = 1,
     lora_rank: int = 8,
+    num_users: int | None = None,
 ) -> PartitionedModel:
     """Returns a model around a frozen base.
 
@@ -62,6 +63,7 @@ def build_language_model(
         parts: Of an `adapted` model: whose each is.
         prefix_length: Vectors of a prefix that is not `generated`.
         lora_rank: The rank of LoRA's factors.
+        num_users: Whose parts a server has, of a `prefix` or an `adapted` model; None if none are.
     """
     start = base.weights[HEAD][base.config.bos_token_id]
     if is_fresh:
@@ -73,14 +75,17 @@ def build_language_model(
     lookups = {prefix_language_model.PERSONAL: "user", prefix_language_model.CONTEXT: "context"}
     sizes: dict[str, Any] = {"num_contexts": num_contexts, "start": start}
     model: Callable[..., tf.keras.Model] = prefix_language_model.PrefixLanguageModel
+    owned: list[str] = []
     if kind == "prefix":
-        sizes["prefix_length"] = prefix_length
+        sizes.update(prefix_length=prefix_length, num_users=num_users or 1)
+        owned = [prefix_language_model.PERSONAL]
     elif kind == "adapted":
         model = adapted_language_model.AdaptedLanguageModel
         sizes = {"parts": parts, "start": start}
-        sizes.update(prefix_length=prefix_length, lora_rank=lora_rank)
+        sizes.update(prefix_length=prefix_length, lora_rank=lora_rank, num_users=num_users or 1)
         del input_spec["context"]
-        lookups = {name: "user" for name in local_layers}
+        owned = adapted_language_model.own_layers(parts or {})
+        lookups = dict.fromkeys(owned, "user")
     elif kind == "generated":
         model = generated_prefix_model.GeneratedPrefixModel
         input_spec["history"] = tf.TensorSpec([None, history_length], tf.int32)
@@ -100,6 +105,7 @@ def build_language_model(
         loss=sum_utterance_losses,
         metrics=[perplexity()],
         lookups=lookups,
+        owned_tables=owned if num_users else [],
         input_spec=input_spec,
         label_spec=tf.TensorSpec([None, None], tf.int32),
         example_weight=count_utterance_tokens,

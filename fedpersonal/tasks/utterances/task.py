@@ -124,6 +124,11 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         """Splits the utterances and tokenises them for the base model."""
         from fedpersonal.tasks.utterances.base_model import find_base_model
 
+        if options.evaluate_on == "unseen" and self.method(options).has_table:
+            raise UserError(
+                f"--algorithm={options.algorithm} needs --evaluate_on=seen: its server has nothing "
+                "of users who never took part"
+            )
         base = find_base_model(
             options.base_model,
             source,
@@ -149,7 +154,11 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     def sizes(self, data: UtteranceData) -> dict[str, Any]:
         """Returns the base model and the contexts."""
         assert data.base  # Since `split`.
-        return {"base_model": data.base.source, "contexts": data.context_names.tolist()}
+        return {
+            "base_model": data.base.source,
+            "contexts": data.context_names.tolist(),
+            "num_users": data.train.num_clients,
+        }
 
     def build_model(
         self, sizes: SimpleNamespace, options: UtteranceRun, local_layers: Sequence[str]
@@ -171,6 +180,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             parts=getattr(method, "parts", None),
             prefix_length=options.prefix_length,
             lora_rank=options.lora_rank,
+            num_users=sizes.num_users if method.has_table else None,
         )
 
     def training_clients(
@@ -279,8 +289,10 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         }
 
     def names(self, experiment: UtteranceExperiment) -> dict[str, np.ndarray]:
-        """Names the contexts."""
-        return {"context": experiment.data.context_names}
+        """Names the contexts, and the users whose parts are rows of the server's tables."""
+        data = experiment.data
+        users = {"user": data.train.client_ids} if experiment.method.has_table else {}
+        return {"context": data.context_names, **users}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""
