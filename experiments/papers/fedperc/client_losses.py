@@ -1,7 +1,7 @@
 """Each client's loss on what it is tested on, and on those lines that nobody has trained on.
 
 Characters repeat themselves and each other: a test utterance that stands word for word among those
-for training is no test of who knows what.
+for training, but for case and marks, is no test of who knows what.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import numpy as np
 from experiments.papers.fedperc.base_model import alone
 from experiments.papers.runs import Run
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.texts.splitting import count_words
+from fedpersonal.data.texts.splitting import split_words
 
 if TYPE_CHECKING:
+    from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
+
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
 
-# Utterances with so many words and marks are told apart: short ones are often repeated.
+# Utterances with so many words are told apart: short ones are often repeated.
 LONG = 6
 
 
@@ -37,10 +39,10 @@ def measure_losses(
     data, phases, brings = experiment.data, experiment.evaluator.finetuning, None
     if base_alone:
         trained, phases, brings = alone(experiment, trained, seed=run.options.seed), (), True
-    query, tokenizer = data.test.query, data.base.tokenizer
-    repeated = is_repeated(query, data.train)
-    texts = tokenizer.batch_decode([row[row >= 0] for row in query.labels], True)
-    is_long = count_words(texts) >= LONG
+    query, known = data.test.query, set(words_of(data.train, data.base.tokenizer))
+    asked = words_of(query, data.base.tokenizer)
+    repeated = np.array([words in known for words in asked], bool)
+    is_long = np.array([len(words) >= LONG for words in asked], bool)
     found: dict[str, Any] = {
         "clients": query.client_ids,
         "repeated": float(repeated.mean()),
@@ -54,7 +56,10 @@ def measure_losses(
     return found
 
 
-def is_repeated(asked: ClientDataset, train: ClientDataset) -> np.ndarray:
-    """Tells which utterances asked for any client has trained on, token for token: bool (n,)."""
-    known = {row.tobytes() for row in train.labels}
-    return np.array([row.tobytes() in known for row in asked.labels], bool)
+def words_of(dataset: ClientDataset, tokenizer: GPT2TokenizerFast) -> list[tuple[str, ...]]:
+    """Returns the words of each utterance, in lower case and without marks."""
+    texts = tokenizer.batch_decode([row[row >= 0] for row in dataset.labels], True)
+    return [
+        tuple(word for words in split_words(text) for word in words if word[0].isalnum())
+        for text in texts
+    ]

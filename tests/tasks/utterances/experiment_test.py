@@ -114,8 +114,8 @@ def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
     )
     evaluate = federated.experiment.evaluation(federated.data.test, (), with_before=False)
     expected = evaluate(moved).overall()["perplexity"]
-    found = {results["perplexity"] for results in central.summary["by_samples"].values()}
-    assert found == {pytest.approx(expected, rel=1e-5)}
+    (found,) = {results["perplexity"] for results in central.summary["by_samples"].values()}
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_server_knows_nothing_of_users_who_never_took_part(tiny, table):
