@@ -41,6 +41,7 @@ def _row(name: str, rate: float, finetuning: float, **values: Value) -> Row:
 def _central(name: str, rate: float, **values: Value) -> Row:
     """Returns the row of a server with everybody's data: an epoch a round, in larger batches."""
     own = {"local_steps": 0, "client_batch_size": 64, "client_learning_rate": rate}
+    own.update(total_rounds=4, rounds_per_eval=2)
     return Row(_METHODS[name].title, _RIVALS, {"algorithm": name, **own, **values})
 
 

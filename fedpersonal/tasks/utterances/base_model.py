@@ -19,8 +19,13 @@ from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
 
 # How a base model is trained where none is named: its sizes, and steps. Generated texts are few; of
 # the shows and Reddit, which have 14 million tokens, the steps read 3.5 times as many.
-_USUAL = (ModelSizes(), 24_000)
-_SMALL = (ModelSizes(vocab_size=800, num_layers=2, dim=64, positions=40), 400)
+_LARGE, _SMALL = ModelSizes(), ModelSizes(vocab_size=800, num_layers=2, dim=64, positions=40)
+_WORK = {
+    "generated": (_SMALL, 400),
+    "file": (_LARGE, 1200),
+    "tv_shows": (_LARGE, 24_000),
+    "reddit": (_LARGE, 24_000),
+}
 _BATCH_SIZE, _RATE = 32, 2e-3
 # How it is adapted to the texts of those who do not take part.
 _ADAPTING_STEPS, _ADAPTING_RATE = 400, 5e-4
@@ -64,7 +69,7 @@ def find_base_model(
             f"--base_model_revision={revision} needs --base_model, a name on the hub: without one, "
             "a base model is pretrained here"
         )
-    sizes, steps = _SMALL if dialogues.kind == "generated" else _USUAL
+    sizes, steps = _WORK[dialogues.kind]
     files = [pathlib.Path(path) for path in (dialogues.path, _more_texts(dialogues)) if path]
     settings: dict[str, Any] = {
         "sizes": dataclasses.asdict(sizes),
