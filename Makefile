@@ -19,7 +19,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables dp_table benchmark cluster_install cluster cluster_test test soak bazel_test lint lock clean
+.PHONY: help install doctor movielens stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table benchmark cluster_install cluster cluster_test test soak bazel_test lint lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -69,6 +69,9 @@ figure3: $(INSTALLED) ## Reproduce figure 3: make figure3 TEXT_FILE=<texts> MOVI
 
 fedperc_tables: $(INSTALLED) ## Reproduce FedPerC's tables: make fedperc_tables DATA_DIR=<folder of tv_shows.jsonl.gz>
 	@$(RUN) -m experiments.reproduce --target=fedperc_tables $(TEXTS) $(FLAGS)
+
+fedperc_parts: $(INSTALLED) ## Compare other parts of FedPerC's base: make fedperc_parts DATA_DIR=...
+	@$(RUN) -m experiments.reproduce --target=fedperc_parts $(TEXTS) $(FLAGS)
 
 dp_table: $(INSTALLED) ## Show errors against epsilon: make dp_table DATA_DIR=<folder of MovieLens-1M>
 	@$(RUN) -m experiments.reproduce --target=dp_table $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)

@@ -54,29 +54,27 @@ def main() -> None:
     texts = _read_texts()
     import dataclasses
 
-    from fedpersonal.language_models.base_model import check_is_free, save_base_model
-    from fedpersonal.language_models.pretraining import ModelSizes, pretrain
+    from fedpersonal.language_models.pretraining import ModelSizes, pretrain_into
 
-    check_is_free(FLAGS.output_dir)
     sizes = {field.name: FLAGS[field.name].value for field in dataclasses.fields(ModelSizes)}
-    model, tokenizer, report = pretrain(
+    report = pretrain_into(
+        FLAGS.output_dir,
         texts,
-        sizes=ModelSizes(**sizes),
+        settings=settings,
+        start=ModelSizes(**sizes),
         steps=FLAGS.steps,
         batch_size=FLAGS.batch_size,
         learning_rate=FLAGS.learning_rate,
         seed=FLAGS.seed,
         progress=True,
     )
-    notes = {"settings": settings, "report": dataclasses.asdict(report)}
-    save_base_model(FLAGS.output_dir, model, tokenizer, notes={_NOTES: notes})
     print(
         f"{report.num_validation_texts:,} held-out texts: perplexity per token "
         f"{report.initial_perplexity:.1f} before and {report.final_perplexity:.1f} after training"
     )
     print(
         f"{report.steps:,} steps in {report.seconds:.1f} s, "
-        f"{1000 * report.seconds / report.steps:.0f} ms a step; {len(tokenizer):,} tokens, "
+        f"{1000 * report.seconds / report.steps:.0f} ms a step; {report.vocab_size:,} tokens, "
         f"{report.num_parameters:,} parameters; the base model is in {FLAGS.output_dir}"
     )
 

@@ -29,6 +29,7 @@ _TARGETS: dict[str, tuple[str, Task]] = {
     "figure3": ("fedrecon.figure3", NEXT_WORD),
     "table3": ("furl.table3", DOCUMENTS),
     "fedperc_tables": ("fedperc.tables", UTTERANCES),
+    "fedperc_parts": ("fedperc.parts", UTTERANCES),
     "dp_table": ("dp_table", RATINGS),
 }
 # Runs a row, where not 3.
@@ -44,7 +45,8 @@ flags.DEFINE_enum(
     list(_TARGETS),
     "Of Federated Reconstruction: table1 is rating prediction, table2 and figure2 next word "
     "prediction, figure3 both. Of FURL: table3, with its figures, document classification. Of "
-    "FedPerC: fedperc_tables, all of its tables, utterances. dp_table has errors of rating "
+    "FedPerC: fedperc_tables, all of its tables, utterances; fedperc_parts has other parts of the "
+    "same base beside it. dp_table has errors of rating "
     "prediction by the epsilon of differential privacy.",
 )
 flags.DEFINE_string("output_dir", None, "Where tables, figures go. [default: results/<target>]")

@@ -17,6 +17,7 @@ from fedpersonal.atomic_files import TEMPORARY_SUFFIX, atomic_write, read_json
 from fedpersonal.errors import UserError, one_line
 
 if TYPE_CHECKING:
+    import tensorflow as tf
     from transformers.models.gpt2.configuration_gpt2 import GPT2Config
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
     from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
@@ -278,8 +279,9 @@ def _read_weights(path: pathlib.Path, config: GPT2Config) -> dict[str, np.ndarra
         missing = sorted(loaded["missing_keys"])
         raise UserError(f"{path}: {len(missing)} of the weights are missing, such as {missing[0]}")
     own = {id(variable) for variable in model.weights}
-    return {
-        variable.name.split(_MAIN_LAYER, 1)[1].split(":")[0]: variable.numpy()
-        for variable in created
-        if id(variable) in own
-    }
+    return {weight_name(variable): variable.numpy() for variable in created if id(variable) in own}
+
+
+def weight_name(variable: tf.Variable) -> str:
+    """Returns under which name `BaseModel.weights` has a variable of the model."""
+    return variable.name.split(_MAIN_LAYER, 1)[1].split(":")[0]

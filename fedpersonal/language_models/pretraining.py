@@ -1,33 +1,36 @@
-"""Training of a small GPT-2 from scratch."""
+"""Training of a small GPT-2 from scratch, which can be interrupted at any time and goes on."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import math
+import os
+import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tqdm
 
 from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.errors import UserError
+from fedpersonal.language_models.base_model import BaseModel, check_is_free, save_base_model
+from fedpersonal.language_models.gpt2_training import GPT2Trainer, copy_model, new_model
 from fedpersonal.language_models.tokenizer_training import MIN_VOCAB_SIZE, train_tokenizer
+from fedpersonal.language_models.training_state import Course, SavedState
 
 if TYPE_CHECKING:
-    import tensorflow as tf
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
     from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
 
+# The file beside a pretrained model's that says how it was made.
+NOTES = "pretraining.json"
+_STATE_SUFFIX = ".training"
 _VALIDATION_SHARE = 0.02
-_WARM_UP_SHARE = 0.05
-_WEIGHT_DECAY = 0.01
-_SECOND_MOMENT_DECAY = 0.98
-_MAX_GRADIENT_NORM = 1.0
-_INITIAL_DEVIATION = 0.02
 _REPORTS = 20
 _ENCODED_AT_ONCE = 10_000
 # More texts hardly change a vocabulary of thousands, and take a minute.
@@ -68,38 +71,73 @@ class PretrainingReport:
         num_texts: Texts trained on.
         num_tokens: Tokens of these, their ends among them.
         num_validation_texts: Texts held out.
+        vocab_size: Tokens of the tokenizer.
         num_parameters: Entries of all weights.
         initial_perplexity: Per token of the held-out texts, before training.
         final_perplexity: The same after training.
         steps: Training steps.
         seconds: What the steps took, with tracing and without validation.
+        curve: The perplexity of the held-out texts after so many steps.
     """
 
     num_texts: int
     num_tokens: int
     num_validation_texts: int
+    vocab_size: int
     num_parameters: int
     initial_perplexity: float
     final_perplexity: float
     steps: int
     seconds: float
+    curve: tuple[tuple[int, float], ...]
+
+
+def pretrain_into(
+    folder: str | os.PathLike,
+    texts: Sequence[str],
+    *,
+    settings: Mapping[str, object],
+    **options: Any,
+) -> PretrainingReport:
+    """Trains a model and writes it with `save_base_model`.
+
+    Its state is in `<folder>.training` until then: called again with the same arguments, it goes
+    on from there to the same bits, and a process killed at any time loses half a minute.
+
+    Args:
+        folder: The folder to make.
+        texts: As of `pretrain`.
+        settings: What to note beside the report, in `NOTES`.
+        **options: Of `pretrain`.
+
+    Raises:
+        UserError: As of `pretrain` and `check_is_free`.
+    """
+    check_is_free(folder)
+    state_file = pathlib.Path(folder).resolve().with_name(pathlib.Path(folder).name + _STATE_SUFFIX)
+    model, tokenizer, report = pretrain(texts, state_file=state_file, **options)
+    notes = {"settings": settings, "report": dataclasses.asdict(report)}
+    save_base_model(folder, model, tokenizer, notes={NOTES: notes})
+    state_file.unlink(missing_ok=True)
+    return report
 
 
 def pretrain(
     texts: Sequence[str],
     *,
-    sizes: ModelSizes,
+    start: ModelSizes | BaseModel,
     steps: int,
     batch_size: int,
     learning_rate: float,
     seed: int,
     progress: bool,
+    state_file: str | os.PathLike | None = None,
 ) -> tuple[TFGPT2LMHeadModel, GPT2TokenizerFast, PretrainingReport]:
-    """Trains a tokenizer and a GPT-2 on texts.
+    """Trains a tokenizer and a GPT-2 on texts, or trains a base model further.
 
-    The texts become one stream, `<eos>` after each, of which a batch takes windows of
-    `sizes.positions` tokens wherever they begin. A window thus starts with any token, and what
-    comes first tells of what follows where neighbouring texts are by one author or of one
+    The texts become one stream, `<eos>` after each, of which a batch takes windows of as many
+    tokens as the model has positions, wherever they begin. A window thus starts with any token, and
+    what comes first tells of what follows where neighbouring texts are by one author or of one
     conversation: the model learns to make use of it, as prefixes in its place will need. 2 % of the
     texts, at least one and neighbours all, are held out; the tokenizer learns from at most 50,000
     of the others. The optimizer is AdamW with warm-up, cosine decay and clipped gradients; there is
@@ -108,15 +146,18 @@ def pretrain(
 
     Args:
         texts: The texts, those that belong together next to each other; blank ones are left out.
-        sizes: Sizes of the model.
+        start: Sizes of a new model, or a base model to train further, whose tokenizer stays.
         steps: Training steps, >= 1.
         batch_size: Windows of a step, >= 1.
         learning_rate: The highest learning rate, > 0.
         seed: Fixes the held-out texts, the initial weights and the windows, >= 0.
         progress: Whether to show on stderr how far training has come.
+        state_file: Where the state is saved twice a minute, and from which an interrupted training
+            with the same arguments goes on; None for nowhere.
 
     Raises:
-        UserError: If there are too few texts, or the loss is no longer finite.
+        UserError: If there are too few texts, the loss is no longer finite, or the state is
+            damaged or of another training.
     """
     check_counts(1, steps=steps, batch_size=batch_size)
     check_count("seed", seed)
@@ -126,6 +167,10 @@ def pretrain(
     if len(texts) < 2:
         raise UserError(f"at least 2 texts that are not blank are needed, got {len(texts)}")
 
+    state = None
+    if state_file is not None:
+        about = {"steps": steps, "batch_size": batch_size, "rate": learning_rate, "seed": seed}
+        state = SavedState(state_file, {**about, "start": _told(start)}, texts)
     order_seed, weight_seed = np.random.SeedSequence(seed).spawn(2)
     random = np.random.default_rng(order_seed)
     num_held_out = max(1, round(_VALIDATION_SHARE * len(texts)))
@@ -134,40 +179,62 @@ def pretrain(
     training_texts = texts[:first] + texts[last:]
     some = random.permutation(len(training_texts))[:_TOKENIZER_TEXTS]
     if progress:
-        line = f"training a tokenizer and encoding {len(texts):,} texts"
-        print(line, file=sys.stderr, flush=True)
-    tokenizer = train_tokenizer([training_texts[i] for i in some], vocab_size=sizes.vocab_size)
+        line = "encoding" if isinstance(start, BaseModel) else "training a tokenizer and encoding"
+        print(f"{line} {len(texts):,} texts", file=sys.stderr, flush=True)
+    if isinstance(start, BaseModel):
+        tokenizer, positions, model = start.tokenizer, start.config.n_positions, copy_model(start)
+    else:
+        tokenizer = train_tokenizer([training_texts[i] for i in some], vocab_size=start.vocab_size)
+        positions, model = start.positions, new_model(start, tokenizer, weight_seed)
     held_out = _encode(texts[first:last], tokenizer)
     training = _encode(training_texts, tokenizer)
-    length = min(sizes.positions, len(training))
+    length = min(positions, len(training))
 
-    model = _new_model(sizes, tokenizer, weight_seed)
-    trainer = _Trainer(model, steps=steps, learning_rate=learning_rate)
-    initial = trainer.perplexity(_consecutive_windows(held_out, length, batch_size))
-    start = time.monotonic()
-    with contextlib.closing(_Progress(steps, show=progress)) as shown:
-        for step in range(1, steps + 1):
+    trainer = GPT2Trainer(model, steps=steps, learning_rate=learning_rate)
+
+    def perplexity() -> float:
+        return trainer.perplexity(_consecutive_windows(held_out, length, batch_size))
+
+    course = state.restore(trainer, random) if state else None
+    if course is None:
+        course = Course(curve=[(0, perplexity())])
+    with contextlib.closing(_Progress(course.step, steps, show=progress)) as shown:
+        for step in range(course.step + 1, steps + 1):
+            begun = time.monotonic()
             starts = random.integers(len(training) - length + 1, size=(batch_size, 1))
             loss = trainer.train(training[starts + np.arange(length)])
+            course.step, course.seconds = step, course.seconds + time.monotonic() - begun
             if shown.is_due(step):
                 if not math.isfinite(loss):
                     raise UserError(
                         f"the loss is {float(loss)} at step {step}: learning_rate={learning_rate} "
                         "is too high"
                     )
-                shown.advance(step, float(loss))
-    seconds = time.monotonic() - start
+                course.curve.append((step, perplexity()))
+                shown.advance(course, float(loss))
+            if state:
+                state.save_if_due(trainer, random, course)
     report = PretrainingReport(
         num_texts=len(training_texts),
         num_tokens=len(training),
         num_validation_texts=num_held_out,
+        vocab_size=len(tokenizer),
         num_parameters=sum(math.prod(variable.shape) for variable in model.weights),
-        initial_perplexity=initial,
-        final_perplexity=trainer.perplexity(_consecutive_windows(held_out, length, batch_size)),
+        initial_perplexity=course.curve[0][1],
+        final_perplexity=course.curve[-1][1],
         steps=steps,
-        seconds=seconds,
+        seconds=course.seconds,
+        curve=tuple(course.curve),
     )
     return model, tokenizer, report
+
+
+def _told(start: ModelSizes | BaseModel) -> str:
+    """Returns what tells a start from others."""
+    if isinstance(start, ModelSizes):
+        return repr(start)
+    content = b"".join(value.tobytes() for value in start.weights.values())
+    return hashlib.sha256(content).hexdigest()
 
 
 def _encode(texts: Sequence[str], tokenizer: GPT2TokenizerFast) -> np.ndarray:
@@ -191,115 +258,29 @@ def _consecutive_windows(tokens: np.ndarray, length: int, batch_size: int) -> It
         yield tokens[np.newaxis, whole:]
 
 
-def _new_model(
-    sizes: ModelSizes, tokenizer: GPT2TokenizerFast, seed: np.random.SeedSequence
-) -> TFGPT2LMHeadModel:
-    from transformers.models.gpt2.configuration_gpt2 import GPT2Config
-    from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
-
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=sizes.positions,
-        n_embd=sizes.dim,
-        n_layer=sizes.num_layers,
-        n_head=sizes.num_heads,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        resid_pdrop=0.0,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    model = TFGPT2LMHeadModel(config)
-    model.build_in_name_scope()
-    random = np.random.default_rng(seed)
-    # What Keras draws depends on what was drawn before; biases and scales are 0 and 1 already.
-    for variable in model.weights:
-        if "/ln_" not in variable.name and "bias" not in variable.name:
-            # As published: projections onto the residual stream shrink with their number.
-            shrink = math.sqrt(2 * sizes.num_layers) if "c_proj" in variable.name else 1.0
-            drawn = random.normal(0.0, _INITIAL_DEVIATION / shrink, variable.shape)
-            variable.assign(drawn.astype(np.float32))
-    return model
-
-
-class _Trainer:
-    """A model with its optimizer, compiled."""
-
-    def __init__(self, model: TFGPT2LMHeadModel, *, steps: int, learning_rate: float):
-        import tensorflow as tf
-
-        warm_up_steps = max(1, round(_WARM_UP_SHARE * steps))
-        self._model = model
-        self._optimizer = tf.keras.optimizers.AdamW(
-            tf.keras.optimizers.schedules.CosineDecay(
-                learning_rate / warm_up_steps,
-                max(1, steps - warm_up_steps),
-                warmup_target=learning_rate,
-                warmup_steps=warm_up_steps,
-            ),
-            weight_decay=_WEIGHT_DECAY,
-            beta_2=_SECOND_MOMENT_DECAY,
-            global_clipnorm=_MAX_GRADIENT_NORM,
-        )
-        self._optimizer.exclude_from_weight_decay(var_names=["bias", "/ln_"])
-        self._optimizer.build(model.trainable_variables)
-        batch = [tf.TensorSpec([None, None], tf.int32)]
-        self._train = tf.function(self._train_step, input_signature=batch)
-        self._evaluate = tf.function(self._sums, input_signature=batch)
-
-    def train(self, tokens: np.ndarray) -> tf.Tensor:
-        """Makes a step on windows (batch, time) and returns its mean loss, a scalar."""
-        return self._train(tokens)
-
-    def perplexity(self, batches: Iterator[np.ndarray]) -> float:
-        """Returns the perplexity per token."""
-        loss, count = 0.0, 0.0
-        for batch in batches:
-            batch_loss, batch_count = self._evaluate(batch)
-            loss, count = loss + float(batch_loss), count + float(batch_count)
-        with np.errstate(over="ignore"):
-            return float(np.exp(loss / count))
-
-    def _sums(self, tokens):
-        """Returns the sum of the losses of all predicted tokens and how many these are."""
-        import tensorflow as tf
-
-        targets = tokens[:, 1:]
-        logits = self._model(tokens[:, :-1], use_cache=False).logits
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        return tf.reduce_sum(losses), tf.cast(tf.size(targets), tf.float32)
-
-    def _train_step(self, tokens):
-        import tensorflow as tf
-
-        with tf.GradientTape() as tape:
-            loss, count = self._sums(tokens)
-            loss /= count
-        variables = self._model.trainable_variables
-        self._optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-        return loss
-
-
 class _Progress:
     """A progress bar on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, steps: int, *, show: bool):
+    def __init__(self, step: int, steps: int, *, show: bool):
         self._steps, self._every, self._show = steps, math.ceil(steps / _REPORTS), show
-        self._start = time.monotonic()
         on_terminal = show and sys.stderr.isatty()
-        self._bar = tqdm.tqdm(total=steps, unit="step", dynamic_ncols=True, disable=not on_terminal)
+        self._bar = tqdm.tqdm(
+            total=steps, initial=step, unit="step", dynamic_ncols=True, disable=not on_terminal
+        )
+        if step and show:
+            print(f"going on after step {step}/{steps}", file=sys.stderr, flush=True)
 
     def is_due(self, step: int) -> bool:
         return step % self._every == 0 or step == self._steps
 
-    def advance(self, step: int, loss: float) -> None:
-        """Shows how far training has come, and the loss of the last batch."""
+    def advance(self, course: Course, loss: float) -> None:
+        """Shows how far training has come, the last batch's loss and the held-out perplexity."""
+        told = f"loss {loss:.3f}, held-out perplexity {course.curve[-1][1]:.1f}"
         if not self._bar.disable:
-            self._bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-            self._bar.update(step - self._bar.n)
+            self._bar.set_postfix_str(told, refresh=False)
+            self._bar.update(course.step - self._bar.n)
         elif self._show:
-            seconds = time.monotonic() - self._start
-            line = f"step {step}/{self._steps}, {seconds:.0f} s: loss {loss:.3f}"
+            line = f"step {course.step}/{self._steps}, {course.seconds:.0f} s: {told}"
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:

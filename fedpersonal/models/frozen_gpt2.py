@@ -11,7 +11,7 @@ from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2MainLayer
 
 
 class FrozenGPT2(tf.keras.layers.Layer):
-    """GPT-2 without its head, with a vector of one's own in the place of the first token.
+    """GPT-2 without its head, with vectors of one's own in the place of the first token.
 
     Its variables are those of transformers' `TFGPT2MainLayer`, in its order.
     """
@@ -22,9 +22,10 @@ class FrozenGPT2(tf.keras.layers.Layer):
         self._start = config.bos_token_id
 
     def call(self, inputs, training=None):
-        """Maps tokens (batch, time) and a prefix (batch, dim), or tokens alone, to hidden states.
+        """Maps tokens (batch, time) and a prefix, or tokens alone, to hidden states.
 
-        Without a prefix the model's token of a text's start takes its place.
+        The prefix is a vector (batch, dim), or several (batch, length, dim). Without one the
+        model's token of a text's start takes its place.
 
         Returns:
             float32 (batch, time, dim): at each place what comes before the token there, the prefix
@@ -37,15 +38,25 @@ class FrozenGPT2(tf.keras.layers.Layer):
         words = self.embed(tokens[:, :-1])
         if prefix is None:
             prefix = self.embed(tf.fill(tf.shape(tokens)[:1], self._start))
-        sequence = tf.concat([prefix[:, tf.newaxis], words], axis=1)
-        return _hidden_states(self.transformer, sequence)
+        if prefix.shape.rank == 2:
+            prefix = prefix[:, tf.newaxis]
+        hidden = _hidden_states(self.transformer, tf.concat([prefix, words], axis=1))
+        return hidden if prefix.shape[1] == 1 else hidden[:, prefix.shape[1] - 1 :]
+
+    def blocks(self) -> list[tf.keras.layers.Layer]:
+        """Returns the transformer's blocks."""
+        self._create_variables()
+        return self.transformer.h
 
     def embed(self, tokens: tf.Tensor) -> tf.Tensor:
         """Returns tokens' embeddings, without those of places."""
-        if not self.transformer.built:
-            # The variables get their names where the layer is called.
-            self(tf.zeros([1, 1], tf.int32))
+        self._create_variables()
         return tf.gather(self.transformer.wte.embeddings, tokens)
+
+    def _create_variables(self) -> None:
+        if not self.transformer.built:
+            # They get their names where the layer is called.
+            self(tf.zeros([1, 1], tf.int32))
 
     def predict_tokens(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns the logits (..., ids) of the tied, frozen head."""

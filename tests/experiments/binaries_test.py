@@ -94,7 +94,7 @@ MISTAKES = {
         "no base": (["--base_model=empty"], "empty: there is no config.json"),
         "file as base": (["--base_model=texts.csv"], "a base model is a folder, this is a file"),
         "long": (["--text_length=4", "--too_long=error"], "positions"),
-        "positions": (["--text_length=25"], "--text_length=25 is more than the 24 positions"),
+        "positions": (["--text_length=25"], "need 25 positions; the base model tiny has 24"),
         "few users": (["--text_file=two.csv", "--evaluate_on=unseen"], "two has 2 users"),
         "revision": (["--base_model_revision=v1"], "base is a folder, which has no revision 'v1'"),
         "rate of fine-tuning": (["--finetuning_learning_rate=-1"], "--finetuning_learning_rate is"),

@@ -9,11 +9,13 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.language_models import pretraining
-from fedpersonal.language_models.pretraining import ModelSizes, pretrain
+from fedpersonal.language_models import training_state
+from fedpersonal.language_models.base_model import load_base_model
+from fedpersonal.language_models.gpt2_training import GPT2Trainer, new_model
+from fedpersonal.language_models.pretraining import ModelSizes, pretrain, pretrain_into
 
 SIZES = ModelSizes(vocab_size=270, num_layers=1, num_heads=2, dim=16, positions=12)
-OPTIONS = {"sizes": SIZES, "steps": 30, "batch_size": 8, "learning_rate": 0.02, "seed": 3}
+OPTIONS = {"start": SIZES, "steps": 30, "batch_size": 8, "learning_rate": 0.02, "seed": 3}
 IDS = np.array([[269, 4, 9, 2]])
 TEXTS = [f"the {a} {b} the {c}" for a in ("cat", "dog") for b in ("saw", "ate") for c in "xyz"] * 10
 
@@ -62,13 +64,96 @@ def test_equal_seeds_give_equal_models_and_leave_numpys_randomness_alone(result,
     first, *lines = errors.splitlines()
     assert first == "training a tokenizer and encoding 120 texts"
     assert [line.split(",")[0] for line in lines] == [f"step {i}/30" for i in range(2, 31, 2)]
-    assert all(": loss " in line for line in lines)
+    assert all(": loss " in line and ", held-out perplexity " in line for line in lines)
+
+
+def test_the_curve_is_of_the_reports(result):
+    report = result[2]
+    steps, perplexities = zip(*report.curve)
+    assert steps == (0, *range(2, 31, 2))
+    assert perplexities[0] == report.initial_perplexity
+    assert perplexities[-1] == report.final_perplexity
+
+
+@pytest.fixture(name="stop_at")
+def _stop_at(monkeypatch):
+    """Makes training stop, as by Ctrl-C, before its nth step, saved after each."""
+    train = GPT2Trainer.train
+    monkeypatch.setattr(training_state, "_SECONDS_BETWEEN_SAVES", 0.0)
+
+    def stop_at(step):
+        made = []
+
+        def count(self, tokens):
+            made.append(tokens)
+            if len(made) == step:
+                raise KeyboardInterrupt
+            return train(self, tokens)
+
+        monkeypatch.setattr(GPT2Trainer, "train", count)
+        return made
+
+    return stop_at
+
+
+def test_an_interrupted_training_goes_on_to_the_same_bits(result, stop_at, tmp_path, capsys):
+    state = tmp_path / "state"
+    for stop in (8, 12):
+        stop_at(stop)
+        with pytest.raises(KeyboardInterrupt):
+            trained(state_file=state)
+    made = stop_at(None)
+    model, _, report = trained(state_file=state, progress=True)
+    assert len(made) == 30 - 7 - 11
+    assert "going on after step 18/30\n" in capsys.readouterr().err
+    for one, other in zip(result[0].get_weights(), model.get_weights()):
+        np.testing.assert_array_equal(one, other)
+    assert report.curve == result[2].curve and report.seconds > 0
+
+
+def test_a_state_of_another_training_or_damaged_is_refused(stop_at, tmp_path):
+    state = tmp_path / "state"
+    stop_at(3)
+    with pytest.raises(KeyboardInterrupt):
+        trained(state_file=state)
+    for other, said in (
+        ({"steps": 31, "seed": 4}, "with other steps, seed;"),
+        ({"texts": TEXTS[:-1]}, "with other texts;"),
+        ({"start": ModelSizes(vocab_size=270, num_layers=2, num_heads=2, dim=16)}, "other start;"),
+    ):
+        with pytest.raises(UserError, match=f"state is of another training, .*{said} remove it"):
+            trained(state_file=state, **other)
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    state.write_bytes(content)
+    with pytest.raises(UserError, match="state is damaged .*; remove it to train from the start"):
+        trained(state_file=state)
+
+
+def test_a_folder_appears_when_its_training_is_over(result, stop_at, tmp_path):
+    options = {**OPTIONS, "settings": {"a": 1}, "progress": False}
+    stop_at(5)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain_into(tmp_path / "base", TEXTS, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["base.training"]
+    stop_at(None)
+    pretrain_into(tmp_path / "base", TEXTS, **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+    # A base model is trained further from its own weights and tokens.
+    base = load_base_model(tmp_path / "base")
+    expected = {w.name: w.numpy() for w in result[0].weights}
+    model, tokenizer, report = trained(TEXTS[:40], start=base, learning_rate=1e-9, steps=1)
+    assert tokenizer.get_vocab() == base.tokenizer.get_vocab()
+    for weight in model.weights:
+        name = next(n for n in expected if n.split("/", 1)[1] == weight.name.split("/", 1)[1])
+        np.testing.assert_allclose(weight.numpy(), expected[name], atol=1e-6)
+    assert report.initial_perplexity == pytest.approx(report.final_perplexity, rel=1e-3)
 
 
 def test_seeds_give_initial_weights(result):
     _, tokenizer, _ = result
     seeds = [np.random.SeedSequence(seed) for seed in (1, 1, 2)]
-    one, same, other = (pretraining._new_model(SIZES, tokenizer, seed) for seed in seeds)
+    one, same, other = (new_model(SIZES, tokenizer, seed) for seed in seeds)
     np.testing.assert_array_equal(one(IDS).logits, same(IDS).logits)
     assert not np.allclose(one(IDS).logits, other(IDS).logits)
 
@@ -96,9 +181,9 @@ def test_a_batch_takes_windows_wherever_they_begin(result, monkeypatch):
     _, tokenizer, report = result
     batches = []
     monkeypatch.setattr(
-        pretraining._Trainer, "train", lambda _, tokens: batches.append(tokens) or np.float32(1)
+        GPT2Trainer, "train", lambda _, tokens: batches.append(tokens) or np.float32(1)
     )
-    monkeypatch.setattr(pretraining._Trainer, "perplexity", lambda _, batches: len(list(batches)))
+    monkeypatch.setattr(GPT2Trainer, "perplexity", lambda _, batches: len(list(batches)))
     trained(steps=200)
     order_seed, _ = np.random.SeedSequence(OPTIONS["seed"]).spawn(2)
     first = np.random.default_rng(order_seed).integers(len(TEXTS) - 1)

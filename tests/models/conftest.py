@@ -14,7 +14,7 @@ def build_method(tiny_base, tmp_path_factory):
     frozen = freeze(tiny_base, tmp_path_factory.mktemp("frozen"))
     methods = {method.name: method for method in METHODS}
 
-    def build(name, *, num_contexts, history_length=1):
+    def build(name, *, num_contexts, history_length=1, **sizes):
         method = methods[name]
         return build_language_model(
             method.model,
@@ -24,6 +24,8 @@ def build_method(tiny_base, tmp_path_factory):
             num_contexts=num_contexts,
             history_length=history_length,
             is_fresh=method.is_fresh,
+            parts=method.parts,
+            **sizes,
         )
 
     return build

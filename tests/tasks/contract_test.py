@@ -14,6 +14,7 @@ from fedpersonal.algorithms.method import methods
 from fedpersonal.loaded_run import load_run
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.utterances.methods import METHODS as UTTERANCE_METHODS
 
 TASKS = all_tasks()
 # What is run to the end, what for a round below, and what by the tests of a task. None stands for
@@ -29,8 +30,11 @@ FOR_A_ROUND |= {"fed_per", "fed_avg_finetuning", "embedding_finetuning"}
 FOR_A_ROUND |= {"ditto", "mr_mtl", "per_fed_avg", "pfedme"}
 BY_TASKS = {"centralized", "centralized_personalized", "fed_recon"}
 BY_TASKS |= {"fedperc_generated", "split_learning", "meta_learning"}
-# Fresh heads have other initial values: tests/models/head_language_model_test.py.
-NOT_RUN = {"split_learning_fresh", "meta_learning_fresh"}
+BY_TASKS |= {"fedsa_lora", "meta_learning_bias", "central_meta_learning_bias"}
+# Fresh heads have other initial values: tests/models/head_language_model_test.py. Parts differ in
+# their models alone: tests/models/adapted_language_model_test.py.
+NOT_RUN = {"split_learning_fresh", "meta_learning_fresh", "central_fedperc"}
+NOT_RUN |= {method.name for method in UTTERANCE_METHODS if method.parts} - BY_TASKS
 
 
 def run(tiny, task, method, **options):

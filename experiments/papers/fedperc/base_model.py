@@ -23,14 +23,12 @@ def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> 
     It stands behind its own embedding of a text's first token, as FedPerC's model does when all
     personal embeddings are 1.
     """
+    from fedpersonal.language_models.pretraining import NOTES
     from fedpersonal.tasks.report import test_summary
-    from fedpersonal.tasks.utterances.base_model import NOTES
 
-    model, data = experiment.model, experiment.data
-    ones = the_same_for_all({v.name: np.ones(v.shape, np.float32) for v in model.local_variables})
+    data = experiment.data
     evaluate = experiment.evaluation(data.test, (), brings_kept=True, with_before=False)
-    weights = model.initial_global_values(seed=run.options.seed)
-    results = evaluate(dataclasses.replace(trained, weights=weights, kept_by=ones))
+    results = evaluate(alone(experiment, trained, seed=run.options.seed))
     num_parameters = sum(value.size for value in data.base.weights.values())
     config = data.base.config
     return {
@@ -39,6 +37,16 @@ def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> 
         f"{config.n_embd}, {config.vocab_size:,} tokens",
         "pretrained_here": (pathlib.Path(data.base.source) / NOTES).exists(),
     }
+
+
+def alone(experiment: Experiment, trained: TrainedModel, *, seed: int) -> TrainedModel:
+    """Returns the base by itself in place of what FedPerC has trained."""
+    local = experiment.model.local_variables
+    return dataclasses.replace(
+        trained,
+        weights=experiment.model.initial_global_values(seed=seed),
+        kept_by=the_same_for_all({v.name: np.ones(v.shape, np.float32) for v in local}),
+    )
 
 
 def describe(summary: Mapping[str, Any]) -> str:

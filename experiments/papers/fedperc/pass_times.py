@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from experiments.papers.runs import Run
-from fedpersonal.tasks.utterances.methods import METHODS
+from fedpersonal.tasks.utterances.methods import FEDERATED
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
@@ -37,7 +37,7 @@ def time_passes(
 
     del trained
     # However heads start, they take as long.
-    methods = [method.name for method in METHODS if not method.is_fresh]
+    methods = [method.name for method in FEDERATED if not (method.is_fresh or method.parts)]
     passes = {
         (name, what): work
         for name in methods

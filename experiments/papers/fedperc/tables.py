@@ -16,10 +16,11 @@ from experiments.papers.result_picture import draw
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
 from experiments.papers.runs import Measure, Run, check_splits, complete
 from experiments.papers.sweep import Row, Sweep
+from fedpersonal.tasks.utterances.methods import FEDERATED
 from fedpersonal.tasks.utterances.source import Dialogues
 from fedpersonal.tasks.utterances.task import TASK
 
-METHODS = {method.name: method for method in TASK.own_methods}
+METHODS = {method.name: method for method in FEDERATED if not method.parts}
 SAMPLES = ("1", "5", "15", "all")
 REPEATS = 30
 _USERS = {"seen": "Table 1: perplexity of seen users", "unseen": "Table 2: of unseen users"}

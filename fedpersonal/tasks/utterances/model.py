@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +11,12 @@ import tensorflow as tf
 from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models import generated_prefix_model, head_language_model, prefix_language_model
+from fedpersonal.models import (
+    adapted_language_model,
+    generated_prefix_model,
+    head_language_model,
+    prefix_language_model,
+)
 from fedpersonal.models.frozen_gpt2 import frozen_values
 from fedpersonal.models.utterance_prediction import (
     count_utterance_tokens,
@@ -40,17 +45,25 @@ def build_language_model(
     num_contexts: int,
     history_length: int,
     is_fresh: bool = False,
+    parts: Mapping[str, str] | None = None,
+    prefix_length: int = 1,
+    lora_rank: int = 8,
+    num_users: int | None = None,
 ) -> PartitionedModel:
     """Returns a model around a frozen base.
 
     Args:
-        kind: `prefix`, `generated`, `split_head` or `shared_head`.
+        kind: `prefix`, `generated`, `split_head`, `shared_head` or `adapted`.
         base: The base model.
         frozen: Its weights, from `freeze`.
         local_layers: The layers that are each client's own.
         num_contexts: How many contexts there are.
         history_length: Tokens from which a `generated` prefix is made.
         is_fresh: Whether heads start at random, instead of as the base model's.
+        parts: Of an `adapted` model: whose each is.
+        prefix_length: Vectors of a prefix that is not `generated`.
+        lora_rank: The rank of LoRA's factors.
+        num_users: Whose parts a server has, of a `prefix` or an `adapted` model; None if none are.
     """
     start = base.weights[HEAD][base.config.bos_token_id]
     if is_fresh:
@@ -62,7 +75,18 @@ def build_language_model(
     lookups = {prefix_language_model.PERSONAL: "user", prefix_language_model.CONTEXT: "context"}
     sizes: dict[str, Any] = {"num_contexts": num_contexts, "start": start}
     model: Callable[..., tf.keras.Model] = prefix_language_model.PrefixLanguageModel
-    if kind == "generated":
+    owned: list[str] = []
+    if kind == "prefix":
+        sizes.update(prefix_length=prefix_length, num_users=num_users or 1)
+        owned = [prefix_language_model.PERSONAL]
+    elif kind == "adapted":
+        model = adapted_language_model.AdaptedLanguageModel
+        sizes = {"parts": parts, "start": start}
+        sizes.update(prefix_length=prefix_length, lora_rank=lora_rank, num_users=num_users or 1)
+        del input_spec["context"]
+        owned = adapted_language_model.own_layers(parts or {})
+        lookups = dict.fromkeys(owned, "user")
+    elif kind == "generated":
         model = generated_prefix_model.GeneratedPrefixModel
         input_spec["history"] = tf.TensorSpec([None, history_length], tf.int32)
     elif kind == "split_head":
@@ -81,6 +105,7 @@ def build_language_model(
         loss=sum_utterance_losses,
         metrics=[perplexity()],
         lookups=lookups,
+        owned_tables=owned if num_users else [],
         input_spec=input_spec,
         label_spec=tf.TensorSpec([None, None], tf.int32),
         example_weight=count_utterance_tokens,

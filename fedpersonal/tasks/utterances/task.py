@@ -60,18 +60,27 @@ class UtteranceOptions(DialogueOptions):
     base_model_revision: str | None = option(
         None, "The commit, tag or branch of a base model on the hub. [default: the newest]"
     )
+    base_model_adapted: bool = option(
+        False,
+        "Train the pretrained base further on what users who do not take part have written in the "
+        "same data, and on nothing else.",
+    )
     base_model_dir: str = option(
         "results/base_models", "Keeps pretrained base models.", may_differ=True
     )
     unseen_start: str | None = option(
         None,
         "Where unseen users start: the noisy mean of what the others keep, the mean itself, or as "
-        "everybody. [default: noisy_mean with embeddings, mean with heads]",
+        "everybody. [default: noisy_mean with embeddings, mean with larger parts]",
         choices=("noisy_mean", "mean", "fresh"),
     )
     noise_multiplier: float = option(0.1, "Noise of that mean, by --clip_norm.", at_least=0)
     clip_norm: float = option(1.0, "Bound on what one user adds to it.", at_least=1e-9)
     history_length: int = option(96, "Tokens that a generator reads.", at_least=1, at_most=10**6)
+    prefix_length: int = option(
+        1, "Vectors of FedPerC's embeddings and of other prefixes.", at_least=1, at_most=1000
+    )
+    lora_rank: int = option(8, "The rank of LoRA's factors.", at_least=1, at_most=1000)
 
 
 class UtteranceRun(UtteranceOptions, RunOptions):
@@ -115,16 +124,24 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         """Splits the utterances and tokenises them for the base model."""
         from fedpersonal.tasks.utterances.base_model import find_base_model
 
+        if options.evaluate_on == "unseen" and self.method(options).has_table:
+            raise UserError(
+                f"--algorithm={options.algorithm} needs --evaluate_on=seen: its server has nothing "
+                "of users who never took part"
+            )
         base = find_base_model(
             options.base_model,
             source,
             revision=options.base_model_revision,
+            adapted=options.base_model_adapted,
             cache_dir=options.base_model_dir,
         )
-        if options.text_length > base.config.n_positions:
+        places = options.text_length + options.prefix_length - 1
+        if places > base.config.n_positions:
             raise UserError(
-                f"--text_length={options.text_length} is more than the {base.config.n_positions} "
-                f"positions of the base model {base.name}"
+                f"--text_length={options.text_length} and --prefix_length={options.prefix_length} "
+                f"need {places} positions; the base model {base.name} has "
+                f"{base.config.n_positions}"
             )
         data = split_utterances(
             source.utterances,
@@ -137,7 +154,11 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     def sizes(self, data: UtteranceData) -> dict[str, Any]:
         """Returns the base model and the contexts."""
         assert data.base  # Since `split`.
-        return {"base_model": data.base.source, "contexts": data.context_names.tolist()}
+        return {
+            "base_model": data.base.source,
+            "contexts": data.context_names.tolist(),
+            "num_users": data.train.num_clients,
+        }
 
     def build_model(
         self, sizes: SimpleNamespace, options: UtteranceRun, local_layers: Sequence[str]
@@ -156,6 +177,10 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             num_contexts=len(sizes.contexts),
             history_length=options.history_length,
             is_fresh=getattr(method, "is_fresh", False),
+            parts=getattr(method, "parts", None),
+            prefix_length=options.prefix_length,
+            lora_rank=options.lora_rank,
+            num_users=sizes.num_users if method.has_table else None,
         )
 
     def training_clients(
@@ -218,13 +243,13 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         from fedpersonal.local_state.noisy_mean import NoisyMean
 
         options = experiment.options
-        has_head = getattr(experiment.method, "model", "prefix") == "split_head"
-        start = options.unseen_start or ("mean" if has_head else "noisy_mean")
+        is_small = getattr(experiment.method, "model", "prefix") == "prefix"
+        start = options.unseen_start or ("noisy_mean" if is_small else "mean")
         if experiment.data.test.seen or not experiment.algorithm.keeps or start == "fresh":
             return None
         if experiment.algorithm.personal:  # Copies start at what the server sends.
             return None
-        # A head is too large for a bound that hides one user's, and the paper has no noise there.
+        # Others are too large for a bound that hides one user's, and the paper has no noise there.
         is_noisy = start == "noisy_mean"
         return NoisyMean(
             experiment.model,
@@ -266,8 +291,10 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         }
 
     def names(self, experiment: UtteranceExperiment) -> dict[str, np.ndarray]:
-        """Names the contexts."""
-        return {"context": experiment.data.context_names}
+        """Names the contexts, and the users whose parts are rows of the server's tables."""
+        data = experiment.data
+        users = {"user": data.train.client_ids} if experiment.method.has_table else {}
+        return {"context": data.context_names, **users}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation import evaluator
 from fedpersonal.tasks.utterances.data import finetuning_sets
 from fedpersonal.tasks.utterances.task import TASK
@@ -24,6 +26,9 @@ RUNS = {
     "generated": {"algorithm": "fedperc_generated"},
     "split_head": {"algorithm": "split_learning"},
     "shared_head": {"algorithm": "meta_learning"},
+    "adapted": {"algorithm": "fedsa_lora"},
+    "head_and_bias": {"algorithm": "meta_learning_bias"},
+    "central": {"algorithm": "central_meta_learning_bias"},
 }
 SENT = {
     "seen": CONTEXT,
@@ -31,6 +36,8 @@ SENT = {
     "generated": CONTEXT,
     "split_head": "language_model/context_head/embeddings",
     "shared_head": "language_model/head/kernel",
+    "adapted": "language_model/shared_lora_a/kernel",
+    "head_and_bias": "language_model/shared_head/kernel",
 }
 
 
@@ -69,7 +76,7 @@ def _run(tiny, table):
     return run
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", SENT)
 def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     finished = run(name)
     summary, experiment = finished.summary, finished.experiment
@@ -80,8 +87,10 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     assert list(summary["by_samples"]) == (["0"] if finetunes else []) + ["1", "all"]
     tested = [results["perplexity"] for results in summary["by_samples"].values()]
     assert len(set(tested)) == len(tested) and finished.test["perplexity"] == tested[-1]
-    local = {"split_head": 4 * tiny_base.config.vocab_size * 8, "shared_head": 0}.get(name, 4 * 8)
-    assert summary["local_bytes_per_client"] == local
+    ids = tiny_base.config.vocab_size
+    # Of LoRA, a factor of rank 8 for queries, keys and values of 8 numbers.
+    local = {"split_head": ids * 8, "shared_head": 0, "adapted": 8 * 3 * 8, "head_and_bias": ids}
+    assert summary["local_bytes_per_client"] == 4 * local.get(name, 8)
 
     sent = {row["name"] for row in finished.boundary}
     assert SENT[name] in finished.crossing
@@ -91,6 +100,28 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     assert means == ({f"clipped.{PERSONAL}"} if name == "unseen" else set())
     (frozen,) = [row for row in finished.boundary if row["direction"] == "once"]
     assert frozen["num_bytes"] == summary["frozen_bytes"] > 1000
+
+
+def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
+    """Its predictions are those of users who keep their rows themselves."""
+    central, federated = run("central"), run("head_and_bias")
+    head, bias = "language_model/shared_head/kernel", "language_model/personal_bias/embeddings"
+    rows = central.trained.weights[bias]
+    assert rows.shape[0] == 8 and len(np.unique(rows, axis=0)) == 8
+    moved = SimpleNamespace(
+        weights={head: central.trained.weights[head]},
+        kept_by=lambda ids: (np.ones(len(ids), bool), {bias: rows[:, np.newaxis]}),
+    )
+    evaluate = federated.experiment.evaluation(federated.data.test, (), with_before=False)
+    expected = evaluate(moved).overall()["perplexity"]
+    (found,) = {results["perplexity"] for results in central.summary["by_samples"].values()}
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_server_knows_nothing_of_users_who_never_took_part(tiny, table):
+    options = {"algorithm": "central_fedperc", "evaluate_on": "unseen"}
+    with pytest.raises(UserError, match="central_fedperc needs --evaluate_on=seen"):
+        tiny.run(TASK, text_file=table, **options)
 
 
 def utterances_of(dataset):

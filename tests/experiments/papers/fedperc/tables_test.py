@@ -11,51 +11,12 @@ import pytest
 
 from experiments.papers import runs as run_module
 from experiments.papers.fedperc import tables
-from experiments.papers.sweep import Sweep
 from fedpersonal.atomic_files import read_json
-from fedpersonal.data.generated.dialogues import generate_dialogues
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances import task as utterance_task
 
-LENGTH, DIM = 16, 8
+LENGTH, DIM = 16, 8  # Of `sweep_in`.
 TITLES = [title for title, *_ in tables.LINES.values()]
-
-
-@pytest.fixture(name="sweep_in", scope="module")
-def _sweep_in(tmp_path_factory, tiny_base):
-    """Returns a function that asks for tables of few utterances of 7 users."""
-    folder = tmp_path_factory.mktemp("utterances")
-    named = generate_dialogues(
-        users_per_context=(4, 3),
-        num_utterances=84,
-        others_per_context=(1, 1),
-        num_other_utterances=6,
-        seed=0,
-    ).named
-    users = np.repeat(named.client_ids, np.diff(named.offsets))
-    contexts = named.label_names[named.labels]
-    lines = [
-        json.dumps({"user": user, "text": text, "context": context})
-        for user, text, context in zip(users, named.texts, contexts)
-    ]
-    (folder / "utterances.jsonl").write_text("\n".join(lines))
-    given = {
-        "text_file": str(folder / "utterances.jsonl"),
-        "base_model": tiny_base.source,
-        "base_model_dir": str(folder),
-        "text_length": LENGTH,
-        "history_length": 6,
-        "local_steps": 2,
-        "client_batch_size": 4,
-        "finetuning_epochs": 1,
-    }
-
-    def sweep_in(output_dir, **changes):
-        asked = {"scale_rounds": 0.2, "preset": "quick", "isolated": False}
-        given_now = {**given, **changes.pop("given", {})}
-        return Sweep(output_dir, given=given_now, **{**asked, **changes})
-
-    return sweep_in
 
 
 @pytest.fixture(name="done", scope="module")

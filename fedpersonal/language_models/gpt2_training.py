@@ -1,0 +1,138 @@
+"""A GPT-2 and its optimizer: first weights, steps, perplexity, and all of it as arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpersonal.language_models.base_model import BaseModel, weight_name
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
+    from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
+
+    from fedpersonal.language_models.pretraining import ModelSizes
+
+_WARM_UP_SHARE = 0.05
+_WEIGHT_DECAY = 0.01
+_SECOND_MOMENT_DECAY = 0.98
+_MAX_GRADIENT_NORM = 1.0
+_INITIAL_DEVIATION = 0.02
+
+
+def new_model(
+    sizes: ModelSizes, tokenizer: GPT2TokenizerFast, seed: np.random.SeedSequence
+) -> TFGPT2LMHeadModel:
+    """Returns a model without dropout, its weights drawn as GPT-2's were."""
+    from transformers.models.gpt2.configuration_gpt2 import GPT2Config
+    from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=sizes.positions,
+        n_embd=sizes.dim,
+        n_layer=sizes.num_layers,
+        n_head=sizes.num_heads,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model = TFGPT2LMHeadModel(config)
+    model.build_in_name_scope()
+    random = np.random.default_rng(seed)
+    # What Keras draws depends on what was drawn before; biases and scales are 0 and 1 already.
+    for variable in model.weights:
+        if "/ln_" not in variable.name and "bias" not in variable.name:
+            # As published: projections onto the residual stream shrink with their number.
+            shrink = math.sqrt(2 * sizes.num_layers) if "c_proj" in variable.name else 1.0
+            drawn = random.normal(0.0, _INITIAL_DEVIATION / shrink, variable.shape)
+            variable.assign(drawn.astype(np.float32))
+    return model
+
+
+def copy_model(base: BaseModel) -> TFGPT2LMHeadModel:
+    """Returns a model with the weights of a base model, to be trained on."""
+    from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
+
+    model = TFGPT2LMHeadModel(base.config)
+    model.build_in_name_scope()
+    for variable in model.weights:
+        variable.assign(base.weights[weight_name(variable)])
+    return model
+
+
+class GPT2Trainer:
+    """A model with its optimizer, compiled."""
+
+    def __init__(self, model: TFGPT2LMHeadModel, *, steps: int, learning_rate: float):
+        import tensorflow as tf
+
+        warm_up_steps = max(1, round(_WARM_UP_SHARE * steps))
+        self._model = model
+        self._optimizer = tf.keras.optimizers.AdamW(
+            tf.keras.optimizers.schedules.CosineDecay(
+                learning_rate / warm_up_steps,
+                max(1, steps - warm_up_steps),
+                warmup_target=learning_rate,
+                warmup_steps=warm_up_steps,
+            ),
+            weight_decay=_WEIGHT_DECAY,
+            beta_2=_SECOND_MOMENT_DECAY,
+            global_clipnorm=_MAX_GRADIENT_NORM,
+        )
+        self._optimizer.exclude_from_weight_decay(var_names=["bias", "/ln_"])
+        self._optimizer.build(model.trainable_variables)
+        batch = [tf.TensorSpec([None, None], tf.int32)]
+        self._train = tf.function(self._train_step, input_signature=batch)
+        self._evaluate = tf.function(self._sums, input_signature=batch)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns all that steps change, by name."""
+        return {name: variable.numpy() for name, variable in self._variables().items()}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what `arrays` has returned."""
+        for name, variable in self._variables().items():
+            variable.assign(arrays[name])
+
+    def _variables(self) -> dict[str, tf.Variable]:
+        kinds = {"model": self._model.weights, "optimizer": self._optimizer.variables}
+        return {f"{kind}/{i}": v for kind, own in kinds.items() for i, v in enumerate(own)}
+
+    def train(self, tokens: np.ndarray) -> tf.Tensor:
+        """Makes a step on windows (batch, time) and returns its mean loss, a scalar."""
+        return self._train(tokens)
+
+    def perplexity(self, batches: Iterator[np.ndarray]) -> float:
+        """Returns the perplexity per token."""
+        loss, count = 0.0, 0.0
+        for batch in batches:
+            batch_loss, batch_count = self._evaluate(batch)
+            loss, count = loss + float(batch_loss), count + float(batch_count)
+        with np.errstate(over="ignore"):
+            return float(np.exp(loss / count))
+
+    def _sums(self, tokens):
+        """Returns the sum of the losses of all predicted tokens and how many these are."""
+        import tensorflow as tf
+
+        targets = tokens[:, 1:]
+        logits = self._model(tokens[:, :-1], use_cache=False).logits
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        return tf.reduce_sum(losses), tf.cast(tf.size(targets), tf.float32)
+
+    def _train_step(self, tokens):
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss, count = self._sums(tokens)
+            loss /= count
+        variables = self._model.trainable_variables
+        self._optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss

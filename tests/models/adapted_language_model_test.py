@@ -1,0 +1,166 @@
+"""Parts beside a frozen GPT-2, against a forward computation in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedpersonal.models.adapted_language_model import _FROZEN_SEED
+from fedpersonal.tasks.utterances.methods import FEDERATED
+
+ADAPTED = {method.name: method for method in FEDERATED if method.parts}
+BATCH, TIME, LENGTH, RANK = 3, 6, 4, 2
+
+
+@pytest.fixture(name="models", scope="module")
+def _models(build_method):
+    return {
+        name: build_method(name, num_contexts=2, prefix_length=LENGTH, lora_rank=RANK)
+        for name in (*ADAPTED, "fedperc")
+    }
+
+
+@pytest.fixture(name="text", scope="module")
+def _text(tiny_base):
+    ids = tiny_base.config.vocab_size
+    return np.random.default_rng(5).integers(0, ids, (BATCH, TIME)).astype(np.int32)
+
+
+def drawn(model, seed=1):
+    """Returns values of a model's variables, own ones for each example of a batch."""
+    random = np.random.default_rng(seed)
+    local = {v.name for v in model.local_variables}
+    return {
+        v.name: random.normal(
+            scale=0.5, size=(BATCH, *v.shape[1:]) if v.name in local else v.shape
+        ).astype(np.float32)
+        for v in model.variables
+    }
+
+
+def predict(model, values, text, users=None):
+    """Applies a model whose tables have a row for each example."""
+    inputs = {"text": text, "user": np.arange(BATCH) if users is None else users}
+    inputs["context"] = np.zeros(BATCH)
+    features = {name: tf.constant(inputs[name], tf.int32) for name in model.input_spec}
+    values = {name: tf.constant(value) for name, value in values.items()}
+    run = tf.function(lambda: model.predict(values, features, training=True)[0], autograph=False)
+    return run().numpy()
+
+
+class Reference:
+    """GPT-2 of one example in NumPy (Radford et al., 2019), with parts by their kind."""
+
+    def __init__(self, base):
+        self.weights, self.config = base.weights, base.config
+
+    def logits(self, text, parts):
+        config, weights = self.config, self.weights
+        dim = config.n_embd
+        table = weights["wte/embeddings"]
+        start = table[[config.bos_token_id]]
+        if "prefix" in parts:
+            start = start + parts["prefix"].reshape(-1, dim)
+        if "embedding" in parts:
+            start = parts["embedding"].reshape(-1, dim)
+        x = np.concatenate([start, table[text[:-1]]])
+        x = x + weights["wpe/embeddings"][: len(x)]
+        for block in range(config.n_layer):
+            x = x + self.attend(self.norm(x, f"h_._{block}/ln_1"), block, parts)
+            inner = self.linear(self.norm(x, f"h_._{block}/ln_2"), f"h_._{block}/mlp/c_fc")
+            cubic = np.sqrt(2 / np.pi) * (inner + 0.044715 * inner**3)
+            x = x + self.linear(0.5 * inner * (1 + np.tanh(cubic)), f"h_._{block}/mlp/c_proj")
+        x = self.norm(x, "ln_f")[len(start) - 1 :]
+        head = table.T
+        if "head" in parts:
+            head = head + parts["head"].reshape(head.shape)
+        return x @ head + parts.get("bias", np.zeros(1)).reshape(-1)
+
+    def norm(self, x, name):
+        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return scaled * self.weights[f"{name}/gamma"] + self.weights[f"{name}/beta"]
+
+    def linear(self, x, name):
+        return x @ self.weights[f"{name}/weight"] + self.weights[f"{name}/bias"].reshape(-1)
+
+    def attend(self, x, block, parts):
+        blocks, dim, heads = (getattr(self.config, n) for n in ("n_layer", "n_embd", "n_head"))
+        made = self.linear(x, f"h_._{block}/attn/c_attn")
+        if "lora_b" in parts:
+            a = parts["lora_a"].reshape(blocks, dim, RANK)[block]
+            made = made + x @ a @ parts["lora_b"].reshape(blocks, RANK, 3 * dim)[block]
+        query, key, value = (m.reshape(len(x), heads, -1) for m in np.split(made, 3, axis=1))
+        found = np.empty(query.shape)
+        for place in range(len(x)):
+            for head in range(heads):
+                one = query[place, head] / np.sqrt(dim // heads)
+                found[place, head] = self.read(one, key[: place + 1, head], value[:, head])
+                if "layer_prefix" in parts:
+                    both = parts["layer_prefix"].reshape(2, blocks, LENGTH, heads, dim // heads)
+                    found[place, head] += self.read(one, *both[:, block, :, head])
+        return self.linear(found.reshape(len(x), dim), f"h_._{block}/attn/c_proj")
+
+    def read(self, query, keys, values):
+        weights = np.exp(keys @ query)
+        return weights @ values[: len(keys)] / weights.sum()
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_logits_are_those_of_numpy(tiny_base, models, text, name):
+    model, method = models[name], ADAPTED[name]
+    values, frozen_a = drawn(model), [tiny_base.config.n_layer, tiny_base.config.n_embd, RANK]
+    found = predict(model, values, text)
+    for row in range(BATCH):
+        parts = {"lora_a": None}
+        for kind, whose in method.parts.items():
+            (own,) = (v for n, v in values.items() if f"/{whose}_{kind}/" in n)
+            parts[kind] = own[row] if whose == "personal" else own
+        if parts["lora_a"] is None:
+            a = tf.random.stateless_normal([1, *frozen_a], _FROZEN_SEED).numpy()
+            parts["lora_a"] = a / np.sqrt(tiny_base.config.n_embd)
+        expected = Reference(tiny_base).logits(text[row], parts)
+        np.testing.assert_allclose(found[row], expected, rtol=1e-3, atol=1e-3)
+        # The parts do change something.
+        assert np.abs(expected - Reference(tiny_base).logits(text[row], {})).max() > 0.02
+
+
+def test_longer_embeddings_of_fedperc_are_several_vectors(tiny_base, models, text):
+    model = models["fedperc"]
+    values = drawn(model)
+    found = predict(model, values, text)
+    for row in range(BATCH):
+        personal, context = (v[row if "personal" in n else 0] for n, v in values.items())
+        assert personal.shape == (LENGTH * tiny_base.config.n_embd,)
+        expected = Reference(tiny_base).logits(text[row], {"embedding": personal * context})
+        np.testing.assert_allclose(found[row], expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_untrained_parts_leave_the_bases_logits(tiny_base, build_method, text, name):
+    model = build_method(name, num_contexts=2, prefix_length=1, lora_rank=RANK)
+    values = model.initial_values(model.variables, tf.constant([3, 0]))
+    found = predict(model, values, text, users=np.zeros(BATCH))
+    for row in range(BATCH):
+        expected = Reference(tiny_base).logits(text[row], {})
+        np.testing.assert_allclose(found[row], expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_all_parts_learn(models, text, name):
+    """A gradient reaches each, if not from where they start then from anywhere else."""
+    model = models[name]
+    values = drawn(model)
+    inputs = {"text": text, "user": np.arange(BATCH)}
+    features = {name: tf.constant(inputs[name], tf.int32) for name in model.input_spec}
+
+    @tf.function(autograph=False)
+    def gradients(values):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            logits = model.predict(values, features, training=True)[0]
+            loss = tf.reduce_sum(model.example_losses(text, logits))
+        return tape.gradient(loss, values)
+
+    for gradient in gradients({k: tf.constant(v) for k, v in values.items()}).values():
+        assert np.abs(tf.convert_to_tensor(gradient)).max() > 1e-4
