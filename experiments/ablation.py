@@ -14,7 +14,6 @@ from absl import flags
 
 from experiments import launch, option_flags
 from fedpersonal import runtime
-from fedpersonal.errors import UserError
 from fedpersonal.tasks.task import all_tasks
 
 FLAGS = flags.FLAGS
@@ -40,26 +39,15 @@ def main() -> None:
     given = option_flags.given(_OPTIONS, task.options, f"--task={task.name}")
     task.options(**given)
     runtime.check_runtime(str(given.get("runtime", "local")))
-    sets = _layer_sets(FLAGS.layer_sets)
-    # Mistakes in flags have shown before TensorFlow is imported.
-    from experiments.papers.ablation import Ablation
+    # Mistakes in flags show before TensorFlow is imported.
+    from experiments.papers.ablation import Ablation, layer_sets
 
+    sets = layer_sets(FLAGS.layer_sets)
     output_dir = pathlib.Path(FLAGS.output_dir or f"results/ablation_{task.name}")
     given = {name: value for name, value in given.items() if name not in SETTLED}
     report = Ablation(task, given, sets, range(FLAGS.seeds), output_dir).run()
     print(report.write(output_dir))
     print(f"written to {output_dir}/{report.name}.md, .json and .csv")
-
-
-def _layer_sets(text: str | None) -> list[tuple[str, ...]] | None:
-    if text is None:
-        return None
-    sets = [
-        tuple(name.strip() for name in one.split(",") if name.strip()) for one in text.split(";")
-    ]
-    if not all(sets):
-        raise UserError(f"--layer_sets={text}: a set has no layer; write it as a,b;c.")
-    return list(dict.fromkeys(sets))
 
 
 if __name__ == "__main__":

@@ -129,3 +129,19 @@ class Ablation:
 
 def _local(layers: tuple[str, ...], state: str) -> dict[str, Value]:
     return {"algorithm": "fed_sim", "local_layers": layers, "local_state": state}
+
+
+def layer_sets(text: str | None) -> list[tuple[str, ...]] | None:
+    """Returns the sets of layers that a text like `a,b;c` names, or None for None.
+
+    Raises:
+        UserError: If a set has no layer.
+    """
+    if text is None:
+        return None
+    sets = [
+        tuple(name.strip() for name in one.split(",") if name.strip()) for one in text.split(";")
+    ]
+    if not all(sets):
+        raise UserError(f"--layer_sets={text}: a set has no layer; write it as a,b;c.")
+    return list(dict.fromkeys(sets))

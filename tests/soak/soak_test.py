@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.soak import faults
-from tests.soak.__main__ import Trial, draw_trials
 from tests.soak.runs import CASES, Case, Fault, Session, differences, outcome
+from tests.soak.trials import Trial, draw_trials
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,7 +71,9 @@ def test_a_round_leads_to_the_same(tiny, worker, tmp_path, task, method):
         for key, value in expected.items():
             if key.endswith("key/bias"):
                 continue  # A softmax is blind to it: its gradient is noise, which Adam scales up.
-            near = 1e-4 * float(np.abs(value).max(initial=1e-3))
+            # Adam scales up what is hardly a gradient: that of factors which start at zero.
+            share = 1e-3 if "lora_b" in key else 1e-4
+            near = share * float(np.abs(value).max(initial=1e-3))
             np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=near, err_msg=key)
             assert not exactly or np.array_equal(found[key], value), key
     assert kept.keys() == their_kept.keys()

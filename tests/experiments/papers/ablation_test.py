@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from experiments.ablation import _layer_sets
-from experiments.papers.ablation import DOWN, OWN, UP, Ablation
+from experiments.papers.ablation import DOWN, OWN, UP, Ablation, layer_sets
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.ratings.task import TASK
 
@@ -50,7 +49,7 @@ def test_it_goes_on_where_it_stopped(ablation, capsys):
 
 
 def test_sets_of_layers():
-    assert _layer_sets(None) is None
-    assert _layer_sets("a, b;c;c") == [("a", "b"), ("c",)]
+    assert layer_sets(None) is None
+    assert layer_sets("a, b;c;c") == [("a", "b"), ("c",)]
     with pytest.raises(UserError, match="a set has no layer"):
-        _layer_sets("a;;b")
+        layer_sets("a;;b")
