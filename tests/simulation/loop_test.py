@@ -282,15 +282,16 @@ from fedpersonal.errors import UserError
 path = pathlib.Path({str(tmp_path)!r})
 loop_test._run(path, total_rounds=2)
 largest = max(file.stat().st_size for file in path.rglob("*") if file.is_file())
-for limit in (0, 100, 500, largest):
+# Checkpoints differ by a few bytes, as times do; the log of rounds becomes longer than they are.
+for limit in (0, 100, 500, largest + 150):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
-        loop_test._run(path, total_rounds=60)
+        loop_test._run(path, total_rounds=100)
     except UserError as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-result = loop_test._run(path, total_rounds=70)
+result = loop_test._run(path, total_rounds=110)
 print(result.resumed_from > 2, result.state.weights.tobytes().hex())
 """
     finished = subprocess.run(
@@ -305,7 +306,7 @@ print(result.resumed_from > 2, result.state.weights.tobytes().hex())
     assert all(
         f"{tmp_path}/" in line and "cannot be written: File too large" in line for line in lines
     )
-    undisturbed = _run(tmp_path / "other", total_rounds=70)
+    undisturbed = _run(tmp_path / "other", total_rounds=110)
     assert last == f"True {undisturbed.state.weights.tobytes().hex()}"
 
 
