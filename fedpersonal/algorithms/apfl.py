@@ -9,9 +9,11 @@ between 0 and 1. Its own learning rate is an addition of ours.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
-from fedpersonal.algorithm import Algorithm, GradientPhase, PersonalCopies
+from fedpersonal.algorithm import Algorithm, PersonalCopies
+from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.method import KeepingOptions, Layers, Method
 from fedpersonal.model.names import MIXING
 from fedpersonal.optimizers.named import build_client_optimizer
@@ -23,34 +25,25 @@ if TYPE_CHECKING:
 
 def apfl(
     *,
-    client_optimizer: tff.learning.optimizers.Optimizer,
     local_optimizer: tff.learning.optimizers.Optimizer | None = None,
     mixing_optimizer: tff.learning.optimizers.Optimizer | None = None,
     mixing: float = 0.5,
-    local_epochs: int = 1,
-    max_local_steps: int | None = None,
-    weighting: str = "num_examples",
-    max_update_norm: float | None = None,
+    **options: Any,
 ) -> Algorithm:
     """Returns the one phase of APFL.
 
     Args:
-        client_optimizer: Optimizer of the shared model, w.
-        local_optimizer: Optimizer of the client's own, v; None for the same.
+        local_optimizer: Optimizer of the client's own model, v; None for that of the shared one, w.
         mixing_optimizer: Optimizer of alpha; None for that of v. SGD of rate 0 leaves alpha fixed.
         mixing: Where alpha starts.
-        local_epochs: Passes over the client's data.
-        max_local_steps: Bound on the steps of all epochs.
-        weighting: `num_examples` or `uniform`.
-        max_update_norm: Bound on the norm of a client's update, or None.
+        **options: Of `fed_avg`; `client_optimizer` moves w.
     """
-    own = {"local": local_optimizer} if local_optimizer else {}
-    alpha = {MIXING: mixing_optimizer} if mixing_optimizer else {}
-    phase = GradientPhase(
-        "all", "all", client_optimizer, local_epochs, max_local_steps, {**own, **alpha}
-    )
+    others = {"local": local_optimizer, MIXING: mixing_optimizer}
+    given = {name: optimizer for name, optimizer in others.items() if optimizer}
     copies = PersonalCopies(mixing=mixing)
-    return Algorithm("apfl", (phase,), "kept", weighting, max_update_norm, personal=copies)
+    return dataclasses.replace(
+        fed_avg(**options, optimizers=given), name="apfl", local_variables="kept", personal=copies
+    )
 
 
 class ApflOptions(KeepingOptions):

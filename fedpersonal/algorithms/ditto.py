@@ -8,46 +8,29 @@ A client that has kept none trains one from the shared model, by the same rule.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import Any
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, PersonalCopies
-from fedpersonal.algorithms.fed_rep import FedRepOptions
+from fedpersonal.algorithms.fed_rep import FedRepOptions, fed_rep
 from fedpersonal.algorithms.method import Layers, Method, PullOptions
 
-if TYPE_CHECKING:
-    import tensorflow_federated as tff
 
-
-def ditto(
-    *,
-    client_optimizer: tff.learning.optimizers.Optimizer,
-    local_optimizer: tff.learning.optimizers.Optimizer | None = None,
-    pull: float = 1.0,
-    local_only_epochs: int = 1,
-    local_epochs: int = 1,
-    max_local_steps: int | None = None,
-    weighting: str = "num_examples",
-    max_update_norm: float | None = None,
-) -> Algorithm:
+def ditto(*, pull: float = 1.0, **options: Any) -> Algorithm:
     """Returns the two phases of Ditto.
 
     Args:
-        client_optimizer: Optimizer of the shared model.
-        local_optimizer: Optimizer of the client's copy, or None for the same.
         pull: Weight of the copy's pull to the shared model, lambda.
-        local_only_epochs: Passes over the client's data in which the copy moves (s).
-        local_epochs: Passes in which the shared model moves (r).
-        max_local_steps: Bound on the steps of each phase.
-        weighting: `num_examples` or `uniform`.
-        max_update_norm: Bound on the norm of a client's update, or None.
+        **options: Of `fed_rep`, whose head is here the client's copy: `local_only_epochs` are s of
+            the paper, `local_epochs` r.
     """
-    optimizer = local_optimizer or client_optimizer
-    own = GradientPhase(
-        "personal", "all", optimizer, local_only_epochs, max_local_steps, proximal=pull
+    algorithm = fed_rep(**options)
+    own, shared = algorithm.phases
+    assert isinstance(own, GradientPhase)
+    own = dataclasses.replace(own, variables="personal", proximal=pull)
+    return dataclasses.replace(
+        algorithm, name="ditto", phases=(own, shared), personal=PersonalCopies()
     )
-    shared = GradientPhase("global", "all", client_optimizer, local_epochs, max_local_steps)
-    phases, copies = (own, shared), PersonalCopies()
-    return Algorithm("ditto", phases, "kept", weighting, max_update_norm, personal=copies)
 
 
 class DittoOptions(FedRepOptions, PullOptions):

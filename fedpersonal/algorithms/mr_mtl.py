@@ -10,39 +10,27 @@ sent are the personal models themselves: the paper hides examples in them by noi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import Any
 
-from fedpersonal.algorithm import Algorithm, GradientPhase, PersonalCopies
+from fedpersonal.algorithm import Algorithm, PersonalCopies
+from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.method import Layers, Method, PullOptions
 
-if TYPE_CHECKING:
-    import tensorflow_federated as tff
 
-
-def mr_mtl(
-    *,
-    client_optimizer: tff.learning.optimizers.Optimizer,
-    pull: float = 1.0,
-    local_epochs: int = 1,
-    max_local_steps: int | None = None,
-    weighting: str = "num_examples",
-    max_update_norm: float | None = None,
-) -> Algorithm:
+def mr_mtl(*, pull: float = 1.0, **options: Any) -> Algorithm:
     """Returns the one phase of MR-MTL.
 
     Args:
-        client_optimizer: Optimizer of the client's model.
-        pull: Weight of its pull to the mean, lambda: 0 is local training, and much is FedAvg.
-        local_epochs: Passes over the client's data.
-        max_local_steps: Bound on the steps of all epochs.
-        weighting: Of the mean: `num_examples`, or `uniform` as in the paper.
-        max_update_norm: Bound on the norm of what a client sends, or None.
+        pull: Weight of the client's pull to the mean, lambda: 0 is local training, and much is
+            FedAvg.
+        **options: Of `fed_avg`; `max_update_norm` bounds what a client sends. The paper's mean has
+            `uniform` weights.
     """
-    phase = GradientPhase(
-        "all", "all", client_optimizer, local_epochs, max_local_steps, proximal=pull
-    )
     copies = PersonalCopies(are_sent=True)
-    return Algorithm("mr_mtl", (phase,), "kept", weighting, max_update_norm, personal=copies)
+    return dataclasses.replace(
+        fed_avg(**options, proximal=pull), name="mr_mtl", local_variables="kept", personal=copies
+    )
 
 
 def build(options: PullOptions, layers: Layers) -> Algorithm:

@@ -7,7 +7,6 @@ import json
 import pytest
 import tensorflow_federated as tff
 
-from fedpersonal import runtime
 from fedpersonal.algorithms.furl import furl
 from fedpersonal.audit.report import Audit, Verdict, guarantee
 from fedpersonal.model.partition import PartitionedModel
@@ -19,7 +18,6 @@ NUM_ITEMS, DIM = 40, 5
 
 @pytest.fixture(name="audit", scope="module")
 def _audit(draw_ratings):
-    runtime.use_runtime("local", compile="never")
     model = PartitionedModel(
         matrix_factorization(num_items=NUM_ITEMS, embedding_dim=DIM),
         local_layers=["user_embedding"],
@@ -28,8 +26,7 @@ def _audit(draw_ratings):
     clients = draw_ratings([6] * 12, num_items=NUM_ITEMS)
     algorithm = furl(client_optimizer=tff.learning.optimizers.build_sgdm(0.1))
     trainer = Trainer(model, algorithm, clients, clients_per_round=3, batch_size=6, shards=2)
-    yield trainer.audit(rounds=1)
-    runtime.use_runtime("local")
+    return trainer.audit(rounds=1)
 
 
 def test_an_update_of_one_client_shows_its_items_and_points_where_its_vector_does(audit):

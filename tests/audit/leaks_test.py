@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import runtime
 from fedpersonal import trainer as trainer_module
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.algorithms.furl import furl
@@ -38,19 +37,6 @@ def model_of(build=HONEST, **options):
             **options,
         },
     )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _not_compiled():
-    """Compiling takes longer than these rounds."""
-    runtime.use_runtime("local", compile="never")
-    yield
-    runtime.use_runtime("local")
-
-
-@pytest.fixture(name="clients", scope="module")
-def _clients(draw_ratings):
-    return draw_ratings([11, 9, 10, 4], num_items=NUM_ITEMS)
 
 
 FURL = furl(client_optimizer=SGD, local_epochs=2)

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import runtime
 from fedpersonal.algorithms.apfl import apfl
 from fedpersonal.algorithms.ditto import ditto
 from fedpersonal.algorithms.mr_mtl import mr_mtl
@@ -32,19 +31,6 @@ ALGORITHMS = [
     per_fed_avg(**WORK, adaptation_optimizer=SGD),
     pfedme(**WORK, inner_optimizer=SGD, inner_steps=2, envelope=2.0),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _not_compiled():
-    """Compiling takes longer than these rounds."""
-    runtime.use_runtime("local", compile="never")
-    yield
-    runtime.use_runtime("local")
-
-
-@pytest.fixture(name="clients", scope="module")
-def _clients(draw_ratings):
-    return draw_ratings([11, 9, 10, 4], num_items=NUM_ITEMS)
 
 
 def audit_of(algorithm, clients):

@@ -8,8 +8,8 @@ each must have the results of an undisturbed run: to the last bit, and in TFF's 
 differ from run to run, nearly. On the way it may not show a traceback, leave a process or a file
 behind, or change anything in a folder that it refuses.
 
-Prints a line a run, and a JSON object of all. Exits with status 1 if a run did not bear it; its
-folder is kept.
+Prints a line a run, and a JSON object of all. Exits with status 1 if a run fails; its folder is
+kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import collections
 import contextlib
 import importlib.util
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -33,6 +32,7 @@ from absl import flags
 
 from examples.ray_nodes import Nodes, ray_nodes
 from fedpersonal import runtime
+from fedpersonal.runtime.processors import count_processors
 from tests.soak.runs import CASES, ON_RAY, Case, Fault, Session, end_all, outcome
 from tests.soak.trials import Trial, draw_trials
 
@@ -60,7 +60,7 @@ def main() -> int:
         )
     with (
         _folder() as folder,
-        futures.ThreadPoolExecutor(FLAGS.at_once or len(os.sched_getaffinity(0))) as pool,
+        futures.ThreadPoolExecutor(FLAGS.at_once or count_processors()) as pool,
     ):
         needed = {_undisturbed(trial.case) for trial in [*trials, *ray_trials]}
         expected = dict(zip(needed, pool.map(lambda case: _run(case, folder), needed)))
@@ -90,24 +90,24 @@ def main() -> int:
             end_all()
             raise
         trials += ray_trials
-        is_borne = not any(trial.complaint for trial in trials)
+        has_failed = any(trial.complaint for trial in trials)
     kinds = collections.Counter(_kind(done) for trial in trials for done in trial.done)
     report = {
-        "faults": sum(kinds.values()),
+        "faults": sum(count for kind, count in kinds.items() if not kind.startswith("nothing")),
         "runs": len(trials),
-        "not_borne": [trial.number for trial in trials if trial.complaint],
+        "failed": [trial.number for trial in trials if trial.complaint],
         "seconds": round(time.monotonic() - begun),
         "cases": dict(collections.Counter(trial.case.name for trial in trials).most_common()),
         "kinds": dict(kinds.most_common()),
         "ray": has_ray,
     }
     print(json.dumps(report))
-    return int(not is_borne)
+    return int(has_failed)
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[pathlib.Path]:
-    """A folder for runs; what was not borne stays there."""
+    """A folder for runs; what has failed stays there."""
     folder = pathlib.Path(FLAGS.folder or tempfile.mkdtemp(prefix="soak_")).absolute()
     folder.mkdir(exist_ok=True, parents=True)
     try:

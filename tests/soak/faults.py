@@ -212,11 +212,6 @@ def _is_read_again(path: pathlib.Path) -> bool:
     return path.name != ".lock" and not path.name.startswith("events.") and path.suffix != ".png"
 
 
-def copy(folder: pathlib.Path, place: pathlib.Path) -> None:
-    """Copies a run's folder."""
-    shutil.copytree(folder, place)
-
-
 def put_back(copied: pathlib.Path, folder: pathlib.Path) -> None:
     """Makes a run's folder what it was."""
     shutil.rmtree(folder)

@@ -40,7 +40,7 @@ def end_all() -> None:
 
 
 class Fault(Exception):
-    """A run that did not bear what was done to it."""
+    """A run that failed after what was done to it."""
 
 
 @dataclasses.dataclass(frozen=True)

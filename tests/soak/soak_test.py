@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
 import signal
 import sys
 
@@ -47,7 +48,7 @@ def test_faults_are_counted_and_all_runs_come_along():
         ("open(os.environ['TMPDIR'] + '/x', 'w')", "leaves"),
     ],
 )
-def test_what_is_not_borne(tmp_path, program, complaint):
+def test_what_a_run_may_not_do(tmp_path, program, complaint):
     with pytest.raises(Fault, match=complaint):
         Session(_toy(program), tmp_path / "run").end()
 
@@ -104,7 +105,7 @@ def test_damage_changes_one_file(tmp_path, seed):
     run.mkdir()
     for name in ("a.json", "b.csv", ".lock", "events.x", "c.png"):
         (run / name).write_text("{}" * 9)
-    faults.copy(run, copied)
+    shutil.copytree(run, copied)
     before = faults.files_of(run)
     what = faults.damage(run, random.Random(seed))
     after = faults.files_of(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 import random
@@ -25,7 +24,7 @@ class Trial:
         case: The run.
         faults: How many faults there are.
         done: What has been done.
-        complaint: What it did not bear.
+        complaint: How it failed, or None.
     """
 
     number: int
@@ -57,7 +56,7 @@ class Trial:
         for number in range(self.faults):
             if number and run.exists() and draw.random() < 0.45:
                 copied = folder / "copied"
-                faults.copy(run, copied)
+                shutil.copytree(run, copied)
                 self.done.append(faults.damage(run, draw))
                 before = faults.files_of(run)
                 session = Session(self.case, run, *options, environment=environment)
@@ -73,11 +72,12 @@ class Trial:
                     shutil.rmtree(copied)
             else:
                 session = Session(self.case, run, *options, environment=environment)
-                with contextlib.ExitStack() as stack:
-                    stack.callback(session.kill)
+                try:
                     what, statuses = faults.strike(session, draw, more)
                     self.done.append(what)
                     self._end(session, statuses)
+                finally:
+                    session.kill()
         session = Session(self.case, run, *options, environment=environment)
         self._end(session, [0])
         is_exact = self.case.runtime != "worker"
@@ -91,8 +91,8 @@ class Trial:
         return status, errors
 
     def line(self) -> str:
-        """Returns all of it in a line, or more if it did not bear it."""
-        end = f"NOT BORNE: {self.complaint}" if self.complaint else "as undisturbed"
+        """Returns all of it in a line, or more if it failed."""
+        end = f"FAILED: {self.complaint}" if self.complaint else "as undisturbed"
         return f"{self.number} {self.case.name}: {'; '.join(self.done)}: {end}"
 
 
