@@ -82,10 +82,12 @@ class HashedWordEncoder:
     Attributes:
         num_ids: Ids of buckets.
         word_dim: Size of an embedding.
+        start: What embeddings are at first, a name of Keras' initializers.
     """
 
     num_ids: int
     word_dim: int = 32
+    start: str = "uniform"
 
     layers: ClassVar[tuple[str, ...]] = ("words",)
     lookups: ClassVar[Mapping[str, str]] = {"words": "text"}
@@ -99,7 +101,9 @@ class HashedWordEncoder:
 
     def encode(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the bags' embeddings."""
-        table = tf.keras.layers.Embedding(self.num_ids, self.word_dim, name="words")
+        table = tf.keras.layers.Embedding(
+            self.num_ids, self.word_dim, embeddings_initializer=self.start, name="words"
+        )
         return BagOfWords(name="bag")([table(inputs["text"]), inputs["num_words"]])
 
     def lengths(self, features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:

@@ -171,3 +171,17 @@ def test_a_users_row_moves_that_users_texts_alone():
     table.set_weights([rows])
     moved = np.abs(model(features).numpy() - before).max(axis=1) > 1e-3
     assert moved.tolist() == [whose == 2 for whose in WHOSE]
+
+
+def test_a_user_may_have_a_number_an_output():
+    """It is added to the output, and nothing at first."""
+    model, without = (build(num_users=users, user_dim=None)() for users in (USERS, None))
+    weights = draw(model)
+    own = weights.pop("user_embedding/embeddings")
+    assert own.shape == (USERS, OUTPUTS) and weights["hidden_0/kernel"].shape == (10, 6)
+    without.set_weights([weights[v.name.split(":")[0]] for v in without.weights])
+    expected = without(inputs(texts_of(LENGTHS), users=False)).numpy() + own[WHOSE]
+    found = model(inputs(texts_of(LENGTHS), users=True)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    start = build(num_users=USERS, user_dim=None)().get_layer("user_embedding").get_weights()[0]
+    assert not start.any()

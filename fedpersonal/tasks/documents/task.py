@@ -15,6 +15,7 @@ from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.data.texts.documents import read_documents
 from fedpersonal.data.texts.films import FILMS_1M_FILES, load_films_1m, load_films_100k
 from fedpersonal.data.texts.labelled import LabelledTexts
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation.auc import auc
 from fedpersonal.options import option
 from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy, split_documents
@@ -80,9 +81,18 @@ class DocumentOptions(TextOptions):
         2**15, "hashed_words: rows of the table of words.", at_least=1, at_most=10**8
     )
     word_dim: int = option(
-        32, "hashed_words: size of a word embedding.", at_least=1, at_most=10_000
+        32,
+        "hashed_words: size of a word embedding; 0: a number for each label, which makes the model "
+        "linear. That needs --hidden_units=0 --user_dim=0.",
+        at_least=0,
+        at_most=10_000,
     )
-    user_dim: int = option(32, "Size of a user embedding.", at_least=1, at_most=10_000)
+    user_dim: int = option(
+        32,
+        "Size of a user embedding; 0: a number for each label, added to the model's output.",
+        at_least=0,
+        at_most=10_000,
+    )
     character_dim: int = option(
         32, "chars: size of a character embedding.", at_least=1, at_most=10_000
     )
@@ -92,6 +102,20 @@ class DocumentOptions(TextOptions):
     hidden_units: tuple[int, ...] = option(
         (64,), "Units of a hidden layer; 0: no such layer.", at_least=0, at_most=10_000
     )
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether words and users have a number for each label, and nothing else is learned."""
+        return self.text_encoder == "hashed_words" and not self.word_dim
+
+    def check(self) -> None:
+        """Raises a `UserError` where options contradict each other."""
+        super().check()
+        if self.is_linear and (any(self.hidden_units) or self.user_dim):
+            raise UserError(
+                f"--word_dim=0 needs --hidden_units=0 --user_dim=0, got --hidden_units="
+                f"{','.join(map(str, self.hidden_units))} --user_dim={self.user_dim}"
+            )
 
 
 class DocumentRun(DocumentOptions, KeepingOptions, RunOptions):
@@ -178,7 +202,11 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         if sizes.is_binary:
             loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
         encoder: CharacterEncoder | HashedWordEncoder
-        if options.text_encoder == "hashed_words":
+        num_outputs = 1 if sizes.is_binary else sizes.num_labels
+        hidden_units: tuple[int, ...] | None = tuple(n for n in options.hidden_units if n)
+        if options.is_linear:
+            encoder, hidden_units = HashedWordEncoder(sizes.num_ids, num_outputs, "zeros"), None
+        elif options.text_encoder == "hashed_words":
             encoder = HashedWordEncoder(sizes.num_ids, options.word_dim)
         else:
             encoder = CharacterEncoder(sizes.num_ids, options.character_dim, options.lstm_units)
@@ -188,10 +216,10 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         return PartitionedModel(
             document_classifier(
                 encoder,
-                num_outputs=1 if sizes.is_binary else sizes.num_labels,
+                num_outputs=num_outputs,
                 num_users=(sizes.num_users if has_table else 1) if has_users else None,
-                user_dim=options.user_dim,
-                hidden_units=tuple(units for units in options.hidden_units if units),
+                user_dim=options.user_dim or None,
+                hidden_units=hidden_units,
             ),
             local_layers=local_layers,
             loss=loss,

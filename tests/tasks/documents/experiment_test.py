@@ -19,6 +19,15 @@ WORDS = {"text_encoder": "hashed_words", "word_buckets": 50, "word_dim": 4}
 RUNS = {
     "kept": {"algorithm": "furl", **LIKED},
     "words": {"algorithm": "furl", "packing": "stacked", "local_learning_rate": 1.0, **WORDS},
+    "linear": {
+        "algorithm": "furl",
+        "client_learning_rate": 0.01,
+        "local_learning_rate": 1.0,
+        **WORDS,
+        "word_dim": 0,
+        "user_dim": 0,
+        "hidden_units": (0,),
+    },
     "fed_recon": {"algorithm": "fed_recon"},
     "table": {"algorithm": "centralized_personalized", "unseen_users": 0.0},
 }
@@ -63,6 +72,8 @@ def scores_of(finished, part):
         )()
         own = trained.kept[TABLE][:, 0]
         weights[TABLE] = np.where(trained.known[:, np.newaxis], own, initial[TABLE])
+    if options.is_linear:
+        return linear_scores(weights, part.features)
     if options.text_encoder == "hashed_words":
         encoder = HashedWordEncoder(data.vocabulary.size, options.word_dim)
     else:
@@ -79,6 +90,15 @@ def scores_of(finished, part):
     return model({name: tf.constant(part.features[name]) for name in model.input_names}).numpy()
 
 
+def linear_scores(weights, features):
+    """Logits by NumPy: a bag of length 1 times 10, and what user and all have of each label."""
+    text, counts = features["text"], features["num_words"]
+    is_word = np.arange(text.shape[1]) < counts[:, np.newaxis]
+    words = (weights["words/embeddings"][text] * is_word[..., np.newaxis]).sum(axis=1)
+    words *= 10.0 / np.sqrt(np.maximum(counts, 1))[:, np.newaxis]
+    return words + weights[TABLE][features["user"]] + weights["logits/bias"]
+
+
 def measured(scores, labels, *, is_binary):
     """Returns loss, accuracy and area by NumPy and scikit-learn."""
     labels = labels.astype(int)
@@ -91,7 +111,7 @@ def measured(scores, labels, *, is_binary):
     return {**found, "auc": roc_auc_score(labels, scores[:, 0])} if is_binary else found
 
 
-@pytest.mark.parametrize("name", ["kept", "words", "table"])
+@pytest.mark.parametrize("name", ["kept", "words", "linear", "table"])
 def test_results_are_those_of_a_keras_model(run, name):
     """With each user's stored embedding; those who never took part have a fresh one."""
     finished = run(name)
@@ -175,3 +195,8 @@ def test_methods_are_phases():
         assert phases(name) == (False, [("all", 2, 7)])
     for name in ("centralized", "centralized_personalized"):
         assert phases(name) == (False, [("all", 2, None)])
+
+
+def test_a_linear_model_has_no_layers_between():
+    with pytest.raises(UserError, match="--word_dim=0 needs --hidden_units=0 --user_dim=0"):
+        TASK.options(text_encoder="hashed_words", word_dim=0, user_dim=0)
