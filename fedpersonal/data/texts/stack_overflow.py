@@ -59,9 +59,8 @@ class StackOverflowClients:
         self._client_data = client_data
         self.sequence_length = sequence_length
         self._max_sentences = max_sentences
-        self._kept_sentences = check_choice(
-            "StackOverflowClients", "kept_sentences", kept_sentences, KEPT_SENTENCES
-        )
+        check_choice("StackOverflowClients", "kept_sentences", kept_sentences, KEPT_SENTENCES)
+        self._kept_sentences = kept_sentences
         # Without examples, which are not known yet: it checks indices and chooses clients.
         ids = np.array(client_data.client_ids, object)
         self._clients = ClientDataset(ids, np.zeros(ids.size + 1, np.int64), {}, np.zeros(0))

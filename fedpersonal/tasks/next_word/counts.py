@@ -46,9 +46,9 @@ def predict_by_trigrams(
 ) -> Choices:
     """Predicts by interpolated counts of three tokens, of two and of one.
 
-    Of a context that was seen n times, before d different tokens, the interpolated probability of a
-    token is (its count + d times that of the context without its first token) / (n + d), the rule
-    of Witten and Bell ("The Zero-Frequency Problem", IEEE Transactions on Information Theory, 1991).
+    Of a context seen n times, before d different tokens, a token's probability is its count + d
+    times its probability after the context without its first token, divided by n + d (Witten and
+    Bell, "The Zero-Frequency Problem", IEEE Transactions on Information Theory 37(4), 1991).
 
     Args:
         train: Sentences to count, as of `next_word_examples`.
@@ -119,7 +119,8 @@ def _contexts(sentences: ClientDataset, size: int) -> tuple[np.ndarray, np.ndarr
     token = sentences.features["token"].astype(np.int64)
     before = np.pad(token, ((0, 0), (1, 0)), constant_values=PAD)[:, :-1]
     columns = before * size + token, token, sentences.labels
-    return tuple(column.reshape(-1) for column in columns)
+    pairs, lasts, targets = (column.reshape(-1) for column in columns)
+    return pairs, lasts, targets
 
 
 def _count(

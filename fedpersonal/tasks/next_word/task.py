@@ -51,7 +51,7 @@ class NextWordOptions(SentenceOptions):
     sequence_length: int = option(20, "Tokens of a sentence.", at_least=1, at_most=10_000)
     padding_in_loss: bool = option(
         False,
-        "The loss is a mean over all positions, padding too, as in the reference; else over tokens.",
+        "The loss is a mean over all positions, padding too, as in the reference; else of tokens.",
     )
     embedding_dim: int = option(96, "Size of an embedding.", at_least=1, at_most=10_000)
     lstm_units: int = option(670, "Units of the LSTM.", at_least=1, at_most=10_000)
