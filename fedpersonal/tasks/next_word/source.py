@@ -46,13 +46,14 @@ class SentenceOptions(TextOptions):
     min_sentences: int = option(2, "Users with fewer are left out.", at_least=2)
     max_sentences: int | None = option(
         None,
-        f"How many of a user's are kept. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
+        f"How many sentences of a user are kept. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
         f"{_OTHER_SENTENCES}]",
         at_least=2,
     )
     kept_sentences: str = option(
         "earliest",
-        "Which ones: by time, or as stored, as in the reference; then sorted by time either way.",
+        "Which sentences of a user are kept: the earliest, or the first ones as stored, as in the "
+        "reference. Sorted by time either way.",
         choices=KEPT_SENTENCES,
     )
     max_validation_clients: int = option(500, "Validates on so many at most; 0: all.", at_least=0)
@@ -79,7 +80,7 @@ class Sentences:
 
     @property
     def max_sentences(self) -> int:
-        """How many of a user's are kept."""
+        """How many sentences of a user are kept."""
         usual = _PAPER_SENTENCES if self.is_the_papers else _OTHER_SENTENCES
         return self.options.max_sentences or usual
 
