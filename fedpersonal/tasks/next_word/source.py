@@ -46,7 +46,7 @@ class SentenceOptions(TextOptions):
     min_sentences: int = option(2, "Users with fewer are left out.", at_least=2)
     max_sentences: int | None = option(
         None,
-        f"How many sentences of a user are kept. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
+        f"Sentences of a user that are kept. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
         f"{_OTHER_SENTENCES}]",
         at_least=2,
     )
