@@ -51,6 +51,16 @@ def test_trigrams_by_hand():
     assert found.likeliest[:, 0].tolist() == [d] * 5
 
 
+def test_what_few_have_followed_counts_for_little():
+    """After "v" come 5 different words, x twice; y, half of all words, is likelier all the same."""
+    vocabulary = Vocabulary(["y", "v", "x", "a", "b", "c"], 1)
+    after = ["v x", "v x", "v y", "v a", "v b", "v c"]
+    train = examples(vocabulary, *after, *["y y y y"] * 4)
+    query = examples(vocabulary, "a v")
+    # (1 + 5 * 17 / 34) / 11 against (2 + 5 * 2 / 34) / 11.
+    assert counts.predict_by_trigrams(train, query, vocabulary).likeliest[0, 2] == 3
+
+
 def slow_choice(train, first, second, size, num_known):
     """The same rule, token by token."""
 

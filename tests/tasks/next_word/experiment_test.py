@@ -90,7 +90,7 @@ def test_what_follows_personal_words_gains_where_they_matter(tmp_path, monkeypat
 
 def test_padding_in_the_loss(tiny):
     """The loss is the mean over all positions, those of padding too, as Keras has it."""
-    finished = tiny.run(TASK, algorithm="fed_yogi", padding_in_loss=True)
+    finished = tiny.run(TASK, algorithm="fed_yogi", padding_in_loss=True, sequence_length=10)
     experiment, query = finished.experiment, finished.data.test.query
     variables = {v.name: finished.trained.weights[v.name] for v in experiment.model.variables}
     features = {name: tf.constant(column) for name, column in query.features.items()}
