@@ -214,6 +214,8 @@ def run(sweep: Sweep) -> Report:
         _communication_table(compared, published),
         before_table(compared),
     ]
+    # Rows that only count words send nothing and are not personalised.
+    parts = [part for part in parts if isinstance(part, str) or part.cells]
     facts = {"data": plan.source.describe(), "preset": plan.sweep.preset}
     return Report("table2", sweep.seeds, parts, facts=facts)
 

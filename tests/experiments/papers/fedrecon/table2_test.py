@@ -170,6 +170,12 @@ def test_counts_of_words_are_of_the_runs_targets(done):
         assert cell["mean"] == pytest.approx(share) and share > 3
 
 
+def test_counts_alone_train_nothing(tmp_path, no_work):
+    names = ["Most frequent word", "Trigram counts (1 OOV)"]
+    page = table2.run(sweep_in(tmp_path, rows=names, vocab_sizes=[WORDS])).write(tmp_path)
+    assert all(f"| {name}" in page for name in names) and "Communication" not in page
+
+
 def test_differences_are_those_of_the_rows(done):
     folder = done[0]
     accuracy = cells_of(folder, "table2", "accuracy")
@@ -197,7 +203,9 @@ def test_gains_are_of_what_follows_personal_words(done):
     # Nothing is personalised.
     assert table["FedYogi (500 OOV)"][f"{WORDS}, gain"]["mean"] == 0
     assert set(table["Trigram counts (1 OOV)"]) == {f"{WORDS}, after"}
-    assert "There are 1," in page or "There are 2," in page
+    path = folder / f"vocab_{WORDS}" / "fed_yogi_1_oov" / "seed_0" / "per_client.csv"
+    number = pd.read_csv(path)["num_after_personal_words"].sum()
+    assert number > 500 and f"There are {number:,} ({WORDS}) such targets" in page
 
 
 def test_published_figures_stand_by_their_vocabulary():
