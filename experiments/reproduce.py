@@ -70,7 +70,7 @@ flags.DEFINE_enum(
     "Hyperparameters of texts. auto: of next word prediction, paper for TFF's Stack Overflow, else "
     "quick; of the others, quick for generated texts, else paper.",
 )
-flags.DEFINE_list("rows", [], "The rows wanted, by name. [default: all]")
+flags.DEFINE_list("rows", [], "The rows wanted, by name. [default: the usual ones]")
 flags.DEFINE_list(
     "vocab_sizes",
     [],

@@ -14,17 +14,26 @@ def count_tokens(labels: tf.Tensor) -> tf.Tensor:
     return count(tf.not_equal(labels, PAD))
 
 
-def sum_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+def count_positions(labels: tf.Tensor) -> tf.Tensor:
+    """Maps labels (batch, time) to the number of positions, padding too, float32 (batch,)."""
+    return count(tf.ones_like(labels, tf.bool))
+
+
+def sum_cross_entropy(
+    labels: tf.Tensor, logits: tf.Tensor, *, with_padding: bool = False
+) -> tf.Tensor:
     """Sums the cross-entropy of each sentence's tokens but `PAD`.
 
     Args:
         labels: int32 (batch, time).
         logits: float32 (batch, time, ids).
+        with_padding: Whether `PAD` is to be predicted, too.
 
     Returns:
         float32 (batch,).
     """
-    return tf.reduce_sum(token_losses(labels, logits, tf.not_equal(labels, PAD)), axis=1)
+    counted = tf.ones_like(labels, tf.bool) if with_padding else tf.not_equal(labels, PAD)
+    return tf.reduce_sum(token_losses(labels, logits, counted), axis=1)
 
 
 def token_losses(labels: tf.Tensor, logits: tf.Tensor, counted: tf.Tensor) -> tf.Tensor:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy
+from fedpersonal.models.token_prediction import (
+    count_positions,
+    count_tokens,
+    sum_cross_entropy,
+    token_accuracy,
+)
 
 PAD = 0
 
@@ -50,6 +57,21 @@ def test_value_and_gradient_are_tensorflows_own(reference, scale):
     np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
     assert losses[2] == 0 and expected[0] > 1
+
+
+def test_padding_may_be_predicted_too():
+    labels, logits, upstream = draw(scale=1.0)
+    loss = functools.partial(sum_cross_entropy, with_padding=True)
+    losses, gradient = loss_and_gradient(loss, labels, logits, upstream)
+
+    def everywhere(labels, logits):
+        own = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return tf.reduce_sum(own, axis=1)
+
+    expected, expected_gradient = loss_and_gradient(everywhere, labels, logits, upstream)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
+    assert count_positions(tf.constant(labels)).numpy().tolist() == [4.0] * 5
 
 
 def test_a_shift_of_all_logits_changes_nothing():

@@ -1,11 +1,26 @@
-"""Table 2 of the FedRecon paper (Singhal et al., section 5.2): next word prediction."""
+"""Table 2 of the FedRecon paper (Singhal et al., section 5.2): next word prediction.
+
+Beside the paper's rows stand what tells personalisation from other causes: FedYogi with as many
+buckets, and counts of words without any training; by `--rows` also further methods.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from experiments.papers.fedrecon.word_tables import (
+    AMONG_KNOWN,
+    METRIC,
+    Compared,
+    accuracy_table,
+    before_table,
+    count_words,
+    difference_tables,
+    personal_words_table,
+)
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete, share_trainings
 from experiments.papers.sweep import Row, Sweep, choose_rows
@@ -16,26 +31,21 @@ from fedpersonal.tasks.next_word.source import Sentences
 from fedpersonal.tasks.next_word.task import TASK
 
 VOCAB_SIZES = (1_000, 5_000, 10_000)
-METRIC, AMONG_KNOWN = "accuracy_without_oov_or_eos", "accuracy_among_known"
 PRESET = "stackoverflow_{}"
 # Share of the words that are in the vocabulary, section 5.2.
 _COVERAGE = {"1k": 49.2, "5k": 80.1, "10k": 86.9}
-_ACCURACY = (
-    "Accuracy in per cent, out-of-vocabulary and end-of-sentence targets not counted, on test "
-    "users after personalisation:"
-)
-_KNOWN = (
-    "The same where only known words may be predicted. One bucket for all other words is often the "
-    "most likely prediction, one of 500 hardly ever; so this compares them fairly:"
-)
 _SENT = (
     "Communication of a client in a round, both ways, as read off what crosses the boundary, for "
     "local variables l and global ones g:"
 )
-_HURT = (
-    "Accuracy in per cent before personalisation, and per cent of the test users whose loss "
-    "personalisation raises:"
-)
+# A model of one's own starts from nothing: it needs more steps than a shared one's copy.
+_LOCAL: dict[str, Value] = {"finetuning_learning_rate": 1.0, "finetuning_epochs": 20}
+_ADAPTATION: dict[str, Value] = {"adaptation_learning_rate": 0.3, "adaptation_steps": 10}
+_ENVELOPE: dict[str, Value] = {
+    "inner_learning_rate": 0.1,
+    "outer_learning_rate": 0.1,
+    "envelope": 1.0,
+}
 
 
 def short_size(vocab_size: int) -> str:
@@ -43,21 +53,49 @@ def short_size(vocab_size: int) -> str:
     return f"{vocab_size // 1000}k" if vocab_size % 1000 == 0 else str(vocab_size)
 
 
-def _row(name: str, algorithm: str, buckets: int, sent: str, *accuracies: float) -> Row:
-    published = {short_size(size): value for size, value in zip(VOCAB_SIZES, accuracies)}
-    values: dict[str, Value] = {"algorithm": algorithm, "num_oov_buckets": buckets}
-    return Row(f"{name} ({buckets} OOV)", PRESET, values, {**published, "formula": sent})
+def _row(
+    name: str,
+    algorithm: str,
+    buckets: int,
+    published: tuple[str, float, float, float] | None = None,
+    own: Mapping[str, Value] | None = None,
+) -> Row:
+    figures = zip(("formula", *map(short_size, VOCAB_SIZES)), published or ())
+    values: dict[str, Value] = {"algorithm": algorithm, "num_oov_buckets": buckets, **(own or {})}
+    return Row(f"{name} ({buckets} OOV)", PRESET, values, dict(figures))
 
 
-_ALL, _GLOBAL = "2|l| + 2|g|", "2|g|"
-ROWS = (
-    _row("FedYogi", "fed_yogi", 1, _ALL, 24.3, 26.3, 26.7),
-    _row("FedRecon", "fed_recon", 1, _GLOBAL, 24.1, 26.2, 26.4),
-    _row("FedRecon", "fed_recon", 500, _GLOBAL, 29.6, 28.1, 27.7),
-    _row("OOV finetuning", "embedding_finetuning", 500, _ALL, 30.0, 28.1, 27.9),
-    _row("Full finetuning", "fed_avg_finetuning", 500, _ALL, 30.8, 29.2, 28.8),
-    _row("FedRecon + finetune", "fed_recon_finetuning", 500, _GLOBAL, 30.7, 28.9, 28.6),
+_ALL, _GLOBAL, _NOTHING = "2|l| + 2|g|", "2|g|", "0"
+PAPER_ROWS = (
+    _row("FedYogi", "fed_yogi", 1, (_ALL, 24.3, 26.3, 26.7)),
+    _row("FedRecon", "fed_recon", 1, (_GLOBAL, 24.1, 26.2, 26.4)),
+    _row("FedRecon", "fed_recon", 500, (_GLOBAL, 29.6, 28.1, 27.7)),
+    _row("OOV finetuning", "embedding_finetuning", 500, (_ALL, 30.0, 28.1, 27.9)),
+    _row("Full finetuning", "fed_avg_finetuning", 500, (_ALL, 30.8, 29.2, 28.8)),
+    _row("FedRecon + finetune", "fed_recon_finetuning", 500, (_GLOBAL, 30.7, 28.9, 28.6)),
 )
+_NOT_PERSONALISED = _row("FedYogi", "fed_yogi", 500)
+# What training users would keep of these reaches nobody else, and takes 6 GB.
+_REBUILT: dict[str, Value] = {"local_state": "rebuilt"}
+ROWS = (
+    *PAPER_ROWS,
+    _NOT_PERSONALISED,
+    _row("Local training", "local_only", 500, own=_LOCAL),
+    _row("Ditto", "ditto", 500, own=_REBUILT),
+    _row("APFL", "apfl", 500, own=_REBUILT),
+    _row("MR-MTL", "mr_mtl", 500),
+    _row("Per-FedAvg", "per_fed_avg", 500, own=_ADAPTATION),
+    _row("pFedMe", "pfedme", 500, own=_ENVELOPE),
+)
+CONTROLS = (
+    Row("Most frequent word", PRESET, {"num_oov_buckets": 1}),
+    Row("Trigram counts (1 OOV)", PRESET, {"num_oov_buckets": 1}),
+    Row("Trigram counts (500 OOV)", PRESET, {"num_oov_buckets": 500}),
+)
+# The others, by `--rows`: models of each user's own take many times as long.
+USUAL_ROWS = (*PAPER_ROWS, _NOT_PERSONALISED, *CONTROLS)
+# What rows are compared with.
+REFERENCES = (PAPER_ROWS[0].name, PAPER_ROWS[2].name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,8 +161,7 @@ def make_plan(sweep: Sweep, rows: Sequence[Row]) -> Plan:
         # All rows, so that a training has its folder whichever of them are wanted.
         by_row = {}
         for row in ROWS:
-            algorithm, buckets = row.values.values()
-            folder = f"vocab_{size}/{algorithm}_{buckets}_oov"
+            folder = "vocab_{}/{algorithm}_{num_oov_buckets}_oov".format(size, **row.values)
             words = f", {size:,} words"
             by_row[row] = shared.runs(TASK, row, folder, note=words, vocab_size=size)
         runs[size] = {row.name: own for row, own in share_trainings(by_row).items() if row in rows}
@@ -145,56 +182,66 @@ def communication(run: Run) -> tuple[str, int, int]:
     has_local = any(name.split("/")[0] in TASK.layers.embedding for name in variables)
     numbers = sum(math.prod(crossing["shape"]) for crossing in sent)
     num_bytes = sum(crossing["num_bytes"] for crossing in sent)
-    return _ALL if has_local else _GLOBAL, numbers, num_bytes
+    formula = _ALL if has_local else _GLOBAL
+    return formula if sent else _NOTHING, numbers, num_bytes
 
 
 def run(sweep: Sweep) -> Report:
     """Runs what is missing, and returns the table."""
-    rows = choose_rows(ROWS, sweep.rows, table="table 2")
+    every = (*ROWS, *CONTROLS)
+    rows = choose_rows(every, sweep.rows, table="table 2") if sweep.rows else USUAL_ROWS
     plan = make_plan(sweep, rows)
+    notes = list(plan.notes)
+    if plan.source.is_the_papers and not sweep.rows:
+        rows = [row for row in rows if row not in CONTROLS]
+        notes.append("Left out: counts of words; its users are read when they are drawn.")
+    controls = [row for row in rows if row in CONTROLS]
+    compared = {
+        short_size(size): Compared(runs, count_words(plan.sweep, plan.source, controls, size))
+        for size, runs in plan.runs.items()
+    }
     plan.complete(*plan.runs)
-    sizes = {short_size(size): runs for size, runs in plan.runs.items()}
-
-    def table(name: str, caption: str, figures: Mapping[str, tuple], *, paper: bool = False):
-        cells: Cells = {row.name: {} for row in rows}
-        for row in rows:
-            for size, runs in sizes.items():
-                published = row.published.get(size) if paper else None
-                for note, path in figures.items():
-                    cells[row.name][f"{size}{note}"] = over_seeds(
-                        runs[row.name], "test", *path, scale=100, published=published
-                    )
-        return ResultTable(name, cells, caption)
-
-    sent: Cells = {}
-    digits: dict[Column, int] = {"formula": 0}
-    for row in rows:
-        found = {size: communication(runs[row.name][0]) for size, runs in sizes.items()}
-        (formula, *_), *_ = found.values()
-        sent[row.name] = {"formula": Cell((formula,), row.published["formula"])}
-        for size, (_, numbers, num_bytes) in found.items():
-            sent[row.name][f"{size}, numbers"] = Cell((numbers,))
-            sent[row.name][f"{size}, MB"] = Cell((num_bytes / 1e6,))
-            digits.update({f"{size}, numbers": 0, f"{size}, MB": 2})
-    parts = [
+    names = [row.name for row in rows]
+    published = {row.name: row.published for row in rows}
+    parts: list[str | ResultTable] = [
         plan.heading("Table 2"),
-        *plan.notes,
-        *_coverage(sizes),
-        table("accuracy", _ACCURACY, {"": (METRIC,)}, paper=True),
-        table("accuracy_among_known", _KNOWN, {"": (AMONG_KNOWN,)}),
-        ResultTable("communication", sent, _SENT, digits),
-        table("before", _HURT, {", before": ("before", METRIC), ", hurt": ("share_hurt",)}),
+        *notes,
+        *_coverage(compared),
+        accuracy_table(METRIC, compared, names, published),
+        accuracy_table(AMONG_KNOWN, compared, names),
+        *difference_tables(compared, names, REFERENCES),
+        personal_words_table(compared, names),
+        _communication_table(compared, published),
+        before_table(compared),
     ]
+    # Rows that only count words send nothing and are not personalised.
+    parts = [part for part in parts if isinstance(part, str) or part.cells]
     facts = {"data": plan.source.describe(), "preset": plan.sweep.preset}
     return Report("table2", sweep.seeds, parts, facts=facts)
 
 
-def _coverage(sizes: Mapping[str, Mapping[str, Sequence[Run]]]) -> list[str]:
+def _communication_table(
+    compared: Mapping[str, Compared], published: Mapping[str, Mapping[str, Any]]
+) -> ResultTable:
+    sent: Cells = {}
+    digits: dict[Column, int] = {"formula": 0}
+    for size, of_size in compared.items():
+        for name, runs in of_size.runs.items():
+            formula, numbers, num_bytes = communication(runs[0])
+            row = sent.setdefault(name, {})
+            row["formula"] = Cell((formula,), published[name].get("formula"))
+            row[f"{size}, numbers"] = Cell((numbers,))
+            row[f"{size}, MB"] = Cell((num_bytes / 1e6,))
+        digits.update({f"{size}, numbers": 0, f"{size}, MB": 2})
+    return ResultTable("communication", sent, _SENT, digits)
+
+
+def _coverage(compared: Mapping[str, Compared]) -> list[str]:
     """Returns a sentence on how many words are known, where data tell."""
     said = []
-    for size, runs in sizes.items():
-        own = next(iter(runs.values()))
-        if own[0].summary["vocabulary_coverage"] is not None:
+    for size, of_size in compared.items():
+        own = next(iter(of_size.runs.values()), ())
+        if own and own[0].summary["vocabulary_coverage"] is not None:
             measured = over_seeds(own, "vocabulary_coverage", scale=100).mean
             paper = f" ({_COVERAGE[size]} % in the paper)" if size in _COVERAGE else ""
             said.append(f"{size} {measured:.1f} %{paper}")

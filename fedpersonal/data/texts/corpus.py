@@ -11,6 +11,10 @@ from fedpersonal.data.client_dataset import ClientDataset, group_rows
 from fedpersonal.data.loaded import LoadedData
 from fedpersonal.errors import UserError
 
+# Which of a client's sentences are kept where they are too many: the earliest, or the first ones in
+# the order in which they are stored.
+KEPT_SENTENCES = ("earliest", "first_stored")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextCorpus(LoadedData):
@@ -73,6 +77,12 @@ class TextCorpus(LoadedData):
         """How many sentences, users and words there are."""
         sizes = {"num_sentences": self.num_sentences, "num_users": self.num_clients}
         return {**sizes, "num_words": self.words.size}
+
+    @property
+    def word_clients(self) -> np.ndarray:
+        """The index of the client that wrote each word, (num_words,) int64."""
+        counts = np.diff(self.sentence_offsets[self.client_offsets])
+        return np.repeat(np.arange(self.num_clients), counts)
 
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> TextCorpus:
         """Returns the same sentences of some clients only, with the same lexicon and report.

@@ -15,9 +15,9 @@ from fedpersonal.data.client_dataset import ClientDataset, group_rows
 from fedpersonal.data.tables.files import Column
 from fedpersonal.data.tables.reading import read_table, time_columns
 from fedpersonal.data.texts import splitting
-from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.data.texts.corpus import KEPT_SENTENCES, TextCorpus
 from fedpersonal.data.texts.corpus_cache import read_cached
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, check_choice
 
 
 def read_text(
@@ -28,6 +28,7 @@ def read_text(
     time_column: str | None = "time",
     min_sentences: int = 2,
     max_sentences: int = 1024,
+    kept_sentences: str = "earliest",
     cache_dir: str | os.PathLike | None = None,
 ) -> TextCorpus:
     """Reads the texts of a table, as of `read_table`, which counts bad rows.
@@ -43,7 +44,9 @@ def read_text(
             order of the rows decides among equal ones.
         min_sentences: Users with fewer sentences are left out, >= 1. A client with a single one
             cannot be split into a support and a query set.
-        max_sentences: A user's later sentences are left out, >= `min_sentences`.
+        max_sentences: How many of a user's sentences are kept at most, >= `min_sentences`.
+        kept_sentences: Which of them, one of `KEPT_SENTENCES`: the earliest, or the first ones in
+            the table. They are put in time order either way.
         cache_dir: Where to keep the corpus, to be read from there as long as the file's content and
             the options are the same; None to keep nothing.
 
@@ -53,9 +56,10 @@ def read_text(
     """
     check_count("min_sentences", min_sentences, minimum=1)
     check_count("max_sentences", max_sentences, minimum=min_sentences)
+    check_choice("read_text", "kept_sentences", kept_sentences, KEPT_SENTENCES)
     file = os.fspath(path)
     columns = (user_column, text_column, time_column)
-    limits = (int(min_sentences), int(max_sentences))
+    limits = (int(min_sentences), int(max_sentences), kept_sentences)
     if cache_dir is None:
         return _read(file, columns, limits)
     settings = {
@@ -67,7 +71,9 @@ def read_text(
     return read_cached(cache_dir, file, settings, lambda: _read(file, columns, limits))
 
 
-def _read(path: str, columns: tuple[str, str, str | None], limits: tuple[int, int]) -> TextCorpus:
+def _read(
+    path: str, columns: tuple[str, str, str | None], limits: tuple[int, int, str]
+) -> TextCorpus:
     user_column, text_column, time_column = columns
     wanted = [Column(user_column), Column(text_column), *time_columns(time_column)]
     table = read_table(path, wanted, bad_rows="count")
@@ -81,14 +87,18 @@ def _read(path: str, columns: tuple[str, str, str | None], limits: tuple[int, in
     offsets = np.append(0, np.cumsum(counts))
     sentences = ClientDataset(client_ids, offsets, features={}, labels=np.arange(offsets[-1]))
 
-    min_sentences, max_sentences = limits
+    min_sentences, max_sentences, kept_sentences = limits
     enough = counts >= min_sentences
     if not enough.any():
         raise UserError(
             f"{path}: no user has min_sentences={min_sentences} sentences; the most that one has"
             f" is {counts.max(initial=0)}"
         )
-    kept = sentences.subset(np.flatnonzero(enough)).head(max_sentences)
+    places = sentences.example_positions
+    if kept_sentences == "first_stored":
+        stored = np.lexsort((np.repeat(rows, row_counts), sentences.example_clients))
+        places[stored] = places.copy()
+    kept = sentences.filter_examples(places < max_sentences).subset(np.flatnonzero(enough))
     report[f"users with fewer than {min_sentences} sentences"] = int((~enough).sum())
     report["sentences of these users"] = int(counts[~enough].sum())
     later = int(counts[enough].sum()) - kept.num_examples

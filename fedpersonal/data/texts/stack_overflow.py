@@ -23,10 +23,10 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData, fingerprint
 from fedpersonal.data.tables.downloads import check_reachable, one_line
 from fedpersonal.data.tables.lines import open_bytes
-from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.data.texts.corpus import KEPT_SENTENCES, TextCorpus
 from fedpersonal.data.texts.next_word import next_word_examples
 from fedpersonal.data.texts.vocabulary import Vocabulary
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, check_choice
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
@@ -48,6 +48,7 @@ class StackOverflowClients:
         name: str,
         sequence_length: int = 20,
         max_sentences: int = 1024,
+        kept_sentences: str = "earliest",
     ):
         """Lists clients whose examples have "tokens" and "creation_date"; none is read yet.
 
@@ -56,8 +57,10 @@ class StackOverflowClients:
         self.name = name
         self.vocabulary = vocabulary
         self._client_data = client_data
-        self._sequence_length = sequence_length
+        self.sequence_length = sequence_length
         self._max_sentences = max_sentences
+        check_choice("StackOverflowClients", "kept_sentences", kept_sentences, KEPT_SENTENCES)
+        self._kept_sentences = kept_sentences
         # Without examples, which are not known yet: it checks indices and chooses clients.
         ids = np.array(client_data.client_ids, object)
         self._clients = ClientDataset(ids, np.zeros(ids.size + 1, np.int64), {}, np.zeros(0))
@@ -75,7 +78,7 @@ class StackOverflowClients:
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
         """Reads some clients' examples, as of `next_word_examples`, by indices as of `corpus`."""
         corpus = self.corpus(client_indices)
-        return next_word_examples(corpus, self.vocabulary, sequence_length=self._sequence_length)
+        return next_word_examples(corpus, self.vocabulary, sequence_length=self.sequence_length)
 
     def corpus(self, client_indices: Sequence[int] | np.ndarray) -> TextCorpus:
         """Reads some clients' sentences, by date; indices as of `ClientDataset.subset`."""
@@ -87,7 +90,9 @@ class StackOverflowClients:
             dates = [date for batch in batches for date in batch["creation_date"]]
             texts = [text for batch in batches for text in batch["tokens"]]
             # "2008-08-10 08:28:52.1 UTC": dates are in the order of their text.
-            kept = sorted(range(len(dates)), key=dates.__getitem__)[: self._max_sentences]
+            stored = len(dates) if self._kept_sentences == "earliest" else self._max_sentences
+            by_date = sorted(range(min(stored, len(dates))), key=dates.__getitem__)
+            kept = by_date[: self._max_sentences]
             left_out += len(dates) - len(kept)
             counts.append(len(kept))
             sentences += [texts[i].decode("utf-8", "replace").split() for i in kept]
@@ -162,6 +167,7 @@ def load_stack_overflow(
     num_oov_buckets: int,
     sequence_length: int = 20,
     max_sentences: int = 1024,
+    kept_sentences: str = "earliest",
     cache_dir: str | os.PathLike | None = None,
 ) -> StackOverflow:
     """Opens the federated Stack Overflow data, downloading it first if it is not there.
@@ -172,7 +178,8 @@ def load_stack_overflow(
         vocab_size: How many words to know, those of the most training users, >= 1.
         num_oov_buckets: How many buckets the other words share, >= 1.
         sequence_length: As of `next_word_examples`.
-        max_sentences: Each client's later sentences are left out, >= 1.
+        max_sentences: How many of a client's sentences are kept at most, >= 1.
+        kept_sentences: Which of them, one of `KEPT_SENTENCES`. They are sorted by date either way.
         cache_dir: Where the data is or is to be; None for `.tff` in the home folder.
 
     Raises:
@@ -198,7 +205,13 @@ def load_stack_overflow(
         raise UserError(f"vocab_size={vocab_size} is more than the {len(counts)} words there are")
     vocabulary = Vocabulary(np.array(list(counts), object), num_oov_buckets)
     train, validation, test = (
-        StackOverflowClients(part, vocabulary, name=f"stack_overflow_{name}", **options)
+        StackOverflowClients(
+            part,
+            vocabulary,
+            name=f"stack_overflow_{name}",
+            kept_sentences=kept_sentences,
+            **options,
+        )
         for part, name in zip(parts, ("train", "validation", "test"))
     )
     return StackOverflow(train, validation, test, vocabulary)

@@ -10,12 +10,14 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count, check_distinct
 from fedpersonal.data.texts.corpus import TextCorpus
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, check_choice
 
 PAD = 0
 BOS = 1
 EOS = 2
 NUM_SPECIAL = 3
+# Which words are known, as of `build_vocabulary`.
+KNOWN_WORDS = ("most_frequent", "most_users")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,7 +28,7 @@ class Vocabulary:
     sentence), the words 3 to V + 2, and the out-of-vocabulary buckets V + 3 to V + 2 + B.
 
     Attributes:
-        words: (V,) distinct words, str objects, the most frequent first.
+        words: (V,) distinct words, str objects, those of the highest counts first.
         num_oov_buckets: B >= 1.
     """
 
@@ -78,8 +80,9 @@ def build_vocabulary(
     *,
     vocab_size: int,
     num_oov_buckets: int,
+    known_words: str = "most_frequent",
 ) -> Vocabulary:
-    """Makes a vocabulary of the most frequent words of the training clients.
+    """Makes a vocabulary of words of the training clients.
 
     Args:
         corpus: The corpus.
@@ -87,17 +90,24 @@ def build_vocabulary(
             words are looked at.
         vocab_size: How many words to take, >= 1; of equally frequent ones the first by alphabet.
         num_oov_buckets: How many buckets the other words share, >= 1.
+        known_words: One of `KNOWN_WORDS`: the most frequent words, or those that most clients
+            write, so that what one client repeats stays unknown.
 
     Raises:
         UserError: If the clients have fewer distinct words.
     """
     check_count("vocab_size", vocab_size, minimum=1)
-    counts = np.bincount(corpus.subset(client_indices).words, minlength=corpus.lexicon.size)
+    check_choice("build_vocabulary", "known_words", known_words, KNOWN_WORDS)
+    corpus = corpus.subset(client_indices)
+    words = corpus.words
+    if known_words == "most_users":
+        words = np.unique(corpus.word_clients * corpus.lexicon.size + words) % corpus.lexicon.size
+    counts = np.bincount(words, minlength=corpus.lexicon.size)
     there = np.flatnonzero(counts)
     if vocab_size > there.size:
         raise UserError(
             f"vocab_size={vocab_size} is more than the {there.size} distinct words that the"
             f" {len(client_indices)} training clients have"
         )
-    words = corpus.lexicon[sorted(there, key=lambda i: (-counts[i], corpus.lexicon[i]))]
-    return Vocabulary(words[:vocab_size], num_oov_buckets)
+    ranked = sorted(there, key=lambda i: (-counts[i], corpus.lexicon[i]))
+    return Vocabulary(corpus.lexicon[ranked[:vocab_size]], num_oov_buckets)

@@ -11,9 +11,8 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.splits import check_num_clients, split_clients, split_support_query
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.data.texts.next_word import next_word_examples
-from fedpersonal.data.texts.stack_overflow import StackOverflow
-from fedpersonal.data.texts.vocabulary import Vocabulary, build_vocabulary
-from fedpersonal.simulation.clients import ReadWhenDrawn
+from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
+from fedpersonal.data.texts.vocabulary import EOS, PAD, Vocabulary, build_vocabulary
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
@@ -26,10 +25,14 @@ class NextWordData(Data):
 
     Attributes:
         vocabulary: The words' ids, from the training clients.
+        after_personal_words: The test clients, of whose query sets only what follows a personal
+            word is to be predicted: a word out of the vocabulary that is in the client's support
+            set. All other targets are `EOS`, which metrics of words leave out.
         coverage: Share of the test clients' words that are in the vocabulary, or None.
     """
 
     vocabulary: Vocabulary
+    after_personal_words: EvaluationSet
     coverage: float | None = None
 
 
@@ -47,15 +50,20 @@ def split_text(corpus: TextCorpus, options: NextWordRun) -> NextWordData:
         train,
         vocab_size=options.vocab_size,
         num_oov_buckets=options.num_oov_buckets or 1,
+        known_words=options.known_words,
     )
     examples = next_word_examples(corpus, vocabulary, sequence_length=options.sequence_length)
     some = validation[: options.max_validation_clients or None]
+    tested, after_personal_words = _tested(
+        corpus.subset(test), vocabulary, options, options.sequence_length
+    )
     return NextWordData(
         corpus.name,
         examples.subset(train),
         _evaluated(examples.subset(some), options),
-        _evaluated(examples.subset(test), options),
+        tested,
         vocabulary,
+        after_personal_words,
         vocabulary.coverage(corpus, test),
     )
 
@@ -65,17 +73,48 @@ def sample_stack_overflow(
 ) -> NextWordData:
     """Prepares TFF's Stack Overflow: its own three parts, the evaluated ones a random sample."""
 
-    def sample(part: ReadWhenDrawn, count: int) -> EvaluationSet:
+    def sample(part: StackOverflowClients, count: int) -> np.ndarray:
         order = np.random.default_rng(options.seed).permutation(part.num_clients)
-        return _evaluated(part.subset(order[: count or None]), options)
+        return order[: count or None]
 
+    some = sample(data.validation, options.max_validation_clients)
+    tested, after_personal_words = _tested(
+        data.test.corpus(sample(data.test, max_test_clients)),
+        data.vocabulary,
+        options,
+        data.test.sequence_length,
+    )
     return NextWordData(
         data.name,
         data.train,
-        sample(data.validation, options.max_validation_clients),
-        sample(data.test, max_test_clients),
+        _evaluated(data.validation.subset(some), options),
+        tested,
         data.vocabulary,
+        after_personal_words,
     )
+
+
+def _tested(
+    corpus: TextCorpus, vocabulary: Vocabulary, options: NextWordRun, sequence_length: int
+) -> tuple[EvaluationSet, EvaluationSet]:
+    """Returns the test clients, and the same with what follows their personal words alone."""
+    length = {"sequence_length": sequence_length}
+    tested = _evaluated(next_word_examples(corpus, vocabulary, **length), options)
+    # Words themselves, which share no buckets.
+    words = Vocabulary(corpus.lexicon, num_oov_buckets=1)
+    exact = _evaluated(next_word_examples(corpus, words, **length), options)
+    is_unknown = np.zeros(words.size, bool)
+    is_unknown[words.ids(corpus.lexicon)] = vocabulary.ids(corpus.lexicon) >= vocabulary.num_known
+
+    def of_clients(part: ClientDataset) -> np.ndarray:
+        return part.example_clients[:, np.newaxis] * words.size + part.features["token"]
+
+    support, query = exact.support, exact.query
+    personal = of_clients(support)[is_unknown[support.features["token"]]]
+    counts = np.isin(of_clients(query), personal) | (query.labels == PAD)
+    labels = np.where(counts, tested.query.labels, np.int32(EOS))
+    chosen = dataclasses.replace(tested.query, labels=labels)
+    return tested, dataclasses.replace(tested, query=chosen)
 
 
 def _evaluated(dataset: ClientDataset, options: NextWordRun) -> EvaluationSet:

@@ -11,7 +11,7 @@ import numpy as np
 from fedpersonal.data.generated.corpus import generate_corpus
 from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.data.splits import split_clients
-from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.data.texts.corpus import KEPT_SENTENCES, TextCorpus
 from fedpersonal.data.texts.corpus_files import read_text
 from fedpersonal.data.texts.stack_overflow import DATABASE
 from fedpersonal.options import option
@@ -46,9 +46,15 @@ class SentenceOptions(TextOptions):
     min_sentences: int = option(2, "Users with fewer are left out.", at_least=2)
     max_sentences: int | None = option(
         None,
-        f"A user's first ones that are kept. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
+        f"Sentences of a user that are kept. [default: {_PAPER_SENTENCES} of Stack Overflow, else "
         f"{_OTHER_SENTENCES}]",
         at_least=2,
+    )
+    kept_sentences: str = option(
+        "earliest",
+        "Which sentences of a user are kept: the earliest, or the first ones as stored, as in the "
+        "reference. Sorted by time either way.",
+        choices=KEPT_SENTENCES,
     )
     max_validation_clients: int = option(500, "Validates on so many at most; 0: all.", at_least=0)
 
@@ -74,7 +80,7 @@ class Sentences:
 
     @property
     def max_sentences(self) -> int:
-        """A user's first ones that are kept."""
+        """How many sentences of a user are kept."""
         usual = _PAPER_SENTENCES if self.is_the_papers else _OTHER_SENTENCES
         return self.options.max_sentences or usual
 
@@ -91,6 +97,7 @@ class Sentences:
             **options.columns("user", "text", "time"),
             min_sentences=options.min_sentences,
             max_sentences=self.max_sentences,
+            kept_sentences=options.kept_sentences,
             cache_dir=options.cache_dir,
         )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedpersonal.algorithms.method import Layers, Method
 from fedpersonal.data.texts.stack_overflow import find_database, load_stack_overflow
+from fedpersonal.data.texts.vocabulary import KNOWN_WORDS
 from fedpersonal.options import option
 from fedpersonal.tasks.next_word.data import NextWordData, sample_stack_overflow, split_text
 from fedpersonal.tasks.next_word.source import (
@@ -17,19 +21,26 @@ from fedpersonal.tasks.next_word.source import (
     Sentences,
 )
 from fedpersonal.tasks.options import RunOptions
-from fedpersonal.tasks.task import Task
+from fedpersonal.tasks.task import Task, TestReport
 
 if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.trained import TrainedModel
 
     NextWordExperiment = Experiment["NextWordRun", NextWordData]
 
 
 class NextWordOptions(SentenceOptions):
-    """The sentences, and the LSTM that predicts their words; the defaults are the reference's."""
+    """The sentences, and the LSTM that predicts their words, by default of the reference's size."""
 
     vocab_size: int = option(10_000, "Known words.", at_least=1, at_most=10**7)
+    known_words: str = option(
+        "most_frequent",
+        "Which words are known: the most frequent, or those that most users write. TFF's Stack "
+        "Overflow always has the latter.",
+        choices=KNOWN_WORDS,
+    )
     num_oov_buckets: int | None = option(
         None,
         "Hash buckets of other words. [default: 500 where each client has embeddings of its own "
@@ -38,6 +49,10 @@ class NextWordOptions(SentenceOptions):
         at_most=10**7,
     )
     sequence_length: int = option(20, "Tokens of a sentence.", at_least=1, at_most=10_000)
+    padding_in_loss: bool = option(
+        False,
+        "The loss is a mean over all positions, padding too, as in the reference; else of tokens.",
+    )
     embedding_dim: int = option(96, "Size of an embedding.", at_least=1, at_most=10_000)
     lstm_units: int = option(670, "Units of the LSTM.", at_least=1, at_most=10_000)
     projection_dim: int = option(96, "Size of the projection.", at_least=1, at_most=10_000)
@@ -94,6 +109,7 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
             num_oov_buckets=options.num_oov_buckets,
             sequence_length=options.sequence_length,
             max_sentences=source.max_sentences,
+            kept_sentences=options.kept_sentences,
             cache_dir=source.path,
         )
         return sample_stack_overflow(parts, options)
@@ -113,12 +129,13 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
         from fedpersonal.model.partition import PartitionedModel
         from fedpersonal.models.next_word_lstm import next_word_lstm
         from fedpersonal.models.token_prediction import (
+            count_positions,
             count_tokens,
             sum_cross_entropy,
             token_accuracy,
         )
 
-        known = {"num_known": sizes.num_known}
+        known, padded = {"num_known": sizes.num_known}, options.padding_in_loss
         return PartitionedModel(
             next_word_lstm(
                 **known,
@@ -128,7 +145,7 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
                 projection_dim=options.projection_dim,
             ),
             local_layers=local_layers,
-            loss=sum_cross_entropy,
+            loss=functools.partial(sum_cross_entropy, with_padding=padded),
             metrics=(
                 token_accuracy("accuracy"),
                 token_accuracy("accuracy_without_oov", **known),
@@ -137,9 +154,28 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
             ),
             lookups={"known_embedding": "known_token", "oov_embedding": "oov_token"},
             label_spec=tf.TensorSpec([None, None], tf.int32),
-            example_weight=count_tokens,
+            example_weight=count_positions if padded else count_tokens,
             unit="tokens",
-            sequence_length=lambda features, labels: count_tokens(labels),
+            # Padding that counts is not to be cut off.
+            sequence_length=None if padded else lambda features, labels: count_tokens(labels),
+        )
+
+    def test(self, experiment: NextWordExperiment, trained: TrainedModel) -> TestReport:
+        """Evaluates the test clients, and again on what follows their personal words alone."""
+        data, known = experiment.data, "accuracy_among_known"
+        results = experiment.evaluation(data.test)(trained)
+        personal = experiment.evaluation(data.after_personal_words)(trained)
+        stages = {"before": personal.before or personal.after, "after": personal.after}
+        sums = {f"personal_word_accuracy_{stage}": found[known] for stage, found in stages.items()}
+        totals = {name: pairs.sum(0, keepdims=True) for name, pairs in sums.items()}
+        return TestReport(
+            results,
+            {name: float(share) for name, (share,) in _shares(totals).items()},
+            {
+                **_shares(sums),
+                "num_known_words": results.after[known][:, 1].astype(np.int64),
+                "num_after_personal_words": personal.after[known][:, 1].astype(np.int64),
+            },
         )
 
     def describe(self, experiment: NextWordExperiment) -> dict[str, Any]:
@@ -158,6 +194,12 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
             f"test, {test['num_clients']:,} users, {test['num_examples']:,} sentences: {name} "
             f"{test['before'][name]:.4f} before and {test[name]:.4f} after personalisation"
         ]
+
+
+def _shares(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns a ratio a row of (n, 2) sums; NaN where there is nothing."""
+    with np.errstate(invalid="ignore"):
+        return {name: pairs[:, 0] / pairs[:, 1] for name, pairs in sums.items()}
 
 
 def _has_own_words(method: Method) -> bool:

@@ -117,6 +117,25 @@ def test_what_is_left_out_is_counted(tmp_path):
     }
 
 
+def test_kept_are_the_earliest_or_the_first_in_the_table(tmp_path):
+    rows = [("al", 5, "e. f."), ("bo", 9, "z"), ("al", 1, "a. b."), ("al", 3, "c"), ("bo", 8, "y")]
+    records = [dict(zip(("user", "time", "text"), row)) for row in rows]
+    path = _write(tmp_path / "kept.jsonl", records)
+    kept = {
+        which: _sentences(read_text(path, max_sentences=3, kept_sentences=which))
+        for which in ("earliest", "first_stored")
+    }
+    assert kept["earliest"] == {"al": ["a .", "b .", "c"], "bo": ["y", "z"]}
+    assert kept["first_stored"] == {"al": ["a .", "e .", "f ."], "bo": ["y", "z"]}
+    # Kept corpora are not mistaken for each other.
+    cached = [
+        read_text(path, max_sentences=3, kept_sentences=which, cache_dir=tmp_path) for which in kept
+    ]
+    assert [_sentences(corpus) for corpus in cached] == list(kept.values())
+    with pytest.raises(ValueError, match="kept_sentences must be one of"):
+        read_text(path, kept_sentences="last")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -24,10 +24,9 @@ CORPUS = TextCorpus(
 )
 
 
-def _build(client_indices=(0, 1), *, vocab_size=2, num_oov_buckets=1):
-    return build_vocabulary(
-        CORPUS, client_indices, vocab_size=vocab_size, num_oov_buckets=num_oov_buckets
-    )
+def _build(client_indices=(0, 1), *, vocab_size=2, num_oov_buckets=1, **options):
+    options.update(vocab_size=vocab_size, num_oov_buckets=num_oov_buckets)
+    return build_vocabulary(CORPUS, client_indices, **options)
 
 
 def test_the_most_frequent_words_of_the_training_clients_ties_by_alphabet():
@@ -35,6 +34,16 @@ def test_the_most_frequent_words_of_the_training_clients_ties_by_alphabet():
     assert list(_build(vocab_size=1).words) == ["a"]
     assert list(_build([0], vocab_size=2).words) == ["b", "a"]
     assert list(_build([2, 1, 0], vocab_size=2).words) == ["d", "a"]
+
+
+def test_the_words_of_most_training_clients():
+    """What one client repeats counts once."""
+    everyone = _build([2, 0, 1], vocab_size=5, known_words="most_users")
+    assert list(everyone.words) == ["a", "b", "c", "d", "e"]
+    assert list(_build([0, 1, 2], vocab_size=1).words) == ["d"]
+    assert list(_build([0], vocab_size=1, known_words="most_users").words) == ["a"]
+    with pytest.raises(ValueError, match="known_words must be one of"):
+        _build(known_words="all")
 
 
 def test_ids():

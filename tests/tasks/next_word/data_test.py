@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.data.generated.corpus import generate_corpus
 from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
-from fedpersonal.data.texts.vocabulary import Vocabulary
+from fedpersonal.data.texts.vocabulary import EOS, Vocabulary
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.next_word.data import sample_stack_overflow, split_text
 from fedpersonal.tasks.next_word.task import TASK
@@ -101,6 +101,32 @@ def test_support_comes_before_query(corpus):
         rows = sentences(data.test.support, client) + sentences(data.test.query, client)
         # Labels are words and then the end, and padding.
         assert [[t for t in row[9:] if t > 2] for row in rows] == written
+
+
+def test_what_follows_a_personal_word_is_found_by_the_word_itself():
+    """Whatever shares its bucket: an unknown word that the client's support set has."""
+    corpus = generate_corpus(num_clients=NUM_CLIENTS, seed=1)
+    data = split(corpus, num_oov_buckets=1)
+    vocabulary, tested, chosen = data.vocabulary, data.test, data.after_personal_words
+    known, count = {*vocabulary.words}, 0
+    for client in tested.query.client_ids:
+        (index,) = np.flatnonzero(corpus.client_ids == client)
+        first, last = corpus.client_offsets[index : index + 2]
+        bounds = corpus.sentence_offsets[first : last + 1]
+        written = [
+            corpus.lexicon[corpus.words[a:b]].tolist()[:9] for a, b in zip(bounds, bounds[1:])
+        ]
+        half = len(sentences(tested.support, client))
+        personal = {word for sentence in written[:half] for word in sentence} - known
+        rows = sentences(chosen.query, client), sentences(tested.query, client)
+        for words, row, usual in zip(written[half:], *rows):
+            assert row[:9] == usual[:9]
+            follows = [False, *(word in personal for word in words), *[False] * 9][:9]
+            kept = [label if own else min(label, EOS) for own, label in zip(follows, usual[9:])]
+            assert row[9:] == kept
+            count += sum(follows)
+    assert count > 100
+    np.testing.assert_array_equal(chosen.support.labels, tested.support.labels)
 
 
 def test_shared_is_evaluated_as_aggregated(corpus):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal.data.generated.corpus import generate_corpus
 from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
 from fedpersonal.data.texts.vocabulary import Vocabulary
-from fedpersonal.tasks.experiment import build_experiment
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.tasks.experiment import build_experiment, run_experiment
+from fedpersonal.tasks.next_word import source
 from fedpersonal.tasks.next_word.data import sample_stack_overflow
 from fedpersonal.tasks.next_word.task import TASK
 
@@ -38,6 +42,66 @@ def test_a_run_counts_tokens(tiny):
         assert overall["loss"] == pytest.approx(np.average(losses, weights=tokens), rel=1e-5)
     assert all(float(finished.rounds[-1][f"eval/{metric}"]) >= 0 for metric in METRICS)
     assert {"known_embedding/embeddings", OOV} <= finished.crossing
+    # What metrics are means of, beside them.
+    chosen = finished.data.after_personal_words.query.labels
+    for column, labels in (("known_words", query.labels), ("after_personal_words", chosen)):
+        counted = (labels > 2) & (labels < 17)
+        numbers = [int(row[f"num_{column}"]) for row in finished.clients]
+        assert sum(numbers) == counted.sum() > 0
+        assert numbers == [counted[query.example_clients == i].sum() for i in range(2)]
+    for stage in ("before", "after"):
+        name = f"personal_word_accuracy_{stage}"
+        shares = [float(row[name] or 0) for row in finished.clients]
+        assert test[name] == pytest.approx(np.average(shares, weights=numbers))
+
+
+def test_what_follows_personal_words_gains_where_they_matter(tmp_path, monkeypatch):
+    """On generated sentences, in which each user means something else by the same words."""
+    corpus = generate_corpus(num_clients=100, seed=0, personal_share=1.0, words_per_client=8)
+    monkeypatch.setattr(source, "generate_corpus", lambda seed: corpus)
+    rounds = 80
+    options = TASK.options(
+        dataset="generated",
+        algorithm="fed_recon",
+        vocab_size=168,
+        num_oov_buckets=500,
+        total_rounds=rounds,
+        clients_per_round=20,
+        client_batch_size=8,
+        client_learning_rate=1.0,
+        server_learning_rate=0.03,
+        reconstruction_learning_rate=10.0,
+        reconstruction_epochs=3,
+        local_epochs=1,
+        embedding_dim=16,
+        lstm_units=32,
+        projection_dim=16,
+        rounds_per_eval=rounds,
+    )
+    experiment = build_experiment(TASK, TASK.read(options), options)
+    folder = RunFolder.open(tmp_path, {"task": "next word", **options.values()})
+    test = run_experiment(experiment, folder, progress=False)["test"]
+    before, after = (test[f"personal_word_accuracy_{stage}"] for stage in ("before", "after"))
+    assert before < 0.2 and after > before + 0.2
+    # More than of all words.
+    gain = test["accuracy_among_known"] - test["before"]["accuracy_among_known"]
+    assert after - before > gain + 0.05
+
+
+def test_padding_in_the_loss(tiny):
+    """The loss is the mean over all positions, those of padding too, as Keras has it."""
+    finished = tiny.run(TASK, algorithm="fed_yogi", padding_in_loss=True, sequence_length=10)
+    experiment, query = finished.experiment, finished.data.test.query
+    variables = {v.name: finished.trained.weights[v.name] for v in experiment.model.variables}
+    features = {name: tf.constant(column) for name, column in query.features.items()}
+    logits, _ = experiment.model.predict(variables, features, training=False)
+    losses = tf.keras.losses.sparse_categorical_crossentropy(query.labels, logits, from_logits=True)
+    assert finished.test["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    is_token = query.labels > 0
+    assert 0.1 < is_token.mean() < 0.95
+    # Metrics leave it out, as ever.
+    right = (np.argmax(logits, -1) == query.labels)[is_token]
+    assert finished.test["accuracy"] == pytest.approx(right.mean())
 
 
 def test_clients_of_stack_overflow_are_read_when_they_take_part(tiny, tmp_path, monkeypatch):

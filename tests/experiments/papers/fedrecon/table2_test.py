@@ -6,11 +6,12 @@ import dataclasses
 import json
 import pathlib
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from experiments.papers import runs as run_module
-from experiments.papers.fedrecon import figure2, figure3, table1, table2
+from experiments.papers.fedrecon import figure2, figure3, table1, table2, word_tables
 from experiments.papers.sweep import Row, Sweep
 from fedpersonal.errors import UserError
 from fedpersonal.tasks import experiment
@@ -64,6 +65,10 @@ def _no_work(monkeypatch):
     monkeypatch.setattr(run_module, "_work", work)
 
 
+def table2_source():
+    return table2.TASK.read(table2.TASK.options(**GIVEN))
+
+
 def summary_of(folder, algorithm, buckets=500):
     path = folder / f"vocab_{WORDS}" / f"{algorithm}_{buckets}_oov" / "seed_0" / "summary.json"
     return json.loads(path.read_text())
@@ -80,12 +85,14 @@ def test_an_interrupted_sweep_goes_on_and_trainings_are_shared(done):
     for algorithm, by in (
         ("fed_avg_finetuning", "embedding_finetuning"),
         ("fed_recon_finetuning", "fed_recon"),
+        ("fed_yogi", "embedding_finetuning"),
     ):
         own, other = summary_of(folder, algorithm), summary_of(folder, by)
         assert (own["algorithm"], own["trained_by"]) == (algorithm, by)
         assert own["train_wall_seconds"] == other["train_wall_seconds"]
         # The same weights, personalised otherwise.
         assert own["test"]["loss"] != other["test"]["loss"]
+    assert own["test"]["loss"] == other["test"]["before"]["loss"]
     shared, alone = (
         summary_of(folder, f"{a}_finetuning")["test"] for a in ("fed_avg", "embedding")
     )
@@ -114,8 +121,8 @@ def test_a_finished_sweep_is_only_read(done, no_work):
 
 def test_communication_is_that_counted_by_hand(done):
     table = cells_of(done[0], "table2", "communication")
-    assert len(table) == 6
-    for row in table2.ROWS:
+    assert len(table) == 7
+    for row in (*table2.PAPER_ROWS, table2.ROWS[6]):
         algorithm, buckets = row.values.values()
         known = WORDS + 3
         ids = known + buckets
@@ -127,7 +134,8 @@ def test_communication_is_that_counted_by_hand(done):
         assert cells[f"{WORDS}, numbers"]["mean"] == 2 * size
         assert cells[f"{WORDS}, MB"]["mean"] == pytest.approx(8 * size / 1e6)
         assert cells["formula"]["mean"] == ("2|g|" if is_local else "2|l| + 2|g|")
-        assert cells["formula"]["published"] == cells["formula"]["mean"]
+        assert cells["formula"]["published"] == row.published.get("formula")
+        assert row.published.get("formula") in (None, cells["formula"]["mean"])
 
 
 def test_the_page_has_the_runs_figures(done):
@@ -146,8 +154,62 @@ def test_the_page_has_the_runs_figures(done):
     assert before[f"{WORDS}, hurt"]["mean"] == 100 * test["share_hurt"]
 
 
+def test_counts_of_words_are_of_the_runs_targets(done):
+    folder = done[0]
+    path = folder / f"vocab_{WORDS}" / "fed_recon_500_oov" / "seed_0" / "per_client.csv"
+    clients = pd.read_csv(path)
+    for row in table2.CONTROLS:
+        (own,) = word_tables.count_words(
+            sweep_in(folder).with_preset(quick=True), table2_source(), [row], WORDS
+        )[row.name]
+        for column in ("client", "num_known_words", "num_after_personal_words"):
+            assert own[column].tolist() == clients[column].tolist()
+        known = own["num_known_words"]
+        share = 100 * np.average(own["accuracy_among_known_after"], weights=known)
+        cell = cells_of(folder, "table2", "accuracy_among_known")[row.name][f"{WORDS}"]
+        assert cell["mean"] == pytest.approx(share) and share > 3
+
+
+def test_counts_alone_train_nothing(tmp_path, no_work):
+    names = ["Most frequent word", "Trigram counts (1 OOV)"]
+    page = table2.run(sweep_in(tmp_path, rows=names, vocab_sizes=[WORDS])).write(tmp_path)
+    assert all(f"| {name}" in page for name in names) and "Communication" not in page
+
+
+def test_differences_are_those_of_the_rows(done):
+    folder = done[0]
+    accuracy = cells_of(folder, "table2", "accuracy")
+    found = cells_of(folder, "table2", f"{table2.METRIC}_differences")
+    first, second = table2.REFERENCES
+    for name, cells in found.items():
+        for reference in {first, second} - {name}:
+            cell = cells[f"{WORDS} − {reference}"]
+            expected = accuracy[name][f"{WORDS}"]["mean"] - accuracy[reference][f"{WORDS}"]["mean"]
+            assert cell["mean"] == pytest.approx(expected, abs=1e-5)
+            low, high = cell["interval"]
+            assert low <= cell["mean"] <= high
+    assert f"{WORDS} − {first}" not in found[first]
+
+
+def test_gains_are_of_what_follows_personal_words(done):
+    folder, page, _ = done
+    test = summary_of(folder, "fed_avg_finetuning")["test"]
+    table = cells_of(folder, "table2", "personal_words")
+    cells = table["Full finetuning (500 OOV)"]
+    before, after = (test[f"personal_word_accuracy_{stage}"] for stage in ("before", "after"))
+    assert cells[f"{WORDS}, before"]["mean"] == pytest.approx(100 * before)
+    assert cells[f"{WORDS}, after"]["mean"] == pytest.approx(100 * after)
+    assert cells[f"{WORDS}, gain"]["mean"] == pytest.approx(100 * (after - before))
+    # Nothing is personalised.
+    assert table["FedYogi (500 OOV)"][f"{WORDS}, gain"]["mean"] == 0
+    assert set(table["Trigram counts (1 OOV)"]) == {f"{WORDS}, after"}
+    path = folder / f"vocab_{WORDS}" / "fed_yogi_1_oov" / "seed_0" / "per_client.csv"
+    number = pd.read_csv(path)["num_after_personal_words"].sum()
+    assert number > 500 and f"There are {number:,} ({WORDS}) such targets" in page
+
+
 def test_published_figures_stand_by_their_vocabulary():
-    published = [[row.published[size] for size in ("1k", "5k", "10k")] for row in table2.ROWS]
+    published = [[row.published[size] for size in ("1k", "5k", "10k")] for row in table2.PAPER_ROWS]
     assert published[2] == [29.6, 28.1, 27.7] and published[4] == [30.8, 29.2, 28.8]
     assert [row[2] for row in published] == [26.7, 26.4, 27.7, 27.9, 28.8, 28.6]
 
@@ -155,7 +217,7 @@ def test_published_figures_stand_by_their_vocabulary():
 def test_presets_let_rows_share_trainings(tmp_path):
     for preset in ("quick", "paper"):
         plan = table2.make_plan(
-            sweep_in(tmp_path, seeds=[0, 1], preset=preset, vocab_sizes=[WORDS]), table2.ROWS
+            sweep_in(tmp_path, seeds=[0, 1], preset=preset, vocab_sizes=[WORDS]), table2.PAPER_ROWS
         )
         trainers = {run.trainer.path for runs in plan.runs[WORDS].values() for run in runs}
         assert len(trainers) == 2 * 4

@@ -1,0 +1,141 @@
+"""Next words predicted without a neural network: the most frequent word, and counts of trigrams.
+
+Nothing here is personal: all is counted over the training clients' sentences.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.texts.vocabulary import EOS, NUM_SPECIAL, PAD, Vocabulary
+from fedpersonal.errors import UserError
+from fedpersonal.tasks.next_word.data import NextWordData
+
+# Contexts whose scores of all ids are held at once.
+_BLOCK = 512
+
+
+class Choices(NamedTuple):
+    """What is predicted of each target, int64 (num_sentences, sequence_length) both.
+
+    Attributes:
+        likeliest: The most likely id.
+        likeliest_known: The most likely one that is no bucket.
+    """
+
+    likeliest: np.ndarray
+    likeliest_known: np.ndarray
+
+
+def predict_most_frequent(
+    train: ClientDataset, query: ClientDataset, vocabulary: Vocabulary
+) -> Choices:
+    """Predicts the training clients' most frequent known word everywhere."""
+    counts = np.bincount(train.labels.reshape(-1), minlength=vocabulary.size)
+    word = NUM_SPECIAL + int(counts[NUM_SPECIAL : vocabulary.num_known].argmax())
+    choices = np.full(query.labels.shape, word)
+    return Choices(choices, choices)
+
+
+def predict_by_trigrams(
+    train: ClientDataset, query: ClientDataset, vocabulary: Vocabulary
+) -> Choices:
+    """Predicts by interpolated counts of three tokens, of two and of one.
+
+    Of a context seen n times, before d different tokens, a token's probability is its count + d
+    times its probability after the context without its first token, divided by n + d (Witten and
+    Bell, "The Zero-Frequency Problem", IEEE Transactions on Information Theory 37(4), 1991).
+
+    Args:
+        train: Sentences to count, as of `next_word_examples`.
+        query: Sentences to predict.
+        vocabulary: Their ids.
+    """
+    size = vocabulary.size
+    pairs, lasts, targets = _contexts(train, size)
+    is_token = targets != PAD
+    pairs, lasts, targets = pairs[is_token], lasts[is_token], targets[is_token]
+    single = np.bincount(targets, minlength=size) / max(1, targets.size)
+    seen, places = np.unique(pairs, return_inverse=True)
+    by_one, by_two = _count(lasts, targets, size, size), _count(places, targets, seen.size, size)
+
+    asked, which = np.unique(_contexts(query, size)[0], return_inverse=True)
+    chosen = np.empty((2, asked.size), np.int64)
+    for start in range(0, asked.size, _BLOCK):
+        block = asked[start : start + _BLOCK]
+        scores = _interpolate(by_one, block % size, single)
+        at = np.searchsorted(seen, block)
+        is_seen = np.isin(block, seen)
+        scores[is_seen] = _interpolate(by_two, at[is_seen], scores[is_seen])
+        best = scores.argmax(1), scores[:, : vocabulary.num_known].argmax(1)
+        chosen[:, start : start + _BLOCK] = best
+    return Choices(*(row[which].reshape(query.labels.shape) for row in chosen))
+
+
+PREDICTORS = {"Most frequent word": predict_most_frequent, "Trigram counts": predict_by_trigrams}
+
+
+def score_choices(data: NextWordData, name: str) -> dict[str, np.ndarray]:
+    """Returns columns as those of a run's `per_client.csv`, a row a test client.
+
+    Args:
+        data: The sentences.
+        name: One of `PREDICTORS`.
+
+    Raises:
+        UserError: If the training clients are read only when they are drawn.
+    """
+    if not isinstance(data.train, ClientDataset):
+        raise UserError(f"{name}: {data.name} is too large to be counted as a whole.")
+    query, num_known = data.test.query, data.vocabulary.num_known
+    choices = PREDICTORS[name](data.train, query, data.vocabulary)
+
+    def sums(labels: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        counted = (labels != PAD) & (labels != EOS) & (labels < num_known)
+        right = counted & (chosen == labels)
+        clients, count = query.example_clients, query.num_clients
+        return np.stack([np.bincount(clients, c.sum(1), count) for c in (right, counted)])
+
+    personal = data.after_personal_words.query.labels
+    found = {
+        "accuracy_without_oov_or_eos_after": sums(query.labels, choices.likeliest),
+        "accuracy_among_known_after": sums(query.labels, choices.likeliest_known),
+        "personal_word_accuracy_after": sums(personal, choices.likeliest_known),
+    }
+    return {
+        "client": query.client_ids,
+        "num_known_words": found["accuracy_among_known_after"][1],
+        "num_after_personal_words": found["personal_word_accuracy_after"][1],
+        **{name: right / np.maximum(counted, 1) for name, (right, counted) in found.items()},
+    }
+
+
+def _contexts(sentences: ClientDataset, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns of each target the two tokens before it as a number, the last one, and itself."""
+    token = sentences.features["token"].astype(np.int64)
+    before = np.pad(token, ((0, 0), (1, 0)), constant_values=PAD)[:, :-1]
+    columns = before * size + token, token, sentences.labels
+    pairs, lasts, targets = (column.reshape(-1) for column in columns)
+    return pairs, lasts, targets
+
+
+def _count(
+    contexts: np.ndarray, targets: np.ndarray, num_contexts: int, size: int
+) -> scipy.sparse.csr_matrix:
+    """Counts targets by context, (num_contexts, size)."""
+    ones = np.ones(targets.size)
+    return scipy.sparse.csr_matrix((ones, (contexts, targets)), (num_contexts, size))
+
+
+def _interpolate(
+    counts: scipy.sparse.csr_matrix, rows: np.ndarray, shorter: np.ndarray
+) -> np.ndarray:
+    """Returns probabilities of all ids, (n, size), of rows of counts and of shorter contexts."""
+    own = counts[rows]
+    # A context that was never seen leaves it to the shorter one.
+    weight = np.maximum(own.getnnz(1), 1)[:, np.newaxis]
+    return (own.toarray() + weight * shorter) / (own.sum(1).A + weight)
