@@ -120,9 +120,7 @@ def choose_rows(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> Pool:
         features={k: cut(v, model.input_spec[k]) for k, v in chosen.features.items()},
         labels=cut(chosen.labels, model.label_spec),
         positions={
-            k: cut(v, model.input_spec[model.tables[k]])
-            for k, v in chosen.positions.items()
-            if k in model.tables
+            k: cut(v, model.input_spec[model.tables[k]]) for k, v in chosen.positions.items()
         },
     )
 

@@ -180,7 +180,7 @@ def own_copies(model: PartitionedModel, shared: Values, examples: Examples) -> V
     clients = count_clients(examples)
     return {
         name: tf.gather(value, examples.rows[name])
-        if name in model.tables
+        if name in model.global_tables
         else tile_clients(value, clients)
         for name, value in shared.items()
     }

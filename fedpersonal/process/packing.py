@@ -187,7 +187,7 @@ def local_positions(model: PartitionedModel, features: Mapping[str, tf.Tensor]) 
     return {
         name: tf.cast(features[feature], tf.int32) * int(name not in model.own_rows)
         for name, feature in model.tables.items()
-        if name not in model.global_tables
+        if name not in model.base.global_tables
     }
 
 
