@@ -217,12 +217,15 @@ def take_steps(
     """
     frozen, moving_values = split_values(model, phase, values, examples)
     anchors = proximal_anchors(model, phase, values, moving_values, examples)
-    pull, pulled, ahead = phase.proximal, set(anchors), None
+    pull, pulled, ahead, is_near = phase.proximal, set(anchors), None, False
     if phase.ahead is not None:
         ahead = look_ahead(model, phase.ahead, examples, moving_values, differentiate)
         if phase.ahead.envelope:
-            pull, pulled = phase.ahead.envelope, set(moving_values)
-    optimizer = client_optimizer(phase, moving_values, model, pull=pull, pulled=pulled)
+            # Looking ahead moves rows of the batch alone.
+            pull, pulled, is_near = phase.ahead.envelope, set(moving_values), True
+    optimizer = client_optimizer(
+        phase, moving_values, model, pull=pull, pulled=pulled, is_near=is_near
+    )
     batches, active, num_steps, num_examples = schedule_phase(phase, examples)
     zeros = zero_sums(model, count_clients(examples)) if with_metrics else {}
 
