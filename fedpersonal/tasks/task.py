@@ -247,7 +247,9 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         if algorithm.personal:
             names = tuple(v.name for v in evaluated.base.local_variables)
             rebuilding = tuple(restrict(phase, names) for phase in rebuilding)
-            rebuilding += options.rebuild_copies(algorithm.personalization(evaluated))
+            # A user's vector is of its personal model, too.
+            own = tuple(v.name for v in evaluated.local_variables) if names else "personal"
+            rebuilding += options.rebuild_copies(algorithm.personalization(evaluated), own)
         evaluator = Evaluator(
             evaluated,
             rebuilding,
