@@ -110,8 +110,10 @@ def _left_of_pull(
     variable = next(v for v in model.local_variables if v.name == name)
     left = None
     for phase in _pulling(phases, variable):
-        factor = 1.0 - plain_sgd_rate(optimizer_of(phase, variable)) * phase.proximal
-        of_phase = tf.pow(factor, tf.reduce_sum(schedule_phase(phase, examples).active, 0))
+        rate = plain_sgd_rate(optimizer_of(phase, variable))
+        assert rate is not None  # Else the copy is not cut down.
+        steps = tf.reduce_sum(schedule_phase(phase, examples).active, 0)
+        of_phase = tf.pow(1.0 - rate * phase.proximal, steps)
         left = of_phase if left is None else left * of_phase
     return left
 

@@ -248,7 +248,9 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             names = tuple(v.name for v in evaluated.base.local_variables)
             rebuilding = tuple(restrict(phase, names) for phase in rebuilding)
             # A user's vector is of its personal model, too.
-            own = tuple(v.name for v in evaluated.local_variables) if names else "personal"
+            own: str | tuple[str, ...] = "personal"
+            if names:
+                own = tuple(v.name for v in evaluated.local_variables)
             rebuilding += options.rebuild_copies(algorithm.personalization(evaluated), own)
         evaluator = Evaluator(
             evaluated,
