@@ -40,6 +40,13 @@ _OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
         "reddit": {"finetuning_learning_rate": 3.0, "finetuning_epochs": 20},
         "films": {"finetuning_learning_rate": 1.0, "finetuning_epochs": 10},
     },
+    "per_fed_avg": {
+        "films": {
+            "support_query_split": "shared",
+            "adaptation_learning_rate": 0.1,
+            "adaptation_steps": 10,
+        }
+    },
 }
 _GUESSES = {
     "accuracy": {"users_most_frequent": "A user's most frequent label",
