@@ -276,7 +276,9 @@ class Algorithm:
     @property
     def touched_data(self) -> str:
         """The part of a client's data whose lookups the algorithm needs rows of its own for."""
-        moving = [p for p in self.phases if p.variables not in ("local", "personal")]
+        if self.personal is not None:
+            return "all"
+        moving = [p for p in self.phases if p.variables != "local"]
         ahead = self.last_phase.ahead
         is_alone = moving == [self.phases[-1]] and (ahead is None or ahead.data is None)
         return moving[0].data if is_alone else "all"

@@ -15,7 +15,7 @@ from experiments.papers.result_table import Cell, Cells, Column, Report, ResultT
 from experiments.papers.runs import Run, complete
 from fedpersonal.errors import UserError
 from fedpersonal.options import Value
-from fedpersonal.tasks.task import Source, Task
+from fedpersonal.tasks.task import Built, Source, Task
 
 KEPT, REBUILT = "kept", "rebuilt"
 DOWN, UP, OWN = "kB down", "kB up", "local kB"
@@ -83,7 +83,7 @@ class Ablation:
                 asked[f"{', '.join(layers)}: {state}"] = _local(layers, state)
         for name, values in asked.items():
             try:
-                model = task.build(sizes, self._options(values)).model
+                model = _checked(task.build(sizes, self._options(values))).model
             except (UserError, ValueError) as error:
                 refused.append(f"{name} ({error})")
                 continue
@@ -125,6 +125,17 @@ class Ablation:
         cells[UP] = over_seeds(first, "aggregated_bytes_per_client", scale=1e-3)
         cells[OWN] = Cell((own / 1000,))
         return cells
+
+
+def _checked(built: Built) -> Built:
+    """Returns what a task has built, if its exact reconstruction, where it has one, can be."""
+    from fedpersonal.algorithm import RidgePhase
+    from fedpersonal.client.ridge import check_linear
+
+    evaluator = built.evaluator
+    if any(isinstance(phase, RidgePhase) for phase in evaluator.rebuilding):
+        check_linear(evaluator.model.base)
+    return built
 
 
 def _local(layers: tuple[str, ...], state: str) -> dict[str, Value]:

@@ -58,13 +58,18 @@ class RebuildingOptions(Options):
     reconstruction_epochs: int = option(5, "Passes over the support set.", at_least=0)
     max_reconstruction_steps: int = option(0, "Bound on their steps; 0: none.", at_least=0)
 
-    def rebuild_copies(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
-        """Returns how a client that has kept nothing trains its copies, by phases that do so."""
+    def rebuild_copies(
+        self, phases: Sequence[Phase], variables: str | tuple[str, ...] = "personal"
+    ) -> tuple[Phase, ...]:
+        """Returns how a client that has kept nothing trains its copies, by phases that do so.
+
+        `variables` are the copies, or names of these and of what moves beside them.
+        """
         rate, most = self.reconstruction_learning_rate, self.max_reconstruction_steps
         return tuple(
             dataclasses.replace(
                 phase,
-                variables="personal",
+                variables=variables,
                 optimizer=build_client_optimizer("sgd", rate),
                 optimizers={k: v for k, v in phase.optimizers.items() if k == MIXING},
                 epochs=self.reconstruction_epochs,

@@ -37,7 +37,12 @@ def look_ahead(
     """
     pulled = set(moving) if ahead.envelope else set()
     optimizer = ClientOptimizer(
-        as_tff_optimizer(ahead.optimizer), moving, model, pull=ahead.envelope, pulled=pulled
+        as_tff_optimizer(ahead.optimizer),
+        moving,
+        model,
+        pull=ahead.envelope,
+        pulled=pulled,
+        is_near=True,  # The copy starts where it is pulled to.
     )
     num_batches = count_client_batches(examples)
 

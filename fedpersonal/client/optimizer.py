@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import GradientPhase
-from fedpersonal.client.values import join_axes, over_clients, tile_clients, where_client
+from fedpersonal.client.values import align, join_axes, over_clients, tile_clients, where_client
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec
 from fedpersonal.optimizers.keras import as_tff_optimizer
@@ -22,6 +22,7 @@ def client_optimizer(
     *,
     pull: float = 0.0,
     pulled: Collection[str] = (),
+    is_near: bool = False,
 ) -> ClientOptimizer | _SplitOptimizer:
     """Returns what steps the variables that a phase moves, by name of shape (C, ...).
 
@@ -35,7 +36,7 @@ def client_optimizer(
             _, group = groups.setdefault(id(optimizer), (optimizer, {}))
             group[variable.name] = values[variable.name]
     optimizers = [
-        ClientOptimizer(optimizer, group, model, pull=pull, pulled=pulled)
+        ClientOptimizer(optimizer, group, model, pull=pull, pulled=pulled, is_near=is_near)
         for optimizer, group in groups.values()
     ]
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
@@ -75,11 +76,13 @@ class ClientOptimizer:
         *,
         pull: float = 0.0,
         pulled: Collection[str] = (),
+        is_near: bool = False,
     ):
         """Takes the optimizer, and the values to step, (C, ...).
 
         To the gradients of the variables that are `pulled`, each step adds `pull` times their
-        distance from what it is told.
+        distance from what it is told. `is_near` says that rows of tables which a step's batches do
+        not have are already there.
         """
         self._optimizer = optimizer
         self.names = set(values)
@@ -94,7 +97,8 @@ class ClientOptimizer:
             )
         # Plain SGD is linear in the gradient and keeps no state: rows can be stepped one by one,
         # where nothing pulls on those that a batch does not have.
-        self._is_plain_sgd = list(state) == ["learning_rate"] and not self._pulled
+        is_still = is_near or not self._pulled
+        self._is_plain_sgd = list(state) == ["learning_rate"] and is_still
         clients = tf.shape(next(iter(values.values())))[0]
         self._constant_state = state
         self.initial_state: Any = ()
@@ -120,13 +124,21 @@ class ClientOptimizer:
             places: Table name to int32 (T,) or (C, T): where those rows stand among the touched
                 rows of all clients, of which there are C * R.
             is_active: float32 (C,), 1 where a client takes this step; gradients are 0 elsewhere.
-            anchors: What the variables that are pulled are pulled to, (C, ...) or (1, ...).
+            anchors: What the variables that are pulled are pulled to, (C, ...) or (1, ...); the
+                former where `is_near`.
 
         Returns:
             The new values and the new states.
         """
         if self._is_plain_sgd:
-            _, moved = self._optimizer.next(self._constant_state, stepped, gradients)
+            slopes = dict(gradients)
+            for name in self._pulled:
+                if name in self._tables:
+                    distance = _row_distance(values[name], anchors[name], places[name])
+                else:
+                    distance = values[name] - anchors[name]
+                slopes[name] += self._pull * distance
+            _, moved = self._optimizer.next(self._constant_state, stepped, slopes)
             new = dict(moved)
             for name in self._tables:
                 new[name] = _add_rows(values[name], places[name], moved[name] - stepped[name])
@@ -185,6 +197,15 @@ def _add_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tenso
     flat, places = join_axes(tables, 2), tf.reshape(places, [-1])
     added = tf.raw_ops.InplaceAdd(x=flat, i=places, v=flat_rows)
     return tf.ensure_shape(tf.reshape(added, tf.shape(tables)), tables.shape)
+
+
+def _row_distance(tables: tf.Tensor, anchors: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Returns the distance of rows of tables (C, R, ...), by place; places of one row share it."""
+    slots, flat = tf.reshape(places, [-1]), join_axes(tables, 2)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(slots), slots, tf.shape(flat)[0])
+    distance = tf.gather(flat, slots) - tf.gather(join_axes(anchors, 2), slots)
+    shared = distance / align(tf.cast(tf.gather(counts, slots), distance.dtype), flat.shape.rank)
+    return tf.reshape(shared, tf.concat([tf.shape(places), tf.shape(flat)[1:]], 0))
 
 
 def _sum_rows(tables: tf.Tensor, places: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.client.batches import zero_sums
+from fedpersonal.client.copied_rows import touched_copies
 from fedpersonal.client.moving import moving_names, readings
 from fedpersonal.client.pooled_batches import (
     Pool,
@@ -65,7 +66,8 @@ def train_in_turn(
         The structure of all clients; and, where they are kept, local variable's name to (C, ...)
         after the round.
     """
-    start = values = starting_values(model, global_values, examples, seed, local)
+    start = starting_values(model, global_values, examples, seed, local)
+    values, (examples,) = touched_copies(model, algorithm.phases, start, examples)
     phases = list(algorithm.phases[:-1])
     while phases and shares_weights(model, phases[0], values):
         values = _run_pooled(model, phases.pop(0), values, examples)

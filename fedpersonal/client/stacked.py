@@ -15,6 +15,7 @@ import tensorflow as tf
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.client.ahead import look_ahead
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch, zero_sums
+from fedpersonal.client.copied_rows import touched_copies, whole_copies
 from fedpersonal.client.moving import proximal_anchors, readings, sent_copies, split_values
 from fedpersonal.client.optimizer import client_optimizer
 from fedpersonal.client.ridge import solve_local_values
@@ -90,7 +91,8 @@ def train_clients(
         seed: int32 of shape (2,), from which local variables start.
         local: What the clients' local variables start from, (C, ...); None for a draw.
     """
-    start = values = starting_values(model, global_values, examples, seed, local)
+    start = starting_values(model, global_values, examples, seed, local)
+    values, (examples,) = touched_copies(model, algorithm.phases, start, examples)
     for phase in algorithm.phases[:-1]:
         values = run_phase(model, phase, values, examples)
     last = run_gradient_phase(model, algorithm.last_phase, values, examples, with_metrics=True)
@@ -104,8 +106,12 @@ def client_output(
     examples: Examples,
     last: PhaseOutput,
 ) -> ClientOutput:
-    """Makes of the values before all phases, and of the last one, what comes of the round."""
+    """Makes of the values before all phases, and of the last one, what comes of the round.
+
+    Before the phases copies of tables are whole; after them, and in `examples`, cut down.
+    """
     values, sums, num_examples = last
+    values = whole_copies(model, algorithm.phases, start, values, examples)
     before = own_copies(model, start.shared, examples)
     after = {**values.own, **sent_copies(model, values.own)}
     updates = {name: after.get(name, before[name]) - before[name] for name in before}
@@ -211,12 +217,15 @@ def take_steps(
     """
     frozen, moving_values = split_values(model, phase, values, examples)
     anchors = proximal_anchors(model, phase, values, moving_values, examples)
-    pull, pulled, ahead = phase.proximal, set(anchors), None
+    pull, pulled, ahead, is_near = phase.proximal, set(anchors), None, False
     if phase.ahead is not None:
         ahead = look_ahead(model, phase.ahead, examples, moving_values, differentiate)
         if phase.ahead.envelope:
-            pull, pulled = phase.ahead.envelope, set(moving_values)
-    optimizer = client_optimizer(phase, moving_values, model, pull=pull, pulled=pulled)
+            # Looking ahead moves rows of the batch alone.
+            pull, pulled, is_near = phase.ahead.envelope, set(moving_values), True
+    optimizer = client_optimizer(
+        phase, moving_values, model, pull=pull, pulled=pulled, is_near=is_near
+    )
     batches, active, num_steps, num_examples = schedule_phase(phase, examples)
     zeros = zero_sums(model, count_clients(examples)) if with_metrics else {}
 

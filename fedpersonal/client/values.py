@@ -22,7 +22,8 @@ class Examples(NamedTuple):
         features: Input name to tensor of shape (C, N, B, ...).
         labels: Tensor of shape (C, N, B, ...).
         mask: float32 of shape (C, N, B): 1 for an example, 0 for padding, which comes last.
-        rows: Lookup table's variable name to int32 (C, R): the rows that a client touches.
+        rows: Lookup table's variable name to int32 (C, R): the rows that a client touches, then
+            padding.
         positions: Likewise to int32 (C, N, B, ...): where in `rows` each id of the input stands.
     """
 
@@ -109,8 +110,10 @@ def starting_copies(
 def sent_for_copy(
     model: PartitionedModel, name: str, global_values: Values, examples: Examples
 ) -> tf.Tensor:
-    """Returns what the server has sent of what a copy copies: (1, ...), or (C, 1, ...) a row."""
+    """Returns what the server has sent of what a copy copies: (1, ...), or rows, (C, R, ...)."""
     value = global_values[model.copies[name]]
+    if name in examples.rows:
+        return tf.gather(value, examples.rows[name])
     if name not in model.own_rows:
         return value[tf.newaxis]
     ids = examples.features[model.own_rows[name]]
@@ -177,7 +180,7 @@ def own_copies(model: PartitionedModel, shared: Values, examples: Examples) -> V
     clients = count_clients(examples)
     return {
         name: tf.gather(value, examples.rows[name])
-        if name in model.tables
+        if name in model.global_tables
         else tile_clients(value, clients)
         for name, value in shared.items()
     }
@@ -195,6 +198,11 @@ def phase_mask(data: str, examples: Examples) -> tf.Tensor:
 def count_client_batches(examples: Examples) -> tf.Tensor:
     """Returns how many batches each client has, int32 (C,)."""
     return tf.reduce_sum(tf.cast(tf.reduce_any(examples.mask > 0, -1), tf.int32), -1)
+
+
+def count_touched_rows(positions: tf.Tensor) -> tf.Tensor:
+    """Returns how many rows each client touches, by positions (C, ...); at least 1, int32 (C,)."""
+    return tf.reduce_max(positions, list(range(1, positions.shape.rank))) + 1
 
 
 def join_axes(tensor: tf.Tensor, count: int) -> tf.Tensor:

@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Phase, RidgePhase
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
 from fedpersonal.client.checks import check_phases
+from fedpersonal.client.copied_rows import touched_copies
 from fedpersonal.client.pooled import PACKINGS, predict_in_turn
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import run_phase
@@ -131,7 +132,8 @@ def pack_evaluation(
     """Packs two data sets of the same clients into shards for an evaluation.
 
     `query_batch_size` is None for one batch that holds the whole query set, which stacked packing
-    needs; `touched_data` is `all` where phases move global lookup tables, else `none`.
+    needs; `touched_data` is `all` where clients have rows of global lookup tables for themselves,
+    else `none`.
     """
     width = query_batch_size or max(1, int(query.counts.max(initial=1)))
     order = np.argsort(-support.counts, kind="stable")
@@ -198,6 +200,7 @@ def evaluation_computation(
             local = starting_local_values(model, support, local_seed, kept)
             local.update(starting_copies(model, shared, support, kept))
         values = starting_values(model, shared, support, local_seed, local)
+        values, (support, query) = touched_copies(model, phases, values, support, query)
         sums, predictions = predict(model, phases, values, support, query)
         output = collections.OrderedDict(
             ids=shard["ids"],
@@ -287,7 +290,7 @@ def build_evaluation(
         clients=clients,
         batch_size=batch_size,
         query_batch_size=batch_size if packing == "pooled" else None,
-        touched_data="all" if moves_globals else "none",
+        touched_data="all" if moves_globals or model.copies else "none",
     )
 
     @functools.cache

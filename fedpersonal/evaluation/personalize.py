@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.algorithm import Phase
+from fedpersonal.client.copied_rows import touched_copies, whole_copies
 from fedpersonal.client.stacked import run_phase
 from fedpersonal.client.values import starting_values
 from fedpersonal.data.client_dataset import ClientDataset
@@ -62,9 +63,11 @@ def _traced(
     @tf.function(autograph=False, reduce_retracing=True)
     def run(shared: Values, packed: Mapping[str, Any], kept: Values | None) -> Values:
         examples = as_examples(model, packed)
-        values = starting_values(model, shared, examples, tf.constant([seed, -1]), kept)
+        start = starting_values(model, shared, examples, tf.constant([seed, -1]), kept)
+        values, (examples,) = touched_copies(model, phases, start, examples)
         for phase in phases:
             values = run_phase(model, phase, values, examples)
+        values = whole_copies(model, phases, start, values, examples)
         own = {name: value[0] for name, value in values.own.items()}
         for name in own.keys() & model.global_tables.keys():
             # A client has the rows that it touches; alone in its shard, none is padding.

@@ -239,10 +239,10 @@ class LocalStateStore:
         known = np.array([row is not None for row in rows], bool)
         width = sum(self._sizes)
         joined = b"".join(bytes(width) if row is None else row for row in rows)
-        table = np.frombuffer(bytearray(joined), np.uint8).reshape(len(rows), width)
+        table = np.frombuffer(joined, np.uint8).reshape(len(rows), width)
         values, end = {}, 0
         for variable, size in zip(self.variables, self._sizes):
-            part = np.ascontiguousarray(table[:, end : end + size])
+            part = np.array(table[:, end : end + size])
             column, end = part.view(variable.dtype.as_numpy_dtype), end + size
             values[variable.name] = column.reshape([len(rows), *variable.shape])
         return known, values

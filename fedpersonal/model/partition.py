@@ -192,9 +192,12 @@ class PartitionedModel:
 
     @functools.cached_property
     def global_tables(self) -> dict[str, str]:
-        """Those of `tables` that are broadcast; of the local ones a client holds every row."""
-        local = {v.name for v in self.local_variables}
-        return {name: feature for name, feature in self.tables.items() if name not in local}
+        """Those of `tables` of which clients send the rows that they touch.
+
+        Of a local one, and of the copy that is sent in a global one's place, a client has all rows.
+        """
+        whole = {v.name for v in self.variables if v.is_local or v.is_replaced}
+        return {name: feature for name, feature in self.tables.items() if name not in whole}
 
     @functools.cached_property
     def owned(self) -> frozenset[str]:

@@ -74,9 +74,7 @@ class PersonalModel(PartitionedModel):
         self.global_variables = tuple(v for v in shared if not v.is_local)
         tables = {v.first_name(base.lookups) for v in copied}
         rows = {f"{COPY}/{k}": v for k, v in base.lookups.items() if k in tables}
-        # A copy has all rows, and where it is sent, so has what is sent.
-        kept = {k: v for k, v in base.lookups.items() if not (replaces and k in tables)}
-        self.lookups = {**kept, **rows}
+        self.lookups = {**base.lookups, **rows}
 
     @property
     def base(self) -> PartitionedModel:

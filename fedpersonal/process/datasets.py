@@ -70,7 +70,7 @@ def examples_from_dataset(model: PartitionedModel, dataset: tf.data.Dataset) -> 
     features = {k: tf.gather(v, slots, batch_dims=1)[tf.newaxis] for k, v in batches["x"].items()}
     mask = mask[tf.newaxis]
     rows, positions = {}, local_positions(model, features)
-    for name, feature in model.global_tables.items():
+    for name, feature in model.base.global_tables.items():
         ids = features[feature]
         unique, index = tf.unique(tf.reshape(ids, [-1]))
         rows[name] = tf.cast(unique, tf.int32)[tf.newaxis]

@@ -26,7 +26,7 @@ def packed_type(
 
     The number of clients is fixed, because TensorFlow is much faster with known shapes.
     """
-    tables = model.global_tables
+    tables = model.base.global_tables
     shape = [clients_per_shard, None, batch_size]
 
     def batched(spec: tf.TensorSpec) -> tff.TensorType:
@@ -93,9 +93,9 @@ def pack_parts(
             [features[feature] for features, _, _ in arrays],
             [_part_mask(mask, touched_data) for _, _, mask in arrays],
         )
-        for feature in set(model.global_tables.values())
+        for feature in set(model.base.global_tables.values())
     }
-    tables = model.global_tables.items()
+    tables = model.base.global_tables.items()
     return [
         collections.OrderedDict(
             features=by_name(features),
@@ -187,7 +187,7 @@ def local_positions(model: PartitionedModel, features: Mapping[str, tf.Tensor]) 
     return {
         name: tf.cast(features[feature], tf.int32) * int(name not in model.own_rows)
         for name, feature in model.tables.items()
-        if name not in model.global_tables
+        if name not in model.base.global_tables
     }
 
 

@@ -247,7 +247,11 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         if algorithm.personal:
             names = tuple(v.name for v in evaluated.base.local_variables)
             rebuilding = tuple(restrict(phase, names) for phase in rebuilding)
-            rebuilding += options.rebuild_copies(algorithm.personalization(evaluated))
+            # A user's vector is of its personal model, too.
+            own: str | tuple[str, ...] = "personal"
+            if names:
+                own = tuple(v.name for v in evaluated.local_variables)
+            rebuilding += options.rebuild_copies(algorithm.personalization(evaluated), own)
         evaluator = Evaluator(
             evaluated,
             rebuilding,

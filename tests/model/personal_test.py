@@ -55,10 +55,10 @@ def test_some_layers_are_copied():
     assert model.copies == {f"{COPY}/{USER}": USER}
 
 
-def test_variables_that_are_replaced_are_no_lookups():
-    """Their copies are sent with all rows."""
+def test_variables_that_are_replaced_are_sent_with_all_rows():
     model = PersonalModel(base(owned_tables=["user_embedding"]), replaces=True)
-    assert model.tables == {USER: "user", f"{COPY}/{ITEM}": "item"}
+    assert model.tables == {USER: "user", ITEM: "item", f"{COPY}/{ITEM}": "item"}
+    assert model.global_tables == {USER: "user"}
     assert [v.name for v in model.global_variables if v.is_replaced] == [ITEM]
 
 

@@ -33,10 +33,20 @@ _PAPER = {
     "furl": ("Personalized FL", 62.41, 65.63),
 }
 _RIVALS = ("local_only", "fed_avg_finetuning")
-# A model of one's own starts from nothing: it needs more steps than a shared one's copy.
-_LOCAL: Mapping[str, Mapping[str, Value]] = {
-    "reddit": {"finetuning_learning_rate": 3.0, "finetuning_epochs": 20},
-    "films": {"finetuning_learning_rate": 1.0, "finetuning_epochs": 10},
+# By algorithm and kind, what the preset does not have. A model of one's own starts from nothing: it
+# needs more steps than a shared one's copy.
+_OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
+    "local_only": {
+        "reddit": {"finetuning_learning_rate": 3.0, "finetuning_epochs": 20},
+        "films": {"finetuning_learning_rate": 1.0, "finetuning_epochs": 10},
+    },
+    "per_fed_avg": {
+        "films": {
+            "support_query_split": "shared",
+            "adaptation_learning_rate": 0.1,
+            "adaptation_steps": 10,
+        }
+    },
 }
 _GUESSES = {
     "accuracy": {"users_most_frequent": "A user's most frequent label",
@@ -173,7 +183,7 @@ def plan(sweep: Sweep) -> Form:
 
 def _of_kind(row: Row, kind: str) -> Row:
     """Returns a row with the hyperparameters of comments, `reddit`, or of `films`."""
-    values = {**row.values, **(_LOCAL[kind] if row.values["algorithm"] == "local_only" else {})}
+    values = {**row.values, **_OWN.get(str(row.values["algorithm"]), {}).get(kind, {})}
     return dataclasses.replace(row, preset=row.preset.replace("{kind}", kind), values=values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -46,6 +47,18 @@ def test_rows_are_their_runs_and_what_is_local_is_not_sent(ablation):
 def test_it_goes_on_where_it_stopped(ablation, capsys):
     ablation.run()
     assert capsys.readouterr().out.count("done before") == 6
+
+
+def test_what_cannot_be_solved_exactly_is_left_out_before_anything_runs(ablation, tmp_path):
+    asked = dataclasses.replace(
+        ablation,
+        given={**ablation.given, "reconstruction": "ridge"},
+        sets=[("item_embedding",)],
+        output_dir=tmp_path,
+    )
+    page = asked.run().write(tmp_path)
+    assert page.count("Left out: item_embedding: ") == 2
+    assert "cannot solve for local lookups ['item_embedding/embeddings']" in page
 
 
 def test_sets_of_layers():

@@ -145,3 +145,18 @@ def test_a_table_is_evaluated_as_it_was_trained_on_seen_users_alone(run):
 def test_a_local_layer_that_the_model_lacks_is_refused(tiny):
     with pytest.raises(UserError, match="local_layers: 'item_embeding' names no variable"):
         tiny.build(TASK, algorithm="fed_sim", local_layers=("item_embeding",))
+
+
+def test_unseen_users_move_their_vector_with_their_copy_of_the_items(tiny):
+    """Copies alone would say nothing of items that a user has not rated yet."""
+    experiment = tiny.build(TASK, algorithm="ditto", local_state="rebuilt", **LONGER)
+    validation = experiment.data.validation
+    *vectors, copies = experiment.evaluator.rebuilding
+    alone = (*vectors, dataclasses.replace(copies, variables="personal"))
+    with experiment.trainer.fit(rounds=2, progress=False) as trained:
+        found = [
+            experiment.evaluation(validation, phases)(trained).after["loss"][:, 0]
+            for phases in (None, alone, tuple(vectors))
+        ]
+    np.testing.assert_allclose(found[1], found[2], rtol=1e-5)
+    assert (np.abs(found[0] - found[2]) > 1e-3 * found[2]).all()
