@@ -125,7 +125,9 @@ class Negatives:
             free[avoided] = True  # Cheaper than a new array for every client.
             if not others.size:
                 client = quoted(positives.client_ids[index])
-                raise UserError(f"client {client} has all {self.num_items} items: no negative is")
+                raise UserError(
+                    f"client {client} has all {self.num_items} items: there is no negative"
+                )
             rng = np.random.default_rng([*seeds, index])
             if self.per_positive is not None:
                 others = others[rng.integers(others.size, size=self.per_positive * chosen.size)]
