@@ -113,7 +113,7 @@ MISTAKES = {
 SAID = {
     "interactions": [
         "ratings: 240 interactions of 20 users, 15 items; no times: what is held out is drawn by",
-        "test, 20 users: hr@10 1.0000, ndcg@10 0.\\d+ among 3 sampled items; hr@10 0.\\d+",
+        "test, 20 users: hr@10 1.0000, ndcg@10 0.\\d+ among 3 sampled items; hr@10 1",
         "popularity: hr@10 1.0000",
     ],
     "movielens": ["ratings: 240 ratings of 20 users, 15 items", "test, 2 users, 1\\d ratings: "],
