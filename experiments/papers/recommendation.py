@@ -50,13 +50,13 @@ CENTRAL = _row(
     "Central matrix factorization",
     algorithm="centralized",
     client_optimizer="adam",
-    client_learning_rate=0.003,
+    client_learning_rate=0.001,
     server_optimizer="sgd",
     server_learning_rate=1.0,
     local_steps=0,
     l2=0.01,
-    total_rounds=10,
-    rounds_per_eval=5,
+    total_rounds=9,
+    rounds_per_eval=3,
 )
 ROWS = (
     POPULARITY,
@@ -97,7 +97,7 @@ ROWS = (
 _OF_LEAKING: dict[Row, dict[str, Value]] = {PFEDREC: {"client_learning_rate": 10.0}}
 # More users take part in a round, as there are more of them; a server's passes are longer.
 _OF_1M: dict[str, Value] = {"clients_per_round": 300}
-_CENTRAL_1M: dict[str, Value] = {"total_rounds": 3, "rounds_per_eval": 1}
+_CENTRAL_1M: dict[str, Value] = {"total_rounds": 4, "rounds_per_eval": 2}
 
 
 def run(sweep: Sweep) -> Report:

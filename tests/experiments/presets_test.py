@@ -15,12 +15,13 @@ from fedpersonal.evaluation import evaluator
 from fedpersonal.options import option
 from fedpersonal.tasks import experiment
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
+from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
 from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
 from fedpersonal.tasks.utterances.task import TASK as UTTERANCES
 
 FOLDER = pathlib.Path(__file__).parents[2] / "experiments" / "presets"
-TASKS = {task.name: task for task in (RATINGS, NEXT_WORD, DOCUMENTS, UTTERANCES)}
+TASKS = {task.name: task for task in (RATINGS, INTERACTIONS, NEXT_WORD, DOCUMENTS, UTTERANCES)}
 PRESETS = sorted(path.stem for path in FOLDER.glob("*.flags"))
 
 _NEAR = {"client_optimizer": "sgd", "weighting": "num_examples"}
@@ -157,6 +158,22 @@ MEANING = {
         "embedding_dim": 16,
         "use_biases": True,
         "rating_offset": 3.5,
+    },
+    "interactions_quick": {
+        "algorithm": "pfedrec",
+        "total_rounds": 200,
+        "rounds_per_eval": 20,
+        "clients_per_round": 100,
+        "client_batch_size": 64,
+        "local_steps": 10,
+        "client_learning_rate": 0.3,
+        "local_learning_rate": 3,
+        "server_optimizer": "adam",
+        "server_learning_rate": 0.01,
+        "server_epsilon": 1e-5,
+        "embedding_dim": 32,
+        "negatives": "unobserved_in_training",
+        **_NEAR,
     },
     "stackoverflow_paper": _STACK_OVERFLOW,
     "reddit_paper": {**_REDDIT_WORDS, "client_learning_rate": 0.1, "local_learning_rate": 10},

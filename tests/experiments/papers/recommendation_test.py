@@ -20,6 +20,7 @@ FAIR, LEAKING = "unobserved_in_training", "never_held_out"
 def _sweep(few_ratings, tmp_path_factory):
     """A sweep of few interactions, of which four rows are wanted."""
     given = {"interactions_file": few_ratings, "clients_per_round": 4, "embedding_dim": 2}
+    given["compile"] = "never"
     folder = tmp_path_factory.mktemp("recommendation")
     return Sweep(folder, [3], scale_rounds=0.01, given=given, rows=ROWS, isolated=False)
 
