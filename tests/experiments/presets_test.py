@@ -280,7 +280,7 @@ def _values_of(tmp_path_factory, tiny_base):
     folder = tmp_path_factory.mktemp("tables")
     (folder / "ratings.csv").write_text(
         "user,item,rating,time\n"
-        + "".join(f"u{u},i{i},{1 + (u + i) % 5},{i}\n" for u in range(20) for i in range(12))
+        + "".join(f"u{u},i{(u + i) % 15},{1 + i % 5},{i}\n" for u in range(20) for i in range(12))
     )
     (folder / "texts.csv").write_text(
         "user,text,context,time\n"
@@ -288,10 +288,11 @@ def _values_of(tmp_path_factory, tiny_base):
             f"u{u},some words {u} {t} end,{'ab'[t % 2]},{t}\n" for u in range(20) for t in range(16)
         )
     )
-    text = {"text_file": str(folder / "texts.csv")}
+    ratings, text = str(folder / "ratings.csv"), {"text_file": str(folder / "texts.csv")}
     base = {"base_model": tiny_base.source, "base_model_dir": str(folder), "text_length": 12}
     return {
-        RATINGS.name: [{}, {"ratings_file": str(folder / "ratings.csv")}],
+        RATINGS.name: [{}, {"ratings_file": ratings}],
+        INTERACTIONS.name: [{}, {"interactions_file": ratings}],
         NEXT_WORD.name: [
             {**text, "vocab_size": 9, "client_batch_size": 4, "cache_dir": str(folder)}
         ],
