@@ -101,8 +101,9 @@ class Negatives:
         """
         seeds = [self.seed, round_number]
         drawn = list(self._draw_each(positives, client_indices.tolist(), seeds))
-        items, labels = (np.concatenate(parts) for parts in zip(*drawn))
-        counts = np.array([len(own) for own, _ in drawn])
+        items = np.concatenate([np.empty(0, np.int32), *(own for own, _ in drawn)])
+        labels = np.concatenate([np.empty(0, np.float32), *(own for _, own in drawn)])
+        counts = np.array([len(own) for own, _ in drawn], np.int64)
         features = {"item": items}
         if "user" in positives.features:
             users = positives.features["user"][positives.offsets[client_indices]]

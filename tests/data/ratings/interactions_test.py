@@ -144,6 +144,12 @@ def test_each_round_draws_anew_by_the_seed_whoever_takes_part(train):
     assert list(bare.in_round(1, EVERYBODY)[0].features) == ["item"]
 
 
+def test_a_round_may_have_nobody(train):
+    drawn = Implicit.of(train, Negatives(train, NUM_ITEMS, 2, seed=3))
+    nobody, places = drawn.in_round(1, np.array([], np.int64))
+    assert nobody.num_clients == nobody.num_examples == len(places) == 0
+
+
 def test_other_data_are_the_same_in_each_round(everything):
     data, indices = everything.in_round(3, np.array([4, 2]))
     assert data is everything and indices.tolist() == [4, 2]
