@@ -96,7 +96,7 @@ ROWS = (
 # What the validation items of the leaking protocol favour: they leak, too.
 _OF_LEAKING: dict[Row, dict[str, Value]] = {PFEDREC: {"client_learning_rate": 10.0}}
 # More users take part in a round, as there are more of them; a server's passes are longer.
-_OF_1M: dict[str, Value] = {"clients_per_round": 300}
+_OF_1M: dict[str, Value] = {"clients_per_round": 300, "rounds_per_eval": 100}
 _CENTRAL_1M: dict[str, Value] = {"total_rounds": 4, "rounds_per_eval": 2}
 
 
