@@ -19,7 +19,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table benchmark cluster_install cluster cluster_test test soak bazel_test lint lock clean
+.PHONY: help install doctor movielens interactions stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark cluster_install cluster cluster_test test soak bazel_test lint lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ doctor: ## Check that experiments can run here, and say what to do: make doctor 
 
 movielens: $(INSTALLED) ## Train FedRecon on MovieLens-100K, which comes with the packages
 	@$(RUN) -m experiments.movielens --flagfile=$(QUICK) $(FLAGS)
+
+interactions: $(INSTALLED) ## Train PFedRec on MovieLens-100K: which film does a user see next?
+	@$(RUN) -m experiments.interactions --flagfile=experiments/presets/interactions_quick.flags $(FLAGS)
 
 stackoverflow: $(INSTALLED) ## Train FedRecon on text: make stackoverflow TEXT_FILE=... (or generated text)
 	@$(RUN) -m experiments.stackoverflow --flagfile=$(QUICK_TEXTS) $(TEXTS) $(FLAGS)
@@ -75,6 +78,9 @@ fedperc_parts: $(INSTALLED) ## Compare other parts of FedPerC's base: make fedpe
 
 dp_table: $(INSTALLED) ## Show errors against epsilon: make dp_table DATA_DIR=<folder of MovieLens-1M>
 	@$(RUN) -m experiments.reproduce --target=dp_table $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
+
+recommendation: $(INSTALLED) ## Rank the next film by PFedRec and others: make recommendation DATA_DIR=...
+	@$(RUN) -m experiments.reproduce --target=recommendation $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
 benchmark: $(INSTALLED) ## Time one round beside TFF, JAX and NumPy: make benchmark DATA_DIR=...
 	@$(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)

@@ -4,6 +4,7 @@ python -m experiments.reproduce --target=table1 --data_dir=path/to/ml-1m
 python -m experiments.reproduce --target=table2 --text_file=path/to/texts.jsonl.gz
 python -m experiments.reproduce --target=fedperc_tables --data_dir=path/to/tv_shows
 python -m experiments.reproduce --target=dp_table --data_dir=path/to/ml-1m
+python -m experiments.reproduce --target=recommendation
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from absl import flags
 from experiments import launch, option_flags
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
+from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
 from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
 from fedpersonal.tasks.task import Task
@@ -31,11 +33,12 @@ _TARGETS: dict[str, tuple[str, Task]] = {
     "fedperc_tables": ("fedperc.tables", UTTERANCES),
     "fedperc_parts": ("fedperc.parts", UTTERANCES),
     "dp_table": ("dp_table", RATINGS),
+    "recommendation": ("recommendation", INTERACTIONS),
 }
 # Runs a row, where not 3.
 _SEEDS = {"figure3": 1, "dp_table": 4}
 # Rows settle these.
-_SETTLED = ("vocab_size", "num_oov_buckets", "evaluate_on", "split_by")
+_SETTLED = ("vocab_size", "num_oov_buckets", "evaluate_on", "split_by", "negatives")
 
 FLAGS = flags.FLAGS
 
@@ -47,7 +50,8 @@ flags.DEFINE_enum(
     "prediction, figure3 both. Of FURL: table3, with its figures, document classification. Of "
     "FedPerC: fedperc_tables, all of its tables, utterances; fedperc_parts has other parts of the "
     "same base beside it. dp_table has errors of rating "
-    "prediction by the epsilon of differential privacy.",
+    "prediction by the epsilon of differential privacy. recommendation ranks the next item by "
+    "PFedRec and others, with negatives that leak nothing, and that leak.",
 )
 flags.DEFINE_string("output_dir", None, "Where tables, figures go. [default: results/<target>]")
 flags.DEFINE_string(

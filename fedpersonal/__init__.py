@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fedpersonal.algorithms.mr_mtl import mr_mtl
     from fedpersonal.algorithms.per_fed_avg import per_fed_avg
     from fedpersonal.algorithms.pfedme import pfedme
+    from fedpersonal.algorithms.pfedrec import pfedrec
     from fedpersonal.data.client_dataset import ClientDataset
     from fedpersonal.data.client_table import clients_from_table
     from fedpersonal.data.splits import split_clients, split_examples, split_support_query

@@ -134,6 +134,20 @@ class ClientDataset:
             )
         return indices.astype(np.int64, copy=False)
 
+    def in_round(
+        self, round_number: int, client_indices: np.ndarray
+    ) -> tuple[ClientDataset, np.ndarray]:
+        """Returns a data set, and which of its clients are these ones, as a round takes them.
+
+        They are as in any other round, but for data that are drawn anew in each.
+
+        Args:
+            round_number: From 1.
+            client_indices: (n,) integers in [0, num_clients).
+        """
+        del round_number
+        return self, client_indices
+
     def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
         """Returns the same examples of some clients only, in this order.
 

@@ -53,17 +53,10 @@ def split_examples(
             False for random ones.
     """
     _, validation, test = check_fractions(fractions)
-    rng = np.random.default_rng(check_count("seed", seed))
+    from_end = places_from_end(dataset, seed=seed, ordered=ordered)
     counts = dataset.counts
     num_test = np.minimum(_round(counts * test), np.maximum(counts - 1, 0))
     num_validation = np.minimum(_round(counts * validation), np.maximum(counts - num_test - 1, 0))
-
-    # A row's place counted from its client's last, by time or by chance.
-    places = dataset.example_positions
-    if not ordered:
-        by_chance = np.lexsort((rng.random(dataset.num_examples), dataset.example_clients))
-        places[by_chance] = places.copy()
-    from_end = np.repeat(counts, counts) - 1 - places
     test_end = np.repeat(num_test, counts)
     validation_end = test_end + np.repeat(num_validation, counts)
     return (
@@ -71,6 +64,22 @@ def split_examples(
         dataset.filter_examples((from_end >= test_end) & (from_end < validation_end)),
         dataset.filter_examples(from_end < test_end),
     )
+
+
+def places_from_end(dataset: ClientDataset, *, seed: int, ordered: bool) -> np.ndarray:
+    """Returns each example's place counted from its client's last, (num_examples,) int64.
+
+    Args:
+        dataset: The examples, each client's in time order if `ordered`.
+        seed: >= 0; without meaning if `ordered`.
+        ordered: Whether they are in their order, or in a random one.
+    """
+    rng = np.random.default_rng(check_count("seed", seed))
+    places = dataset.example_positions
+    if not ordered:
+        by_chance = np.lexsort((rng.random(dataset.num_examples), dataset.example_clients))
+        places[by_chance] = places.copy()
+    return np.repeat(dataset.counts, dataset.counts) - 1 - places
 
 
 def split_support_query(

@@ -81,22 +81,22 @@ def finalize(metrics: Sequence[Metric], sums: Mapping[str, np.ndarray]) -> dict[
         }
 
 
-def rank_of_first(scores: np.ndarray) -> np.ndarray:
-    """Returns the rank, from 0, of each row's first score among the row; ties count half.
-
-    Scores are floats (num_clients, num_candidates), the held-out item's first.
-    """
-    first, others = scores[:, :1], scores[:, 1:]
-    return (others > first).sum(1) + 0.5 * (others == first).sum(1)
-
-
-def ranking_metrics(ranks: np.ndarray, *, at: int) -> dict[str, np.ndarray]:
+def ranking_metrics(scores: np.ndarray, *, at: int) -> dict[str, np.ndarray]:
     """Returns hit rate and NDCG of a single relevant item at a cut-off, for each client.
 
-    With `at=10` and ranks (num_clients,), from 0: `hr@10` and `ndcg@10`, float64 (num_clients,).
+    Items of equal scores are in random order: the metrics are what that comes to on average. Where
+    scores are no numbers, the relevant item comes last.
+
+    Args:
+        scores: Floats (num_clients, num_candidates), the relevant item's first.
+        at: The cut-off, such as 10.
+
+    Returns:
+        `hr@10` and `ndcg@10`, float64 (num_clients,).
     """
-    hit = ranks < at
-    return {
-        f"hr@{at}": hit.astype(np.float64),
-        f"ndcg@{at}": np.where(hit, 1.0 / np.log2(ranks + 2.0), 0.0),
-    }
+    first, others = scores[:, :1], scores[:, 1:]
+    tied = (others == first).sum(1, keepdims=True)
+    before = others.shape[1] - tied - (others < first).sum(1, keepdims=True)
+    places = np.arange(at)
+    chances = ((before <= places) & (places <= before + tied)) / (1.0 + tied)
+    return {f"hr@{at}": chances.sum(1), f"ndcg@{at}": chances @ (1.0 / np.log2(places + 2.0))}

@@ -70,7 +70,7 @@ def drawn_clients(
         indices = sample(round_number)
         everybody = np.arange(len(indices))
         if isinstance(train, ClientDataset):
-            dataset = train
+            dataset, indices = train.in_round(round_number, indices)
         else:
             dataset, indices = train.subset(indices), everybody
         if examples_per_round is None:
@@ -92,13 +92,14 @@ def pooled_clients(
 
     def clients_of(round_number: int) -> tuple[ClientDataset, np.ndarray]:
         epoch, part = divmod(round_number - 1, rounds_per_epoch)
+        examples, _ = train.in_round(1 + epoch, np.arange(train.num_clients))
         order = np.random.default_rng([seed, 1 + epoch]).permutation(train.num_examples)
         chosen = order[part * size : (part + 1) * size]
         pooled = ClientDataset(
             client_ids=np.array(["everyone"], object),
             offsets=np.array([0, len(chosen)]),
-            features={k: v[chosen] for k, v in train.features.items()},
-            labels=train.labels[chosen],
+            features={k: v[chosen] for k, v in examples.features.items()},
+            labels=examples.labels[chosen],
         )
         return pooled, np.arange(1)
 

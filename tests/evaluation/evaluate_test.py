@@ -26,7 +26,6 @@ from fedpersonal.model.metrics import (
     binary_accuracy,
     class_accuracy,
     finalize,
-    rank_of_first,
     ranking_metrics,
 )
 from fedpersonal.model.partition import PartitionedModel
@@ -354,27 +353,32 @@ def test_accuracy_of_two_classes_by_hand(dtype):
     assert right.numpy().tolist() == [1, 0, 0, 1, 1]
 
 
-def test_the_rank_counts_those_before_it_and_half_of_those_beside_it():
-    scores = np.array(
-        [
-            [9.0, 1.0, 2.0, 3.0],
-            [2.5, 1.0, 2.0, 3.0],
-            [0.0, 1.0, 2.0, 3.0],
-            [2.0, 2.0, 2.0, 3.0],
-            [1.0, 1.0, 1.0, 1.0],
-        ]
-    )
-    assert rank_of_first(scores).tolist() == [0.0, 1.0, 3.0, 2.0, 1.5]
-
-
 def test_hit_rate_and_ndcg_by_hand():
-    ranks = np.array([0.0, 1.0, 2.0, 6.0, 9.0, 9.5, 10.0])
-    metrics = ranking_metrics(ranks, at=10)
+    ranks = [0, 1, 2, 6, 9, 10]
+    scores = np.array([np.append(0.5, np.arange(20) < rank) for rank in ranks])
+    metrics = ranking_metrics(scores, at=10)
     assert list(metrics) == ["hr@10", "ndcg@10"]
-    np.testing.assert_array_equal(metrics["hr@10"], [1, 1, 1, 1, 1, 1, 0])
-    np.testing.assert_allclose(
-        metrics["ndcg@10"][[0, 1, 2, 3, 4, 6]],
-        [1.0, 0.6309298, 0.5, 1 / 3, 1 / np.log2(11), 0.0],
-        rtol=1e-6,
-    )
-    assert ranking_metrics(ranks, at=1)["hr@1"].sum() == 1
+    np.testing.assert_array_equal(metrics["hr@10"], [1, 1, 1, 1, 1, 0])
+    expected = [1.0, 0.6309298, 0.5, 1 / 3, 1 / np.log2(11), 0.0]
+    np.testing.assert_allclose(metrics["ndcg@10"], expected, rtol=1e-6)
+    assert ranking_metrics(scores, at=1)["hr@1"].tolist() == [1, 0, 0, 0, 0, 0]
+
+
+def test_ties_favour_nobody():
+    """Equal scores are as good as a random order of their items."""
+    constant = ranking_metrics(np.zeros((3, 100)), at=10)
+    np.testing.assert_allclose(constant["hr@10"], 0.1)
+    np.testing.assert_allclose(constant["ndcg@10"], np.sum(1 / np.log2(np.arange(2, 12))) / 100)
+    random = np.random.default_rng(0)
+    scores = random.integers(0, 4, (5, 30)).astype(float)
+    orders = [ranking_metrics(scores + 1e-3 * random.random((5, 30)), at=10) for _ in range(4000)]
+    for name, values in ranking_metrics(scores, at=10).items():
+        found = np.mean([order[name] for order in orders], 0)
+        np.testing.assert_allclose(values, found, atol=0.03, err_msg=name)
+
+
+def test_what_is_no_number_comes_last():
+    scores = np.array([[np.nan, 1.0, 2.0], [1.0, np.nan, 0.0], [0.0, -np.inf, 1.0]])
+    found = ranking_metrics(scores, at=1)["hr@1"]
+    assert found.tolist() == [0, 0, 0]
+    assert ranking_metrics(scores, at=2)["hr@2"].tolist() == [0, 1, 1]

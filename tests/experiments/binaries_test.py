@@ -18,10 +18,11 @@ import pytest
 
 from fedpersonal.atomic_files import read_json, write_json
 
-BINARIES = ("movielens", "reddit", "stackoverflow", "tv_shows")
+BINARIES = ("interactions", "movielens", "reddit", "stackoverflow", "tv_shows")
 _ALL = "--output_dir=out --total_rounds=1 --clients_per_round=4".split()
 # Tables and sizes with which a binary runs in no time.
 SMALL = {
+    "interactions": ["--interactions_file=ratings.csv", "--embedding_dim=3", "--user_column=who"],
     "movielens": ["--ratings_file=ratings.csv", "--embedding_dim=3", "--user_column=who"],
     "reddit": [
         *("--text_file=texts.csv", "--num_labels=3", "--min_texts=5", "--text_length=8"),
@@ -49,6 +50,15 @@ OPTIONS = {
     "method": (["--algorithm=fed"], "value should be one of <"),
 }
 MISTAKES = {
+    "interactions": {
+        **OPTIONS,
+        "no file": (["--interactions_file=absent.csv"], "absent.csv"),
+        "two": (["--dataset=movielens_1m"], "--interactions_file and --dataset=movielens_1m excl"),
+        "column": (["--item_column=film"], "there is no column 'film'"),
+        "few": (["--min_interactions=2"], "--min_interactions is 2; it must be a whole number at"),
+        "nobody": (["--min_interactions=13"], "no user has min_ratings=13"),
+        "all items": (["--interactions_file=all.csv"], "user 'a' has all 3 items: nothing to rank"),
+    },
     "movielens": {
         **OPTIONS,
         "deviation": (["--embedding_stddev=nan"], "--embedding_stddev is nan"),
@@ -101,6 +111,11 @@ MISTAKES = {
     },
 }
 SAID = {
+    "interactions": [
+        "ratings: 240 interactions of 20 users, 15 items; no times: what is held out is drawn by",
+        "test, 20 users: hr@10 1.0000, ndcg@10 0.\\d+ among 3 sampled items; hr@10 1",
+        "popularity: hr@10 1.0000",
+    ],
     "movielens": ["ratings: 240 ratings of 20 users, 15 items", "test, 2 users, 1\\d ratings: "],
     "reddit": [
         "texts: 200 texts of 20 users, 3 labels; 1 lines left out: not UTF-8 .the first: line 3.;",
@@ -144,6 +159,7 @@ def _folder(tmp_path_factory, tiny_base):
     write_ratings(folder / "ratings.csv", num_users=20)
     write_ratings(folder / "few_ratings.csv", num_users=9)
     write_ratings(folder / "bad.csv", num_users=20, spoiled=True)
+    (folder / "all.csv").write_text("who,item\na,x\na,y\na,z\n")
     for name, num_users in (("texts", 20), ("few", 9), ("two", 2)):
         write_texts(folder / f"{name}.csv", num_users=num_users)
     (folder / "empty").mkdir()
@@ -211,7 +227,7 @@ def _finished(folder):
     """Runs each binary once, two at a time, and returns output and errors of each."""
     found = {}
     (folder / "home").mkdir()
-    for pair in (BINARIES[:2], BINARIES[2:]):
+    for pair in (BINARIES[:2], BINARIES[2:4], BINARIES[4:]):
         flags = {b: [*_ALL, *SMALL[b], f"--output_dir=out_{b}"] for b in pair}
         home = str(folder / "home")
         running = {b: start(b, *flags[b], cwd=folder, HOME=home) for b in pair}

@@ -8,6 +8,7 @@ import os
 import pytest
 
 _FLAG = {
+    "interactions": "--interactions_file",
     "movielens": "--ratings_file",
     "reddit": "--text_file",
     "stackoverflow": "--text_file",

@@ -15,12 +15,13 @@ from fedpersonal.evaluation import evaluator
 from fedpersonal.options import option
 from fedpersonal.tasks import experiment
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
+from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
 from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
 from fedpersonal.tasks.utterances.task import TASK as UTTERANCES
 
 FOLDER = pathlib.Path(__file__).parents[2] / "experiments" / "presets"
-TASKS = {task.name: task for task in (RATINGS, NEXT_WORD, DOCUMENTS, UTTERANCES)}
+TASKS = {task.name: task for task in (RATINGS, INTERACTIONS, NEXT_WORD, DOCUMENTS, UTTERANCES)}
 PRESETS = sorted(path.stem for path in FOLDER.glob("*.flags"))
 
 _NEAR = {"client_optimizer": "sgd", "weighting": "num_examples"}
@@ -160,6 +161,22 @@ MEANING = {
         "use_biases": True,
         "rating_offset": 3.5,
     },
+    "interactions_quick": {
+        "algorithm": "pfedrec",
+        "total_rounds": 200,
+        "rounds_per_eval": 20,
+        "clients_per_round": 100,
+        "client_batch_size": 64,
+        "local_steps": 10,
+        "client_learning_rate": 0.3,
+        "local_learning_rate": 3,
+        "server_optimizer": "adam",
+        "server_learning_rate": 0.01,
+        "server_epsilon": 1e-5,
+        "embedding_dim": 32,
+        "negatives": "unobserved_in_training",
+        **_NEAR,
+    },
     "stackoverflow_paper": _STACK_OVERFLOW,
     "reddit_paper": {**_REDDIT_WORDS, "client_learning_rate": 0.1, "local_learning_rate": 10},
     "films_paper": {
@@ -265,7 +282,7 @@ def _values_of(tmp_path_factory, tiny_base):
     folder = tmp_path_factory.mktemp("tables")
     (folder / "ratings.csv").write_text(
         "user,item,rating,time\n"
-        + "".join(f"u{u},i{i},{1 + (u + i) % 5},{i}\n" for u in range(20) for i in range(12))
+        + "".join(f"u{u},i{(u + i) % 15},{1 + i % 5},{i}\n" for u in range(20) for i in range(12))
     )
     (folder / "texts.csv").write_text(
         "user,text,context,time\n"
@@ -273,10 +290,11 @@ def _values_of(tmp_path_factory, tiny_base):
             f"u{u},some words {u} {t} end,{'ab'[t % 2]},{t}\n" for u in range(20) for t in range(16)
         )
     )
-    text = {"text_file": str(folder / "texts.csv")}
+    ratings, text = str(folder / "ratings.csv"), {"text_file": str(folder / "texts.csv")}
     base = {"base_model": tiny_base.source, "base_model_dir": str(folder), "text_length": 12}
     return {
-        RATINGS.name: [{}, {"ratings_file": str(folder / "ratings.csv")}],
+        RATINGS.name: [{}, {"ratings_file": ratings}],
+        INTERACTIONS.name: [{}, {"interactions_file": ratings}],
         NEXT_WORD.name: [
             {**text, "vocab_size": 9, "client_batch_size": 4, "cache_dir": str(folder)}
         ],

@@ -24,6 +24,7 @@ TINY = {
         "rating_offset": 3.5,
         "client_learning_rate": 0.1,
     },
+    "interactions": {"embedding_dim": 3, "num_negatives": 2, "support_negatives": 2},
     "stackoverflow": {
         "vocab_size": 14,
         "num_oov_buckets": 3,
@@ -52,6 +53,7 @@ TINY = {
 # The method that each kind of check of a task is made with.
 _MAIN = {
     "movielens": "fed_rep",
+    "interactions": "pfedrec",
     "stackoverflow": "fed_recon_finetuning",
     "reddit": "lg_fed_avg",
     "tv_shows": "fedperc",
@@ -259,9 +261,9 @@ class Tiny:
 
     def options(self, task, **options):
         """Returns a task's tiny options."""
-        table = {"ratings_file": str(self.folder / "ratings.csv")}
-        if task.name != "movielens":
-            table = {"text_file": str(self.folder / "texts.csv")}
+        flag = {"movielens": "ratings_file", "interactions": "interactions_file"}.get(task.name)
+        file = "ratings.csv" if flag else "texts.csv"
+        table = {flag or "text_file": str(self.folder / file)}
         if task.name == "stackoverflow":
             table["cache_dir"] = str(self.folder / "cache")
         if task.name == "tv_shows":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,28 @@ def movielens_100k_file(extension: str = "inter") -> TableFile:
         )
     path = os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE.format(extension))
     return TableFile(path, separator="\t")
+
+
+def load(source: str, path: str | None, *, min_ratings: int, columns: Mapping[str, Any]) -> Ratings:
+    """Loads what `find_source` has found.
+
+    Args:
+        source: A data set of `SOURCES`, or "file".
+        path: Its file or folder, if it has one.
+        min_ratings: Of a file, as of `read_ratings`.
+        columns: Of a file, alike.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    if source == "movielens_100k":
+        return load_movielens_100k()
+    if source == "movielens_1m_tfds":
+        return load_movielens_1m_tfds(path)
+    assert path
+    if source == "movielens_1m":
+        return load_movielens_1m(path)
+    return read_ratings(path, **columns, min_ratings=min_ratings)
 
 
 def load_movielens_100k() -> Ratings:

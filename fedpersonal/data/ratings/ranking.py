@@ -66,3 +66,20 @@ def hold_out_candidates(
     keep = np.ones(dataset.num_examples, bool)
     keep[held_out] = False
     return dataset.filter_examples(keep), candidates
+
+
+def as_clients(dataset: ClientDataset, candidates: np.ndarray) -> ClientDataset:
+    """Returns candidates as clients' examples: the first of each client is labelled 1, others 0.
+
+    Args:
+        dataset: The clients, of whom each has an example, with the feature "user".
+        candidates: (num_clients, n) items.
+    """
+    width = candidates.shape[1]
+    users = dataset.features["user"][dataset.offsets[:-1]]
+    return ClientDataset(
+        client_ids=dataset.client_ids,
+        offsets=np.arange(0, candidates.size + 1, width),
+        features={"item": candidates.reshape(-1), "user": np.repeat(users, width)},
+        labels=np.tile(np.arange(width) == 0, len(candidates)).astype(np.float32),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -58,25 +59,32 @@ class Ratings(LoadedData):
         return ClientDataset(self.user_ids, np.append(0, np.cumsum(counts)), features, self.ratings)
 
 
+RatingsT = TypeVar("RatingsT", bound=Ratings)
+
+
 def read_ratings(
     path: str | os.PathLike | TableFile,
     *,
     user_column: str = "user",
     item_column: str = "item",
-    rating_column: str = "rating",
+    rating_column: str | None = "rating",
     time_column: str | None = "time",
     min_ratings: int = 1,
     name: str | None = None,
 ) -> Ratings:
     """Reads the ratings, finite numbers, of a table, as of `read_table`, which refuses bad rows.
 
-    Times are as of `time_columns`, and `min_ratings` as of `number_ratings`. The ratings are called
-    `name`, by default as the file is without its extensions.
+    Times are as of `time_columns`, and `min_ratings` as of `number_ratings`. Without a
+    `rating_column` all ratings are 1. They are called `name`, by default as the file is without its
+    extensions.
     """
     check_count("min_ratings", min_ratings, minimum=1)
-    wanted = [Column(user_column), Column(item_column), Column(rating_column, "real")]
+    wanted = [Column(user_column), Column(item_column)]
+    if rating_column is not None:
+        wanted.append(Column(rating_column, "real"))
     table = read_table(path, [*wanted, *time_columns(time_column)], bad_rows="refuse")
-    users, items, ratings, *times = table.columns.values()
+    users, items, *times = table.columns.values()
+    ratings = np.ones(len(users), np.float32) if rating_column is None else times.pop(0)
     if time_column in table.columns:
         # Beyond 2**53 a float64 no longer tells two seconds apart, nor need it here.
         table.refuse(time_column, np.abs(times[0]) > 2**53, "is too large for seconds")
@@ -139,8 +147,8 @@ def number_ratings(
 
 
 def keep_users(
-    ratings: Ratings, *, min_ratings: int = 1, max_ratings: int | None = None
-) -> Ratings:
+    ratings: RatingsT, *, min_ratings: int = 1, max_ratings: int | None = None
+) -> RatingsT:
     """Leaves out users with fewer or more ratings, and items that nobody else has rated.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.ratings.ranking import hold_out_candidates
+from fedpersonal.data.ratings.ranking import as_clients, hold_out_candidates
 from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.data.splits import (
     check_num_clients,
@@ -108,7 +108,7 @@ def _unseen(
         dataset, batch_size=batch_size, support_share=support_share
     )
     ranking_support, candidates = _candidates(dataset, num_items, seed, ordered)
-    ranking = EvaluationSet(ranking_support, _as_clients(dataset, candidates))
+    ranking = EvaluationSet(ranking_support, as_clients(dataset, candidates))
     return RankedSet(support, query, seen=False, ranking=ranking)
 
 
@@ -121,7 +121,7 @@ def _seen(
     everything = dataset.subset(evaluated)
     _, candidates = _candidates(everything, num_items, seed, ordered=True)
     candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
-    ranking = EvaluationSet(support, _as_clients(everything, candidates), seen=True)
+    ranking = EvaluationSet(support, as_clients(everything, candidates), seen=True)
     return RankedSet(support, query, seen=True, ranking=ranking)
 
 
@@ -131,18 +131,6 @@ def _draw_clients(query: ClientDataset, options: RatingRun) -> np.ndarray:
     size, draws = min(options.clients_per_draw, len(known)), options.test_draws
     drawn = [rng.choice(known, size, replace=False) for _ in range(draws)]
     return np.array(drawn, np.int64).reshape(draws, size)
-
-
-def _as_clients(dataset: ClientDataset, candidates: np.ndarray) -> ClientDataset:
-    """Returns the candidates of each client of a data set, who has a rating at least."""
-    items, width = candidates.reshape(-1), candidates.shape[1]
-    users = dataset.features["user"][dataset.offsets[:-1]]
-    return ClientDataset(
-        client_ids=dataset.client_ids,
-        offsets=np.arange(0, len(items) + 1, width),
-        features={"item": items, "user": np.repeat(users, width)},
-        labels=np.zeros(len(items), np.float32),
-    )
 
 
 def _candidates(

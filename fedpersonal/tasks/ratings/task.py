@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from fedpersonal.algorithms.method import Layers
 from fedpersonal.data.ratings import movielens
-from fedpersonal.data.ratings.ratings import Ratings, keep_users, read_ratings
-from fedpersonal.data.sources import FILE
+from fedpersonal.data.ratings.ratings import Ratings, keep_users
 from fedpersonal.options import option
+from fedpersonal.tasks.factorization import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, is_ordered, split_ratings
 from fedpersonal.tasks.task import Task, TestReport
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     RatingExperiment = Experiment["RatingRun", RatingData]
 
 
-class RatingOptions(TableOptions):
+class RatingOptions(TableOptions, FactorizationOptions):
     """The ratings, and the matrix factorization of them."""
 
     dataset: str = option(
@@ -54,21 +53,15 @@ class RatingOptions(TableOptions):
     clients_per_draw: int = option(50, "Test users of such a draw.", at_least=1)
     max_ratings_per_user: int = option(300, "Ratings kept of a user; 0: all.", at_least=0)
     pool_batch_size: int = option(100, "Examples of a batch of centralized.", at_least=1)
-    embedding_dim: int = option(50, "Size of an embedding, K.", at_least=1, at_most=10_000)
-    embedding_stddev: float = option(0.1, "Deviation of initial embeddings.", at_least=0)
-    use_biases: bool = option(False, "Add a local user bias and a global item bias.")
     rating_offset: float = option(0.0, "Constant added to each prediction.")
     rating_scale: float = option(
         1.0, "Stars that a score of 1 adds to it; the loss is in scores.", above=0
     )
-    l2: float = option(0.0, "Penalty of the embeddings in use.", at_least=0)
 
 
 class RatingRun(RatingOptions, RunOptions):
     """These options, and those of any run."""
 
-
-_USER = ("user_embedding", "user_bias")
 
 # Learning rates that suit ratings of 1 to 5 diverge where errors are larger than this.
 _FAR = 20.0
@@ -85,30 +78,21 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     own_options = RatingOptions
     # The paper leaves these to its appendix C.1; they are those of its reference code.
     defaults = {"algorithm": "fed_recon", "max_reconstruction_steps": 50, "max_local_steps": 50}
-    layers = Layers(embedding=_USER, head=_USER, table=_USER)
+    layers = LAYERS
     evaluation_packing = "stacked"
     examples = "ratings"
     metrics = ("rmse", "mae", "accuracy", "hr@10", "ndcg@10")
 
     def read(self, options: RatingRun) -> Ratings:
         """Reads the ratings that options name."""
-        ratings = self._read(options)
+        ratings = movielens.load(
+            *options.find(movielens.SOURCES),
+            min_ratings=options.min_ratings,
+            columns=options.columns("user", "item", "rating", "time"),
+        )
         is_ordered(ratings, options)
         most = options.max_ratings or None
         return keep_users(ratings, min_ratings=options.min_ratings, max_ratings=most)
-
-    def _read(self, options: RatingRun) -> Ratings:
-        source, path = options.find(movielens.SOURCES)
-        if source == FILE:
-            assert path
-            columns = options.columns("user", "item", "rating", "time")
-            return read_ratings(path, **columns, min_ratings=options.min_ratings)
-        if source == "movielens_100k":
-            return movielens.load_movielens_100k()
-        if source == "movielens_1m_tfds":
-            return movielens.load_movielens_1m_tfds(path)
-        assert path
-        return movielens.load_movielens_1m(path)
 
     def warnings(self, source: Ratings, options: RatingRun) -> list[str]:
         """Says where predictions start far from the ratings, which training then diverges from."""
@@ -133,37 +117,17 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
         self, sizes: SimpleNamespace, options: RatingRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns one user's model where layers are local, else one with a table of all users."""
-        import tensorflow as tf
-
         from fedpersonal.model.metrics import RATING_METRICS
-        from fedpersonal.model.partition import PartitionedModel
-        from fedpersonal.models.matrix_factorization import matrix_factorization, squared_error
+        from fedpersonal.models.matrix_factorization import squared_error
 
-        tables = {"item_embedding": "item", "item_bias": "item"}
-        if not local_layers:
-            tables.update(user_embedding="user", user_bias="user")
-        kinds = ("embedding", "bias") if options.use_biases else ("embedding",)
-        tables = {name: f for name, f in tables.items() if name.endswith(kinds)}
-        return PartitionedModel(
-            matrix_factorization(
-                num_items=sizes.num_items,
-                num_users=None if local_layers else sizes.num_users,
-                embedding_dim=options.embedding_dim,
-                use_biases=options.use_biases,
-                mean_rating=options.rating_offset,
-                scale=options.rating_scale,
-                embedding_initializer=tf.keras.initializers.RandomNormal(
-                    stddev=options.embedding_stddev
-                ),
-                l2=options.l2,
-            ),
-            local_layers=[
-                name for name in local_layers if options.use_biases or not name.endswith("_bias")
-            ],
+        return factorization(
+            sizes,
+            options,
+            local_layers,
             loss=squared_error(options.rating_scale),
             metrics=RATING_METRICS,
-            lookups=tables,
-            owned_tables=[name for name, feature in tables.items() if feature == "user"],
+            mean_rating=options.rating_offset,
+            scale=options.rating_scale,
         )
 
     def evaluated_model(
@@ -181,14 +145,14 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     def test(self, experiment: RatingExperiment, trained: TrainedModel) -> TestReport:
         """Predicts the test users' ratings, and ranks a held-out item of each among others."""
         from fedpersonal.evaluation.draws import over_draws
-        from fedpersonal.model.metrics import rank_of_first, ranking_metrics
+        from fedpersonal.model.metrics import ranking_metrics
 
         test = experiment.data.test
         assert test.ranking
         results = experiment.evaluation(test)(trained)
         scores = experiment.evaluation(test.ranking)(trained).predictions
         assert scores is not None  # Stacked packing gives them unasked.
-        ranking = ranking_metrics(rank_of_first(scores), at=10)
+        ranking = ranking_metrics(scores, at=10)
         means = {name: float(values.mean()) for name, values in ranking.items()}
         told = {"draws": over_draws(results, test.draws)} if len(test.draws) else {}
         return TestReport(results, means, ranking, told)

@@ -1,0 +1,12 @@
+"""Which item a user chooses next, on MovieLens or any table of users and items: PFedRec, rivals.
+
+python -m experiments.interactions --algorithm=pfedrec --data_dir=path/to/ml-1m
+"""
+
+from experiments import launch
+from fedpersonal.tasks.interactions.task import TASK
+
+main = launch.task_main(TASK)
+
+if __name__ == "__main__":
+    launch.run(main)

@@ -1,0 +1,1 @@
+"""Recommendation from implicit feedback: which item does a user choose next?"""

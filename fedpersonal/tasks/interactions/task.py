@@ -1,0 +1,158 @@
+"""Recommendation from implicit feedback as a task: its options, its model, its two rankings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from fedpersonal.algorithms.method import KeepingOptions
+from fedpersonal.data.ratings import movielens
+from fedpersonal.data.ratings.interactions import Interactions
+from fedpersonal.data.ratings.ratings import keep_users
+from fedpersonal.options import option
+from fedpersonal.tasks.factorization import LAYERS, FactorizationOptions, factorization
+from fedpersonal.tasks.interactions.data import NEGATIVES, InteractionData, split_interactions
+from fedpersonal.tasks.options import RunOptions, TableOptions
+from fedpersonal.tasks.task import Task, TestReport
+
+if TYPE_CHECKING:
+    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.trained import TrainedModel
+
+    InteractionExperiment = Experiment["InteractionRun", InteractionData]
+
+SOURCES = dataclasses.replace(
+    movielens.SOURCES, holding="interactions", file_flag="interactions_file"
+)
+
+
+class InteractionOptions(
+    TableOptions,
+    FactorizationOptions,
+    defaults={"embedding_dim": 32, "use_biases": True},
+):
+    """The interactions, and the matrix factorization of them."""
+
+    dataset: str = option(
+        "auto",
+        "auto: MovieLens-1M from --data_dir if that is given, else MovieLens-100K, which is "
+        "installed.",
+        choices=SOURCES.choices,
+    )
+    interactions_file: str | None = option(
+        None, "An own table of users and items, in place of --dataset."
+    )
+    item_column: str = option("item", "Its column of items.")
+    min_interactions: int = option(3, "Users with fewer are left out.", at_least=3)
+    num_negatives: int = option(
+        4, "Items drawn for each interaction as negatives, anew in every round.", at_least=1
+    )
+    support_negatives: int = option(
+        4,
+        "The same of what a client trains on before it predicts, drawn once; 0: all items that may "
+        "be drawn.",
+        at_least=0,
+    )
+    negatives: str = option(
+        NEGATIVES[0],
+        "Negatives are items that a user has not in training, a held-out one as likely as any; or, "
+        "to see what that is worth, never held-out ones, which leaks them.",
+        choices=NEGATIVES,
+    )
+    pool_batch_size: int = option(1000, "Examples of a batch of centralized.", at_least=1)
+
+
+class InteractionRun(InteractionOptions, KeepingOptions, RunOptions):
+    """These options, and those of any run."""
+
+
+class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
+    """Logistic matrix factorization: who chooses which item next.
+
+    A user's last interaction is ranked among items that the user has not chosen. Where no layer is
+    local, users' embeddings are rows of a table that the server has.
+    """
+
+    name = "interactions"
+    own_options = InteractionOptions
+    defaults = {"algorithm": "furl"}
+    layers = LAYERS
+    evaluation_packing = "stacked"
+    examples = "items"
+    metrics = ("hr@10", "ndcg@10", "hr@10_all", "ndcg@10_all")
+
+    def read(self, options: InteractionRun) -> Interactions:
+        """Reads the interactions that options name."""
+        least = options.min_interactions
+        columns = {**options.columns("user", "item", "time"), "rating_column": None}
+        ratings = movielens.load(*options.find(SOURCES), min_ratings=least, columns=columns)
+        return keep_users(Interactions(**vars(ratings)), min_ratings=least)
+
+    def split(self, source: Interactions, options: InteractionRun) -> InteractionData:
+        """Splits the interactions."""
+        return split_interactions(source, options)
+
+    def sizes(self, data: InteractionData) -> dict[str, int]:
+        """Returns the numbers of users and items."""
+        return {"num_users": data.num_users, "num_items": data.num_items}
+
+    def build_model(
+        self, sizes: SimpleNamespace, options: InteractionRun, local_layers: Sequence[str]
+    ) -> PartitionedModel:
+        """Returns one user's model where layers are local, else one with a table of all users."""
+        import tensorflow as tf
+
+        from fedpersonal.model.metrics import binary_accuracy
+
+        loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+        return factorization(sizes, options, local_layers, loss=loss, metrics=[binary_accuracy()])
+
+    def pool(self, options: InteractionRun, num_clients: int) -> tuple[int, int]:
+        """A round of a server is a pass over all interactions and new negatives."""
+        return options.pool_batch_size, 1
+
+    def validate(
+        self, experiment: InteractionExperiment
+    ) -> Callable[[TrainedModel], ClientResults]:
+        """Returns what ranks the items held out for validation among sampled ones."""
+        from fedpersonal.tasks.interactions.ranking import RankedResults
+
+        evaluate = super().validate(experiment)
+        return lambda trained: RankedResults(**vars(evaluate(trained)))
+
+    def test(self, experiment: InteractionExperiment, trained: TrainedModel) -> TestReport:
+        """Ranks the test users' held-out items among sampled ones, and among all."""
+        from fedpersonal.tasks.interactions.guesses import rank_by_popularity
+        from fedpersonal.tasks.interactions.ranking import RankedResults, rank_among_all
+
+        data = experiment.data
+        results = RankedResults(**vars(experiment.evaluation(data.test)(trained)))
+        among_all = rank_among_all(experiment, trained)
+        means = {name: float(values.mean()) for name, values in among_all.items()}
+        popularity = {k: float(v.mean()) for k, v in rank_by_popularity(data).items()}
+        columns = {**results.ranking, **among_all}
+        return TestReport(results, means, columns, {"popularity": popularity})
+
+    def describe(self, experiment: InteractionExperiment) -> dict[str, Any]:
+        """Says what the negatives were drawn from."""
+        return {"negatives": experiment.options.negatives}
+
+    def report(self, summary: Mapping[str, Any]) -> list[str]:
+        """Returns the lines that a program prints of its summary."""
+        test, guess = summary["test"], summary["popularity"]
+        sampled = test["num_examples"] // test["num_clients"] - 1
+        lines = [
+            f"{who}: hr@10 {of['hr@10']:.4f}, ndcg@10 {of['ndcg@10']:.4f} among {sampled} sampled "
+            f"items; hr@10 {of['hr@10_all']:.4f}, ndcg@10 {of['ndcg@10_all']:.4f} among all"
+            for who, of in ((f"test, {test['num_clients']:,} users", test), ("popularity", guess))
+        ]
+        if summary["negatives"] != NEGATIVES[0]:
+            lines.append("these figures leak: held-out items are never negatives in training")
+        return lines
+
+
+TASK = InteractionTask()

@@ -1,0 +1,107 @@
+"""Who trains on what, and what is ranked: nothing that is held out is trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedpersonal.data.generated.ratings import generate_ratings
+from fedpersonal.data.ratings.interactions import Interactions
+from fedpersonal.data.ratings.ratings import keep_users
+from fedpersonal.errors import UserError
+from fedpersonal.tasks.interactions.data import split_interactions
+from fedpersonal.tasks.interactions.task import TASK
+
+NUM_USERS, NUM_ITEMS = 25, 160
+
+
+@pytest.fixture(name="interactions", scope="module")
+def _interactions():
+    ratings = generate_ratings(
+        num_users=NUM_USERS, num_items=NUM_ITEMS, seed=1, min_ratings=5, max_ratings=50
+    )
+    return Interactions(**vars(ratings))
+
+
+def split(interactions, **options):
+    return split_interactions(interactions, TASK.options(**options))
+
+
+def pairs(dataset):
+    """The (client, item) of every example."""
+    names = dataset.client_ids[dataset.example_clients]
+    return set(zip(names.tolist(), dataset.features["item"].tolist()))
+
+
+def candidates_of(part):
+    return part.query.features["item"].reshape(part.query.num_clients, -1)
+
+
+def test_a_held_out_item_comes_last_and_is_ranked_among_99_never_chosen(interactions):
+    data = split(interactions)
+    everything = interactions.to_client_dataset()
+    trained = pairs(data.train.positives)
+    for part, place in ((data.test, 1), (data.validation, 2)):
+        candidates = candidates_of(part)
+        assert candidates.shape == (NUM_USERS, 100) and part.seen
+        last = everything.features["item"][everything.offsets[1:] - place]
+        np.testing.assert_array_equal(candidates[:, 0], last)
+        labels = part.query.labels.reshape(NUM_USERS, 100)
+        assert (labels[:, 0] == 1).all() and not labels[:, 1:].any()
+        for client, own in zip(everything.client_ids.tolist(), candidates):
+            assert len(set(own)) == 100
+            chosen = {item for name, item in pairs(everything) if name == client}
+            assert not chosen & {*own[1:].tolist()}
+            assert (client, own[0]) not in trained
+    assert len(trained) == everything.num_examples - 2 * NUM_USERS
+    tested, validated = candidates_of(data.test), candidates_of(data.validation)
+    assert (np.sort(tested[:, 1:]) != np.sort(validated[:, 1:])).any(1).all()
+
+
+@pytest.mark.parametrize("negatives", ["unobserved_in_training", "never_held_out"])
+def test_what_is_held_out_may_be_a_negative_unless_it_leaks(interactions, negatives):
+    data = split(interactions, negatives=negatives, support_negatives=0)
+    held_out = pairs(interactions.to_client_dataset()) - pairs(data.train.positives)
+    support = data.test.support
+    drawn = pairs(support.filter_examples(support.labels == 0))
+    assert not drawn & pairs(data.train.positives)
+    expected = held_out if negatives == "unobserved_in_training" else set()
+    assert drawn & held_out == expected
+
+
+def test_support_sets_are_what_clients_train_on_unless_other_negatives_are_asked_for(interactions):
+    data = split(interactions)
+    assert data.test.support is data.validation.support is data.train
+    more = split(interactions, support_negatives=6)
+    assert (more.test.support.counts == 7 * more.train.positives.counts).all()
+    assert (more.train.counts == 5 * more.train.positives.counts).all()
+
+
+def test_without_times_a_seed_holds_out_others(interactions):
+    bare = dataclasses.replace(interactions, times=None)
+    first, same, other = (split(bare, seed=seed) for seed in (0, 0, 1))
+    assert first.train.fingerprint() == same.train.fingerprint()
+    held_out = [candidates_of(data.test)[:, 0] for data in (first, other, split(interactions))]
+    assert (held_out[0] != held_out[1]).mean() > 0.5
+    assert (held_out[0] != held_out[2]).mean() > 0.5
+
+
+def test_a_small_catalogue_has_fewer_candidates_and_may_have_none(interactions):
+    columns = ("users", "items", "times", "ratings")
+    few = {name: getattr(interactions, name)[interactions.items < 60] for name in columns}
+    small = keep_users(dataclasses.replace(interactions, **few), min_ratings=3)
+    most = np.bincount(small.users).max()
+    assert candidates_of(split(small).test).shape[1] == 1 + len(small.item_ids) - most < 100
+    everything = dataclasses.replace(
+        interactions,
+        users=np.zeros(4, np.int32),
+        items=np.arange(4, dtype=np.int32),
+        ratings=np.ones(4, np.float32),
+        times=np.arange(4),
+        user_ids=np.array(["anna"], object),
+        item_ids=np.array([*"abcd"], object),
+    )
+    with pytest.raises(UserError, match="user 'anna' has all 4 items: nothing to rank"):
+        split(everything)
