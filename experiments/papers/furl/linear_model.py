@@ -1,4 +1,4 @@
-"""What a central linear model reaches with the same inputs: a ceiling for binary labels."""
+"""What a central linear model reaches with the same inputs: a ceiling."""
 
 from __future__ import annotations
 
@@ -29,10 +29,16 @@ def measure_linear(run: Run, experiment: Experiment, trained: TrainedModel) -> d
         trained: What it has trained, which is not looked at.
 
     Returns:
-        The area under the ROC curve of the test texts, as `test`, and the best of `STRENGTHS`.
+        The area under the ROC curve of the test texts, or where there are more than two labels the
+        accuracy, as `test`, and the best of `STRENGTHS`.
     """
     del run, trained
     from sklearn.linear_model import LogisticRegression
+
+    def measure(model: LogisticRegression, matrix: scipy.sparse.csr_matrix, labels: np.ndarray):
+        if experiment.data.is_binary:
+            return auc(labels, model.decision_function(matrix))
+        return float(model.score(matrix, labels))
 
     data, num_ids = experiment.data, experiment.data.vocabulary.size
     train, *parts = (
@@ -42,10 +48,10 @@ def measure_linear(run: Run, experiment: Experiment, trained: TrainedModel) -> d
     found = []
     for strength in STRENGTHS:
         model = LogisticRegression(C=strength, max_iter=200).fit(*train)
-        areas = [auc(labels, model.decision_function(matrix)) for matrix, labels in parts]
-        found.append((*areas, strength))
-    _, area, strength = max(found)
-    return {"test": {"auc": area}, "strength": strength}
+        found.append((*(measure(model, *part) for part in parts), strength))
+    _, measured, strength = max(found)
+    metric = "auc" if experiment.data.is_binary else "accuracy"
+    return {"test": {metric: measured}, "strength": strength}
 
 
 def as_matrix(part: ClientDataset, num_ids: int, num_users: int) -> scipy.sparse.csr_matrix:

@@ -166,7 +166,7 @@ def plan(sweep: Sweep) -> Form:
     shared = iter(share_training([run for own in runs.values() for run in own]))
     runs = {name: [next(shared) for _ in own] for name, own in runs.items()}
     first = runs[rows[0].name]
-    if source.is_binary and first[0].options.values()["text_encoder"] == "hashed_words":
+    if first[0].options.values()["text_encoder"] == "hashed_words":
         runs[_LINEAR] = [
             Run(
                 f"{_LINEAR}, {own.path.name.replace('_', ' ')}",

@@ -18,9 +18,13 @@ from fedpersonal.tasks.documents.task import TASK
 def _data():
     """A user likes some labels' texts; so users and texts both tell."""
     documents = generate_subreddits(num_users=60, seed=0)
-    liked = dataclasses.replace(documents, labels=documents.labels < 3, label_names=["0", "1"])
-    options = TASK.options(text_encoder="hashed_words", word_buckets=500)
-    return split_documents(liked, options)
+    return split(
+        dataclasses.replace(documents, labels=documents.labels < 3, label_names=["0", "1"])
+    )
+
+
+def split(documents):
+    return split_documents(documents, TASK.options(text_encoder="hashed_words", word_buckets=500))
 
 
 def test_a_row_is_a_bag_of_length_1_and_a_user(data):
@@ -40,6 +44,13 @@ def test_it_knows_more_than_the_users_own_rate(data):
     found = linear_model.measure_linear(None, types.SimpleNamespace(data=data), None)
     assert found["strength"] in linear_model.STRENGTHS
     assert 1.0 > found["test"]["auc"] > guessing_accuracy(data, data.test)["users_rate_auc"] + 0.05
+
+
+def test_it_knows_more_than_a_users_most_frequent_label():
+    data = split(generate_subreddits(num_users=60, seed=0))
+    found = linear_model.measure_linear(None, types.SimpleNamespace(data=data), None)
+    guess = guessing_accuracy(data, data.test)["users_most_frequent"]
+    assert 1.0 > found["test"]["accuracy"] > guess + 0.05
 
 
 def test_the_strength_is_the_best_for_validation_texts_not_for_the_test(data, monkeypatch):
