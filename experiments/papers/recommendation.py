@@ -50,13 +50,13 @@ CENTRAL = _row(
     "Central matrix factorization",
     algorithm="centralized",
     client_optimizer="adam",
-    client_learning_rate=0.001,
+    client_learning_rate=0.003,
     server_optimizer="sgd",
     server_learning_rate=1.0,
     local_steps=0,
-    l2=0.01,
-    total_rounds=9,
-    rounds_per_eval=3,
+    l2=0.003,
+    total_rounds=48,
+    rounds_per_eval=12,
 )
 ROWS = (
     POPULARITY,
@@ -97,7 +97,7 @@ ROWS = (
 _OF_LEAKING: dict[Row, dict[str, Value]] = {PFEDREC: {"client_learning_rate": 10.0}}
 # More users take part in a round, as there are more of them; a server's passes are longer.
 _OF_1M: dict[str, Value] = {"clients_per_round": 300, "rounds_per_eval": 100}
-_CENTRAL_1M: dict[str, Value] = {"total_rounds": 4, "rounds_per_eval": 2}
+_CENTRAL_1M: dict[str, Value] = {"total_rounds": 12, "rounds_per_eval": 6}
 
 
 def run(sweep: Sweep) -> Report:
