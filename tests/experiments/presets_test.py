@@ -66,17 +66,20 @@ _REDDIT = {
 }
 _REDDIT_WORDS = {
     "text_encoder": "hashed_words",
+    "word_dim": 0,
+    "user_dim": 0,
     "hidden_units": (0,),
-    "packing": "stacked",
-    "total_rounds": 120,
-    "decay_rounds": 120,
+    "total_rounds": 240,
+    "decay_rounds": 240,
     "clients_per_round": 100,
-    "client_batch_size": 32,
-    "server_optimizer": "adam",
-    "server_learning_rate": 0.003,
+    "client_batch_size": 64,
+    "server_optimizer": "sgd",
+    "server_learning_rate": 1,
     "reconstruction_learning_rate": 1,
     "reconstruction_epochs": 20,
-    "rounds_per_eval": 20,
+    "finetuning_learning_rate": 3,
+    "finetuning_epochs": 5,
+    "rounds_per_eval": 40,
     **_NEAR,
 }
 _FILMS = {
@@ -178,7 +181,7 @@ MEANING = {
         **_NEAR,
     },
     "stackoverflow_paper": _STACK_OVERFLOW,
-    "reddit_paper": {**_REDDIT_WORDS, "client_learning_rate": 0.1, "local_learning_rate": 10},
+    "reddit_paper": {**_REDDIT_WORDS, "client_learning_rate": 3, "local_learning_rate": 10},
     "films_paper": {
         **_FILMS,
         "total_rounds": 1000,

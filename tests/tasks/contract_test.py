@@ -205,13 +205,13 @@ def test_a_look_ahead_keeps_nothing_and_fine_tunes(tiny, after_a_round, name):
 
 
 def test_a_client_without_a_copy_trains_one_by_the_same_pull(tiny):
-    """Users of movielens who never took part rebuild their row first, which is not copied."""
+    """Users of movielens rebuild their row first, which is not copied; then it moves with them."""
     finished = run(tiny, "movielens", "ditto", pull=3.0)
     evaluator = finished.experiment.evaluator
     row, copies = evaluator.personalization(False)
     local = {v.name for v in evaluator.model.local_variables}
     assert {name for name in local if not name.startswith("personal_copy/")} == {*row.variables}
-    assert (copies.variables, copies.proximal) == ("personal", 3.0)
+    assert ({*copies.variables}, copies.proximal) == (local, 3.0)
     assert evaluator.personalization(True) == ()
     with load_run(finished.path).trained as loaded:
         equal_bits(loaded.weights, finished.trained.weights)

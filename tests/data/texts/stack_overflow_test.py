@@ -66,7 +66,7 @@ def test_sentences_are_by_date_and_the_first_are_kept(client_data):
     assert cut.report == {"sentences after a user's first 2": 1}
     assert corpus.report == {}
     stored = _clients(client_data, max_sentences=2, kept_sentences="first_stored").corpus([0])
-    assert _sentences(stored) == [second, third]
+    assert _sentences(stored) == [first, third]
     with pytest.raises(ValueError, match="kept_sentences must be one of"):
         _clients(client_data, kept_sentences="last")
 
