@@ -199,7 +199,7 @@ MEANING = {
     },
     "tv_shows_paper": {
         **_TV_SHOWS,
-        "client_learning_rate": 0.1,
+        "client_learning_rate": 0.03,
         "proximal": 0.01,
         "finetuning_learning_rate": 0.005,
         "clip_norm": 5,
