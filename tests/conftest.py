@@ -61,11 +61,19 @@ print(json.dumps(found))
 
 @pytest.fixture(autouse=True, scope="module")
 def _memory_comes_back():
-    """What a file's graphs took goes back to the system: four processes share its memory."""
+    """What a file leaves free goes back to the system: four processes share its memory."""
     yield
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # Other C libraries have no such call.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+@pytest.fixture(name="not_compiled", scope="module")
+def _not_compiled():
+    """Compiling takes longer than a test's few rounds."""
+    runtime.use_runtime("local", compile="never")
+    yield
+    runtime.use_runtime("local")
 
 
 # Files that take longest: begun last, one of them would keep the others' processes waiting.

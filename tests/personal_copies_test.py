@@ -8,7 +8,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedpersonal as fp
-from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, GradientPhase, PersonalCopies
 from fedpersonal.process.process import check_fit
 
@@ -17,12 +16,7 @@ WORK = {"batch_size": 4, "clients_per_round": 3, "shards": 1}
 COPY = "personal_copy/out/kernel"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _not_compiled():
-    """Compiling takes longer than these rounds."""
-    runtime.use_runtime("local", compile="never")
-    yield
-    runtime.use_runtime("local")
+pytestmark = pytest.mark.usefixtures("not_compiled")
 
 
 def build_model():

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import runtime
 from fedpersonal.algorithms.apfl import apfl
 from fedpersonal.algorithms.ditto import ditto
 from fedpersonal.algorithms.mr_mtl import mr_mtl
@@ -54,12 +53,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _not_compiled():
-    """Compiling takes longer than these rounds."""
-    runtime.use_runtime("local", compile="never")
-    yield
-    runtime.use_runtime("local")
+pytestmark = pytest.mark.usefixtures("not_compiled")
 
 
 def draw(*shape, seed):

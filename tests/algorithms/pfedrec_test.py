@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import runtime
 from fedpersonal.algorithms.method import Layers, methods
 from fedpersonal.algorithms.pfedrec import pfedrec
 from fedpersonal.client.optimizer import plain_sgd_rate
@@ -31,12 +30,7 @@ EXECUTIONS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _not_compiled():
-    """Compiling takes longer than these rounds."""
-    runtime.use_runtime("local", compile="never")
-    yield
-    runtime.use_runtime("local")
+pytestmark = pytest.mark.usefixtures("not_compiled")
 
 
 def clients():

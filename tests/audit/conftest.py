@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedpersonal import runtime
-
 
 @pytest.fixture(scope="module", autouse=True)
-def _not_compiled():
-    """Compiling takes longer than these rounds."""
-    runtime.use_runtime("local", compile="never")
-    yield
-    runtime.use_runtime("local")
+def _without_compiling(not_compiled):
+    """No audit is compiled."""
 
 
 @pytest.fixture(name="clients", scope="module")

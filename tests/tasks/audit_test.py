@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from fedpersonal import runtime
 from fedpersonal.tasks.audit import audit_experiment
 from fedpersonal.tasks.task import all_tasks
 
@@ -21,12 +20,7 @@ SOME = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _not_compiled():
-    """Compiling takes longer than these rounds."""
-    runtime.use_runtime("local", compile="never")
-    yield
-    runtime.use_runtime("local")
+pytestmark = pytest.mark.usefixtures("not_compiled")
 
 
 @pytest.mark.parametrize(("task", "method", "options"), ALL if "AUDIT_ALL" in os.environ else SOME)

@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedpersonal import runtime
 from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.data.ratings.interactions import Interactions
 from fedpersonal.loaded_run import load_run
@@ -19,12 +18,7 @@ from fedpersonal.tasks.interactions.task import TASK
 NUM_USERS, NUM_ITEMS = 60, 150
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _not_compiled():
-    """Compiling takes longer than these rounds."""
-    runtime.use_runtime("local", compile="never")
-    yield
-    runtime.use_runtime("local")
+pytestmark = pytest.mark.usefixtures("not_compiled")
 
 
 @pytest.fixture(name="source", scope="module")
