@@ -33,6 +33,12 @@ class Row:
     values: Mapping[str, Value]
     published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if "," in self.name:
+            raise ValueError(
+                f"A row's name has no comma, since `--rows` is parted at it: {self.name!r}."
+            )
+
 
 def choose_rows(rows: Sequence[Row], names: Sequence[str], *, table: str) -> list[Row]:
     """Returns the rows of these names, in the table's order; all of them for no names.

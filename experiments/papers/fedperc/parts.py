@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,7 +27,7 @@ _FEDPERC, _RIVALS = "tv_shows_{}", "tv_shows_{}_rivals"
 _METHODS = {method.name: method for method in METHODS}
 _PERPLEXITY, _NEW = "perplexity", "new lines"
 _BYTES = ("kept", "received", "sent")
-_ADAPTED = ", adapted base"
+_ADAPTED = " (adapted base)"
 _BASE = "Base model"
 
 
@@ -47,7 +48,7 @@ def _central(name: str, rate: float, **values: Value) -> Row:
 _OWN = Row("FedPerC", _FEDPERC, {"algorithm": "fedperc"})
 ROWS = (
     _OWN,
-    Row("FedPerC, 4 vectors", _FEDPERC, {"algorithm": "fedperc", "prefix_length": 4}),
+    Row("FedPerC (4 vectors)", _FEDPERC, {"algorithm": "fedperc", "prefix_length": 4}),
     _row("shared_prefix", 0.1, 0.001),
     _row("shared_bias", 0.1, 0.003),
     _row("personal_bias", 0.03, 0.003),
@@ -123,7 +124,7 @@ def run(sweep: Sweep) -> Report:
 
 
 def _folder(name: str) -> str:
-    return name.lower().replace(",", "").replace(" ", "_").replace("-", "_").replace("_+", "")
+    return re.sub(r"\W+", "_", name.lower()).strip("_")
 
 
 def _measured(sweep: Sweep, name: str, runs: Sequence[Run], **options: bool) -> list[Run]:

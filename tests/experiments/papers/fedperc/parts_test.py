@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.papers.fedperc import base_model, client_losses, parts
+from experiments.papers.sweep import choose_rows
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.atomic_files import read_json
 from fedpersonal.evaluation.paired_bootstrap import paired_bootstrap
@@ -129,3 +130,9 @@ def test_own_parts_may_learn_at_a_rate_of_their_own():
     optimizers = (phase.optimizer, phase.optimizers["local"])
     states = [optimizer.initialize(tf.TensorSpec([1])) for optimizer in optimizers]
     assert [float(state["learning_rate"]) for state in states] == [0.25, 1.0]
+
+
+def test_each_row_can_be_asked_for_by_name():
+    names = ",".join(row.name for row in parts.ROWS).split(",")
+
+    assert choose_rows(parts.ROWS, names, table="fedperc_parts") == list(parts.ROWS)
