@@ -41,6 +41,7 @@ setup(
     python_requires=">=3.9,<3.12",
     install_requires=[
         "absl-py>=1.0,<2",
+        "jinja2>=3.1",
         "matplotlib>=3.7,<3.10",
         "numpy~=1.25.2",
         "pandas>=2.0,<2.4",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lock.sh PYTHON [OPTION...]: resolves setup.py and requirements/requirements.in, for every
-# supported Python at once, into requirements/lock.txt, and cluster.in beside it into
-# cluster_lock.txt. Versions stay as they are unless they must move; --upgrade moves them all.
+# supported Python at once, into requirements/lock.txt, and cluster.in and docs.in beside it into
+# cluster_lock.txt and docs_lock.txt. Versions stay as they are unless they must move; --upgrade moves them all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,3 +22,4 @@ resolve setup.py requirements/requirements.in --override requirements/overrides.
 resolve requirements/cluster.in --constraint requirements/lock.txt \
   --override requirements/cluster_overrides.txt \
   --python-version 3.10 -o requirements/cluster_lock.txt "$@"
+resolve requirements/docs.in --python-version 3.9 -o requirements/docs_lock.txt "$@"
