@@ -41,8 +41,11 @@ _OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
         "reddit": {"finetuning_learning_rate": 3.0, "finetuning_epochs": 20},
         "films": {"finetuning_learning_rate": 1.0, "finetuning_epochs": 10},
     },
+    "fed_avg": {"films": {"client_learning_rate": 0.3}},
+    "fed_avg_finetuning": {"films": {"client_learning_rate": 0.3}},
     "per_fed_avg": {
         "films": {
+            "client_learning_rate": 0.3,
             "support_query_split": "shared",
             "adaptation_learning_rate": 0.1,
             "adaptation_steps": 10,
