@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedpersonal.errors import UserError, escaped, listed, one_line
@@ -29,6 +28,7 @@ _OF_TEST = (
 ).split()
 # A method's name tells so many options, and so much of each.
 _NAMED, _LONGEST = 2, 24
+_LONGEST_NAME = 60
 HAS_EXAMPLES = "has_examples"
 
 
@@ -143,7 +143,7 @@ def read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
                 else f"{same.folder} and {run.folder} are the same run: no option differs, and the "
                 f"seed of both is {one_line(run.seed)}."
             )
-    ordered = [dict(sorted(g.items(), key=lambda pair: str(pair[0]).zfill(12))) for g in groups.values()]
+    ordered = [dict(sorted(g.items(), key=lambda pair: pair[0] or 0)) for g in groups.values()]
     first, *others = ordered
     for other in others:
         shared_seeds(first, other)
@@ -196,7 +196,8 @@ def _check_match(first: ComparedRun, second: ComparedRun) -> None:
     data = [run.config.get("data") for run in (first, second)]
     if data[0] != data[1]:
         raise refuse(f"their data differ, {_differences(*data)}")
-    told = [f"{n} is {a or 'absent'} and {b or 'absent'}" for n, (a, b) in differ.items() if n in _OF_TEST]
+    of_test = {name: pair for name, pair in differ.items() if name in _OF_TEST}
+    told = [f"{name} is {a or 'absent'} and {b or 'absent'}" for name, (a, b) in of_test.items()]
     because = f" ({one_line('; '.join(told))})" if told else ""
     ours, others = first.tested, second.tested
     shared = ours.index.intersection(others.index)
@@ -212,7 +213,10 @@ def _check_match(first: ComparedRun, second: ComparedRun) -> None:
             f"{num_others:,} of {len(ours):,} clients are tested on other numbers of examples"
             f"{because}"
         )
-    if first.summary.get("test_labels") != second.summary.get("test_labels"):
+    labels = [run.summary.get("test_labels") for run in (first, second)]
+    if (labels[0] is None) != (labels[1] is None):
+        raise refuse("only one of them says which examples it is tested on (test_labels)")
+    if labels[0] != labels[1]:
         raise refuse(f"clients are tested on other examples{because}")
 
 
@@ -233,7 +237,8 @@ def _names(firsts: Sequence[ComparedRun]) -> list[str]:
         differ = [name for name in differing_options(alike) if name != "algorithm"]
         shown = [f"{n}={_short(run.options.get(n, 'absent'))}" for n in differ[:_NAMED]]
         rest = [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
-        names.append(f"{run.algorithm[:60]} ({', '.join([*shown, *rest])})" if differ else run.algorithm[:60])
+        told = f" ({', '.join([*shown, *rest])})" if differ else ""
+        names.append(run.algorithm[:_LONGEST_NAME] + told)
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [n if names.count(n) == 1 else f"{n} #{c}" for n, c in zip(names, counts)]
 
@@ -241,8 +246,3 @@ def _names(firsts: Sequence[ComparedRun]) -> list[str]:
 def _short(value: str) -> str:
     value = escaped(value.strip('"'))
     return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
-
-
-def known_numbers(values: pd.Series) -> np.ndarray:
-    """Returns which of a column's values are finite numbers, bool (num_clients,)."""
-    return np.isfinite(pd.to_numeric(values, errors="coerce").to_numpy(np.float64))

@@ -134,9 +134,7 @@ class Comparison:
         }
 
 
-def compare_runs(
-    folders: Sequence[str | os.PathLike], *, metric: str | None = None
-) -> Comparison:
+def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = None) -> Comparison:
     """Compares finished runs, those of one method but for the seed together.
 
     Args:
@@ -201,16 +199,15 @@ def _common_metrics(runs: Sequence[ComparedRun], chosen: str | None) -> dict[str
     """Returns the metrics that all runs have, the main one first."""
     named = [_metrics_of(run) for run in runs]
     shared = [name for name in named[0] if all(name in names for names in named)]
-    if chosen is not None and chosen not in shared:
-        for run, names in zip(runs, named):
-            if chosen not in names:
-                raise UserError(f"{run.folder} has no metric {quoted(chosen)}; it has {listed(names)}.")
-    if not [name for name in shared if name != "loss"] and any(names != ["loss"] for names in named):
-        other = next(k for k, names in enumerate(named) if names != named[0])
-        raise UserError(
-            f"{runs[0].folder} and {runs[other].folder} have no metric in common: {listed(named[0])}"
-            f" and {listed(named[other])}."
-        )
+    for run, names in zip(runs, named):
+        where = f"{run.folder} has no metric"
+        if chosen is not None and chosen not in names:
+            raise UserError(f"{where} {quoted(chosen)}; it has {listed(names)}.")
+        # Losses alone may be of any kind.
+        if not {*shared} - {"loss"} and names != named[0]:
+            raise UserError(
+                f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
+            )
     shared.sort(key=lambda name: (name != chosen, name == "loss", *main_first(name)))
     return {name: _find_metric(name, runs) for name in shared}
 
@@ -257,6 +254,7 @@ def _deviation(values: np.ndarray) -> float:
 
 # To be replaced by the report's own.
 def is_higher_better(name):
+    """Tells."""
     base = name.split("@")[0]
     if base in ("loss", "rmse", "mae", "perplexity"):
         return False
@@ -266,4 +264,5 @@ def is_higher_better(name):
 
 
 def main_first(name):
+    """Tells."""
     return (0,) if name in ("rmse", "perplexity") else (1,)
