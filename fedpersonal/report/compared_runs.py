@@ -6,14 +6,14 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from fedpersonal.errors import UserError, escaped, listed, one_line
-from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.simulation.run_record import RunRecord
+from fedpersonal.report import numbers
+from fedpersonal.report.run_data import RunData, read_run
 
 FEWEST, MOST = 2, 10
 # These say where a run computes and keeps things, not what it does.
@@ -28,24 +28,19 @@ _OF_TEST = (
 ).split()
 # A method's name tells so many options, and so much of each.
 _NAMED, _LONGEST = 2, 24
-_LONGEST_NAME = 60
 HAS_EXAMPLES = "has_examples"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ComparedRun:
-    """A finished run, read once.
+    """A finished run that has evaluated clients.
 
     Attributes:
-        record: Its folder.
-        config: Its `config.json`.
-        summary: Its `summary.json`.
+        data: What its folder says.
         clients: Its `per_client.csv`; with the column `has_examples`, 1.0 or 0.0.
     """
 
-    record: RunRecord
-    config: Mapping[str, Any]
-    summary: Mapping[str, Any]
+    data: RunData
     clients: pd.DataFrame
 
     @classmethod
@@ -55,51 +50,46 @@ class ComparedRun:
         Raises:
             UserError: If it is not that of a run, which has ended and evaluated clients.
         """
-        record = RunFolder.read(folder)
-        summary, clients = record.summary, record.per_client
-        test, examples = summary.get("test"), clients.get("num_examples")
-        if not isinstance(test, dict) or "client" not in clients or examples is None:
-            raise UserError(f"{record.path} is damaged: its test or its clients' rows are missing.")
-        if examples.dtype.kind not in "iuf" or clients["client"].duplicated().any():
-            raise UserError(f"{record.path / 'per_client.csv'} is damaged: see its first columns.")
-        if not (examples > 0).any():
-            raise UserError(f"{record.path} has no evaluated clients.")
-        clients = clients.assign(**{HAS_EXAMPLES: (examples > 0).astype(float)})
-        return cls(record, record.config, summary, clients)
+        data = read_run(folder)
+        clients, examples = data.clients, data.num_examples
+        if not isinstance(data.summary.get("test"), dict) or not (examples > 0).any():
+            raise UserError(f"{data.path} has no evaluated clients to compare.")
+        if "num_examples" not in clients or clients["client"].duplicated().any():
+            raise UserError(f"{data.path / 'per_client.csv'} is damaged: see its first columns.")
+        return cls(data, clients.assign(**{HAS_EXAMPLES: (examples > 0).astype(float)}))
 
     @property
     def folder(self) -> str:
         """Its folder as messages name it."""
-        return escaped(str(self.record.path))
+        return escaped(str(self.data.path))
+
+    @property
+    def test(self) -> Mapping[str, Any]:
+        """What its test came to."""
+        return self.data.summary["test"]
 
     @property
     def seed(self) -> int | None:
         """Its seed."""
-        return self.config.get("seed")
-
-    @property
-    def algorithm(self) -> str:
-        """The name of its algorithm."""
-        return one_line(self.summary.get("algorithm", self.config["options"].get("algorithm")))
+        return self.data.config.get("seed")
 
     @functools.cached_property
     def options(self) -> dict[str, str]:
         """Its options as JSON, but for those that do not matter."""
-        options = self.config["options"].items()
+        options = self.data.options.items()
         return {k: json.dumps(v, ensure_ascii=False) for k, v in options if k not in _ELSEWHERE}
-
-    @functools.cached_property
-    def metrics(self) -> pd.DataFrame:
-        """Its `metrics.csv`; no rows where it did not train."""
-        if not self.record.metrics_csv.exists():
-            return pd.DataFrame({"round": [], "seconds": []})
-        return self.record.metrics
 
     @functools.cached_property
     def tested(self) -> pd.Series:
         """How many examples each evaluated client is tested on, by its name."""
         rows = self.clients[self.clients["num_examples"] > 0]
         return rows.set_index("client")["num_examples"]
+
+    @property
+    def num_bytes(self) -> float | None:
+        """What all clients of all rounds received and sent; None where that is not known."""
+        of_round, rounds = self.data.bytes_per_round, self.data.summary.get("rounds")
+        return of_round * rounds if of_round and isinstance(rounds, int) else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,15 +99,22 @@ class ComparedMethod:
     Attributes:
         name: Its algorithm, with the options that tell it from others of the same algorithm.
         runs: The runs by seed, in ascending order.
+        seeds: The seeds that all compared methods have.
     """
 
     name: str
     runs: Mapping[int | None, ComparedRun]
+    seeds: Sequence[int | None]
 
     @property
     def first(self) -> ComparedRun:
         """One of its runs: those of other seeds have the same options."""
         return next(iter(self.runs.values()))
+
+    @property
+    def paired(self) -> list[ComparedRun]:
+        """Its runs of the seeds that all have."""
+        return [self.runs[seed] for seed in self.seeds]
 
 
 def read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
@@ -139,42 +136,28 @@ def read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
         if same is not run:
             raise UserError(
                 f"{run.folder} is given twice."
-                if same.record.path == run.record.path
+                if same.data.path == run.data.path
                 else f"{same.folder} and {run.folder} are the same run: no option differs, and the "
                 f"seed of both is {one_line(run.seed)}."
             )
-    ordered = [dict(sorted(g.items(), key=lambda pair: pair[0] or 0)) for g in groups.values()]
-    first, *others = ordered
-    for other in others:
-        shared_seeds(first, other)
-    for seed in {seed: None for runs in ordered for seed in runs}:
-        same_seed = [runs[seed] for runs in ordered if seed in runs]
+    ordered = [
+        {seed: runs[seed] for seed in sorted(runs, key=lambda seed: seed or 0)}
+        for runs in groups.values()
+    ]
+    seeds = [seed for seed in ordered[0] if all(seed in runs for runs in ordered)]
+    firsts = [next(iter(runs.values())) for runs in ordered]
+    if not seeds:
+        told = [f"{listed([*map(str, r)])} of {first.folder}" for r, first in zip(ordered, firsts)]
+        raise UserError(
+            f"no seed is common to all methods, seeds {'; '.join(told)}: runs of another seed test "
+            "other clients."
+        )
+    for seed in seeds:
+        same_seed = [runs[seed] for runs in ordered]
         for run in same_seed[1:]:
             _check_match(same_seed[0], run)
-    names = _names([next(iter(runs.values())) for runs in ordered])
-    return [ComparedMethod(name, runs) for name, runs in zip(names, ordered)]
-
-
-def shared_seeds(
-    first: Mapping[int | None, ComparedRun], second: Mapping[int | None, ComparedRun]
-) -> list[int | None]:
-    """Returns the seeds by which both methods have runs.
-
-    Raises:
-        UserError: If there is none.
-    """
-    shared = [seed for seed in first if seed in second]
-    if not shared:
-        a, b = (next(iter(runs.values())) for runs in (first, second))
-        raise UserError(
-            f"{a.folder} and {b.folder} have no seed in common ({_seeds(first)}; "
-            f"{_seeds(second)}): runs of another seed test other clients."
-        )
-    return shared
-
-
-def _seeds(runs: Iterable[int | None]) -> str:
-    return f"seed {listed([str(seed) for seed in runs])}"
+    names = _names(firsts)
+    return [ComparedMethod(*of_method, seeds) for of_method in zip(names, ordered)]
 
 
 def differing_options(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
@@ -193,7 +176,7 @@ def _check_match(first: ComparedRun, second: ComparedRun) -> None:
     differ = differing_options([first, second])
     if "task" in differ:
         raise refuse("their task is {} and {}".format(*differ["task"]))
-    data = [run.config.get("data") for run in (first, second)]
+    data = [run.data.config.get("data") for run in (first, second)]
     if data[0] != data[1]:
         raise refuse(f"their data differ, {_differences(*data)}")
     of_test = {name: pair for name, pair in differ.items() if name in _OF_TEST}
@@ -213,7 +196,7 @@ def _check_match(first: ComparedRun, second: ComparedRun) -> None:
             f"{num_others:,} of {len(ours):,} clients are tested on other numbers of examples"
             f"{because}"
         )
-    labels = [run.summary.get("test_labels") for run in (first, second)]
+    labels = [run.data.summary.get("test_labels") for run in (first, second)]
     if (labels[0] is None) != (labels[1] is None):
         raise refuse("only one of them says which examples it is tested on (test_labels)")
     if labels[0] != labels[1]:
@@ -233,12 +216,12 @@ def _names(firsts: Sequence[ComparedRun]) -> list[str]:
     """Returns a name for each method, distinct and of moderate length."""
     names = []
     for run in firsts:
-        alike = [other for other in firsts if other.algorithm == run.algorithm]
+        alike = [other for other in firsts if other.data.algorithm == run.data.algorithm]
         differ = [name for name in differing_options(alike) if name != "algorithm"]
         shown = [f"{n}={_short(run.options.get(n, 'absent'))}" for n in differ[:_NAMED]]
         rest = [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
         told = f" ({', '.join([*shown, *rest])})" if differ else ""
-        names.append(run.algorithm[:_LONGEST_NAME] + told)
+        names.append(numbers.shown(run.data.algorithm) + told)
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [n if names.count(n) == 1 else f"{n} #{c}" for n, c in zip(names, counts)]
 

@@ -11,17 +11,17 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.errors import UserError, listed, quoted
+from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.client_metric import ClientMetric, paired_difference
+from fedpersonal.evaluation.direction import lower_is_better, main_metric
 from fedpersonal.evaluation.paired_bootstrap import PairedDifference
 from fedpersonal.report.compared_runs import (
     HAS_EXAMPLES,
     ComparedMethod,
     ComparedRun,
     read_methods,
-    shared_seeds,
 )
 
-PERCENTILES = (5, 25, 50, 75, 95)
 # How a metric of one client becomes a mean that adds up over clients, and back.
 _MEANS: Mapping[str, Mapping[str, Any]] = {
     "rmse": {"to_mean": np.square, "finalize": np.sqrt},
@@ -33,38 +33,30 @@ _ROUNDING = 1e-5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Difference:
-    """A method's metric less the baseline's, on the clients that both test.
+    """A method's metric less the baseline's, on the same clients.
 
     Attributes:
-        metric: The metric's name.
-        seeds: The seeds that both have.
+        lower: Whether less of the metric is better; None where nobody knows.
         by_seed: float64 (num_seeds,): the difference of each seed.
         mean: Their mean, with its interval.
-        clients: A row a client, by name: `baseline` and `method`, its metric, the mean over the
-            seeds that test it, and `examples`, alike.
-        left_out: How many clients' metrics are no finite numbers, and are left out.
+        clients: The difference of each client, by name, the mean over the seeds that test it.
+        left_out: How many clients' metrics are no finite numbers in both, and are left out.
     """
 
-    metric: str
-    seeds: tuple[int | None, ...]
+    lower: bool | None
     by_seed: np.ndarray
     mean: PairedDifference
-    clients: pd.DataFrame
+    clients: pd.Series
     left_out: int
-
-    @property
-    def gains(self) -> pd.Series:
-        """By how much the method is better for each client; NaN where better is not known."""
-        difference = self.clients["method"] - self.clients["baseline"]
-        return difference * {True: 1.0, False: -1.0, None: np.nan}[is_higher_better(self.metric)]
 
     def counts(self) -> dict[str, int | None]:
         """Returns how many clients `gained`, `lost` and are the `same`; None where not known."""
-        gains = self.gains
-        if gains.isna().any():
-            return dict.fromkeys(("gained", "lost", "same"))
-        found = {"gained": gains > 0, "lost": gains < 0, "same": gains == 0}
-        return {name: int(chosen.sum()) for name, chosen in found.items()}
+        up, down = int((self.clients > 0).sum()), int((self.clients < 0).sum())
+        gained, lost = (down, up) if self.lower else (up, down)
+        same = len(self.clients) - up - down
+        if self.lower is None:
+            return {"gained": None, "lost": None, "same": same}
+        return {"gained": gained, "lost": lost, "same": same}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,7 +65,7 @@ class Comparison:
 
     Attributes:
         methods: The methods, the baseline first.
-        metrics: The metrics by name, the main one first.
+        metrics: The metrics by name, the main one first, and how clients make each.
         differences: For each method but the baseline, by its name, a difference a metric.
     """
 
@@ -95,7 +87,7 @@ class Comparison:
 
     def values(self, method: ComparedMethod, metric: str) -> np.ndarray:
         """Returns the metric of each of a method's runs, as `summary.json` has it."""
-        return np.array([float(run.summary["test"][metric]) for run in method.runs.values()])
+        return np.array([float(run.test[metric]) for run in method.runs.values()])
 
     def table(self) -> pd.DataFrame:
         """Returns a row a method and metric, the baseline's without a difference."""
@@ -106,7 +98,7 @@ class Comparison:
                 row = {
                     "method": method.name,
                     "metric": name,
-                    "better": {True: "higher", False: "lower", None: ""}[is_higher_better(name)],
+                    "better": {True: "lower", False: "higher", None: ""}[lower_is_better(name)],
                     "weighting": self.weighting(name),
                     "num_seeds": len(values),
                     "value": values.mean(),
@@ -118,10 +110,10 @@ class Comparison:
         return pd.DataFrame(rows)
 
     def _told(self, found: Difference) -> dict[str, Any]:
-        spread = np.percentile(found.clients["method"] - found.clients["baseline"], PERCENTILES)
+        spread = np.percentile(found.clients, PERCENTILES)
         return {
             "baseline": self.methods[0].name,
-            "paired_seeds": len(found.seeds),
+            "paired_seeds": len(found.by_seed),
             "difference": found.mean.difference,
             "low": found.mean.low,
             "high": found.mean.high,
@@ -168,25 +160,32 @@ def compare(folders: Sequence[str | os.PathLike], *, metric: str | None = None) 
     return compare_runs(folders, metric=metric).table()
 
 
+def client_means(method: ComparedMethod, metric: ClientMetric) -> pd.Series:
+    """Returns each client's metric, the mean over the paired seeds that test it, by its name.
+
+    It is NaN where one of them is.
+    """
+    rows = [_rows(run, metric)[metric.column] for run in method.paired]
+    return pd.concat(rows).groupby(level=0).agg(lambda values: values.mean(skipna=False))
+
+
 def _difference(
     name: str, metric: ClientMetric, method: ComparedMethod, baseline: ComparedMethod
 ) -> Difference:
-    seeds = shared_seeds(baseline.runs, method.runs)
-    ours, others, rows, left_out = [], [], [], 0
-    for seed in seeds:
-        pair = [_rows(of.runs[seed], metric) for of in (method, baseline)]
-        known = [np.isfinite(table[metric.column]) for table in pair]
-        first, second = (table[known[0] & known[1]] for table in pair)
-        left_out += int((~(known[0] & known[1])).sum())
-        ours.append(first.reset_index())
-        others.append(second.reset_index())
-        columns = {"baseline": second[metric.column], "method": first[metric.column]}
-        rows.append(pd.DataFrame({**columns, "examples": first["num_examples"]}))
-    if not all(len(table) for table in ours):
+    tables: list[list[pd.DataFrame]] = [[], []]
+    left_out = 0
+    for pair in zip(method.paired, baseline.paired):
+        rows = [_rows(run, metric) for run in pair]
+        known = np.logical_and(*(np.isfinite(table[metric.column]) for table in rows))
+        left_out += int((~known).sum())
+        for of_method, table in zip(tables, rows):
+            of_method.append(table[known].reset_index())
+    if not all(map(len, tables[0])):
         raise UserError(f"{name}: no client of {method.name} and {baseline.name} has a number.")
-    by_seed, mean = paired_difference(ours, others, metric)
-    clients = pd.concat(rows).groupby(level=0).mean()
-    return Difference(name, tuple(seeds), by_seed, mean, clients, left_out)
+    by_seed, mean = paired_difference(tables[0], tables[1], metric)
+    clients = client_means(method, metric) - client_means(baseline, metric)
+    known = clients[np.isfinite(clients)]
+    return Difference(lower_is_better(name), by_seed, mean, known, left_out)
 
 
 def _rows(run: ComparedRun, metric: ClientMetric) -> pd.DataFrame:
@@ -208,14 +207,15 @@ def _common_metrics(runs: Sequence[ComparedRun], chosen: str | None) -> dict[str
             raise UserError(
                 f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
             )
-    shared.sort(key=lambda name: (name != chosen, name == "loss", *main_first(name)))
+    first = chosen or main_metric(shared)
+    shared.sort(key=lambda name: (name != first, name == "loss"))
     return {name: _find_metric(name, runs) for name in shared}
 
 
 def _metrics_of(run: ComparedRun) -> list[str]:
     """Returns the metrics that a run has of all clients and of each."""
     numbers = run.clients.select_dtypes("number").columns
-    test = run.summary["test"]
+    test = run.test
     return [
         name
         for name, value in test.items()
@@ -245,24 +245,8 @@ def _find_metric(name: str, runs: Sequence[ComparedRun]) -> ClientMetric:
 def _is_that_of_the_summary(name: str, metric: ClientMetric, run: ComparedRun) -> bool:
     with np.errstate(all="ignore"):
         overall = metric.overall(_rows(run, metric).reset_index())
-    return bool(np.isclose(overall, run.summary["test"][name], rtol=_ROUNDING, atol=_ROUNDING**2))
+    return bool(np.isclose(overall, run.test[name], rtol=_ROUNDING, atol=_ROUNDING**2))
 
 
 def _deviation(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-
-
-# To be replaced by the report's own.
-def is_higher_better(name):
-    """Tells."""
-    base = name.split("@")[0]
-    if base in ("loss", "rmse", "mae", "perplexity"):
-        return False
-    if base in ("accuracy", "hr", "ndcg", "auc"):
-        return True
-    return None
-
-
-def main_first(name):
-    """Tells."""
-    return (0,) if name in ("rmse", "perplexity") else (1,)

@@ -10,8 +10,9 @@ import tabulate
 
 from fedpersonal.atomic_files import atomic_write, write_text
 from fedpersonal.errors import escaped
-from fedpersonal.report.compared_runs import ComparedMethod, ComparedRun, differing_options
-from fedpersonal.report.comparison import PERCENTILES, Comparison, is_higher_better
+from fedpersonal.evaluation import PERCENTILES
+from fedpersonal.report.compared_runs import ComparedMethod, differing_options
+from fedpersonal.report.comparison import Comparison
 
 ABOUT = """\
 A difference is the method's figure less that of {baseline}, from the same examples of the same \
@@ -37,8 +38,8 @@ def verdicts(comparison: Comparison) -> list[str]:
             interval = f"[{told.mean.low:+.{digits}f}, {told.mean.high:+.{digits}f}]"
             said = f"{metric} of {name} and {baseline} differ by no more than noise, {interval}"
         else:
-            is_better = (told.mean.difference > 0) == is_higher_better(metric)
-            judged = "" if counts["gained"] is None else f" ({'better' if is_better else 'worse'})"
+            is_better = (told.mean.difference < 0) == told.lower
+            judged = "" if told.lower is None else f" ({'better' if is_better else 'worse'})"
             said = (
                 f"{metric} of {name} is {abs(told.mean.difference):.{digits}f} {way}{judged} than "
                 f"that of {baseline}, [{low:.{digits}f}, {high:.{digits}f}]"
@@ -63,9 +64,9 @@ def method_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
             values = comparison.values(method, metric)
             figures.append(_mean(values.tolist(), _digits(comparison, metric)))
         runs = method.runs.values()
-        hurt = [run.summary["test"].get("share_hurt") for run in runs]
-        moved = [bytes_moved(run) for run in runs]
-        seconds = [run.summary.get("train_wall_seconds") for run in runs]
+        hurt = [run.test.get("share_hurt") for run in runs]
+        moved = [run.num_bytes for run in runs]
+        seconds = [run.data.summary.get("train_wall_seconds") for run in runs]
         seeds = ", ".join(str(seed) for seed in method.runs)
         rows.append(
             [method.name, seeds, *figures]
@@ -82,7 +83,7 @@ def difference_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
     for name, metrics in comparison.differences.items():
         for metric, found in metrics.items():
             digits = _digits(comparison, metric)
-            mean, table = found.mean, found.clients["method"] - found.clients["baseline"]
+            mean, clients = found.mean, found.clients
             seeds = found.by_seed
             figures = (mean.difference, mean.low, mean.high)
             middle, low, high = (f"{figure:+.{digits}f}" for figure in figures)
@@ -90,7 +91,7 @@ def difference_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]
             text += f" ± {seeds.std(ddof=1):.{digits}f}" if len(seeds) > 1 else ""
             text += ", within noise" if mean.is_within_noise else ""
             counts = ["–" if n is None else f"{n:,}" for n in found.counts().values()]
-            spread = [f"{table.quantile(p / 100):+.{digits}f}" for p in PERCENTILES]
+            spread = [f"{clients.quantile(p / 100):+.{digits}f}" for p in PERCENTILES]
             rows.append([name, metric, text, *counts, comparison.weighting(metric), *spread])
     return columns, rows
 
@@ -107,7 +108,7 @@ def run_rows(methods: Sequence[ComparedMethod]) -> tuple[list[str], list[list[st
     """Returns the columns and rows of the table of runs."""
     columns = ["method", "seed", "folder", "rounds", "clients tested", "examples"]
     rows = [
-        [method.name, str(seed), run.record.path.name, f"{run.summary.get('rounds', 0):,}"]
+        [method.name, str(seed), run.data.path.name, f"{run.data.summary.get('rounds', 0):,}"]
         + [f"{len(run.tested):,}", f"{int(run.tested.sum()):,}"]
         for method in methods
         for seed, run in method.runs.items()
@@ -143,16 +144,6 @@ def write_tables(comparison: Comparison, page: pathlib.Path) -> list[pathlib.Pat
     with atomic_write(rows) as file:
         comparison.table().to_csv(file, index=False, lineterminator="\n")
     return [texts, rows]
-
-
-def bytes_moved(run: ComparedRun) -> float | None:
-    """Returns what all clients of all rounds received and sent; None where that is not known."""
-    both = [run.summary.get(f"{way}_bytes_per_client") for way in ("broadcast", "aggregated")]
-    clients = run.config["options"].get("clients_per_round")
-    rounds = run.summary.get("rounds")
-    if any(type(n) not in (int, float) for n in (*both, clients, rounds)):
-        return None
-    return float(sum(both) * clients * rounds)
 
 
 def _digits(comparison: Comparison, metric: str) -> int:
