@@ -13,6 +13,7 @@ import pandas as pd
 
 from fedpersonal.errors import UserError, escaped, listed, one_line
 from fedpersonal.report import numbers
+from fedpersonal.report.options_told import option_text
 from fedpersonal.report.run_data import RunData, read_run
 
 FEWEST, MOST = 2, 10
@@ -78,6 +79,11 @@ class ComparedRun:
         """Its options as JSON, but for those that do not matter."""
         options = self.data.options.items()
         return {k: json.dumps(v, ensure_ascii=False) for k, v in options if k not in _ELSEWHERE}
+
+    def shown(self, name: str) -> str:
+        """Returns the value of an option as a page shows it."""
+        options = self.data.options
+        return option_text(name, options[name]) if name in options else "absent"
 
     @functools.cached_property
     def tested(self) -> pd.Series:
@@ -160,11 +166,10 @@ def read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
     return [ComparedMethod(*of_method, seeds) for of_method in zip(names, ordered)]
 
 
-def differing_options(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
-    """Returns the options that differ, each with the value of every run, JSON; absent is ''."""
+def differing_options(runs: Sequence[ComparedRun]) -> list[str]:
+    """Returns the names of the options that differ."""
     names = dict.fromkeys(name for run in runs for name in run.options)
-    found = {name: [run.options.get(name, "") for run in runs] for name in names}
-    return {name: values for name, values in found.items() if len({*values}) > 1}
+    return [name for name in names if len({run.options.get(name) for run in runs}) > 1]
 
 
 def _check_match(first: ComparedRun, second: ComparedRun) -> None:
@@ -173,15 +178,17 @@ def _check_match(first: ComparedRun, second: ComparedRun) -> None:
     def refuse(why: str) -> UserError:
         return UserError(f"{first.folder} and {second.folder} cannot be compared: {why}.")
 
+    def both(name: str) -> str:
+        return f"{name} is {first.shown(name)} and {second.shown(name)}"
+
     differ = differing_options([first, second])
     if "task" in differ:
-        raise refuse("their task is {} and {}".format(*differ["task"]))
+        raise refuse(both("task"))
     data = [run.data.config.get("data") for run in (first, second)]
     if data[0] != data[1]:
         raise refuse(f"their data differ, {_differences(*data)}")
-    of_test = {name: pair for name, pair in differ.items() if name in _OF_TEST}
-    told = [f"{name} is {a or 'absent'} and {b or 'absent'}" for name, (a, b) in of_test.items()]
-    because = f" ({one_line('; '.join(told))})" if told else ""
+    told = [both(name) for name in differ if name in _OF_TEST]
+    because = f" ({'; '.join(told)})" if told else ""
     ours, others = first.tested, second.tested
     shared = ours.index.intersection(others.index)
     if len(shared) < max(len(ours), len(others)):
@@ -218,14 +225,9 @@ def _names(firsts: Sequence[ComparedRun]) -> list[str]:
     for run in firsts:
         alike = [other for other in firsts if other.data.algorithm == run.data.algorithm]
         differ = [name for name in differing_options(alike) if name != "algorithm"]
-        shown = [f"{n}={_short(run.options.get(n, 'absent'))}" for n in differ[:_NAMED]]
-        rest = [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
-        told = f" ({', '.join([*shown, *rest])})" if differ else ""
-        names.append(numbers.shown(run.data.algorithm) + told)
+        told = [f"{name}={run.shown(name)[:_LONGEST]}" for name in differ[:_NAMED]]
+        told += [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
+        end = f" ({', '.join(told)})" if differ else ""
+        names.append(numbers.shown(run.data.algorithm) + end)
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [n if names.count(n) == 1 else f"{n} #{c}" for n, c in zip(names, counts)]
-
-
-def _short(value: str) -> str:
-    value = escaped(value.strip('"'))
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."

@@ -4,108 +4,146 @@ from __future__ import annotations
 
 import html
 import pathlib
+import statistics
 from collections.abc import Sequence
 
+import numpy as np
 import tabulate
 
 from fedpersonal.atomic_files import atomic_write, write_text
 from fedpersonal.errors import escaped
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.report.compared_runs import ComparedMethod, differing_options
-from fedpersonal.report.comparison import Comparison
+from fedpersonal.report.comparison import Comparison, Difference
+from fedpersonal.report.numbers import label
 
-ABOUT = """\
-A difference is the method's figure less that of {baseline}, from the same examples of the same \
-clients, seed by seed. In brackets: its 95 % interval by a paired bootstrap over clients (a client \
-that several seeds test counts as one). Then, after ±, the standard deviation over seeds, each \
-with a training and a split of its own. *Within noise*: the interval has 0 in it. A client gains \
-or loses by its mean over the seeds that test it."""
+# Columns and rows.
+Table = tuple[list[str], list[list[str]]]
+
+ABOUT_SPREAD = "Percentiles over clients of their differences, each client counting once."
+ABOUT_COSTS = (
+    "MB moved: what all clients of all rounds receive and send. Clients are hurt whose loss is higher "
+    "after personalisation than before."
+)
 ABOUT_METHODS = "Figures are means over seeds, ± their standard deviation."
+
+
+def about(comparison: Comparison) -> str:
+    """Returns what differences are."""
+    baseline, seeds = comparison.methods[0].name, comparison.methods[0].seeds
+    said = (
+        f"A difference is the method's figure less that of {baseline}, on the same examples of the "
+        "same clients, with its 95 % interval in brackets, by a paired bootstrap over clients; "
+    )
+    if len(seeds) > 1:
+        said += (
+            f"then, after ±, the standard deviation over the seeds {', '.join(map(str, seeds))}, "
+            "each with a training and a split of its own. A client that several seeds test counts "
+            "once, with its mean; "
+        )
+    return (
+        f"{said}within noise: the interval has 0 in it. The interval does not have what another seed "
+        "would change."
+    )
 
 
 def verdicts(comparison: Comparison) -> list[str]:
     """Returns a sentence for each method but the baseline on the main metric."""
-    metric, baseline = comparison.metric, comparison.methods[0].name
-    sentences = []
-    for name, found in ((m.name, comparison.differences.get(m.name)) for m in comparison.methods):
-        if found is None:
-            continue
-        told, counts = found[metric], found[metric].counts()
-        low, high = sorted((abs(told.mean.low), abs(told.mean.high)))
-        way = "higher" if told.mean.difference > 0 else "lower"
-        digits = _digits(comparison, metric)
-        if told.mean.is_within_noise:
-            interval = f"[{told.mean.low:+.{digits}f}, {told.mean.high:+.{digits}f}]"
-            said = f"{metric} of {name} and {baseline} differ by no more than noise, {interval}"
-        else:
-            is_better = (told.mean.difference < 0) == told.lower
-            judged = "" if told.lower is None else f" ({'better' if is_better else 'worse'})"
-            said = (
-                f"{metric} of {name} is {abs(told.mean.difference):.{digits}f} {way}{judged} than "
-                f"that of {baseline}, [{low:.{digits}f}, {high:.{digits}f}]"
-            )
-        clients = len(told.clients)
-        if counts["gained"] is not None:
-            said += (
-                f"; {counts['gained']:,} of {clients:,} clients gained "
-                f"({counts['gained'] / clients:.0%}), {counts['lost']:,} lost"
-            )
-        sentences.append(f"{said}.")
-    return sentences
+    return [
+        _verdict(comparison, method.name, comparison.differences[method.name][comparison.metric])
+        for method in comparison.methods[1:]
+    ]
 
 
-def method_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns and rows of the table of methods."""
-    columns = ["method", "seeds", *comparison.metrics, "share hurt", "MB moved", "minutes"]
+def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
+    metric, baseline, mean = label(comparison.metric), comparison.methods[0].name, found.mean
+    digits, counts = _digits(comparison, comparison.metric), found.counts()
+    interval = f"95 % interval {_signed(mean.low, digits)} to {_signed(mean.high, digits)}"
+    said = f"{metric} of {name} is {abs(mean.difference):.{digits}f}"
+    said += f" {'higher' if mean.difference > 0 else 'lower'} than that of {baseline}"
+    if mean.is_within_noise:
+        said += f", which is within noise ({interval})"
+    elif found.lower is None:
+        said += f" ({interval})"
+    else:
+        judged = "better" if (mean.difference < 0) == found.lower else "worse"
+        said += f", which is {judged} ({interval})"
+    if counts["gained"] is not None:
+        clients = len(found.clients)
+        said += f"; {counts['gained']:,} of {clients:,} clients gain, {counts['lost']:,} lose"
+    return f"{said}."
+
+
+def method_rows(comparison: Comparison) -> Table:
+    """Returns the table of methods and their metrics."""
+    rows = [
+        [
+            method.name,
+            ", ".join(map(str, method.runs)),
+            *(
+                _mean(comparison.values(method, metric).tolist(), _digits(comparison, metric))
+                for metric in comparison.metrics
+            ),
+        ]
+        for method in comparison.methods
+    ]
+    return ["method", "seeds", *map(label, comparison.metrics)], rows
+
+
+def cost_rows(methods: Sequence[ComparedMethod]) -> Table:
+    """Returns the table of what methods take, and of whom personalisation hurts."""
+    columns = ["method", "rounds", "MB moved", "minutes of training", "share of clients hurt"]
     rows = []
-    for method in comparison.methods:
-        figures = []
-        for metric in comparison.metrics:
-            values = comparison.values(method, metric)
-            figures.append(_mean(values.tolist(), _digits(comparison, metric)))
+    for method in methods:
         runs = method.runs.values()
-        hurt = [run.test.get("share_hurt") for run in runs]
-        moved = [run.num_bytes for run in runs]
-        seconds = [run.data.summary.get("train_wall_seconds") for run in runs]
-        seeds = ", ".join(str(seed) for seed in method.runs)
-        rows.append(
-            [method.name, seeds, *figures]
-            + [_mean(hurt, 3), _mean(moved, 1, 1e-6), _mean(seconds, 2, 1 / 60)]
-        )
+        summaries = [run.data.summary for run in runs]
+        figures = [
+            _mean([told.get("rounds") for told in summaries], 0),
+            _mean([run.num_bytes for run in runs], 1, 1e-6),
+            _mean([told.get("train_wall_seconds") for told in summaries], 2, 1 / 60),
+            _mean([run.test.get("share_hurt") for run in runs], 3),
+        ]
+        rows.append([method.name, *figures])
     return columns, rows
 
 
-def difference_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns and rows of the table of differences, none of a single method."""
-    columns = ["method", "metric", "difference", "gained", "lost", "the same", "weighting"]
-    columns += [f"clients' {p} %" for p in PERCENTILES]
+def difference_rows(comparison: Comparison) -> Table:
+    """Returns the table of differences; no rows for a single method."""
     rows = []
     for name, metrics in comparison.differences.items():
         for metric, found in metrics.items():
-            digits = _digits(comparison, metric)
-            mean, clients = found.mean, found.clients
-            seeds = found.by_seed
+            digits, mean, seeds = _digits(comparison, metric), found.mean, found.by_seed
             figures = (mean.difference, mean.low, mean.high)
-            middle, low, high = (f"{figure:+.{digits}f}" for figure in figures)
+            middle, low, high = (_signed(figure, digits) for figure in figures)
             text = f"{middle} [{low}, {high}]"
             text += f" ± {seeds.std(ddof=1):.{digits}f}" if len(seeds) > 1 else ""
             text += ", within noise" if mean.is_within_noise else ""
             counts = ["–" if n is None else f"{n:,}" for n in found.counts().values()]
-            spread = [f"{clients.quantile(p / 100):+.{digits}f}" for p in PERCENTILES]
-            rows.append([name, metric, text, *counts, comparison.weighting(metric), *spread])
-    return columns, rows
+            rows.append([name, label(metric), text, *counts, comparison.weighting(metric)])
+    return ["method", "metric", "difference", "gain", "lose", "the same", "metric is"], rows
 
 
-def option_rows(methods: Sequence[ComparedMethod]) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns and rows of the table of options that differ."""
-    differ = differing_options([method.first for method in methods])
+def spread_rows(comparison: Comparison) -> Table:
+    """Returns the table of percentiles of clients' differences."""
+    rows = []
+    for name, metrics in comparison.differences.items():
+        for metric, found in metrics.items():
+            digits = _digits(comparison, metric)
+            spread = np.percentile(found.clients, PERCENTILES)
+            rows.append([name, label(metric), *(_signed(value, digits) for value in spread)])
+    return ["method", "metric", *(f"{p} %" for p in PERCENTILES)], rows
+
+
+def option_rows(methods: Sequence[ComparedMethod]) -> Table:
+    """Returns the table of options that differ."""
+    firsts = [method.first for method in methods]
     columns = ["option", *(method.name for method in methods)]
-    rows = [[n, *(v[:200] or "–" for v in values)] for n, values in differ.items()]
+    rows = [[name, *(run.shown(name) for run in firsts)] for name in differing_options(firsts)]
     return columns, rows
 
 
-def run_rows(methods: Sequence[ComparedMethod]) -> tuple[list[str], list[list[str]]]:
-    """Returns the columns and rows of the table of runs."""
+def run_rows(methods: Sequence[ComparedMethod]) -> Table:
+    """Returns the table of runs."""
     columns = ["method", "seed", "folder", "rounds", "clients tested", "examples"]
     rows = [
         [method.name, str(seed), run.data.path.name, f"{run.data.summary.get('rounds', 0):,}"]
@@ -119,11 +157,13 @@ def run_rows(methods: Sequence[ComparedMethod]) -> tuple[list[str], list[list[st
 def markdown(comparison: Comparison) -> str:
     """Returns the comparison in GitHub's Markdown."""
     baseline = comparison.methods[0].name
-    parts = [f"# {title(comparison)}", *verdicts(comparison)]
+    parts = [f"# {title(comparison)}", *map(_cell, verdicts(comparison))]
     parts += ["## Methods", ABOUT_METHODS, _table(*method_rows(comparison))]
+    parts += [ABOUT_COSTS, _table(*cost_rows(comparison.methods))]
     if comparison.differences:
-        about = ABOUT.format(baseline=_cell(baseline))
-        parts += [f"## Differences from {baseline}", about, _table(*difference_rows(comparison))]
+        said = _cell(about(comparison))
+        parts += [f"## Differences from {baseline}", said, _table(*difference_rows(comparison))]
+        parts += [ABOUT_SPREAD, _table(*spread_rows(comparison))]
         parts += ["## Options that differ", _table(*option_rows(comparison.methods))]
     parts += ["## Runs", _table(*run_rows(comparison.methods))]
     return "\n\n".join(_cell(p) if p.startswith("#") else p for p in parts)
@@ -150,15 +190,19 @@ def _digits(comparison: Comparison, metric: str) -> int:
     return 4 if abs(comparison.values(comparison.methods[0], metric).mean()) < 10 else 2
 
 
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
 def _mean(values: Sequence[float | None], digits: int, scale: float = 1.0) -> str:
     """Returns the mean of what is known, and the deviation where there are several."""
     known = [scale * value for value in values if value is not None]
     if not known:
         return "–"
-    mean = sum(known) / len(known)
-    if len(known) == 1:
+    mean = statistics.mean(known)
+    if len({*known}) == 1:  # Bytes are the same in all runs.
         return f"{mean:,.{digits}f}"
-    deviation = (sum((v - mean) ** 2 for v in known) / (len(known) - 1)) ** 0.5
+    deviation = statistics.stdev(known)
     return f"{mean:,.{digits}f} ± {deviation:,.{digits}f}"
 
 

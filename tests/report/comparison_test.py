@@ -98,14 +98,14 @@ def refusals():
         {"seed": 2},
     )
     yield (
-        r'30 and 30 clients, of whom 0 are the same .evaluate_on is "unseen" and "seen"',
+        r"30 and 30 clients, of whom 0 are the same .evaluate_on is unseen and seen",
         {"options": {"evaluate_on": "seen"}, "names": "z{}"},
     )
     yield "30 and 29 clients, of whom 29 are the same", {"num_clients": 29}
     yield "30 of 30 clients are tested on other numbers of examples", {"more_examples": 1}
     yield "clients are tested on other examples", {"test_labels": "77"}
     yield "only one of them says which examples", {"test_labels": None}
-    yield 'their task is "ratings" and "words"', {"options": {"task": "words"}}
+    yield "task is ratings and words", {"options": {"task": "words"}}
     yield "no metric in common with .*: hits, loss and rmse, accuracy, loss", {"metrics": ("hits",)}
 
 
@@ -149,16 +149,16 @@ def test_where_better_is_not_known_nobody_gains(write_run):
     folders = [write_run(n, better_by=b, metrics=("hits",)) for n, b in (("a", 0), ("b", 0.1))]
     comparison = compare_runs(folders, metric="hits")
     assert comparison.differences["b"]["hits"].counts()["gained"] is None
-    assert "gained" not in verdicts(comparison)[0]
+    assert "gain" not in verdicts(comparison)[0]
 
 
 def test_the_verdict_tells_noise_from_a_difference(write_run):
     base, better = write_run("a"), write_run("b", better_by=0.1)
     noisy = write_run("c", better_by=0.0)
     told = verdicts(compare_runs([base, better, noisy]))
-    assert "rmse of b is" in told[0] and "lower (better) than that of a" in told[0]
-    assert "rmse of c and a differ by no more than noise" in told[1]
-    assert "higher (worse)" in verdicts(compare_runs([better, base]))[0]
+    assert "RMSE of b is 0." in told[0] and "lower than that of a, which is better" in told[0]
+    assert "RMSE of c is" in told[1] and "than that of a, which is within noise" in told[1]
+    assert "higher than that of b, which is worse" in verdicts(compare_runs([better, base]))[0]
 
 
 def test_tables_stay_tables_whatever_the_options_say(write_run, tmp_path):
