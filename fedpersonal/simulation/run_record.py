@@ -21,6 +21,9 @@ from fedpersonal.simulation import run_config
 # Those of `metrics.csv`.
 FIRST_COLUMNS = ["round", "seconds"]
 _ROUND = re.compile("[0-9]{1,12}")
+# What says that a run has ended, and what it always says.
+ABOUT = "model.json"
+KNOWN = ("batch_size", "seed", "round_number")
 
 
 class RunRecord:
@@ -109,6 +112,24 @@ def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
     if columns[:2] != FIRST_COLUMNS:
         raise UserError(f"{path} is not the metrics.csv of a run.")
     return columns, [row for row in rows if len(row) == len(columns) and _ROUND.fullmatch(row[0])]
+
+
+def read_about(path: pathlib.Path) -> dict[str, Any]:
+    """Reads what `saved_model` says of the model in a run's folder.
+
+    Raises:
+        UserError: If the run has not ended, or the file is damaged.
+    """
+    if not os.path.lexists(path / ABOUT):
+        raise UserError(f"{path}: the run has not ended ({path / ABOUT}).")
+    about = read_json(path / ABOUT, dict.fromkeys(KNOWN, int), checked=True)
+    if about["batch_size"] < 1 or not -(2**31) <= about["seed"] < 2**31:
+        raise UserError(f"{path / ABOUT} is damaged: its 'batch_size' or 'seed' is out of range.")
+    metrics = about.get("metrics")
+    is_pair = isinstance(metrics, list) and [type(number) for number in metrics] == [int, int]
+    if metrics is not None and not is_pair:
+        raise UserError(f"{path / ABOUT} is damaged: its 'metrics' is of another type.")
+    return about
 
 
 def add_to_checksum(checksum: int, cells: Mapping[str, str]) -> int:

@@ -1,0 +1,76 @@
+"""The options of a run that are not the usual ones, and the command that repeats it."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from fedpersonal.report.numbers import shown
+from fedpersonal.report.run_data import RunData
+
+_OWN_TASKS = "fedpersonal.tasks."
+# Pages are shared: where files are on one's machine is nobody's business.
+_PATHS = ("_dir", "_file", "_path")
+
+
+def options_told(run: RunData) -> list[tuple[str, str, str]]:
+    """Returns the name, the value and the default of each option that differs from its default.
+
+    Of a program of one's own, which has no defaults, all options, with empty defaults.
+    """
+    defaults = _defaults(run)
+    if defaults is None:
+        return [(n, _text(n, v), "") for n, v in run.options.items() if n != "task"]
+    return [
+        (name, _text(name, value), _text(name, defaults[name]))
+        for name, value in run.options.items()
+        if name in defaults and _plain(value) != _plain(defaults[name])
+    ]
+
+
+def command(run: RunData) -> str | None:
+    """Returns the command that repeats a run of a binary; None for other programs."""
+    module = str(run.options.get("task", ""))
+    task, defaults = _task(module), _defaults(run)
+    if task is None or defaults is None or not module.startswith(_OWN_TASKS):
+        return None
+    parts = [f"python -m experiments.{task.name}"]
+    for name, value in run.options.items():
+        if name not in defaults or _plain(value) == _plain(defaults[name]) or value is None:
+            continue
+        if isinstance(value, bool):
+            parts.append(f"--{name}" if value else f"--no{name}")
+        else:
+            parts.append(f"--{name}={shlex.quote(_text(name, value))}")
+    return " \\\n  ".join(parts)
+
+
+def _task(module: str) -> Any:
+    """Returns a task by the module that declares it; None where there is none any more."""
+    try:
+        return importlib.import_module(module).TASK
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def _defaults(run: RunData) -> Mapping[str, Any] | None:
+    task = _task(str(run.options.get("task", "")))
+    if task is None:
+        return None
+    return {name: d.default for name, d in task.options.declarations().items()}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(_text(name, one) for one in value)
+    if isinstance(value, str):
+        is_path = name.endswith(_PATHS) or pathlib.PurePath(value).is_absolute()
+        return shown(f"path/to/{pathlib.PurePath(value).name}" if is_path else value)
+    return shown(value)
