@@ -22,8 +22,8 @@ Table = tuple[list[str], list[list[str]]]
 
 ABOUT_SPREAD = "Percentiles over clients of their differences, each client counting once."
 ABOUT_COSTS = (
-    "MB moved: what all clients of all rounds receive and send. Clients are hurt whose loss is higher "
-    "after personalisation than before."
+    "MB moved: what all clients of all rounds receive and send. Clients are hurt whose loss is "
+    "higher after personalisation than before."
 )
 ABOUT_METHODS = "Figures are means over seeds, ± their standard deviation."
 
@@ -42,8 +42,8 @@ def about(comparison: Comparison) -> str:
             "once, with its mean; "
         )
     return (
-        f"{said}within noise: the interval has 0 in it. The interval does not have what another seed "
-        "would change."
+        f"{said}within noise: the interval has 0 in it. The interval does not have what another "
+        "seed would change."
     )
 
 

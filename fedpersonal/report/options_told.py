@@ -23,9 +23,9 @@ def options_told(run: RunData) -> list[tuple[str, str, str]]:
     """
     defaults = _defaults(run)
     if defaults is None:
-        return [(n, _text(n, v), "") for n, v in run.options.items() if n != "task"]
+        return [(n, option_text(n, v), "") for n, v in run.options.items() if n != "task"]
     return [
-        (name, _text(name, value), _text(name, defaults[name]))
+        (name, option_text(name, value), option_text(name, defaults[name]))
         for name, value in run.options.items()
         if name in defaults and _plain(value) != _plain(defaults[name])
     ]
@@ -44,7 +44,7 @@ def command(run: RunData) -> str | None:
         if isinstance(value, bool):
             parts.append(f"--{name}" if value else f"--no{name}")
         else:
-            parts.append(f"--{name}={shlex.quote(_text(name, value))}")
+            parts.append(f"--{name}={shlex.quote(option_text(name, value))}")
     return " \\\n  ".join(parts)
 
 
@@ -67,9 +67,10 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _text(name: str, value: Any) -> str:
+def option_text(name: str, value: Any) -> str:
+    """Returns the value of an option as a page shows it: short, and without folders."""
     if isinstance(value, (list, tuple)):
-        return ",".join(_text(name, one) for one in value)
+        return ",".join(option_text(name, one) for one in value)
     if isinstance(value, str):
         is_path = name.endswith(_PATHS) or pathlib.PurePath(value).is_absolute()
         return shown(f"path/to/{pathlib.PurePath(value).name}" if is_path else value)

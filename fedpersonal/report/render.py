@@ -18,7 +18,7 @@ from fedpersonal.simulation.palette import css_variables
 
 PAGE = pathlib.Path(__file__).parent / "page"
 # In this order; each file may use what is above it.
-_SCRIPTS = ("base.js", "curves.js", "dots.js", "histograms.js", "start.js")
+_SCRIPTS = ("base.js", "curves.js", "dots.js", "histograms.js", "scatter.js", "start.js")
 
 
 def render(template: str, *, data: Mapping[str, Any], **context: Any) -> str:

@@ -158,7 +158,9 @@ function keysOf({ worse, better, size }) {
 
 function rowOf(table, i) {
   const line = (label, value) => html("tr", {}, html("th", {}, label), html("td", {}, number(value)));
-  const lines = table.choices.flatMap(({ x, y, diagonal }) => (diagonal ? [x, y] : [y]));
+  const shown = table.choices.flatMap(({ x, y, diagonal }) => (diagonal ? [x, y] : [y]));
+  // Pages of several methods have the first one's in each choice.
+  const lines = [...new Map(shown.map((column) => [column.label, column])).values()];
   const columns = [table.size, ...lines, ...table.columns];
   return [
     html("strong", {}, html("bdi", {}, table.names[i])),

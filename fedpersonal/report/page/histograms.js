@@ -18,7 +18,7 @@ charts.histograms = (figure, table) => {
       ...parts.map(([label]) => html("div", { class: "panel" }, html("h3", {}, label), html("div", { class: "plot", role: "img", "aria-label": `Histogram of ${label}` }))),
     );
     parts.forEach(([label, fill, values, of, isChange], i) =>
-      drawHistogram(grid.children[i].querySelector(".plot"), { label, fill, values, part, isChange, lower: of.lower, range: isChange ? null : range }),
+      drawHistogram(grid.children[i].querySelector(".plot"), { label, fill, values, part, isChange, change: of.change || "after minus before", lower: of.lower, range: isChange ? null : range }),
     );
   };
   source.addEventListener("chosen", ({ detail }) => {
@@ -29,7 +29,7 @@ charts.histograms = (figure, table) => {
   source.tell?.();
 };
 
-function drawHistogram(place, { label, fill, values, part, isChange, lower, range }) {
+function drawHistogram(place, { label, fill, values, part, isChange, change, lower, range }) {
   const { root, box } = frame(place, 0.5, 220, { top: 10 });
   let [low, high] = range || extent(values);
   const bins = 30;
@@ -50,7 +50,7 @@ function drawHistogram(place, { label, fill, values, part, isChange, lower, rang
   });
   const x = scale([low, high], [box.left, box.right]);
   const y = scale([0, Math.max(1, ...every) * 1.05], [box.bottom, box.top]);
-  drawAxes(root, box, x, y, { x: isChange ? "after minus before" : "clients in each range", y: "" });
+  drawAxes(root, box, x, y, { x: isChange ? change : "clients in each range", y: "" });
   every.forEach((count, bin) => {
     if (!count) return;
     const [left, right] = [x(low + bin * step), x(low + (bin + 1) * step)];
