@@ -20,7 +20,7 @@ from fedpersonal.simulation.palette import SERIES
 # So many numbers of clients at most; further metrics are in the table alone.
 _MOST_VALUES = 120_000
 # So many points of all curves of a panel, and so many of each.
-_MOST_POINTS, _FEWEST_POINTS = 1_200, 90
+_MOST_POINTS, _FEWEST_POINTS = 2_400, 90
 # Beside colours, for who cannot tell them apart.
 _DASHES = (None, "8 3", "2 3", "9 3 2 3")
 _SOURCES = {"eval": "validation", "train": "training"}

@@ -69,7 +69,8 @@ def _write_run(tmp_path):
         log.update({f"eval/{name}": evaluated for name in (*metrics, "loss")})
         pd.DataFrame(log).to_csv(folder.metrics_csv, index=False)
         folder.write_per_client({**table, **(columns or {})})
-        folder.write_boundary([])
+        sizes = {"broadcast": 1000, "aggregate": 500}
+        folder.write_boundary([{"direction": d, "num_bytes": n} for d, n in sizes.items()])
         folder.write_summary(
             {
                 "dataset": "toys",
