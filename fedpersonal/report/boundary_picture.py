@@ -11,7 +11,8 @@ from fedpersonal.report.run_data import RunData
 WIDTH = 900
 # x and width of the columns: device, wire, server.
 _COLUMNS = {"device": (10, 250), "wire": (325, 250), "server": (640, 250)}
-_HIGHEST, _LOWEST, _GAP, _TITLE = 150.0, 22.0, 5.0, 26.0
+# A group is so high, if no box is lower than its text.
+_HIGHEST, _LOWEST, _GAP, _TITLE = 180.0, 22.0, 5.0, 26.0
 _TOP = 34.0
 # Of a group, so many boxes are drawn; the rest are one.
 _MOST = 6
@@ -76,7 +77,7 @@ def boundary_picture(run: RunData) -> Picture | None:
         *(("wire", f"{name.capitalize()} a run", "left", v) for name, v in by_direction.items()),
         ("server", "Global variables", "", global_),
     ]
-    most = max((s for *_, rows in groups for _, s in rows if s), default=1)
+    most = max((sum(s or 0 for _, s in rows) for *_, rows in groups), default=0) or 1
     bottom = dict.fromkeys(_COLUMNS, _TOP)
     boxes: list[Box] = []
     headings = []

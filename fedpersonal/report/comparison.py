@@ -207,7 +207,8 @@ def _common_metrics(runs: Sequence[ComparedRun], chosen: str | None) -> dict[str
             raise UserError(
                 f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
             )
-    first = chosen or main_metric(shared)
+    usual = runs[0].data.main_metric
+    first = chosen or (usual if usual in shared else main_metric(shared))
     shared.sort(key=lambda name: (name != first, name == "loss"))
     return {name: _find_metric(name, runs) for name in shared}
 

@@ -113,7 +113,7 @@ def client_dots(comparison: Comparison, *, show_clients: bool) -> dict[str, Any]
             choices.append(
                 {
                     "label": f"{label(metric)}: {method.name} against {baseline.name}",
-                    "change": f"{method.name} minus {baseline.name}",
+                    "change": f"{label(metric)}, {method.name} minus {baseline.name}",
                     "x": x,
                     "y": y,
                     "lower": lower_is_better(metric),

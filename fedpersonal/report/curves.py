@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,17 +37,19 @@ def curve_panels(run: RunData) -> dict[str, Any]:
         metrics.setdefault(metric, []).append(
             {
                 "name": ", ".join(words).replace("_", " "),
-                "color": "before" if source == "train" else "after",
+                "color": "training" if source == "train" else "after",
                 **{axis: rounded(values[chosen], 6) for axis, values in x.items()},
                 "y": rounded(y[chosen]),
             }
         )
-    return {"panels": panels(metrics)}
+    return {"panels": panels(metrics, first=run.main_metric)}
 
 
-def panels(series: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Returns panels of series by metric, the main metric first."""
-    first = main_metric(list(series))
+def panels(
+    series: Mapping[str, list[dict[str, Any]]], *, first: str | None = None
+) -> list[dict[str, Any]]:
+    """Returns panels of series by metric, that metric, or the main one, first."""
+    first = first if first in series else main_metric(list(series))
     return [
         {"label": label(metric), "lower": lower_is_better(metric), "series": series[metric]}
         for metric in sorted(series, key=lambda name: (name != first, name != "loss"))

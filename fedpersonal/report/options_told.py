@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pathlib
 import shlex
 from collections.abc import Mapping
@@ -33,11 +32,10 @@ def options_told(run: RunData) -> list[tuple[str, str, str]]:
 
 def command(run: RunData) -> str | None:
     """Returns the command that repeats a run of a binary; None for other programs."""
-    module = str(run.options.get("task", ""))
-    task, defaults = _task(module), _defaults(run)
-    if task is None or defaults is None or not module.startswith(_OWN_TASKS):
+    defaults = _defaults(run)
+    if defaults is None or not str(run.options["task"]).startswith(_OWN_TASKS):
         return None
-    parts = [f"python -m experiments.{task.name}"]
+    parts = [f"python -m experiments.{run.task.name}"]
     for name, value in run.options.items():
         if name not in defaults or _plain(value) == _plain(defaults[name]) or value is None:
             continue
@@ -48,19 +46,10 @@ def command(run: RunData) -> str | None:
     return " \\\n  ".join(parts)
 
 
-def _task(module: str) -> Any:
-    """Returns a task by the module that declares it; None where there is none any more."""
-    try:
-        return importlib.import_module(module).TASK
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return None
-
-
 def _defaults(run: RunData) -> Mapping[str, Any] | None:
-    task = _task(str(run.options.get("task", "")))
-    if task is None:
+    if run.task is None:
         return None
-    return {name: d.default for name, d in task.options.declarations().items()}
+    return {name: d.default for name, d in run.task.options.declarations().items()}
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
 import math
 import os
 import pathlib
@@ -82,8 +84,20 @@ class RunData:
 
     @property
     def main_metric(self) -> str | None:
-        """What its clients are judged by; None without clients."""
-        return main_metric(self.paired_metrics) or main_metric(self.client_metrics)
+        """What its clients are judged by, its task's first metric if it can be; or None."""
+        paired = self.paired_metrics
+        for name in self.task.metrics if self.task else ():
+            if name in paired:
+                return name
+        return main_metric(paired) or main_metric(self.client_metrics)
+
+    @functools.cached_property
+    def task(self) -> Any:
+        """The task of a binary's run; None of other programs, and where there is none any more."""
+        try:
+            return importlib.import_module(str(self.options["task"])).TASK
+        except (ImportError, AttributeError, KeyError, TypeError, ValueError):
+            return None
 
     def after(self, metric: str) -> np.ndarray:
         """Returns one of `client_metrics`, float64 (num_clients,), NaN where there is none."""

@@ -64,7 +64,7 @@ def share_hurt(metric: str, before: np.ndarray, after: np.ndarray) -> float | No
 def _of_pairs(metric: str, before: np.ndarray, after: np.ndarray) -> Verdict:
     name, lower, hurt = label(metric), lower_is_better(metric), share_hurt(metric, before, after)
     told = f"{name} from {plain(before.mean())} to {plain(after.mean())}"
-    end = "" if hurt is None else f"; {percent(hurt)} of clients are hurt"
+    end = "" if hurt is None else f"; {percent(hurt) if hurt else 'none'} of them are hurt"
     if len(after) == 1:
         return Verdict(
             f"One test client, which tells nothing of others: {told}.", metric, None, hurt

@@ -73,7 +73,7 @@ def key_figures(run: RunData) -> list[tuple[str, str]]:
             text = plain(value, 4)
             if is_number(before.get(name)):
                 text += f" (before: {plain(before[name], 4)})"
-            told.append((f"{label(name)}, all examples", text))
+            told.append((label(name), text))
     counts = {"clients tested": test.get("num_clients"), "examples": test.get("num_examples")}
     counts["rounds"] = len(run.rounds)
     told += [(name, f"{value:,}") for name, value in counts.items() if is_number(value)]

@@ -12,6 +12,7 @@ ROLES = {
     "ink": ("#1b1f24", "#e8eaed"),
     "quiet": ("#5b6470", "#a3acb8"),
     "grid": ("#dde1e6", "#343a44"),
+    "training": ("#8c8478", "#a39a8c"),
     "before": ("#8a93a0", "#8b95a3"),
     "after": ("#2f6db3", "#6fa8e8"),
     "hurt": ("#b3261e", "#ff8a80"),

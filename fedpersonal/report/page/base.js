@@ -81,7 +81,7 @@ function ticks(place, count) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((digit) => digit * power).find((each) => each >= raw);
   const found = [];
-  for (let i = Math.ceil(low / step); i * step <= high + step / 1e6; i++) found.push(i * step);
+  for (let i = Math.ceil(low / step); i * step <= high + step / 1e6; i++) found.push(i * step + 0);
   return found;
 }
 

@@ -185,21 +185,24 @@ function drawDots(place, table, state) {
   const x = scale(xDomain, [box.left, box.right], xLog);
   const y = scale(yDomain, [box.bottom, box.top], yLog);
   drawAxes(root, box, x, y, { x: choice.x.label, y: choice.y.label });
+  const sides = [];
   if (choice.diagonal) {
     root.append(svg("line", { class: "diagonal", x1: box.left, y1: box.bottom, x2: box.right, y2: box.top }));
     if (choice.lower !== null) {
       const above = choice.lower ? table.worse : table.better;
       const below = choice.lower ? table.better : table.worse;
-      root.append(
-        svg("text", { x: box.left + 8, y: box.top + 16 }, `${above} ↖`),
-        svg("text", { x: box.right - 8, y: box.bottom - 8, "text-anchor": "end" }, `↘ ${below}`),
+      sides.push(
+        svg("text", { class: "side-name", x: box.left + 8, y: box.top + 16 }, `↖ ${above}`),
+        svg("text", { class: "side-name", x: box.right - 8, y: box.bottom - 10, "text-anchor": "end" }, `${below} ↘`),
       );
     }
   }
   const px = new Float64Array(table.names.length);
   const py = new Float64Array(table.names.length);
   const radius = new Float64Array(table.names.length);
-  const most = Math.max(1, ...column(table.size).slice(0, 1e5));
+  const sizes = column(table.size);
+  const most = sizes.reduce((a, b) => Math.max(a, b), 1);
+  const areEqual = sizes.every((size) => size === sizes[0]);
   const shrink = Math.min(1, Math.max(0.45, Math.sqrt(600 / known.length)));
   const cells = new Map();
   const context = (place.replaceChildren(root), canvasOver(place, width, height));
@@ -214,8 +217,8 @@ function drawDots(place, table, state) {
       px[i] = NaN;
       continue;
     }
-    const share = choice.diagonal ? table.size.values[i] / most : 0.15;
-    [px[i], py[i], radius[i]] = [x(vx), y(vy), shrink * (3 + 8 * Math.sqrt(Math.max(0, share)))];
+    const share = choice.diagonal && !areEqual ? table.size.values[i] / most : 0.15;
+    [px[i], py[i], radius[i]] = [x(vx), y(vy), shrink * (3 + 7 * Math.sqrt(Math.max(0, share)))];
     const cell = `${Math.floor(px[i] / CELL)},${Math.floor(py[i] / CELL)}`;
     cells.has(cell) ? cells.get(cell).push(i) : cells.set(cell, [i]);
     const worse = isWorse(choice, i);
@@ -236,7 +239,7 @@ function drawDots(place, table, state) {
   context.globalAlpha = 1;
   const mark = svg("circle", { fill: "none", stroke: "var(--focus)", "stroke-width": 3, visibility: "hidden" });
   const band = svg("rect", { class: "brush", visibility: "hidden" });
-  const overlay = svg("svg", { viewBox: `0 0 ${width} ${height}`, style: "position: absolute; inset: 0" }, band, mark);
+  const overlay = svg("svg", { viewBox: `0 0 ${width} ${height}`, style: "position: absolute; inset: 0" }, ...sides, band, mark);
   place.append(overlay);
   const stretch = ([ax, ay], [bx, by]) => {
     const set = { x: Math.min(ax, bx), y: Math.min(ay, by), width: Math.abs(ax - bx), height: Math.abs(ay - by) };

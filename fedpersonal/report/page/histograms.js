@@ -11,14 +11,14 @@ charts.histograms = (figure, table) => {
     if (choice.diagonal) {
       parts.push([choice.x.label, "before", choice.x.values, choice], [choice.y.label, "after", choice.y.values, choice]);
       const change = choice.y.values.map((value, i) => (hasBoth(choice, i) ? value - choice.x.values[i] : null));
-      parts.push([`change of ${choice.label}`, "after", change, choice, true]);
+      parts.push([`${choice.label} after minus before`, "after", change, choice, true]);
     } else parts.push([choice.y.label, "after", choice.y.values, choice]);
     const range = choice.diagonal ? extent([...choice.x.values, ...choice.y.values]) : null;
     grid.replaceChildren(
-      ...parts.map(([label]) => html("div", { class: "panel" }, html("h3", {}, label), html("div", { class: "plot", role: "img", "aria-label": `Histogram of ${label}` }))),
+      ...parts.map(([label]) => html("div", { class: "panel" }, html("div", { class: "plot", role: "img", "aria-label": `Histogram of ${label}` }))),
     );
     parts.forEach(([label, fill, values, of, isChange], i) =>
-      drawHistogram(grid.children[i].querySelector(".plot"), { label, fill, values, part, isChange, change: of.change || "after minus before", lower: of.lower, range: isChange ? null : range }),
+      drawHistogram(grid.children[i].querySelector(".plot"), { label, fill, values, part, isChange, lower: of.lower, range: isChange ? null : range }),
     );
   };
   source.addEventListener("chosen", ({ detail }) => {
@@ -29,8 +29,8 @@ charts.histograms = (figure, table) => {
   source.tell?.();
 };
 
-function drawHistogram(place, { label, fill, values, part, isChange, change, lower, range }) {
-  const { root, box } = frame(place, 0.5, 220, { top: 10 });
+function drawHistogram(place, { label, fill, values, part, isChange, lower, range }) {
+  const { root, box } = frame(place, 0.5, 220, { top: 22 });
   let [low, high] = range || extent(values);
   const bins = 30;
   let step = (high - low) / bins;
@@ -50,7 +50,7 @@ function drawHistogram(place, { label, fill, values, part, isChange, change, low
   });
   const x = scale([low, high], [box.left, box.right]);
   const y = scale([0, Math.max(1, ...every) * 1.05], [box.bottom, box.top]);
-  drawAxes(root, box, x, y, { x: isChange ? change : "clients in each range", y: "" });
+  drawAxes(root, box, x, y, { x: label, y: "clients" });
   every.forEach((count, bin) => {
     if (!count) return;
     const [left, right] = [x(low + bin * step), x(low + (bin + 1) * step)];
