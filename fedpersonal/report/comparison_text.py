@@ -13,6 +13,7 @@ import tabulate
 from fedpersonal.atomic_files import atomic_write, write_text
 from fedpersonal.errors import escaped
 from fedpersonal.evaluation import PERCENTILES
+from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.report.compared_runs import ComparedMethod, differing_options
 from fedpersonal.report.comparison import Comparison, Difference
 from fedpersonal.report.numbers import label
@@ -48,11 +49,24 @@ def about(comparison: Comparison) -> str:
 
 
 def verdicts(comparison: Comparison) -> list[str]:
-    """Returns a sentence for each method but the baseline on the main metric."""
-    return [
+    """Returns a sentence for each method but the baseline on the main metric.
+
+    Of three and more methods, the first sentence names the best and the worst one.
+    """
+    sentences = [
         _verdict(comparison, method.name, comparison.differences[method.name][comparison.metric])
         for method in comparison.methods[1:]
     ]
+    lower = lower_is_better(comparison.metric)
+    if len(sentences) < 2 or lower is None:
+        return sentences
+    means = {m.name: comparison.values(m, comparison.metric).mean() for m in comparison.methods}
+    names = sorted(means, key=lambda name: means[name], reverse=not lower)
+    best, worst = (
+        f"{n}, {means[n]:.{_digits(comparison, comparison.metric)}f}" for n in (names[0], names[-1])
+    )
+    told = f"Of {len(means)} methods, the best {label(comparison.metric)} is that of {best}"
+    return [f"{told}, the worst that of {worst}.", *sentences]
 
 
 def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
@@ -172,6 +186,8 @@ def markdown(comparison: Comparison) -> str:
 def title(comparison: Comparison) -> str:
     """Returns what is compared, in a line."""
     names = [method.name for method in comparison.methods]
+    if len(names) > 3:
+        return f"{len(names)} methods compared"
     if len(names) == 1:
         return f"{names[0]}, {len(comparison.methods[0].runs)} seeds"
     return f"{', '.join(names[:-1])} and {names[-1]} compared"

@@ -156,8 +156,9 @@ def test_the_verdict_tells_noise_from_a_difference(write_run):
     base, better = write_run("a"), write_run("b", better_by=0.1)
     noisy = write_run("c", better_by=0.0)
     told = verdicts(compare_runs([base, better, noisy]))
-    assert "RMSE of b is 0." in told[0] and "lower than that of a, which is better" in told[0]
-    assert "RMSE of c is" in told[1] and "than that of a, which is within noise" in told[1]
+    assert told[0].startswith("Of 3 methods, the best RMSE is that of b, 1.")
+    assert "RMSE of b is 0." in told[1] and "lower than that of a, which is better" in told[1]
+    assert "RMSE of c is" in told[2] and "than that of a, which is within noise" in told[2]
     assert "higher than that of b, which is worse" in verdicts(compare_runs([better, base]))[0]
 
 

@@ -11,7 +11,7 @@ charts.histograms = (figure, table) => {
     if (choice.diagonal) {
       parts.push([choice.x.label, "before", choice.x.values, choice], [choice.y.label, "after", choice.y.values, choice]);
       const change = choice.y.values.map((value, i) => (hasBoth(choice, i) ? value - choice.x.values[i] : null));
-      parts.push([`${choice.label} after minus before`, "after", change, choice, true]);
+      parts.push([choice.change || `${choice.label} after minus before`, "after", change, choice, true]);
     } else parts.push([choice.y.label, "after", choice.y.values, choice]);
     const range = choice.diagonal ? extent([...choice.x.values, ...choice.y.values]) : null;
     grid.replaceChildren(
