@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import re
-import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -140,7 +139,6 @@ def add_to_checksum(checksum: int, cells: Mapping[str, str]) -> int:
 
 
 def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
-    usual = csv.field_size_limit(sys.maxsize)  # A client's name may be of any length.
     try:
         # Pandas takes rows of other lengths as they are.
         columns, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
@@ -161,5 +159,3 @@ def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
         raise
     except (ValueError, csv.Error) as error:
         raise UserError(f"{path} is damaged: {one_line(error)}.") from error
-    finally:
-        csv.field_size_limit(usual)
