@@ -14,7 +14,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from fedpersonal import runtime
@@ -258,54 +257,10 @@ def draw_ratings(make_dataset):
 
 @pytest.fixture(scope="session")
 def make_run():
-    """Writes the folder of a finished run of MovieLens that was never run."""
-    from fedpersonal.atomic_files import write_json
-    from fedpersonal.simulation.run_folder import RunFolder
-    from fedpersonal.tasks.ratings.task import TASK
+    """Writes the folder of a finished run that was never run; see `draw_run`."""
+    from benchmarks.drawn_run import draw_run
 
-    def make(path, *, rounds=20, clients=12, names=None, with_before=True, seed=0, **options):
-        """Its clients' errors are drawn; of each column but `client`, arrays can be changed."""
-        random = np.random.default_rng(seed)
-        names = [f"user {i}" for i in range(clients)] if names is None else names
-        settled = TASK.options(**{"total_rounds": rounds, "seed": seed, **options})
-        folder = RunFolder.open(path, {"task": TASK.__module__, **settled.values()})
-        before = random.uniform(0.7, 1.3, clients)
-        columns = {
-            "client": names,
-            "num_examples": random.integers(1, 100, clients),
-            "loss_before": before**2,
-            "rmse_before": before,
-        }
-        after = before * random.normal(0.9, 0.1, clients)
-        if not with_before:
-            columns = {name: v for name, v in columns.items() if not name.endswith("_before")}
-        folder.write_per_client({**columns, "loss_after": after**2, "rmse_after": after})
-        number = np.arange(1, rounds + 1)
-        falling = 1 / np.sqrt(number) + random.normal(0, 0.02, rounds)
-        table = {"round": number, "seconds": 0.5, "train/loss": falling, "train/rmse": falling**0.5}
-        table["eval/rmse"] = np.where(number % 5 == 0, falling**0.5, np.nan)
-        pd.DataFrame(table).to_csv(folder.metrics_csv, index=False, lineterminator="\n")
-        sent = {"dtype": "float32", "shape": [100], "num_bytes": 400}
-        folder.write_boundary(
-            [
-                {"direction": "broadcast", "name": "trainable.item/embeddings", **sent},
-                {"direction": "aggregate", "name": "updates.item/embeddings", **sent},
-            ]
-        )
-        local = {"kept": False, "variables": [{"name": "user/vector", **sent}]}
-        about = {"batch_size": 5, "seed": seed, "round_number": rounds, "local": local}
-        write_json(folder.path / "model.json", about, checked=True)
-        folder.write_summary(
-            {
-                "dataset": "drawn",
-                "algorithm": settled.algorithm,
-                "rounds": rounds,
-                "test": {"rmse": float(np.sqrt((after**2).mean())), "num_clients": clients},
-            }
-        )
-        return folder.path
-
-    return make
+    return draw_run
 
 
 @pytest.fixture(scope="session")

@@ -109,9 +109,11 @@ def test_options_that_differ_and_the_command(tmp_path, make_run):
 
 def test_a_map_has_the_axes_of_most_variance(tmp_path, make_run):
     path, random = make_run(tmp_path), np.random.default_rng(0)
-    table = random.normal(size=(40, 6)) * [5, 1, 1, 1, 1, 3] @ np.linalg.qr(
-        random.normal(size=(6, 6))
-    )[0]
+    table = (
+        random.normal(size=(40, 6))
+        * [5, 1, 1, 1, 1, 3]
+        @ np.linalg.qr(random.normal(size=(6, 6)))[0]
+    )
     arrays = {"global item/embeddings": table.astype(np.float32), "global b/kernel": np.ones(3)}
     (path / "model.npz").write_bytes(pack_arrays(arrays))
     found = embedding_map(read_run(path))
@@ -136,7 +138,10 @@ def test_what_is_no_finished_run_is_refused(tmp_path, make_run):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.91478, "0.915"), (1234.5, "1,234"), (-0.0012345, "−0.00123"), (0, "0.00"), (1e-7, "1.00e−07")],
+    [
+        *((0.91478, "0.915"), (1234.5, "1,234"), (-0.0012345, "−0.00123"), (0, "0.00")),
+        *((1e-7, "1.00e−07"), (None, "none"), (float("nan"), "none"), (float("inf"), "inf")),
+    ],
 )
 def test_plain_numbers(value, text):
     assert plain(value) == text
