@@ -16,7 +16,7 @@ _HIGHEST, _LOWEST, _GAP, _TITLE = 180.0, 22.0, 5.0, 26.0
 _TOP = 34.0
 # Of a group, so many boxes are drawn; the rest are one.
 _MOST = 6
-_LONGEST = 26
+_LONGEST = 22
 # What a process puts before variables' names.
 _PREFIXES = ("trainable.", "updates.")
 

@@ -40,7 +40,8 @@ def signed(value: float, digits: int = 3) -> str:
 
 def percent(share: float) -> str:
     """Returns a share in per cent."""
-    return f"{100 * share:.0f} %" if share in (0, 1) or 0.01 <= share <= 0.99 else f"{share:.1%}"
+    is_near_an_end = 0 < share < 0.01 or 0.99 < share < 1
+    return f"{100 * share:.{int(is_near_an_end)}f} %"
 
 
 def size(num_bytes: float | None) -> str:

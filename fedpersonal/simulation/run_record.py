@@ -86,7 +86,8 @@ class RunRecord:
     def per_client(self) -> pd.DataFrame:
         """A row a test client, the name of which is the column `client`, a text."""
         path = self._existing("per_client.csv", "its run has not ended")
-        return _read_table(path, read_text(path))
+        text = read_text(path)
+        return _read_table(path, text, longest=len(text))  # Names have any length.
 
     def _existing(self, name: str, otherwise: str) -> pathlib.Path:
         path = self.path / name
@@ -138,7 +139,8 @@ def add_to_checksum(checksum: int, cells: Mapping[str, str]) -> int:
     return zlib.crc32(row.encode(), checksum)
 
 
-def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
+def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.DataFrame:
+    usual = csv.field_size_limit(longest)
     try:
         # Pandas takes rows of other lengths as they are.
         columns, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
@@ -159,3 +161,5 @@ def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
         raise
     except (ValueError, csv.Error) as error:
         raise UserError(f"{path} is damaged: {one_line(error)}.") from error
+    finally:
+        csv.field_size_limit(usual)

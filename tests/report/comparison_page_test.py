@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.report_page import chromium, seconds_to_open
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_charts import client_dots, curve_bands
 from fedpersonal.report.comparison_page import comparison_page, write_comparison
@@ -26,14 +26,13 @@ HOSTILE = [
 @pytest.fixture(name="open_page", scope="module")
 def _open_page():
     """Opens a page in Chromium, and makes sure that it says nothing and asks for nothing."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("needs Chromium")
+    if not chromium():
+        pytest.skip("Chromium is not installed")
     from playwright.sync_api import sync_playwright
 
     complaints = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
 
         def open_page(path, width=1200):
             page = browser.new_page(viewport={"width": width, "height": 900})
@@ -173,8 +172,7 @@ def test_ten_runs_fit_one_page(write_run, tmp_path, open_page, width):
     path = write_comparison(folders, tmp_path / "c.html")[0]
     assert path.stat().st_size < 2e6
     page = open_page(path, width)
-    timing = "performance.getEntriesByType('navigation')[0].loadEventEnd"
-    assert page.evaluate(timing) < 5_000  # Under a second where nothing else runs.
+    assert seconds_to_open(page) < 5  # Of a machine with other work; 0.2 on one at rest.
     assert page.locator("header li").count() == 9
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("#tip").is_hidden()
