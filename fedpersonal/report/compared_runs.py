@@ -104,11 +104,13 @@ class ComparedMethod:
 
     Attributes:
         name: Its algorithm, with the options that tell it from others of the same algorithm.
+        short: The same in so few characters that it fits an axis.
         runs: The runs by seed, in ascending order.
         seeds: The seeds that all compared methods have.
     """
 
     name: str
+    short: str
     runs: Mapping[int | None, ComparedRun]
     seeds: Sequence[int | None]
 
@@ -163,7 +165,7 @@ def read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
         for run in same_seed[1:]:
             _check_match(same_seed[0], run)
     names = _names(firsts)
-    return [ComparedMethod(*of_method, seeds) for of_method in zip(names, ordered)]
+    return [ComparedMethod(*name, runs, seeds) for name, runs in zip(names, ordered)]
 
 
 def differing_options(runs: Sequence[ComparedRun]) -> list[str]:
@@ -219,15 +221,21 @@ def _differences(first: Any, second: Any) -> str:
     )
 
 
-def _names(firsts: Sequence[ComparedRun]) -> list[str]:
-    """Returns a name for each method, distinct and of moderate length."""
-    names = []
+def _names(firsts: Sequence[ComparedRun]) -> list[tuple[str, str]]:
+    """Returns a name for each method and a short one, both distinct."""
+    names, short = [], []
     for run in firsts:
+        algorithm = numbers.shown(run.data.algorithm)
         alike = [other for other in firsts if other.data.algorithm == run.data.algorithm]
         differ = [name for name in differing_options(alike) if name != "algorithm"]
-        told = [f"{name}={run.shown(name)[:_LONGEST]}" for name in differ[:_NAMED]]
+        values = [run.shown(name)[:_LONGEST] for name in differ[:_NAMED]]
+        told = [f"{name}={value}" for name, value in zip(differ, values)]
         told += [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
-        end = f" ({', '.join(told)})" if differ else ""
-        names.append(numbers.shown(run.data.algorithm) + end)
+        names.append(f"{algorithm} ({', '.join(told)})" if differ else algorithm)
+        short.append(" ".join([algorithm, *values])[:_LONGEST])
+    return list(zip(_distinct(names), _distinct(short)))
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [n if names.count(n) == 1 else f"{n} #{c}" for n, c in zip(names, counts)]

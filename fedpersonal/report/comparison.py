@@ -79,11 +79,11 @@ class Comparison:
         return next(iter(self.metrics))
 
     def weighting(self, metric: str) -> str:
-        """Returns how clients make the metric of them all, in words."""
+        """Returns by what clients weigh in the metric of them all, such as `examples`."""
         weights = self.metrics[metric].weights
         if weights in (None, HAS_EXAMPLES):
-            return "mean over clients"
-        return f"over all {str(weights)[4:].replace('_', ' ')}"
+            return "all alike"
+        return str(weights)[4:].replace("_", " ")
 
     def values(self, method: ComparedMethod, metric: str) -> np.ndarray:
         """Returns the metric of each of a method's runs, as `summary.json` has it."""
@@ -207,9 +207,10 @@ def _common_metrics(runs: Sequence[ComparedRun], chosen: str | None) -> dict[str
             raise UserError(
                 f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
             )
-    usual = runs[0].data.main_metric
-    first = chosen or (usual if usual in shared else main_metric(shared))
-    shared.sort(key=lambda name: (name != first, name == "loss"))
+    task = runs[0].data.task
+    usual = [name for name in (task.metrics if task else ()) if name in shared]
+    first = chosen or next(iter(usual), main_metric(shared))
+    shared.sort(key=lambda name: (name != first, name not in usual, name == "loss"))
     return {name: _find_metric(name, runs) for name in shared}
 
 
@@ -222,6 +223,7 @@ def _metrics_of(run: ComparedRun) -> list[str]:
         for name, value in test.items()
         if isinstance(value, (int, float))
         and not name.startswith("num_")
+        and not name.endswith("_before")
         and (f"{name}_after" in numbers or name in numbers)
     ]
 
@@ -236,7 +238,7 @@ def _find_metric(name: str, runs: Sequence[ComparedRun]) -> ClientMetric:
     column = after if all(after in run.clients for run in runs) else name
     numbers = [n for n in runs[0].clients if n.startswith("num_")]
     weights = [None, *(n for n in numbers if all(n in run.clients for run in runs))]
-    for weight in sorted(weights, key=lambda n: n != "num_examples"):
+    for weight in weights:
         metric = ClientMetric(column, weight, **_MEANS.get(name, {}))
         if all(_is_that_of_the_summary(name, metric, run) for run in runs):
             return metric

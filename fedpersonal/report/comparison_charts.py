@@ -105,15 +105,15 @@ def client_dots(comparison: Comparison, *, show_clients: bool) -> dict[str, Any]
         for method in others:
             x, y = (
                 {
-                    "label": f"{label(metric)}, {name}",
-                    "values": rounded(values[name].reindex(order), 4),
+                    "label": f"{label(metric)}, {of.short}",
+                    "values": rounded(values[of.name].reindex(order), 4),
                 }
-                for name in (baseline.name, method.name)
+                for of in (baseline, method)
             )
             choices.append(
                 {
-                    "label": f"{label(metric)}: {method.name} against {baseline.name}",
-                    "change": f"{label(metric)}, {method.name} minus {baseline.name}",
+                    "label": f"{label(metric)}: {method.short} against {baseline.short}",
+                    "change": f"{label(metric)}, {method.short} minus {baseline.short}",
                     "x": x,
                     "y": y,
                     "lower": lower_is_better(metric),

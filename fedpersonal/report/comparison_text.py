@@ -16,8 +16,10 @@ from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.report.compared_runs import ComparedMethod, differing_options
 from fedpersonal.report.comparison import Comparison, Difference
-from fedpersonal.report.numbers import label
+from fedpersonal.report.numbers import label, shown
 
+# So many methods are named in a title.
+_FEW = 3
 # Columns and rows.
 Table = tuple[list[str], list[list[str]]]
 
@@ -26,7 +28,6 @@ ABOUT_COSTS = (
     "MB moved: what all clients of all rounds receive and send. Clients are hurt whose loss is "
     "higher after personalisation than before."
 )
-ABOUT_METHODS = "Figures are means over seeds, ± their standard deviation."
 
 
 def about(comparison: Comparison) -> str:
@@ -46,6 +47,13 @@ def about(comparison: Comparison) -> str:
         f"{said}within noise: the interval has 0 in it. The interval does not have what another "
         "seed would change."
     )
+
+
+def about_methods(comparison: Comparison) -> str:
+    """Returns what the figures of methods are."""
+    if all(len(method.runs) == 1 for method in comparison.methods):
+        return "Each figure is of one run: how much another seed would change is not known."
+    return "Figures are means over seeds, ± their standard deviation."
 
 
 def verdicts(comparison: Comparison) -> list[str]:
@@ -134,7 +142,7 @@ def difference_rows(comparison: Comparison) -> Table:
             text += ", within noise" if mean.is_within_noise else ""
             counts = ["–" if n is None else f"{n:,}" for n in found.counts().values()]
             rows.append([name, label(metric), text, *counts, comparison.weighting(metric)])
-    return ["method", "metric", "difference", "gain", "lose", "the same", "metric is"], rows
+    return ["method", "metric", "difference", "gain", "lose", "the same", "clients weigh"], rows
 
 
 def spread_rows(comparison: Comparison) -> Table:
@@ -172,7 +180,7 @@ def markdown(comparison: Comparison) -> str:
     """Returns the comparison in GitHub's Markdown."""
     baseline = comparison.methods[0].name
     parts = [f"# {title(comparison)}", *map(_cell, verdicts(comparison))]
-    parts += ["## Methods", ABOUT_METHODS, _table(*method_rows(comparison))]
+    parts += ["## Methods", about_methods(comparison), _table(*method_rows(comparison))]
     parts += [ABOUT_COSTS, _table(*cost_rows(comparison.methods))]
     if comparison.differences:
         said = _cell(about(comparison))
@@ -186,11 +194,13 @@ def markdown(comparison: Comparison) -> str:
 def title(comparison: Comparison) -> str:
     """Returns what is compared, in a line."""
     names = [method.name for method in comparison.methods]
-    if len(names) > 3:
-        return f"{len(names)} methods compared"
+    dataset = comparison.methods[0].first.data.summary.get("dataset")
+    end = f" on {shown(dataset)}" if dataset else ""
+    if len(names) > _FEW:
+        return f"{len(names)} methods{end}"
     if len(names) == 1:
-        return f"{names[0]}, {len(comparison.methods[0].runs)} seeds"
-    return f"{', '.join(names[:-1])} and {names[-1]} compared"
+        return f"{names[0]}{end}, {len(comparison.methods[0].runs)} seeds"
+    return f"{', '.join(names[:-1])} and {names[-1]}{end}"
 
 
 def write_tables(comparison: Comparison, page: pathlib.Path) -> list[pathlib.Path]:

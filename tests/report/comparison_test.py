@@ -63,11 +63,11 @@ def test_a_metric_adds_up_as_in_the_summary(write_run):
     }
     folders = [write_run(name, columns=extra, test=test) for name in ("a", "b")]
     found = compare(folders).set_index(["method", "metric"])["weighting"]["a"]
-    assert found["rmse"] == "over all examples" and found["word"] == "over all tokens"
-    assert found["hr@10"] == "mean over clients"
+    assert found["rmse"] == "examples" and found["word"] == "tokens"
+    assert found["hr@10"] == "all alike"
     folders = [write_run(n, columns=extra, test={**test, "word": 0.7}) for n in ("c", "d")]
     table = compare(folders).set_index(["method", "metric"])
-    assert table.loc[("c", "word"), "weighting"] == "mean over clients"
+    assert table.loc[("c", "word"), "weighting"] == "all alike"
     assert table.loc[("c", "word"), "value"] == 0.7
 
 
@@ -77,9 +77,10 @@ def test_runs_of_one_method_are_seeds(write_run):
     first, second = read_methods(folders)
     assert list(first.runs) == [1, 2, 10] and list(second.runs) == [1]
     assert (first.name, second.name) == ("fed_avg (rate=0.1)", "fed_avg (rate=0.3)")
+    assert (first.short, second.short) == ("fed_avg 0.1", "fed_avg 0.3")
     alone = compare_runs(folders[:3])
     assert not alone.differences and verdicts(alone) == []
-    assert "fed_avg, 3 seeds" in markdown(alone)
+    assert "# fed_avg on toys, 3 seeds" in markdown(alone)
 
 
 def test_seeds_that_only_one_has_are_not_paired(write_run):

@@ -83,7 +83,7 @@ function drawPanel(panel, { label, series }, state) {
     const stroke = `var(--${one.color})`;
     if (one.low) {
       const around = path([...one.x, ...[...one.x].reverse()], [...one.low, ...[...one.high].reverse()]);
-      root.append(svg("path", { d: `${around}Z`, fill: stroke, "fill-opacity": 0.16 }));
+      root.append(svg("path", { d: `${around}Z`, fill: stroke, "fill-opacity": 0.16, stroke, "stroke-opacity": 0.3 }));
     }
     if (state.smooth) root.append(svg("path", { d: path(one.x, one.y), fill: "none", stroke, opacity: 0.3 }));
     root.append(svg("path", { d: path(one.x, one.shown), fill: "none", stroke, "stroke-width": 2, "stroke-dasharray": one.dash || null }));
