@@ -165,8 +165,9 @@ def client_means(method: ComparedMethod, metric: ClientMetric) -> pd.Series:
 
     It is NaN where one of them is.
     """
-    rows = [_rows(run, metric)[metric.column] for run in method.paired]
-    return pd.concat(rows).groupby(level=0).agg(lambda values: values.mean(skipna=False))
+    values = pd.concat([_rows(run, metric)[metric.column] for run in method.paired])
+    means = values.groupby(level=0).mean()
+    return means.where(values.notna().groupby(level=0).all())
 
 
 def _difference(

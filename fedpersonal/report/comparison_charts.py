@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpersonal.evaluation.direction import lower_is_better, main_metric
-from fedpersonal.report.compared_runs import ComparedMethod
+from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.report.comparison import Comparison, client_means
 from fedpersonal.report.curves import thin
 from fedpersonal.report.numbers import label, rounded, shown
@@ -31,13 +30,14 @@ def color_of(place: int) -> str:
     return f"series-{place % len(SERIES)}"
 
 
-def curve_bands(methods: Sequence[ComparedMethod]) -> list[dict[str, Any]]:
+def curve_bands(comparison: Comparison) -> list[dict[str, Any]]:
     """Returns panels as of `curve_panels`, a series a method; those of validation come first.
 
     A series is the mean over seeds in each round that all of them have; `low` and `high` are a
     standard deviation below and above it, where there are several seeds.
     """
     found: dict[str, list[dict[str, Any]]] = {}
+    methods = comparison.methods
     for place, method in enumerate(methods):
         runs = [run.data for run in method.runs.values()]
         look = {"color": color_of(place), "dash": _DASHES[place % len(_DASHES)]}
@@ -46,10 +46,13 @@ def curve_bands(methods: Sequence[ComparedMethod]) -> list[dict[str, Any]]:
                 most = max(_FEWEST_POINTS, _MOST_POINTS // len(methods))
                 series = {"name": method.name, **look, **_band(runs, name, most)}
                 found.setdefault(name, []).append(series)
-    first = main_metric(sorted(found))
-    order = sorted(found, key=lambda n: (n.startswith("train/"), n != first, n.endswith("/loss")))
     panels = []
-    for name in order:
+    ranks = {metric: rank for rank, metric in enumerate(comparison.metrics)}
+
+    def place_of(name: str) -> tuple[bool, int]:
+        return name.startswith("train/"), ranks.get(name.rpartition("/")[2], len(ranks))
+
+    for name in sorted(found, key=place_of):
         source, *details, metric = name.split("/")
         words = " ".join([_SOURCES[source], *details]).replace("_", " ")
         told = {"label": f"{label(metric)}, {words}", "lower": lower_is_better(metric)}

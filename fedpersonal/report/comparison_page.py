@@ -44,7 +44,7 @@ def write_comparison(
 def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> str:
     """Returns the page of a comparison."""
     data: dict[str, Any] = {
-        "curves": {"panels": curve_bands(comparison.methods)},
+        "curves": {"panels": curve_bands(comparison)},
         "dots": client_dots(comparison, show_clients=show_clients),
         "bytes": against_bytes(comparison),
     }

@@ -56,8 +56,7 @@ def read_data(page):
 
 def test_bands_are_means_and_deviations(write_run):
     folders = [write_run("a", seed=s) for s in (1, 2, 3)] + [write_run("b", seed=1)]
-    methods = compare_runs(folders).methods
-    panels = curve_bands(methods)
+    panels = curve_bands(compare_runs(folders))
     assert [p["label"] for p in panels][:2] == ["RMSE, validation", "accuracy, validation"]
     loss = next(panel for panel in panels if panel["label"] == "loss, training")
     tables = [pd.read_csv(folder / "metrics.csv") for folder in folders[:3]]
