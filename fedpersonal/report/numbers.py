@@ -56,11 +56,11 @@ def size(num_bytes: float | None) -> str:
 
 def label(metric: str) -> str:
     """Returns what people call a metric, such as `RMSE` or `accuracy without OOV`."""
-    words = metric.replace("_", " ").split(" ")
+    words = shown(metric).replace("_", " ").split(" ")
     return " ".join(w.upper() if w.partition("@")[0] in _ACRONYMS else w for w in words)
 
 
-def shown(text: object) -> str:
+def shown(text: object, longest: int = _LONGEST) -> str:
     """Returns somebody else's text in so few characters that a page can show it."""
     text = str(text)
-    return escaped(text[:_LONGEST]) + "…" * (len(text) > _LONGEST)
+    return escaped(text[:longest]) + "…" * (len(text) > longest)

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpersonal.report.numbers import shown
-from fedpersonal.report.run_data import RunData
+from fedpersonal.report.run_data import OUR_TASKS, RunData
 
-_OWN_TASKS = "fedpersonal.tasks."
 # Pages are shared: where files are on one's machine is nobody's business.
 _PATHS = ("_dir", "_file", "_path")
 
@@ -33,7 +32,7 @@ def options_told(run: RunData) -> list[tuple[str, str, str]]:
 def command(run: RunData) -> str | None:
     """Returns the command that repeats a run of a binary; None for other programs."""
     defaults = _defaults(run)
-    if defaults is None or not str(run.options["task"]).startswith(_OWN_TASKS):
+    if defaults is None or not str(run.options["task"]).startswith(OUR_TASKS):
         return None
     parts = [f"python -m experiments.{run.task.name}"]
     for name, value in run.options.items():

@@ -14,6 +14,7 @@ from fedpersonal.report.numbers import label, plain, size
 from fedpersonal.report.options_told import command, options_told
 from fedpersonal.report.render import render
 from fedpersonal.report.run_data import RunData, is_number, read_run
+from fedpersonal.report.texts import texts_told
 from fedpersonal.report.verdict import judge
 
 REPORT = "report.html"
@@ -60,6 +61,7 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
         boundary_width=WIDTH,
         options=options_told(run),
         command=command(run),
+        texts=texts_told(run.path),
         show_clients=show_clients,
     )
 

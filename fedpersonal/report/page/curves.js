@@ -46,9 +46,11 @@ function keyOf({ name, color, dash }) {
   return html("span", {}, svg("svg", { width: 22, height: 10 }, line), name);
 }
 
+const FEW = 30; // Points that are marked, and not smoothed.
+
 // The mean of each point and its neighbours.
 function smoothed(values, share) {
-  const half = Math.round((share / 100) * values.length);
+  const half = values.length > FEW ? Math.round((share / 100) * values.length) : 0;
   if (!half) return values;
   return values.map((_, i) => {
     const near = values.slice(Math.max(0, i - half), i + half + 1).filter(isNumber);
@@ -85,9 +87,9 @@ function drawPanel(panel, { label, series }, state) {
       const around = path([...one.x, ...[...one.x].reverse()], [...one.low, ...[...one.high].reverse()]);
       root.append(svg("path", { d: `${around}Z`, fill: stroke, "fill-opacity": 0.16, stroke, "stroke-opacity": 0.3 }));
     }
-    if (state.smooth) root.append(svg("path", { d: path(one.x, one.y), fill: "none", stroke, opacity: 0.3 }));
+    if (one.shown !== one.y) root.append(svg("path", { d: path(one.x, one.y), fill: "none", stroke, opacity: 0.3 }));
     root.append(svg("path", { d: path(one.x, one.shown), fill: "none", stroke, "stroke-width": 2, "stroke-dasharray": one.dash || null }));
-    if (one.y.length <= 30) {
+    if (one.y.length <= FEW) {
       one.shown.forEach((value, i) => {
         if (isNumber(value) && (!log || value > 0)) root.append(svg("circle", { cx: x(one.x[i]), cy: y(value), r: 3, fill: stroke }));
       });
