@@ -14,7 +14,7 @@ from fedpersonal.report.comparison import Comparison, client_means
 from fedpersonal.report.curves import thin
 from fedpersonal.report.numbers import label, rounded, shown
 from fedpersonal.report.run_data import RunData
-from fedpersonal.simulation.palette import SERIES
+from fedpersonal.simulation.palette import series_of
 
 # So many numbers of clients at most; further metrics are in the table alone.
 _MOST_VALUES = 120_000
@@ -25,9 +25,11 @@ _DASHES = (None, "8 3", "2 3", "9 3 2 3")
 _SOURCES = {"eval": "validation", "train": "training"}
 
 
-def color_of(place: int) -> str:
-    """Returns the CSS variable of the colour of a method by its place."""
-    return f"series-{place % len(SERIES)}"
+def colors_of(comparison: Comparison) -> dict[str, str]:
+    """Returns the CSS variable of each method's colour, by the method's name."""
+    methods = comparison.methods
+    series = series_of([method.first.data.algorithm for method in methods])
+    return {method.name: f"series-{place}" for method, place in zip(methods, series)}
 
 
 def curve_bands(comparison: Comparison) -> list[dict[str, Any]]:
@@ -37,10 +39,10 @@ def curve_bands(comparison: Comparison) -> list[dict[str, Any]]:
     standard deviation below and above it, where there are several seeds.
     """
     found: dict[str, list[dict[str, Any]]] = {}
-    methods = comparison.methods
+    methods, colors = comparison.methods, colors_of(comparison)
     for place, method in enumerate(methods):
         runs = [run.data for run in method.runs.values()]
-        look = {"color": color_of(place), "dash": _DASHES[place % len(_DASHES)]}
+        look = {"color": colors[method.name], "dash": _DASHES[place % len(_DASHES)]}
         for name in runs[0].round_metrics:
             if all(name in run.round_metrics for run in runs):
                 most = max(_FEWEST_POINTS, _MOST_POINTS // len(methods))
@@ -140,6 +142,7 @@ def against_bytes(comparison: Comparison) -> dict[str, Any] | None:
     """
     points: list[dict[str, Any]] = []
     left_out: dict[str, None] = {}
+    colors = colors_of(comparison)
     for place, method in enumerate(comparison.methods):
         for seed, run in method.runs.items():
             if not run.num_bytes:
@@ -149,7 +152,7 @@ def against_bytes(comparison: Comparison) -> dict[str, Any] | None:
                 {
                     "name": method.name,
                     "detail": f"seed {seed}",
-                    "color": color_of(place),
+                    "color": colors[method.name],
                     "shape": place,
                     "x": run.num_bytes,
                     "y": rounded([run.test[metric] for metric in comparison.metrics]),

@@ -10,7 +10,7 @@ from typing import Any
 from fedpersonal.atomic_files import write_text
 from fedpersonal.report import comparison_text as text
 from fedpersonal.report.comparison import Comparison, compare_runs
-from fedpersonal.report.comparison_charts import against_bytes, client_dots, color_of, curve_bands
+from fedpersonal.report.comparison_charts import against_bytes, client_dots, colors_of, curve_bands
 from fedpersonal.report.render import render
 
 
@@ -65,5 +65,5 @@ def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> st
         options=text.option_rows(comparison.methods),
         runs=text.run_rows(comparison.methods),
         show_clients=show_clients,
-        colors={m.name: color_of(place) for place, m in enumerate(comparison.methods)},
+        colors=colors_of(comparison),
     )

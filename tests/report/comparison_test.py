@@ -173,3 +173,21 @@ def test_tables_stay_tables_whatever_the_options_say(write_run, tmp_path):
     table = page.partition("## Options")[2].partition("## Runs")[0].split("\n|")[1:]
     assert {line.count("|") for line in table} == {3} and len(table) == 5
     assert list(csv.DictReader(io.StringIO(rows.read_text(encoding="utf-8"))))[3]["method"] == "b"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"num_examples": ["x"] * 30},
+        {"num_examples": [-1] * 30},
+        {"rmse_after": ["x"] * 30},
+        {"client": ["u1"] * 30},
+        {"num_examples": [np.nan] * 30},
+        {"num_examples": [np.inf] * 30},
+    ],
+)
+def test_damaged_rows_are_one_line(write_run, columns):
+    folders = [write_run("a"), write_run("b", columns=columns)]
+    with pytest.raises(UserError, match="run_1") as refusal:
+        compare(folders, metric="rmse")
+    assert "\n" not in str(refusal.value)
