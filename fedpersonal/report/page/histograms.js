@@ -50,6 +50,7 @@ function drawHistogram(place, { label, fill, values, part, isChange, lower, rang
   });
   const x = scale([low, high], [box.left, box.right]);
   const y = scale([0, Math.max(1, ...every) * 1.05], [box.bottom, box.top]);
+  y.isWhole = true;
   drawAxes(root, box, x, y, { x: label, y: "clients" });
   every.forEach((count, bin) => {
     if (!count) return;
