@@ -94,6 +94,7 @@ def client_dots(comparison: Comparison, *, show_clients: bool) -> dict[str, Any]
     """
     if not comparison.differences:
         return None
+    colors = colors_of(comparison)
     baseline, *others = comparison.methods
     examples = pd.concat([run.tested for run in baseline.paired]).groupby(level=0).mean()
     main = comparison.differences[others[0].name][comparison.metric]
@@ -111,6 +112,7 @@ def client_dots(comparison: Comparison, *, show_clients: bool) -> dict[str, Any]
             x, y = (
                 {
                     "label": f"{label(metric)}, {of.short}",
+                    "color": colors[of.name],
                     "values": rounded(values[of.name].reindex(order), 4),
                 }
                 for of in (baseline, method)

@@ -151,6 +151,8 @@ def test_a_reader_looks_at_three_seeds_of_two_methods(write_run, tmp_path, open_
     page.mouse.up()
     assert dots.get_by_role("button").is_enabled()
     assert dots.locator("[role=status]").inner_text() != counted
+    bars = page.locator("[data-chart=histograms] rect[fill-opacity]")
+    assert bars.first.get_attribute("fill") == "var(--series-1)"  # As FedAvg has everywhere.
     assert "fed_recon minus fed_avg" in page.locator("[data-chart=histograms]").inner_text()
     marks = page.locator("[data-chart=scatter] .plot path")
     assert marks.count() == 6

@@ -123,11 +123,13 @@ charts.dots = (figure, table) => {
       state.log = value === "log";
       draw();
     }),
-    choose("clients", [["all", "all"], ["worse", table.worse], ["better", table.better]], (which) => {
-      state.which = which;
-      draw();
-      tell();
-    }),
+    table.choices.some((choice) => choice.diagonal)
+      ? choose("clients", [["all", "all"], ["worse", table.worse], ["better", table.better]], (which) => {
+          state.which = which;
+          draw();
+          tell();
+        })
+      : null,
     clear,
     count,
   ];
