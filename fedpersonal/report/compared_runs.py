@@ -91,6 +91,11 @@ class ComparedRun:
         rows = self.clients[self.clients["num_examples"] > 0]
         return rows.set_index("client")["num_examples"]
 
+    def rows(self, weights: str | None) -> pd.DataFrame:
+        """Returns the clients that count, by name: those with a weight, or all."""
+        clients = self.clients.set_index("client").sort_index()
+        return clients if weights is None else clients[clients[weights] > 0]
+
     @property
     def num_bytes(self) -> float | None:
         """What all clients of all rounds received and sent; None where that is not known."""

@@ -83,6 +83,8 @@ def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
     interval = f"95 % interval {_signed(mean.low, digits)} to {_signed(mean.high, digits)}"
     said = f"{metric} of {name} is {abs(mean.difference):.{digits}f}"
     said += f" {'higher' if mean.difference > 0 else 'lower'} than that of {baseline}"
+    if len(found.clients) == 1:
+        return f"{said}, for the only client, which tells nothing of others."
     if mean.is_within_noise:
         said += f", which is within noise ({interval})"
     elif found.lower is None:

@@ -185,3 +185,17 @@ def test_seeds_of_one_method_need_no_clients_in_common(write_run, tmp_path, open
     assert page.locator("#clients").count() == 0
     assert "differ by their seed alone" in page.locator("#options").inner_text()
     assert page.locator("#curves path[fill-opacity]").count() == 4
+
+
+def test_what_sends_nothing_has_no_bytes(write_run, tmp_path, open_page):
+    folders = [write_run("fed_avg"), write_run("centralized")]
+    page = open_page(write_comparison(folders, tmp_path / "c.html")[0])
+    curves = page.locator("#curves .panel").first.locator("svg path[fill=none]")
+    assert curves.count() == 2
+    page.locator("#curves select").first.select_option("bytes")
+    assert curves.count() == 1
+    page.locator("#curves .plot").first.focus()
+    page.keyboard.press("ArrowLeft")
+    assert "fed_avg" in page.locator("#tip").inner_text()
+    assert page.locator("[data-chart=scatter] .plot path").count() == 1
+    assert "nobody knows how much: centralized." in page.locator("#bytes").inner_text()

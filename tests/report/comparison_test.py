@@ -160,6 +160,8 @@ def test_the_verdict_tells_noise_from_a_difference(write_run):
     assert told[0].startswith("Of 3 methods, the best RMSE is that of b, 1.")
     assert "RMSE of b is 0." in told[1] and "lower than that of a, which is better" in told[1]
     assert "RMSE of c is" in told[2] and "than that of a, which is within noise" in told[2]
+    alone = [write_run(name, num_clients=1) for name in ("d", "e")]
+    assert "for the only client, which tells nothing" in verdicts(compare_runs(alone))[0]
     assert "higher than that of b, which is worse" in verdicts(compare_runs([better, base]))[0]
 
 

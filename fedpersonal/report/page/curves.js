@@ -9,7 +9,7 @@ const X_AXES = {
 charts.curves = (figure, { panels }) => {
   const state = { x: "round", log: false, smooth: 0 };
   const all = panels.flatMap((panel) => panel.series);
-  const axes = Object.keys(X_AXES).filter((name) => all.every((series) => series[name]));
+  const axes = Object.keys(X_AXES).filter((name) => all.some((series) => series[name]));
   const places = panels.map((panel) => html("div", { class: "panel" }, ...headOf(panel)));
   const draw = () => places.forEach((place, i) => drawPanel(place, panels[i], state));
   const set = (name) => (value) => {
@@ -61,7 +61,7 @@ function smoothed(values, share) {
 function drawPanel(panel, { label, series }, state) {
   const place = panel.querySelector(".plot");
   const { root, box } = frame(place, 0.62, 320);
-  const curves = series.map((one) => ({ ...one, x: one[state.x], shown: smoothed(one.y, state.smooth) }));
+  const curves = series.filter((one) => one[state.x]).map((one) => ({ ...one, x: one[state.x], shown: smoothed(one.y, state.smooth) }));
   const values = curves.flatMap((one) => [...one.y, ...(one.low || []), ...(one.high || [])]);
   const [low, high] = extent(state.log ? values.filter((value) => value > 0) : values);
   const margin = (high - low) * 0.04;
