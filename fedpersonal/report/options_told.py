@@ -10,8 +10,8 @@ from typing import Any
 from fedpersonal.report.numbers import shown
 from fedpersonal.report.run_data import OUR_TASKS, RunData
 
-# Pages are shared: where files are on one's machine is nobody's business.
-_PATHS = ("_dir", "_file", "_path")
+# Pages are shared: where one's files and machines are is nobody's business.
+_PATHS, _ADDRESSES = ("_dir", "_file", "_path"), ("_address",)
 
 
 def options_told(run: RunData) -> list[tuple[str, str, str]]:
@@ -59,6 +59,8 @@ def option_text(name: str, value: Any) -> str:
     """Returns the value of an option as a page shows it: short, and without folders."""
     if isinstance(value, (list, tuple)):
         return ",".join(option_text(name, one) for one in value)
+    if isinstance(value, str) and name.endswith(_ADDRESSES):
+        return "host:port"
     if isinstance(value, str):
         is_path = name.endswith(_PATHS) or pathlib.PurePath(value).is_absolute()
         return shown(f"path/to/{pathlib.PurePath(value).name}" if is_path else value)

@@ -20,10 +20,12 @@ from fedpersonal.evaluation.direction import main_metric
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import ABOUT, read_about
 
-# Entries of `metrics.csv` that are counts or costs, not metrics.
-_COUNTS = "num_"
 OUR_TASKS = "fedpersonal.tasks."
+# What counts are called.
+_COUNTS = ("num_", "rounds")
 _STAGES = ("_before", "_after")
+_BOTH_WAYS = ("broadcast", "aggregate")
+_FILES = ("metrics.csv", "summary.json", "per_client.csv", "boundary.json", ABOUT)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,9 +73,7 @@ class RunData:
     @property
     def paired_metrics(self) -> list[str]:
         """The metrics that each client has before and after personalisation."""
-        columns = set(self.clients.columns)
-        after = [name[: -len("_after")] for name in self.clients if str(name).endswith("_after")]
-        return [name for name in after if f"{name}_before" in columns]
+        return [name for name in self.client_metrics if f"{name}_before" in self.clients]
 
     @property
     def client_metrics(self) -> list[str]:
@@ -81,8 +81,7 @@ class RunData:
         after = [n[: -len("_after")] for n in map(str, self.clients) if n.endswith("_after")]
         others = [str(n) for n in self.clients if not str(n).endswith(_STAGES)]
         numbers = self.clients.select_dtypes("number").columns
-        counts = ("num_", "rounds")
-        return after + [n for n in others if n in numbers and not n.startswith(counts)]
+        return after + [n for n in others if n in numbers and not n.startswith(_COUNTS)]
 
     @property
     def main_metric(self) -> str | None:
@@ -116,7 +115,7 @@ class RunData:
         values = pd.to_numeric(self.clients[name], errors="coerce").to_numpy(np.float64)
         return np.where(np.isfinite(values) & (self.num_examples > 0), values, np.nan)
 
-    @property
+    @functools.cached_property
     def num_examples(self) -> np.ndarray:
         """Examples that each client predicts, float64 (num_clients,)."""
         if "num_examples" not in self.clients:
@@ -151,9 +150,6 @@ class RunData:
         """What a client receives and sends in a round, in bytes; None where that is not known."""
         sizes = [c.get("num_bytes") for c in self.boundary if c.get("direction") in _BOTH_WAYS]
         return None if None in sizes else sum(size or 0 for size in sizes)
-
-
-_BOTH_WAYS = ("broadcast", "aggregate")
 
 
 def read_run(folder: str | os.PathLike, *, failure: str | None = None) -> RunData:
@@ -197,9 +193,6 @@ def read_run(folder: str | os.PathLike, *, failure: str | None = None) -> RunDat
     if not (has["summary.json"] or has[ABOUT] or failure):
         raise UserError(f"{record.path}: its run has not ended; go on with it first.")
     return run
-
-
-_FILES = ("metrics.csv", "summary.json", "per_client.csv", "boundary.json", ABOUT)
 
 
 def _are_variables(value: Any) -> bool:

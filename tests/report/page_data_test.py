@@ -93,17 +93,25 @@ def test_boxes_are_as_high_as_their_bytes(tmp_path, make_run):
 
 def test_options_that_differ_and_the_command(tmp_path, make_run):
     path = make_run(
-        tmp_path, rounds=7, use_biases=True, l2=0.5, data_dir="/home/somebody/films", shards=None
+        tmp_path,
+        rounds=7,
+        use_biases=True,
+        l2=0.5,
+        data_dir="/home/somebody/films",
+        runtime="ray",
+        ray_address="10.0.0.7:1",
     )
     run = read_run(path)
     told = {name: (value, default) for name, value, default in options_told(run)}
     assert told["total_rounds"] == ("7", "500")
     assert told["use_biases"] == ("True", "False")
     assert told["data_dir"] == ("path/to/films", "None")
+    assert told["ray_address"][0] == "host:port"
     assert "shards" not in told
     assert set(command(run).split()) - {"\\"} == {
         *("python", "-m", "experiments.movielens", "--total_rounds=7"),
         *("--data_dir=path/to/films", "--use_biases", "--l2=0.5"),
+        *("--runtime=ray", "--ray_address=host:port"),
     }
 
 
