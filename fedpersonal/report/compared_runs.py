@@ -52,11 +52,16 @@ class ComparedRun:
             UserError: If it is not that of a run, which has ended and evaluated clients.
         """
         data = read_run(folder)
-        clients, examples = data.clients, data.num_examples
-        if not isinstance(data.summary.get("test"), dict) or not (examples > 0).any():
+        clients = data.clients
+        if not isinstance(data.summary.get("test"), dict) or not len(clients):
             raise UserError(f"{data.path} has no evaluated clients to compare.")
-        if "num_examples" not in clients or clients["client"].duplicated().any():
-            raise UserError(f"{data.path / 'per_client.csv'} is damaged: see its first columns.")
+        examples, names = clients.get("num_examples"), clients.get("client")
+        if examples is None or examples.dtype.kind not in "iuf" or not (examples > 0).any():
+            raise UserError(f"{data.path / 'per_client.csv'} is damaged: nobody has examples.")
+        if names is None or names.duplicated().any():
+            raise UserError(
+                f"{data.path / 'per_client.csv'} is damaged: names of clients are missing or repeated."
+            )
         return cls(data, clients.assign(**{HAS_EXAMPLES: (examples > 0).astype(float)}))
 
     @property

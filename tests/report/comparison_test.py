@@ -182,6 +182,7 @@ def test_tables_stay_tables_whatever_the_options_say(write_run, tmp_path):
     [
         {"num_examples": ["x"] * 30},
         {"num_examples": [-1] * 30},
+        {"num_examples": [*range(29), "x"]},
         {"rmse_after": ["x"] * 30},
         {"client": ["u1"] * 30},
         {"num_examples": [np.nan] * 30},
