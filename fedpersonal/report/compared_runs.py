@@ -59,9 +59,7 @@ class ComparedRun:
         if examples is None or examples.dtype.kind not in "iuf" or not (examples > 0).any():
             raise UserError(f"{data.path / 'per_client.csv'} is damaged: nobody has examples.")
         if names is None or names.duplicated().any():
-            raise UserError(
-                f"{data.path / 'per_client.csv'} is damaged: names of clients are missing or repeated."
-            )
+            raise UserError(f"{data.path / 'per_client.csv'} is damaged: see its clients' names.")
         return cls(data, clients.assign(**{HAS_EXAMPLES: (examples > 0).astype(float)}))
 
     @property
