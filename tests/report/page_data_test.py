@@ -7,12 +7,14 @@ import pytest
 from fedpersonal.array_files import pack_arrays
 from fedpersonal.errors import UserError
 from fedpersonal.report.boundary_picture import boundary_picture
-from fedpersonal.report.clients import dots, percentile_rows
+from fedpersonal.report.clients import MOST_DOTS, dots, percentile_rows, rank_order
 from fedpersonal.report.curves import curve_panels, thin
 from fedpersonal.report.embedding_map import embedding_map
 from fedpersonal.report.numbers import percent, plain, size
 from fedpersonal.report.options_told import command, options_told
 from fedpersonal.report.run_data import read_run
+from fedpersonal.report.verdict import judge
+from fedpersonal.report.write import report_page
 
 
 def test_curves_go_over_rounds_seconds_and_bytes(tmp_path, make_run):
@@ -53,6 +55,17 @@ def test_dots_are_ranked_and_have_no_names(tmp_path, make_run):
     np.testing.assert_allclose(first["x"]["values"], table.rmse_before[order], rtol=1e-3)
     np.testing.assert_allclose(first["y"]["values"], table.rmse_after[order], rtol=1e-3)
     assert shared["size"]["values"] == table.num_examples[order].tolist()
+
+
+def test_of_very_many_clients_some_are_drawn(tmp_path, make_run):
+    run = read_run(make_run(tmp_path, clients=MOST_DOTS + 500))
+    drawn, order = dots(run, show_clients=False), rank_order(run)
+    ranks = np.array([int(name.split()[1]) for name in drawn["names"]])
+    assert len(ranks) == len(set(ranks)) == MOST_DOTS
+    assert ranks.max() > MOST_DOTS
+    np.testing.assert_array_equal(drawn["size"]["values"], run.num_examples[order[ranks - 1]])
+    assert "Of 6,500 clients, 6,000 are drawn" in report_page(run)
+    assert "6,500 test clients" in judge(run).text
 
 
 def test_percentiles_are_those_of_numpy(tmp_path, make_run):
