@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import select
 import sys
@@ -36,7 +37,7 @@ _INTERRUPTED = 130
 _UNREAD = 141
 
 
-def run(main: Callable[[], None]) -> None:
+def run(main: Callable[..., None]) -> None:
     """Parses the flags, runs `main` and exits.
 
     Importing TensorFlow Federated takes seconds, so `main` imports it, not the module around it:
@@ -47,16 +48,18 @@ def run(main: Callable[[], None]) -> None:
     nobody reads the output any more, as before `| head`.
 
     Args:
-        main: The program. It takes nothing and reads its flags from `absl.flags`.
+        main: The program. It reads its flags from `absl.flags`; one that has a parameter receives
+            the list of the arguments that are no flags, which other programs refuse.
     """
     _enter_calling_folder()
-    _parse_flags(sys.argv)
+    takes_arguments = bool(inspect.signature(main).parameters)
+    arguments = _parse_flags(sys.argv, takes_arguments=takes_arguments)
     logging.use_absl_handler()
     runtime.start()
     status = 0
     try:
         _check_temporary_folder()
-        main()
+        main(arguments) if takes_arguments else main()
     except UserError as error:
         status = _complain(error)
     except OSError as error:
@@ -142,16 +145,18 @@ def _enter_calling_folder() -> None:
         os.chdir(folder)
 
 
-def _parse_flags(argv: list[str]) -> None:
+def _parse_flags(argv: list[str], *, takes_arguments: bool) -> list[str]:
     app.define_help_flags()
+    flags.FLAGS.set_gnu_getopt()  # Flags may come last.
     try:
         rest = flags.FLAGS(option_flags.expand_flagfiles(argv))
     except (flags.Error, UserError) as error:
         sys.exit(_complain(error))
     except SystemExit:  # Help has been given; absl means this to be a failure.
         sys.exit(0)
-    if len(rest) > 1:
+    if len(rest) > 1 and not takes_arguments:
         sys.exit(_complain(f"unexpected argument {rest[1]!r}; flags are written --name=value."))
+    return rest[1:]
 
 
 def _complain(error: object) -> int:

@@ -172,6 +172,7 @@ def _split(runs: Sequence[Run]) -> None:
 
 def _work(run: Run, about: Mapping[str, Any]) -> None:
     from fedpersonal.loaded_run import load_run
+    from fedpersonal.report.write import write_report
     from fedpersonal.tasks.experiment import open_experiment, run_experiment
 
     options = run.trainer.options
@@ -194,6 +195,7 @@ def _work(run: Run, about: Mapping[str, Any]) -> None:
                 summary, report = _test(run, experiment, trained)
                 folder.write_per_client({**report.results.per_client(), **report.columns})
             folder.write_summary(summary)
+            write_report(run.path)
 
 
 def _test(

@@ -23,7 +23,7 @@ def report_run(
     *,
     description: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes the test clients' results, the learning curve, and the summary, which it returns.
+    """Writes the test clients' results, pictures, and the summary, which it returns.
 
     Args:
         run_folder: The run's folder.
@@ -35,7 +35,14 @@ def report_run(
     Raises:
         UserError: If the test loss is not finite.
     """
-    test = summarize(report)
+    # What draws is imported when all else is done.
+    from fedpersonal.report.write import write_report
+
+    try:
+        test = summarize(report)
+    except UserError as error:
+        write_report(run_folder.path, failure=str(error))
+        raise
     run_folder.write_per_client({**report.results.per_client(), **report.columns})
     summary = {
         **description,
@@ -47,12 +54,12 @@ def report_run(
     }
     run_folder.write_summary(summary)
     if loop_result:
-        # Matplotlib is imported when all else is done.
         from fedpersonal.simulation.learning_curve import plot_learning_curve
 
         title = f"{description['algorithm']} on {description['dataset']}"
         picture = run_folder.path / "learning_curve.png"
         plot_learning_curve(run_folder.metrics_csv, picture, title=title)
+    write_report(run_folder.path)
     return summary
 
 

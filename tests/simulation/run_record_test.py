@@ -34,7 +34,7 @@ def _folder(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("names", [["007", "12"], ["1e3", "nan"], ["NA", ""]])
+@pytest.mark.parametrize("names", [["007", "12"], ["1e3", "nan"], ["NA", ""], ["x" * 200_000]])
 def test_names_of_clients_stay_texts(folder, names):
     folder.write_per_client([{"client": name, "num_examples": 1} for name in names])
     assert RunFolder.read(folder.path).per_client["client"].tolist() == names
