@@ -2,7 +2,7 @@
 
 python -m benchmarks.cluster
 
-Members sleep, so that nodes do not wait for each other's processors. What docs/cluster.md says of
+Members sleep, so that nodes do not wait for each other. What docs/how_to/several_machines.md says of
 the cost of a round comes from here. Needs Ray: `make cluster`.
 """
 

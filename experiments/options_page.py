@@ -1,4 +1,4 @@
-"""Writes the reference page of all options, docs/options.md, from the classes that declare them.
+"""Writes docs/reference/options.md, the page of all options, from the classes that declare them.
 
 python -m experiments.options_page
 """
@@ -14,7 +14,7 @@ from fedpersonal.atomic_files import atomic_write
 from fedpersonal.options import Declaration
 from fedpersonal.tasks.task import Task, all_tasks
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "options.md"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "reference" / "options.md"
 _USUAL = " and at most 1,000,000,000"
 _TITLE = """# Options
 
