@@ -23,6 +23,11 @@ PROGRAMS = {
     "own_aggregator": r"loss.*: (\d+\.\d+)",
     "finished_run": r"(\d+) rounds, the best one is (\d+)",
 }
+# Each runs a binary, and prints how badly users are served before and after they personalise.
+BINARIES = {
+    "own_ratings": r"rmse (?:before|after).*: (\d\.\d+)",
+    "own_texts": r"with .*: (\d\.\d+)",
+}
 
 
 def lines_of_code(path):
@@ -63,6 +68,14 @@ def test_an_example_runs_and_learns(name, pattern, tmp_path):
     found = re.findall(pattern, finished.stdout)
     numbers = [float(n) for match in found for n in ([match] if isinstance(match, str) else match)]
     assert len(numbers) == 2 and numbers[1] < numbers[0], finished.stdout
+
+
+@pytest.mark.parametrize(("name", "pattern"), BINARIES.items())
+def test_an_example_runs_a_binary_and_opens_its_run(name, pattern, tmp_path):
+    finished = run(EXAMPLES / f"{name}.py", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    before, after = map(float, re.findall(pattern, finished.stdout))
+    assert after < 0.8 * before if name == "own_ratings" else after > 1.2 * before
 
 
 def test_own_model_takes_own_data(tmp_path):
@@ -114,13 +127,13 @@ def test_a_registered_method_is_a_choice_of_a_binary(tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["algorithm"] == "slow_body"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *BINARIES])
 def test_an_example_is_short_and_uses_the_one_door(name):
     path = EXAMPLES / f"{name}.py"
     assert lines_of_code(path) < 40
     imported = re.findall(r"^(?:import|from) (\w+).*$", path.read_text(), re.MULTILINE)
     packages = {"fedpersonal", "numpy", "pandas", "tensorflow", "tensorflow_federated"}
-    assert set(imported) <= packages | {"sys", "tempfile"}
+    assert set(imported) <= packages | {"subprocess", "sys", "tempfile"}
 
 
 def test_the_task_of_ones_own_is_small():
