@@ -28,9 +28,6 @@ BINARIES = {
     "own_ratings": r"rmse (?:before|after).*: (\d\.\d+)",
     "own_texts": r"with .*: (\d\.\d+)",
 }
-    "own_ratings": r"rmse (?:before|after).*: (\d\.\d+)",
-    "own_texts": r"with .*: (\d\.\d+)",
-}
 
 
 def lines_of_code(path):
