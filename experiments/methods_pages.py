@@ -126,15 +126,17 @@ def _title(methods: Sequence[Method]) -> str:
 def _section(method: Method) -> Iterator[str]:
     yield f"## {method.name}"
     facts = {
-        "in tables": method.title,
-        "tasks": _tasks(method),
-        "each client's own": _own(method),
-        "before a client predicts, it": _adaptation(method),
+        "In tables": method.title,
+        "Tasks": _tasks(method),
+        "Each client's own": _own(method),
+        "Before a client predicts, it": _adaptation(method),
     }
     if method.trains:
         server = method.server_optimizer
-        facts["server optimizer, unless named"] = f"`{server}`" if server else "the task's"
-    yield "| | |\n| --- | --- |\n" + "\n".join(f"| {k} | {v} |" for k, v in facts.items())
+        facts["Server optimizer, unless named"] = f"`{server}`" if server else "the task's"
+    yield "\n".join(
+        f"- {what}{'' if what.endswith(' it') else ':'} {said}" for what, said in facts.items()
+    )
     algorithm = method.build(method.options(), _LAYERS)
     if not method.trains:
         yield "There are no rounds."
