@@ -25,7 +25,7 @@ from fedpersonal.tasks.utterances import methods as language_methods
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "methods"
-_MADE = "<!-- Made by python -m experiments.methods_pages, from {}. -->\n"
+_MADE = "<!-- Made by python -m experiments.methods_pages, from {}. -->"
 _PARTS = ("embedding", "head", "body", "table")
 _LAYERS = Layers(**{part: (part,) for part in _PARTS}, everything=_PARTS)
 _WORDS = {
@@ -38,7 +38,8 @@ _WORDS = {
     "table": "the table of users",
 }
 _DATA = {"all": "all data", "support": "the support set", "query": "the query set"}
-_INDEX = """# Methods
+_INDEX = f"""# Methods
+{_MADE.format("fedpersonal/algorithms")}
 
 `--algorithm` takes these names in every task whose model has the layers that a method needs. Each
 page says which paper a method is from, what a client does in a round, its options, and where we
@@ -60,7 +61,7 @@ def pages() -> dict[str, str]:
     """Returns the text of each page by its file's name."""
     found = {f"{name}.md": _page(name, module) for name, module in _modules().items()}
     rows = (row for name, module in _modules().items() for row in _rows(name, module))
-    index = [_MADE.format("fedpersonal/algorithms") + _INDEX, *rows, _EVERY]
+    index = [_INDEX, *rows, _EVERY]
     index += [line + "\n" for line in options_table(ClientOptions.declarations())]
     return {"index.md": "".join(index), **found}
 
@@ -96,7 +97,8 @@ def _rows(name: str, module: types.ModuleType) -> Iterator[str]:
 def _page(name: str, module: types.ModuleType) -> str:
     methods, paragraphs = _methods(name, module), (inspect.getdoc(module) or "").split("\n\n")
     departures = [p for p in paragraphs if p.startswith("Departures: ")]
-    lines = [_MADE.format(module.__name__.replace(".", "/") + ".py") + f"# {_title(methods)}"]
+    made = _MADE.format(module.__name__.replace(".", "/") + ".py")
+    lines = [f"# {_title(methods)}\n{made}"]
     lines += [p for p in paragraphs if p not in departures]
     maker = getattr(fp, name) if name in dir(fp) else None
     if maker is not None:
