@@ -1,6 +1,5 @@
 """What mkdocs.yml cannot say: folders in its `nav`, and that no page may load from another host."""
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ _LOADED = re.compile(
 
 
 def on_config(config: Any) -> None:
-    """Puts pages in the place of folders, in the order of their titles."""
-    for section in config["nav"]:
-        for title, folder in section.items():
-            if isinstance(folder, str) and folder.endswith("/"):
-                section[title] = _pages(Path(config["docs_dir"]), folder)
+    """Puts the pages of a folder in its place, those that `nav` does not name."""
+    named = {*_named(config["nav"])}
+    config["nav"] = _filled(config["nav"], Path(config["docs_dir"]), named)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
@@ -29,11 +26,28 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     return output
 
 
-def _pages(docs: Path, folder: str) -> list:
-    paths = sorted((docs / folder).glob("*.md"), key=_place)
-    return [os.fspath(path.relative_to(docs)) for path in paths]
+def _named(entry: Any) -> list:
+    if isinstance(entry, str):
+        return [entry]
+    entries = entry.values() if isinstance(entry, dict) else entry
+    return [name for one in entries for name in _named(one)]
 
 
-def _place(path: Path) -> tuple:
-    title = re.search(r"^# (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return path.name != "index.md", title[1].lower() if title else path.name
+def _filled(entry: Any, docs: Path, named: set) -> Any:
+    if isinstance(entry, dict):
+        return {title: _filled(one, docs, named) for title, one in entry.items()}
+    if isinstance(entry, list):
+        return [_filled(one, docs, named) for one in entry]
+    if not entry.endswith("/"):
+        return entry
+    pages = {path.relative_to(docs).as_posix(): path for path in (docs / entry).glob("*.md")}
+    unnamed = {name: _title(path) for name, path in pages.items() if name not in named}
+    index = [name for name in unnamed if name == f"{entry}index.md"]
+    others = sorted(unnamed.keys() - {*index}, key=lambda name: unnamed[name].lower())
+    return index + [{unnamed[name]: name} for name in others]
+
+
+def _title(path: Path) -> str:
+    """Returns a page's heading without what it adds in brackets."""
+    heading = re.search(r"^# (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return heading[1].split(" (")[0] if heading else path.stem
