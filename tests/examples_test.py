@@ -116,6 +116,22 @@ with run.trained as trained:
     assert float(again.stdout) == pytest.approx(summary["test"]["accuracy"], rel=1e-6)
 
 
+def test_the_task_of_ones_own_has_a_table_of_methods(tmp_path):
+    program = """
+import sys
+import examples.own_task.table as table
+table.ALGORITHMS = ("fed_avg", "fed_rep")
+sys.argv += ["--total_rounds=2", "--num_clients=20"]
+table.main()
+"""
+    finished = run("-c", program, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    rows = re.findall(
+        r"^\| (fed_\w+) +\| +(0\.\d+) \| +(0\.\d+) \|$", finished.stdout, re.MULTILINE
+    )
+    assert [row[0] for row in rows] == ["fed_avg", "fed_rep"]
+
+
 def test_a_registered_method_is_a_choice_of_a_binary(tmp_path):
     rows = [f"u{u},i{i},{1 + (u + i) % 5}" for u in range(20) for i in range(15)]
     table = tmp_path / "ratings.csv"
