@@ -45,41 +45,46 @@ class Picture:
 
 PICTURES = (
     Picture(
-        "unseen_users", "table1", "unseen", "RMSE", "Ratings of users who took no part", "lower"
+        "unseen_users", "table1", "unseen", "RMSE", "MovieLens-1M, users who took no part", "lower"
     ),
     Picture(
         "comments",
         "table3",
         "reddit_comments_seen",
         "Accuracy %",
-        "Comments of seen users",
+        "Reddit comments of seen users",
         "higher",
     ),
     Picture(
-        "films", "table3", "movielens-1m-films_seen", "AUC %", "Films that users like", "higher"
+        "films",
+        "table3",
+        "movielens-1m-films_seen",
+        "AUC %",
+        "Films of MovieLens-1M that users like",
+        "higher",
     ),
     Picture(
         "language_models",
         "fedperc_parts",
         "perplexity",
         "perplexity",
-        "Parts of one frozen language model",
+        "TV shows, parts of one frozen language model",
         "lower",
     ),
     Picture(
         "next_item",
-        "recommendation_100k",
+        "recommendation_1m",
         "unobserved_in_training",
         "HR@10",
-        "Next film, nothing leaks into training",
+        "Next film of MovieLens-1M, nothing leaks into training",
         "higher",
     ),
     Picture(
         "next_item_leaking",
-        "recommendation_100k",
+        "recommendation_1m",
         "never_held_out",
         "HR@10",
-        "Next film, held-out items are never negatives",
+        "Next film of MovieLens-1M, held-out items are never negatives",
         "higher",
     ),
 )

@@ -184,6 +184,7 @@ MEANING = {
     "reddit_paper": {**_REDDIT_WORDS, "client_learning_rate": 3, "local_learning_rate": 10},
     "films_paper": {
         **_FILMS,
+        "client_learning_rate": 0.01,
         "total_rounds": 1000,
         "decay_rounds": 1000,
         "clients_per_round": 50,

@@ -64,8 +64,8 @@ _APFL: dict[str, Value] = {"algorithm": "apfl", **_REBUILT}
 _PER_FED_AVG: dict[str, Value] = {
     "algorithm": "per_fed_avg",
     "support_query_split": "shared",
-    "adaptation_learning_rate": 0.05,
-    "adaptation_steps": 20,
+    "adaptation_learning_rate": 0.01,
+    "adaptation_steps": 50,
     "total_rounds": 500,
 }
 _PFEDME: dict[str, Value] = {

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.papers.furl.accuracy_differences import GUESS, difference_table
 from experiments.papers.furl.compared_embeddings import compare_embeddings
 from experiments.papers.furl.linear_model import measure_linear
 from experiments.papers.result_picture import draw
@@ -40,8 +41,11 @@ _OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
         "reddit": {"finetuning_learning_rate": 3.0, "finetuning_epochs": 20},
         "films": {"finetuning_learning_rate": 1.0, "finetuning_epochs": 10},
     },
+    "fed_avg": {"films": {"client_learning_rate": 0.3}},
+    "fed_avg_finetuning": {"films": {"client_learning_rate": 0.3}},
     "per_fed_avg": {
         "films": {
+            "client_learning_rate": 0.3,
             "support_query_split": "shared",
             "adaptation_learning_rate": 0.1,
             "adaptation_steps": 10,
@@ -49,7 +53,7 @@ _OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     },
 }
 _GUESSES = {
-    "accuracy": {"users_most_frequent": "A user's most frequent label",
+    "accuracy": {"users_most_frequent": GUESS,
                  "overall_most_frequent": "The most frequent label"},
     "auc": {"users_rate_auc": "A user's own rate", "overall_rate_auc": "The rate of all"},
 }  # fmt: skip
@@ -130,6 +134,8 @@ def run(sweep: Sweep) -> Report:
         curves.append(_draw_curves(form))
         agreement = _compare(form)
         parts += [_about(form), *_tables(form)]
+        own = {row.name: form.runs[row.name] for row in form.rows}
+        parts += difference_table(form.source, own, _PAPER["furl"][0])
         parts += [agreement.pop("note")] if agreement else []
         told = {"data": form.source.describe(), "preset": form.sweep.preset, "map": agreement}
         facts[form.source.name] = told

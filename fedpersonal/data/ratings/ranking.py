@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -34,38 +35,58 @@ def hold_out_candidates(
         UserError: If an item is out of range, or a client has no example to hold out or fewer
             unrated items than `num_negatives`.
     """
+    if (dataset.counts == 0).any():
+        client_id = dataset.client_ids[dataset.counts.argmin()]
+        raise UserError(f"client {quoted(client_id)} has no example to hold out")
+    candidates = np.empty((dataset.num_clients, 1 + num_negatives), np.int32)
+    held_out = np.empty(dataset.num_clients, np.int64)
+    for i, (rng, unrated) in enumerate(_unrated(dataset, num_items, num_negatives, seed)):
+        start, end = dataset.offsets[i : i + 2]
+        held_out[i] = end - 1 if ordered else rng.integers(start, end)
+        candidates[i, 0] = dataset.features["item"][held_out[i]]
+        candidates[i, 1:] = rng.choice(unrated, num_negatives, replace=False)
+    keep = np.ones(dataset.num_examples, bool)
+    keep[held_out] = False
+    return dataset.filter_examples(keep), candidates
+
+
+def sample_unrated(
+    dataset: ClientDataset, *, num_items: int, num_negatives: int = 99, seed: int
+) -> np.ndarray:
+    """Samples items that a client did not rate, (num_clients, num_negatives) int32, distinct.
+
+    They are those of `hold_out_candidates` with `ordered`, which says what the arguments are and
+    what is refused.
+    """
+    drawn = [
+        rng.choice(unrated, num_negatives, replace=False)
+        for rng, unrated in _unrated(dataset, num_items, num_negatives, seed)
+    ]
+    return np.array(drawn, np.int32).reshape(dataset.num_clients, num_negatives)
+
+
+def _unrated(
+    dataset: ClientDataset, num_items: int, num_negatives: int, seed: int
+) -> Iterator[tuple[np.random.Generator, np.ndarray]]:
+    """Yields each client's generator, and the items that it did not rate."""
     check_count("num_items", num_items, minimum=1)
     check_counts(0, num_negatives=num_negatives, seed=seed)
     items = dataset.features["item"]
     wrong = (items < 0) | (items >= num_items)
     if wrong.any():
         raise UserError(f"items must be in [0, num_items={num_items}), got {items[wrong][0]}")
-    if (dataset.counts == 0).any():
-        client_id = dataset.client_ids[dataset.counts.argmin()]
-        raise UserError(f"client {quoted(client_id)} has no example to hold out")
-
-    candidates = np.empty((dataset.num_clients, 1 + num_negatives), np.int32)
-    held_out = np.empty(dataset.num_clients, np.int64)
-    unrated = np.ones(num_items, bool)
+    is_unrated = np.ones(num_items, bool)
     for i, client_id in enumerate(dataset.client_ids):
-        start, end = dataset.offsets[i : i + 2]
-        rng = np.random.default_rng([seed, zlib.crc32(str(client_id).encode())])
-        held_out[i] = end - 1 if ordered else rng.integers(start, end)
-        rated = items[start:end]
-        unrated[rated] = False
-        choices = np.flatnonzero(unrated)
-        unrated[rated] = True  # Cheaper than a new array for every client.
-        if choices.size < num_negatives:
+        rated = items[slice(*dataset.offsets[i : i + 2])]
+        is_unrated[rated] = False
+        unrated = np.flatnonzero(is_unrated)
+        is_unrated[rated] = True  # Cheaper than a new array for every client.
+        if unrated.size < num_negatives:
             raise UserError(
-                f"client {quoted(client_id)} has {choices.size} unrated items of {num_items},"
+                f"client {quoted(client_id)} has {unrated.size} unrated items of {num_items},"
                 f" too few for num_negatives={num_negatives}"
             )
-        candidates[i, 0] = items[held_out[i]]
-        candidates[i, 1:] = rng.choice(choices, num_negatives, replace=False)
-
-    keep = np.ones(dataset.num_examples, bool)
-    keep[held_out] = False
-    return dataset.filter_examples(keep), candidates
+        yield np.random.default_rng([seed, zlib.crc32(str(client_id).encode())]), unrated
 
 
 def as_clients(dataset: ClientDataset, candidates: np.ndarray) -> ClientDataset:

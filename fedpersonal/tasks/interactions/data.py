@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpersonal.data.ratings.interactions import Implicit, Interactions, Negatives, leave_one_out
-from fedpersonal.data.ratings.ranking import as_clients, hold_out_candidates
+from fedpersonal.data.ratings.ranking import as_clients, sample_unrated
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.task import Data, EvaluationSet
 
@@ -61,10 +61,8 @@ def split_interactions(source: Interactions, options: InteractionRun) -> Interac
         support = Implicit.of(held_out.train, own)
 
     def part(items: np.ndarray, seed: int) -> EvaluationSet:
-        _, candidates = hold_out_candidates(
-            everything, num_items=num_items, num_negatives=count, seed=seed, ordered=True
-        )
-        candidates[:, 0] = items
+        others = sample_unrated(everything, num_items=num_items, num_negatives=count, seed=seed)
+        candidates = np.column_stack([items.astype(np.int32), others])
         return EvaluationSet(support, as_clients(everything, candidates), seen=True)
 
     validation, test = part(held_out.validation, 2 * seed + 1), part(held_out.test, 2 * seed)

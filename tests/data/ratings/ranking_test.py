@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.ratings import generate_ratings
-from fedpersonal.data.ratings.ranking import hold_out_candidates
+from fedpersonal.data.ratings.ranking import hold_out_candidates, sample_unrated
 from fedpersonal.errors import UserError
 
 _NUM_ITEMS = 150
@@ -78,3 +78,9 @@ def test_a_client_without_examples_is_refused(dataset):
     with pytest.raises(UserError, match="client 'user7' has no example"):
         _hold_out(emptied)
     assert _hold_out(emptied.subset(np.flatnonzero(emptied.counts)))[1].shape == (39, 100)
+
+
+def test_samples_alone_are_those_of_what_is_held_out_in_order(dataset):
+    found = sample_unrated(dataset, num_items=_NUM_ITEMS, num_negatives=7, seed=5)
+    assert found.dtype == np.int32
+    assert (found == _hold_out(dataset, num_negatives=7, ordered=True)[1][:, 1:]).all()

@@ -113,6 +113,23 @@ def test_the_page_has_the_runs_figures(done):
     )
 
 
+def test_differences_are_those_of_the_accuracies(done):
+    folder, _ = done
+    found = tables_of(folder)["differences"]
+    own = file_of(folder, "furl")
+    accuracies = {
+        "Global Server": file_of(folder, "centralized")["test"]["accuracy"],
+        "Global FL": file_of(folder, "fed_avg")["test"]["accuracy"],
+        "Local training": file_of(folder, "local_only")["test"]["accuracy"],
+        "A user's most frequent label": own["guessing"]["users_most_frequent"],
+    }
+    assert "Personalized FL" not in found
+    for name, accuracy in accuracies.items():
+        cell = found[name]["accuracy"]
+        assert cell["values"] == [pytest.approx(100 * (accuracy - own["test"]["accuracy"]))]
+        assert cell["interval"][0] <= cell["values"][0] <= cell["interval"][1]
+
+
 def test_each_method_has_the_rates_of_its_preset(done):
     for algorithm, rates in (("furl", (1, 3)), ("centralized_personalized", (0.5, 10))):
         options = file_of(done[0], algorithm, "config.json")["options"]
