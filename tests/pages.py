@@ -32,8 +32,8 @@ for module, *arguments in json.load(sys.stdin):
     if os.fork() == 0:
         try:
             importlib.import_module(module)
-            rest = flags.FLAGS(option_flags.expand_flagfiles([module, *arguments]))
-            fault = f"{rest[1]} is no flag" if rest[1:] else ""
+            flags.FLAGS(option_flags.expand_flagfiles([module, *arguments]))
+            fault = ""
         except BaseException as error:
             fault = str(error) or repr(error)
         os.write(write, fault.encode()[:4000])
