@@ -4,6 +4,7 @@ VENV       := .venv
 RUN        := $(VENV)/bin/python
 INSTALLED  := $(VENV)/installed
 CLUSTER    := $(VENV)/cluster_installed
+DOCS       := $(VENV)/docs/installed
 QUICK      := experiments/presets/movielens_quick.flags
 
 # Where texts are given, the next word task trains on them.
@@ -19,7 +20,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark cluster_install cluster cluster_test test soak bazel_test lint lock clean
+.PHONY: help install doctor movielens interactions stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark cluster_install cluster cluster_test test soak bazel_test lint docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -110,6 +111,13 @@ bazel_test: $(INSTALLED) ## Run the tests under Bazel, each file by itself
 lint: $(INSTALLED) ## Check style and types
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
+
+docs: $(DOCS) ## Build the site of docs/ into build/docs, without the network
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs --quiet build --strict
+	@echo "The site is in build/docs: open build/docs/index.html"
+
+$(DOCS): requirements/docs_lock.txt
+	@scripts/install_docs.sh $(SUPPORTED_PYTHON) $(VENV)/docs
 
 lock: ## Resolve the dependencies into requirements/lock.txt again (FLAGS=--upgrade: newest ones)
 	@scripts/lock.sh $(SUPPORTED_PYTHON) $(FLAGS)

@@ -2,8 +2,8 @@
 
 python -m benchmarks.cluster
 
-Members sleep, so that nodes do not wait for each other's processors. What docs/cluster.md says of
-the cost of a round comes from here. Needs Ray: `make cluster`.
+Members sleep, so that nodes do not wait for each other. What docs/how_to/several_machines.md says
+of the cost of a round comes from here. Needs Ray: `make cluster`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the reference page of all options, docs/options.md, from the classes that declare them.
+"""Writes docs/reference/options.md, the page of all options, from the classes that declare them.
 
 python -m experiments.options_page
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import pathlib
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fedpersonal.atomic_files import atomic_write
 from fedpersonal.options import Declaration
 from fedpersonal.tasks.task import Task, all_tasks
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "options.md"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "reference" / "options.md"
 _USUAL = " and at most 1,000,000,000"
 _TITLE = """# Options
 
@@ -29,16 +29,22 @@ def page() -> str:
 
 
 def _lines(task: Task) -> Iterator[str]:
-    yield f"## {task.name}\n\n| flag | default | range | meaning |\n| --- | --- | --- | --- |"
-    for _, option in sorted(task.options.declarations().items()):
-        cells = (f"`--{option.name}`", _default(option), _range(option), option.rule.help)
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield f"## {task.name}\n"
+    yield from options_table(task.options.declarations())
     yield "\n| `--algorithm` | name | from |\n| --- | --- | --- |"
     for name, method in task.methods.items():
         # The file that lists a method says of whom it is.
         module = next(m for m in _ours() if method in getattr(m, "METHODS", ()))
         yield f"| `{name}` | {method.title} | {(module.__doc__ or '').splitlines()[0]} |"
     yield ""
+
+
+def options_table(declarations: Mapping[str, Declaration]) -> Iterator[str]:
+    """Yields the lines of a table of options."""
+    yield "| flag | default | range | meaning |\n| --- | --- | --- | --- |"
+    for _, option in sorted(declarations.items()):
+        cells = (f"`--{option.name}`", _default(option), _range(option), option.rule.help)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _ours() -> list[types.ModuleType]:

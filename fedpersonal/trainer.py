@@ -316,7 +316,7 @@ class Trainer:
         return self._draw.count_rounds(rounds)
 
     def audit(self, *, rounds: int = 4) -> Audit:
-        """Checks by experiment what crosses the boundary; `docs/boundary.md` tells how.
+        """Checks by experiment what crosses the boundary; `docs/explanation/boundary.md` tells how.
 
         Args:
             rounds: Rounds to look at.

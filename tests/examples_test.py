@@ -23,6 +23,11 @@ PROGRAMS = {
     "own_aggregator": r"loss.*: (\d+\.\d+)",
     "finished_run": r"(\d+) rounds, the best one is (\d+)",
 }
+# Each runs a binary, and prints how badly users are served before and after they personalise.
+BINARIES = {
+    "own_ratings": r"rmse (?:before|after).*: (\d\.\d+)",
+    "own_texts": r"with .*: (\d\.\d+)",
+}
 
 
 def lines_of_code(path):
@@ -65,6 +70,14 @@ def test_an_example_runs_and_learns(name, pattern, tmp_path):
     assert len(numbers) == 2 and numbers[1] < numbers[0], finished.stdout
 
 
+@pytest.mark.parametrize(("name", "pattern"), BINARIES.items())
+def test_an_example_runs_a_binary_and_opens_its_run(name, pattern, tmp_path):
+    finished = run(EXAMPLES / f"{name}.py", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    before, after = map(float, re.findall(pattern, finished.stdout))
+    assert after < 0.8 * before if name == "own_ratings" else after > 1.2 * before
+
+
 def test_own_model_takes_own_data(tmp_path):
     table = tmp_path / "own.csv"
     rows = [f"{c},{x},{-x},{c + 2 * x}" for c in range(12) for x in range(-3, 4)]
@@ -103,6 +116,22 @@ with run.trained as trained:
     assert float(again.stdout) == pytest.approx(summary["test"]["accuracy"], rel=1e-6)
 
 
+def test_the_task_of_ones_own_has_a_table_of_methods(tmp_path):
+    program = """
+import sys
+import examples.own_task.table as table
+table.ALGORITHMS = ("fed_avg", "fed_rep")
+sys.argv += ["--total_rounds=2", "--num_clients=20"]
+table.main()
+"""
+    finished = run("-c", program, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    rows = re.findall(
+        r"^\| (fed_\w+) +\| +(0\.\d+) \| +(0\.\d+) \|$", finished.stdout, re.MULTILINE
+    )
+    assert [row[0] for row in rows] == ["fed_avg", "fed_rep"]
+
+
 def test_a_registered_method_is_a_choice_of_a_binary(tmp_path):
     rows = [f"u{u},i{i},{1 + (u + i) % 5}" for u in range(20) for i in range(15)]
     table = tmp_path / "ratings.csv"
@@ -114,13 +143,13 @@ def test_a_registered_method_is_a_choice_of_a_binary(tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["algorithm"] == "slow_body"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *BINARIES])
 def test_an_example_is_short_and_uses_the_one_door(name):
     path = EXAMPLES / f"{name}.py"
     assert lines_of_code(path) < 40
     imported = re.findall(r"^(?:import|from) (\w+).*$", path.read_text(), re.MULTILINE)
     packages = {"fedpersonal", "numpy", "pandas", "tensorflow", "tensorflow_federated"}
-    assert set(imported) <= packages | {"sys", "tempfile"}
+    assert set(imported) <= packages | {"subprocess", "sys", "tempfile"}
 
 
 def test_the_task_of_ones_own_is_small():

@@ -4,7 +4,9 @@ Deng et al., "Adaptive Personalized Federated Learning", 2020 (arXiv 2003.13461)
 each step, on the same batch, a client moves its copy w of the shared model on w's loss, and its own
 model v, with w fixed, on the loss of the mixture alpha * v + (1 - alpha) * w, with which it
 predicts. Adaptive alpha follows that loss, too, by a gradient step beside each of v's, and is held
-between 0 and 1. Its own learning rate is an addition of ours.
+between 0 and 1.
+
+Departures: alpha has a learning rate of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Training without federation: one server that holds everybody's data.
 
 The baselines of the papers' tables (Singhal et al., Table 1; Bui et al., Table 2).
+
+Departures: a round takes as many examples as a federated one does on average, so that rounds mean
+the same for both.
 """
 
 from __future__ import annotations

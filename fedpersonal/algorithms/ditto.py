@@ -3,7 +3,9 @@
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021 (arXiv
 2012.04221), Algorithm 1: a client trains its copy v of the model on its loss + lambda / 2 times the
 squared distance from what the server sent; and the shared model as in FedAvg. It predicts with v.
-A client that has kept none trains one from the shared model, by the same rule.
+
+Departures: the paper has no clients who took no part; here, one that has kept no copy trains one
+from the shared model, by the same rule.
 """
 
 from __future__ import annotations

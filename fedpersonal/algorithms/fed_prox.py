@@ -1,7 +1,9 @@
 """FedAvg whose clients are held near the weights that the server sent.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv 1812.06127),
-Algorithm 2, with the same number of epochs for all clients.
+Algorithm 2.
+
+Departures: all clients make the same number of epochs, where the paper lets slow ones make fewer.
 """
 
 from __future__ import annotations

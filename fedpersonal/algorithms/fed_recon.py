@@ -3,7 +3,9 @@
 Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", NeurIPS 2021
 (arXiv 2102.03448), Algorithm 1. Local variables are rebuilt in every round from the support set
 with the global ones frozen; then the global ones are updated on the query set with the local ones
-frozen. The exact reconstruction is an addition of ours: section 4 leaves R open.
+frozen.
+
+Departures: exact (ridge) reconstruction is an addition of ours; section 4 leaves R open.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Silva et al., "FedPerC: Federated Learning for Language Generation with Personal and Context
 Preference Embeddings", EACL Findings 2023, Algorithm 1 with a frozen base. Algorithm 2 is the same
 phase on the generators' layers.
+
+Departures: the base is a small GPT-2, pretrained here, where the paper has DistilGPT2. Generators
+read other texts of the user once, before; the paper's move the embeddings with each token of the
+text that is predicted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,10 @@
 
 Bui et al., "Federated User Representation Learning", 2019 (arXiv 1909.12535), section 3.5: private
 variables, such as a user's embedding, are kept by the user and trained jointly with the federated
-ones. Their separate optimizer is an addition of ours.
+ones.
+
+Departures: local variables may have an optimizer of their own, and a bound on what a round changes
+in them; users who took no part rebuild them, where the paper has no method for them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Local representations, a global model on top of them.
 
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
-Representations", 2020 (arXiv 2001.01523), Algorithm 1, without its auxiliary and adversarial
-losses: each client encodes its data by layers of its own, and the layers on top are averaged.
+Representations", 2020 (arXiv 2001.01523), Algorithm 1: each client encodes its data by layers of
+its own, and the layers on top are averaged.
+
+Departures: without the paper's auxiliary and adversarial losses.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 Liu et al., "On Privacy and Personalization in Cross-Silo Federated Learning", NeurIPS 2022 (arXiv
 2206.07902): client k goes on with its own model w_k, on its loss + lambda / 2 times the squared
-distance from the mean that the server sent, and the server averages what all w_k have come to. It
-is made for silos that all take part in each round; here, the mean is that of those who do. Of a
-table whose rows are one client's each there are no copies: the row is trained as it is. What is
-sent are the personal models themselves: the paper hides examples in them by noise.
+distance from the mean that the server sent, and the server averages what all w_k have come to.
+What is sent are the personal models themselves: the paper hides examples in them by noise.
+
+Departures: it is made for silos that all take part in each round; here, the mean is that of those
+who do. Of a table whose rows are one client's each there are no copies: the row is trained as it
+is.
 """
 
 from __future__ import annotations

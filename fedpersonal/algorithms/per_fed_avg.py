@@ -3,7 +3,10 @@
 Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020 (arXiv 2002.07948), Algorithm 1 with the first-order gradient
 (FO): each local step takes the gradient of a batch of the query set where a step on a batch of the
-support set leads. Before it predicts, a client takes such a step, or several.
+support set leads. Before it predicts, a client takes such a step.
+
+Departures: of the paper's approximations the first-order one alone, without Hessians; a client may
+take several steps before it predicts.
 """
 
 from __future__ import annotations

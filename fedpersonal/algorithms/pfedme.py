@@ -4,8 +4,9 @@ T. Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS
 2006.08848), Algorithm 1: on each batch, K steps from w lead to theta, near the minimum of the loss
 + lambda / 2 |theta - w|^2; then w moves by -eta * lambda * (w - theta). The server's beta is its
 learning rate. A client predicts with its theta(w), to which steps of the same kind lead, as many
-as --finetuning_epochs has: nothing is kept, where the authors' code evaluates what a client's last
-round has left.
+as --finetuning_epochs has.
+
+Departures: nothing is kept, where the authors' code evaluates what a client's last round has left.
 """
 
 from __future__ import annotations

@@ -3,7 +3,10 @@
 Zhang et al., "Dual Personalization on Federated Recommendation", IJCAI 2023 (arXiv 2301.08143),
 Algorithm 1: a client trains its score function, which it keeps, with the items' embeddings as sent;
 then these, with the score function as it is now. The server averages the embeddings. A client
-predicts with those that its own last step has made of what was sent: here, of what is sent then.
+predicts with those that its own last step has made of what was sent.
+
+Departures: that step is made again before a client predicts, from what the server has sent by then.
+So a client keeps its score function alone, where the authors' code keeps a table of items, too.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def _row(
 
 
 _FINETUNED: dict[str, Value] = {"algorithm": "fed_avg_finetuning", "finetuning_learning_rate": 0.02}
-# Chosen on MovieLens-100K's validation ratings (docs/movielens.md). With nothing kept, the shared
-# model of Ditto and APFL is that of FedAvg's row, and unseen users train their copies alone.
+# Chosen on MovieLens-100K's validation ratings (docs/results/movielens.md). With nothing kept, the
+# shared model of Ditto and APFL is that of FedAvg's row, and unseen users train their copies alone.
 _REBUILT: dict[str, Value] = {"local_state": "rebuilt", "reconstruction_learning_rate": 0.05}
 _DITTO: dict[str, Value] = {"algorithm": "ditto", "pull": 1.0, "local_only_epochs": 0, **_REBUILT}
 _APFL: dict[str, Value] = {"algorithm": "apfl", **_REBUILT}

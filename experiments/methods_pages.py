@@ -1,0 +1,239 @@
+"""Writes docs/methods/, a page for each file of methods, from what these files declare.
+
+python -m experiments.methods_pages
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
+
+import fedpersonal as fp
+import fedpersonal.algorithms
+from experiments.options_page import options_table
+from fedpersonal.algorithm import Algorithm, Phase, RidgePhase
+from fedpersonal.algorithms.method import ClientOptions, Layers, Method
+from fedpersonal.atomic_files import atomic_write
+from fedpersonal.options import Options
+from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.utterances import methods as language_methods
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+FOLDER = DOCS / "methods"
+_MADE = "<!-- Made by python -m experiments.methods_pages, from {}. -->"
+_PARTS = ("embedding", "head", "body", "table")
+_LAYERS = Layers(**{part: (part,) for part in _PARTS}, everything=_PARTS)
+_WORDS = {
+    "global": "the global variables",
+    "local": "the local variables",
+    "all": "all variables",
+    "personal": "the personal copy",
+    "own": "the embedding, or else the head",
+    **{part: f"the {part}" for part in _PARTS},
+    "table": "the table of users",
+}
+_DATA = {"all": "all data", "support": "the support set", "query": "the query set"}
+_INDEX = f"""# Methods
+{_MADE.format("fedpersonal/algorithms")}
+
+`--algorithm` takes these names in every task whose model has the layers that a method needs. Each
+page says which paper a method is from, what a client does in a round, its options, and where we
+depart from the paper. A method of your own is [one file](../tutorials/own_method.md), and then has
+its page here, too.
+
+| name | in tables | what is each client's own | tasks |
+| --- | --- | --- | --- |
+"""
+_EVERY = """
+## Options of every method
+
+Defaults are those of the method; a [task](../reference/options.md) may have others.
+
+"""
+
+
+def pages() -> dict[str, str]:
+    """Returns the text of each page by its file's name."""
+    found = {f"{name}.md": _page(name, module) for name, module in _modules().items()}
+    rows = (row for name, module in _modules().items() for row in _rows(name, module))
+    index = [_INDEX, *rows, _EVERY]
+    index += [line + "\n" for line in options_table(ClientOptions.declarations())]
+    return {"index.md": "".join(index), **found}
+
+
+def write() -> None:
+    """Writes the pages, and removes those of methods that are gone."""
+    texts = pages()
+    for path in FOLDER.glob("*.md"):
+        if path.name not in texts:
+            path.unlink()
+    for name, text in texts.items():
+        with atomic_write(FOLDER / name) as file:
+            file.write(text)
+
+
+def _modules() -> Mapping[str, types.ModuleType]:
+    """Returns the files of methods by name; FedPerC's are listed beside their models."""
+    names = [module.name for module in pkgutil.iter_modules(fedpersonal.algorithms.__path__)]
+    files = {name: importlib.import_module(f"fedpersonal.algorithms.{name}") for name in names}
+    return {n: file for n, file in files.items() if n == "fedperc" or hasattr(file, "METHODS")}
+
+
+def _methods(name: str, module: types.ModuleType) -> Sequence[Method]:
+    return language_methods.METHODS if name == "fedperc" else module.METHODS
+
+
+def _rows(name: str, module: types.ModuleType) -> Iterator[str]:
+    for method in _methods(name, module):
+        cells = f"[`{method.name}`]({name}.md#{method.name})", method.title, _own(method)
+        yield f"| {' | '.join(cells)} | {_tasks(method)} |\n"
+
+
+def _page(name: str, module: types.ModuleType) -> str:
+    methods, paragraphs = _methods(name, module), (inspect.getdoc(module) or "").split("\n\n")
+    departures = [p for p in paragraphs if p.startswith("Departures: ")]
+    made = _MADE.format(module.__name__.replace(".", "/") + ".py")
+    lines = [f"# {_title(methods)}\n{made}"]
+    lines += [p for p in paragraphs if p not in departures]
+    maker = getattr(fp, name) if name in dir(fp) else None
+    if maker is not None:
+        lines.append(
+            f"In a program: [`fp.{name}`](../reference/api/methods.md#fedpersonal.{name})."
+        )
+    if name == "fedperc":
+        lines.append(inspect.getdoc(language_methods) or "")
+    lines.append("## Departures from the paper")
+    said = departures[0].partition(": ")[2] if departures else "None that we know of."
+    lines.append(said[:1].upper() + said[1:])
+    lines.append("## Figures")
+    lines.append(_figures(methods))
+    seen: dict[type[Options], str] = {}
+    for method in methods:
+        lines += [*_section(method), *_options(method, seen)]
+    return "\n\n".join(lines) + "\n"
+
+
+def _title(methods: Sequence[Method]) -> str:
+    """Returns what a page is called: one method, or two that are no variants of each other."""
+    first, *others = (method.title for method in methods)
+    is_pair = len(others) == 1 and not others[0].startswith(first)
+    return f"{first} and {others[0]}" if is_pair else first
+
+
+def _section(method: Method) -> Iterator[str]:
+    yield f"## {method.name}"
+    facts = {
+        "In tables": method.title,
+        "Tasks": _tasks(method),
+        "Each client's own": _own(method),
+        "Before a client predicts, it": _adaptation(method),
+    }
+    if method.trains:
+        server = method.server_optimizer
+        facts["Server optimizer, unless named"] = f"`{server}`" if server else "the task's"
+    yield "\n".join(
+        f"- {what}{'' if what.endswith(' it') else ':'} {said}" for what, said in facts.items()
+    )
+    algorithm = method.build(method.options(), _LAYERS)
+    if not method.trains:
+        yield "There are no rounds."
+    elif method.is_federated:
+        yield "In a round, by default, a client moves:"
+        yield "\n".join(f"{i}. {_phase(p)}" for i, p in enumerate(algorithm.phases, 1))
+    else:
+        yield "One server trains on everybody's data: " + _phase(algorithm.phases[0]) + "."
+
+
+def _options(method: Method, seen: dict[type[Options], str]) -> Iterator[str]:
+    """Yields what a method reads beside what all do, once for methods that read the same."""
+    if method.options in seen:
+        yield f"Its options are those of [`{seen[method.options]}`](#{seen[method.options]})."
+        return
+    seen[method.options] = method.name
+    common = ClientOptions.declarations()
+    own = {n: option for n, option in method.options.declarations().items() if n not in common}
+    all_have = "[those of every method](index.md#options-of-every-method)"
+    yield f"Its options, beside {all_have}:" if own else f"Its options are {all_have}."
+    if own:
+        yield "\n".join(options_table(own))
+
+
+def _phase(phase: Phase) -> str:
+    data = _DATA.get(phase.data, f"the part `{phase.data}`")
+    if isinstance(phase, RidgePhase):
+        return f"{_variables(phase.variables)}, to the exact solution on {data}"
+    passes = "pass" if phase.epochs == 1 else "passes"
+    words = f"{_variables(phase.variables)}, in {phase.epochs} {passes} over {data}"
+    if phase.max_steps is not None:
+        words += f", at most {phase.max_steps} {'step' if phase.max_steps == 1 else 'steps'}"
+    if phase.proximal:
+        words += f"; pulled to what the server sent, at a weight of {phase.proximal:g}"
+    if phase.ahead:
+        steps = f"{phase.ahead.steps} {'step' if phase.ahead.steps == 1 else 'steps'}"
+        words += f"; each step looks ahead from {steps} of a copy"
+    return words
+
+
+def _variables(variables: str | tuple[str, ...]) -> str:
+    if isinstance(variables, str):
+        return _WORDS[variables]
+    return "the layers " + ", ".join(f"`{name}`" for name in variables)
+
+
+def _own(method: Method) -> str:
+    algorithm: Algorithm = method.build(method.options(), _LAYERS)
+    layers = method.local_layers(method.options(), _LAYERS)
+    if not method.trains:
+        return "the whole model: nothing is ever sent"
+    if algorithm.personal:
+        sent = ", and sent" if algorithm.personal.are_sent else ""
+        mixed = "; mixed with the shared model" if algorithm.personal.mixing is not None else ""
+        return f"a copy of the model, {algorithm.local_variables}{sent}{mixed}"
+    if algorithm.local_variables == "none" or not (method.local_part or layers):
+        tuned = method.finetunes is not None
+        return "a copy, fine-tuned before it predicts" if tuned else "nothing"
+    part = method.local_part
+    named = _WORDS[part] if part else ", ".join(f"`{name}`" for name in layers)
+    return f"{named}, {algorithm.local_variables}"
+
+
+def _adaptation(method: Method) -> str:
+    phases = method.finetuning(method.options(), _LAYERS)  # type: ignore[arg-type]
+    moves = [f"moves {_phase(phase)}" for phase in phases]
+    algorithm = method.build(method.options(), _LAYERS)
+    if algorithm.local_variables == "rebuilt":
+        moves.insert(0, "rebuilds what is its own")
+    elif algorithm.local_variables == "kept":
+        moves.insert(0, "takes what it has kept, or builds it if it has kept nothing")
+    return "; then ".join(moves) or "does nothing"
+
+
+def _tasks(method: Method) -> str:
+    tasks = {task.name: method in task.methods.values() for task in all_tasks().values()}
+    missing = [name for name, has_it in tasks.items() if not has_it]
+    if len(missing) <= 1:
+        return " but ".join(["all", *missing])
+    return ", ".join(name for name, has_it in tasks.items() if has_it)
+
+
+def _figures(methods: Sequence[Method]) -> str:
+    titles = "|".join(re.escape(m.title) for m in methods)
+    names = "|".join(m.name for m in methods)
+    # A title in a row's first cell, or a name as code: the page tells something of the method.
+    wanted = re.compile(rf"^\| *\**({titles})\b|`({names})`", re.MULTILINE)
+    found = []
+    for path in sorted((DOCS / "results").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if path.name != "index.md" and wanted.search(text):
+            heading = next(line for line in text.splitlines() if line.startswith("# "))
+            found.append(f"- [{heading[2:]}](../results/{path.name})")
+    return "\n".join(found) or "Not measured yet."
+
+
+if __name__ == "__main__":
+    write()

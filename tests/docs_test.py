@@ -1,0 +1,140 @@
+"""README and docs/ are true: their code runs, their commands parse, their links lead somewhere.
+
+A block of code says what it is. `python` blocks of a page are run, one after another, in a folder
+of their own, each after the program of a comment `<!-- first ... -->` above it. Commands of `sh`
+blocks are taken apart, and their targets, modules and flags looked up. `text` is what a program
+prints.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from tests.pages import (
+    DOCS,
+    FOREIGN_FLAGS,
+    ROOT,
+    faults_of_commands,
+    faults_of_links,
+    faults_of_names,
+    read,
+)
+
+PAGES = sorted(
+    [*DOCS.rglob("*.md"), *(ROOT / f"{n}.md" for n in ("README", "CONTRIBUTING", "SECURITY"))]
+)
+LANGUAGES = {"python", "sh", "text"}
+# What runs a program that a page shows.
+RUN_BY = ("tests/examples_test.py", "tests/runtime/ray_test.py")
+SHOWN = re.compile(r'--8<-- "(.*)"')
+BLOCKS = {page: read(page.read_text(encoding="utf-8")) for page in PAGES}
+
+
+@pytest.fixture(name="known_flags", scope="module")
+def _known_flags():
+    from fedpersonal.tasks.task import all_tasks
+
+    found = {*FOREIGN_FLAGS, "flagfile", "help", "helpfull"}
+    for task in all_tasks().values():
+        found.update(option.name for option in task.options.declarations().values())
+    for path in [*(ROOT / "experiments").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        found.update(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text))
+        found.update(re.findall(r'add_argument\(\s*"--(\w+)"', text))
+    return found
+
+
+def of_root(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=of_root)
+def test_every_block_says_what_it_is(page):
+    unknown = [(b.line, b.language) for b in BLOCKS[page][0] if b.language not in LANGUAGES]
+    assert not unknown, f"{page}: begin a block by ```python, ```sh or ```text"
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if any(b.language == "python" for b in BLOCKS[p][0])], ids=of_root
+)
+def test_python_runs(page, tmp_path, monkeypatch):
+    import fedpersonal as fp
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    names = {"fp": fp, "__name__": "page"}
+    for block in BLOCKS[page][0]:
+        shown = SHOWN.fullmatch(block.text)
+        if block.language != "python":
+            continue
+        if shown:
+            assert (ROOT / shown[1]).is_file()
+            tests = "".join((ROOT / path).read_text(encoding="utf-8") for path in RUN_BY)
+            folder, name = pathlib.Path(shown[1]).parts[-2:]
+            assert (folder if folder != "examples" else name[: -len(".py")]) in tests
+        else:
+            for text in (block.first, block.text):
+                exec(compile(text, f"{page}:{block.line}", "exec"), names)
+
+
+def test_commands_are_those_of_our_programs():
+    assert faults_of_commands(BLOCKS) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=of_root)
+def test_links_lead_somewhere(page):
+    assert list(faults_of_links(page, BLOCKS[page][1])) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=of_root)
+def test_what_prose_names_is_there(page, known_flags):
+    assert list(faults_of_names(BLOCKS[page][1], known_flags)) == []
+
+
+def test_every_public_name_has_its_place_in_the_reference():
+    import fedpersonal as fp
+
+    pages = "\n".join(p.read_text(encoding="utf-8") for p in (DOCS / "reference/api").glob("*.md"))
+    told = re.findall(r"^::: fedpersonal\.(\w+)$", pages, re.MULTILINE)
+    assert sorted(told) == sorted(set(fp.__all__) - {"__version__"})
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("make nothing", "make has no target nothing"),
+        ("make movielens TEXTFILE=a", "make knows no TEXTFILE"),
+        ('make movielens FLAGS="--rank=3"', "Unknown command line flag 'rank'"),
+        ("python -m experiments.films", "there is no experiments.films"),
+        ("python -m experiments.movielens --seed=one", "flag --seed"),
+        ("python examples/none.py", "there is no examples/none.py"),
+        ("bazel run //experiments:none", "there is no target"),
+        ("curl address", "what is curl?"),
+    ],
+)
+def test_a_wrong_command_is_found(line, fault):
+    page = read(f"# Title\n\n```sh\n{line}\n```\n")
+    (found,) = faults_of_commands({"page.md": page})
+    assert fault in found and found.startswith("page.md:3")
+
+
+def test_a_wrong_link_or_name_is_found(known_flags):
+    page = DOCS / "index.md"
+    prose = (
+        "[a](none.md) [b](start/ten_minutes.md#none) [c](../README.md) [d](start/ten_minutes.md)"
+    )
+    found = list(faults_of_links(page, prose))
+    assert [fault.split(": ")[2] for fault in found] == [
+        "there is no such file",
+        "it has no such heading",
+        "it is outside of docs/, and not in the site",
+    ]
+    wrong = (
+        "`make none` `python -m experiments.none` `--none_of_ours`, not `make test` or `--seed=1`"
+    )
+    assert len(list(faults_of_names(wrong, known_flags))) == 3
+    blocks, _ = read("text\n\n    make test\n\n- item\n\n      more\n\n```\nno language\n```\n")
+    assert [(b.language, b.text) for b in blocks] == [("sh", "make test"), ("", "no language")]

@@ -1,0 +1,21 @@
+"""The pages of methods say what their files declare, and every method has its place in one."""
+
+from __future__ import annotations
+
+import re
+
+from experiments import methods_pages
+from fedpersonal.tasks.task import all_tasks
+
+
+def test_the_pages_are_up_to_date():
+    written = {p.name: p.read_text(encoding="utf-8") for p in methods_pages.FOLDER.glob("*.md")}
+    assert written == methods_pages.pages(), "run python -m experiments.methods_pages"
+
+
+def test_every_method_of_every_task_has_its_section():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in methods_pages.FOLDER.glob("*.md"))
+    sections = re.findall(r"^## (\w+)$", text, re.MULTILINE)
+    names = {name for task in all_tasks().values() for name in task.methods}
+    assert len(names) > 40 and names <= {*sections}
+    assert all(sections.count(name) == 1 for name in names)
