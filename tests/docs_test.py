@@ -3,7 +3,7 @@
 A block of code says what it is. `python` blocks of a page are run, one after another, in a folder
 of their own, each after the program of a comment `<!-- first ... -->` above it. Commands of `sh`
 blocks are taken apart, and their targets, modules and flags looked up. `text` is what a program
-prints.
+prints, `bibtex` what papers cite.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.pages import (
 PAGES = sorted(
     [*DOCS.rglob("*.md"), *(ROOT / f"{n}.md" for n in ("README", "CONTRIBUTING", "SECURITY"))]
 )
-LANGUAGES = {"python", "sh", "text"}
+LANGUAGES = {"python", "sh", "text", "bibtex"}
 # What runs a program that a page shows.
 RUN_BY = ("tests/examples_test.py", "tests/runtime/ray_test.py")
 SHOWN = re.compile(r'--8<-- "(.*)"')
