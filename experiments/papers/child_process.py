@@ -1,7 +1,7 @@
 """Work in a process of its own, whose memory comes back when the work is done.
 
-A TFF computation stays in its worker for as long as the worker lives, about 200 MB a run: a sweep
-in one process would grow with every run.
+A TFF computation stays in its worker for as long as the worker lives, about 200 MB a run: many
+runs in one process would make it grow with each.
 """
 
 from __future__ import annotations
