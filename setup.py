@@ -38,6 +38,7 @@ setup(
     ],
     packages=find_packages(include=["fedpersonal*", "experiments*"]),
     package_data={"experiments": ["presets/*.flags"]},
+    entry_points={"console_scripts": ["fedpersonal = experiments.command:main"]},
     python_requires=">=3.9,<3.12",
     install_requires=[
         "absl-py>=1.0,<2",

@@ -15,9 +15,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from experiments import option_flags
+from experiments import option_flags, program_help
 from fedpersonal import runtime
 from fedpersonal.errors import UserError, escaped
 
@@ -143,13 +143,11 @@ def _enter_calling_folder() -> None:
 
 
 def _parse_flags(argv: list[str]) -> None:
-    app.define_help_flags()
+    program_help.define_flags(option_flags.defined)
     try:
         rest = flags.FLAGS(option_flags.expand_flagfiles(argv))
     except (flags.Error, UserError) as error:
         sys.exit(_complain(error))
-    except SystemExit:  # Help has been given; absl means this to be a failure.
-        sys.exit(0)
     if len(rest) > 1:
         sys.exit(_complain(f"unexpected argument {rest[1]!r}; flags are written --name=value."))
 

@@ -13,6 +13,10 @@ class UserError(ValueError):
     """A mistake of the caller that one line explains; binaries print it and exit with status 2."""
 
 
+class Diverged(UserError):
+    """A training whose losses or updates are no longer finite: its options do not suit it."""
+
+
 def check_choice(owner: str, option: str, value: object, choices: tuple[str, ...]) -> None:
     """Raises a ValueError that names the option unless `value` is one of `choices`."""
     if value not in choices:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpersonal import runtime
-from fedpersonal.errors import UserError
+from fedpersonal.errors import Diverged
 from fedpersonal.evaluation.evaluate import ClientResults
 from fedpersonal.process.boundary import Crossing, bytes_per_client
 from fedpersonal.simulation.loop import LoopResult
@@ -60,12 +60,12 @@ def summarize(report: TestReport) -> dict[str, Any]:
     """Returns what a test came to.
 
     Raises:
-        UserError: If the loss is not finite.
+        Diverged: If the loss is not finite.
     """
     results = report.results
     overall = {**results.overall(), **report.metrics}
     if not math.isfinite(overall["loss"]):
-        raise UserError(
+        raise Diverged(
             "the test loss is not finite; lower --client_learning_rate or "
             "--reconstruction_learning_rate."
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import Diverged, UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 
 # So many rounds without a usable update are enough to know.
@@ -40,7 +40,7 @@ class LearningCheck(Callback):
                 f"Nothing was learned in rounds 1 to {run.round_number}: no client reported. Raise "
                 "round_time_limit, or drop fewer clients, and start a new run."
             )
-        raise UserError(
+        raise Diverged(
             f"Nothing was learned in rounds 1 to {run.round_number}: every client's update was "
             "infinite or NaN, and was dropped. Lower the learning rates, or look for NaN and huge "
             "numbers in the data, and start a new run."
