@@ -36,7 +36,7 @@ _INTERRUPTED = 130
 _UNREAD = 141
 
 
-def run(main: Callable[[], None]) -> None:
+def run(main: Callable[..., None], *, takes_arguments: bool = False) -> None:
     """Parses the flags, runs `main` and exits.
 
     Importing TensorFlow Federated takes seconds, so `main` imports it, not the module around it:
@@ -47,16 +47,21 @@ def run(main: Callable[[], None]) -> None:
     nobody reads the output any more, as before `| head`.
 
     Args:
-        main: The program. It takes nothing and reads its flags from `absl.flags`.
+        main: The program. It reads its flags from `absl.flags`.
+        takes_arguments: Whether it is called with the arguments that are no flags; else there must
+            be none.
     """
     _enter_calling_folder()
-    _parse_flags(sys.argv)
+    arguments = _parse_flags(sys.argv)
+    if arguments and not takes_arguments:
+        line = f"unexpected argument {arguments[0]!r}; flags are written --name=value."
+        sys.exit(_complain(line))
     logging.use_absl_handler()
     runtime.start()
     status = 0
     try:
         _check_temporary_folder()
-        main()
+        main(*arguments)
     except UserError as error:
         status = _complain(error)
     except OSError as error:
@@ -142,14 +147,13 @@ def _enter_calling_folder() -> None:
         os.chdir(folder)
 
 
-def _parse_flags(argv: list[str]) -> None:
+def _parse_flags(argv: list[str]) -> list[str]:
+    """Returns the arguments that are no flags."""
     program_help.define_flags(option_flags.defined)
     try:
-        rest = flags.FLAGS(option_flags.expand_flagfiles(argv))
+        return flags.FLAGS(option_flags.expand_flagfiles(argv))[1:]
     except (flags.Error, UserError) as error:
         sys.exit(_complain(error))
-    if len(rest) > 1:
-        sys.exit(_complain(f"unexpected argument {rest[1]!r}; flags are written --name=value."))
 
 
 def _complain(error: object) -> int:

@@ -52,7 +52,13 @@ class Child:
         call = pickle.dumps((function, arguments))
         told = (sender, call, tuple(processors), output)
         self._process = context.Process(target=_main, args=told, daemon=True)
-        self._process.start()
+        # Ctrl-C reaches the whole group; this process alone answers it, with SIGTERM to the child,
+        # which takes over the mask.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.sentinel = self._process.sentinel
         sender.close()
 
@@ -118,8 +124,8 @@ def run_in_child(function: Callable[..., None], *arguments: Any) -> None:
 def _main(
     sender: Any, call: bytes, processors: tuple[int, ...], output: pathlib.Path | None
 ) -> None:
-    # Ctrl-C reaches the whole group; the parent alone answers it, with SIGTERM to the child.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if processors:
         os.sched_setaffinity(0, processors)
     if output is not None:
