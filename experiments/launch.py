@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import select
 import sys
@@ -36,7 +37,7 @@ _INTERRUPTED = 130
 _UNREAD = 141
 
 
-def run(main: Callable[..., None], *, takes_arguments: bool = False) -> None:
+def run(main: Callable[..., None]) -> None:
     """Parses the flags, runs `main` and exits.
 
     Importing TensorFlow Federated takes seconds, so `main` imports it, not the module around it:
@@ -47,13 +48,12 @@ def run(main: Callable[..., None], *, takes_arguments: bool = False) -> None:
     nobody reads the output any more, as before `| head`.
 
     Args:
-        main: The program. It reads its flags from `absl.flags`.
-        takes_arguments: Whether it is called with the arguments that are no flags; else there must
-            be none.
+        main: The program. It reads its flags from `absl.flags`, and is called with the arguments
+            that are no flags if it takes any; else there must be none.
     """
     _enter_calling_folder()
     arguments = _parse_flags(sys.argv)
-    if arguments and not takes_arguments:
+    if arguments and not inspect.signature(main).parameters:
         line = f"unexpected argument {arguments[0]!r}; flags are written --name=value."
         sys.exit(_complain(line))
     logging.use_absl_handler()

@@ -89,4 +89,4 @@ def main(*programs: str) -> None:
 
 
 if __name__ == "__main__":
-    launch.run(main, takes_arguments=True)
+    launch.run(main)

@@ -77,8 +77,9 @@ def train(run: Run, sweep_dir: pathlib.Path) -> None:
                 metrics = {n.removeprefix(_EVAL): float(v) for n, v in named.items()}
             else:
                 metrics = run.task.validate(experiment)(trained).overall()
-        if not all(map(math.isfinite, metrics.values())):
-            raise Diverged(f"metrics of the validation clients are not finite: {metrics}.")
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise Diverged(f"{name} of validation clients is {value}.")
     except Diverged as error:
         write_validation(run, Validation({}, diverged=str(error)))
         return
