@@ -154,6 +154,8 @@ def _parse_flags(argv: list[str]) -> list[str]:
         return flags.FLAGS(option_flags.expand_flagfiles(argv))[1:]
     except (flags.Error, UserError) as error:
         sys.exit(_complain(error))
+    except BrokenPipeError:  # Nobody reads the help.
+        os._exit(_UNREAD)
 
 
 def _complain(error: object) -> int:

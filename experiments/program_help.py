@@ -43,7 +43,7 @@ class _Help(flags.BooleanFlag):
         if self._parse(argument):
             page = _full if self.name == "helpfull" else _short
             about = (sys.modules["__main__"].__doc__ or "").strip()
-            print("\n".join([about, *page(self._options)]))
+            print("\n".join([about, *page(self._options)]), flush=True)
             sys.exit(0)
 
 

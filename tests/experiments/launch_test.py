@@ -134,6 +134,12 @@ def test_help_comes_at_once(run):
     assert others[0] == "Every program:" and "logtostderr" in "".join(others)
 
 
+def test_help_that_nobody_reads_ends_quietly(start):
+    process = start("--helpfull")
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(60)) == ("", 141)
+
+
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [
