@@ -37,7 +37,10 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     packages=find_packages(include=["fedpersonal*", "experiments*"]),
-    package_data={"experiments": ["presets/*.flags"]},
+    package_data={
+        "experiments": ["presets/*.flags"],
+        "fedpersonal.report": ["page/*"],
+    },
     entry_points={"console_scripts": ["fedpersonal = experiments.command:main"]},
     python_requires=">=3.9,<3.12",
     install_requires=[

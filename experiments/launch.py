@@ -48,20 +48,18 @@ def run(main: Callable[..., None]) -> None:
     nobody reads the output any more, as before `| head`.
 
     Args:
-        main: The program. It reads its flags from `absl.flags`, and is called with the arguments
-            that are no flags if it takes any; else there must be none.
+        main: The program. It reads its flags from `absl.flags`; one that has a parameter receives
+            the list of the arguments that are no flags, which other programs refuse.
     """
     _enter_calling_folder()
-    arguments = _parse_flags(sys.argv)
-    if arguments and not inspect.signature(main).parameters:
-        line = f"unexpected argument {arguments[0]!r}; flags are written --name=value."
-        sys.exit(_complain(line))
+    takes_arguments = bool(inspect.signature(main).parameters)
+    arguments = _parse_flags(sys.argv, takes_arguments=takes_arguments)
     logging.use_absl_handler()
     runtime.start()
     status = 0
     try:
         _check_temporary_folder()
-        main(*arguments)
+        main(arguments) if takes_arguments else main()
     except UserError as error:
         status = _complain(error)
     except OSError as error:
@@ -147,15 +145,18 @@ def _enter_calling_folder() -> None:
         os.chdir(folder)
 
 
-def _parse_flags(argv: list[str]) -> list[str]:
-    """Returns the arguments that are no flags."""
+def _parse_flags(argv: list[str], *, takes_arguments: bool) -> list[str]:
     program_help.define_flags(option_flags.defined)
+    flags.FLAGS.set_gnu_getopt()  # Flags may come last.
     try:
-        return flags.FLAGS(option_flags.expand_flagfiles(argv))[1:]
+        rest = flags.FLAGS(option_flags.expand_flagfiles(argv))
     except (flags.Error, UserError) as error:
         sys.exit(_complain(error))
     except BrokenPipeError:  # Nobody reads the help.
         os._exit(_UNREAD)
+    if len(rest) > 1 and not takes_arguments:
+        sys.exit(_complain(f"unexpected argument {rest[1]!r}; flags are written --name=value."))
+    return rest[1:]
 
 
 def _complain(error: object) -> int:

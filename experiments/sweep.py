@@ -52,7 +52,7 @@ _OPTIONS = option_flags.define_shared(
 )
 
 
-def main(*programs: str) -> None:
+def main(programs: list[str]) -> None:
     """Runs what is missing, and prints the table and the chosen command."""
     if len(programs) != 1 or programs[0] not in all_tasks():
         given = f"not {' '.join(programs)}" if programs else "such as movielens"
@@ -85,7 +85,8 @@ def main(*programs: str) -> None:
     print(task.read(sweep.trials[0].run.options).summary(), flush=True)
     ranked = sweep.run()
     print(page.write_page(sweep, ranked, task.name))
-    print(f"written to {output_dir}/sweep.md and .csv")
+    written = [output_dir / "sweep.md", output_dir / "sweep.csv", *page.compare(sweep, ranked)]
+    print(f"written: {', '.join(map(str, written))}")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ class UserError(ValueError):
     """A mistake of the caller that one line explains; binaries print it and exit with status 2."""
 
 
-class Diverged(UserError):
-    """A training whose losses or updates are no longer finite: its options do not suit it."""
+class TrainingError(UserError):
+    """Training has diverged, or nothing was learned."""
 
 
 def check_choice(owner: str, option: str, value: object, choices: tuple[str, ...]) -> None:

@@ -18,9 +18,9 @@ from fedpersonal.errors import UserError, one_line
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.description import read_model
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.saved_model import ABOUT, check_model, read_about, read_saved_model
+from fedpersonal.saved_model import check_model, read_saved_model
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.simulation.run_record import RunRecord
+from fedpersonal.simulation.run_record import ABOUT, RunRecord, read_about
 from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
 
 

@@ -102,6 +102,16 @@ class Declaration:
             raise self._mistake(value)
         return tuple(self._check_one(one, value) for one in value)
 
+    def flags(self, value: Value) -> list[str]:
+        """Returns the flags that give it this value; none for None."""
+        if value is None:
+            return []
+        if isinstance(value, bool):
+            return [f"--{self.name}" if value else f"--no{self.name}"]
+        if isinstance(value, tuple) and self.kind is int:
+            return [f"--{self.name}={one}" for one in value]
+        return [f"--{self.name}={','.join(value) if isinstance(value, tuple) else value}"]
+
     def _check_one(self, value: Any, shown: Value) -> Any:
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
             is_whole = isinstance(value, numbers.Integral)

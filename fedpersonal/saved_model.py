@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -11,16 +12,14 @@ from typing import Any
 import numpy as np
 
 from fedpersonal.array_files import pack_arrays, unpack_arrays
-from fedpersonal.atomic_files import OWNER_ONLY, atomic_write, read_bytes, read_json, write_json
+from fedpersonal.atomic_files import OWNER_ONLY, atomic_write, read_bytes, write_json
 from fedpersonal.errors import UserError, listed
 from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.model.partition import PartitionedModel, VariableSpec
-from fedpersonal.simulation.run_record import RunRecord
+from fedpersonal.simulation.run_record import ABOUT, KNOWN, RunRecord, read_about
 from fedpersonal.trained import TrainedModel
 
 WEIGHTS = "model.npz"
-ABOUT = "model.json"
-_KNOWN = ("batch_size", "seed", "round_number")
 _GLOBAL, _LOCAL, _CLIENTS = "global ", "local ", "clients"
 
 
@@ -61,29 +60,13 @@ def save_model(
         arrays.update({_LOCAL + name: value for name, value in snapshot.values.items()})
     with atomic_write(folder.path / WEIGHTS, "wb", permissions=OWNER_ONLY) as file:
         file.write(pack_arrays(arrays))
-    known: dict[str, Any] = {name: getattr(trained, name) for name in _KNOWN}
+    known: dict[str, Any] = {name: getattr(trained, name) for name in KNOWN}
+    spec = trained.model.local_variables
+    known["local"] = {"kept": trained.algorithm.keeps, "variables": [_describe(v) for v in spec]}
     if folder.metrics_csv.exists():
         rounds = len(folder.metrics)
         known["metrics"] = [rounds, folder.metrics_checksum(rounds)]
     write_json(folder.path / ABOUT, {**about, **known}, checked=True)
-
-
-def read_about(path: pathlib.Path) -> dict[str, Any]:
-    """Reads what `save_model` says of the model in a run's folder.
-
-    Raises:
-        UserError: If the run has not ended, or the file is damaged.
-    """
-    if not os.path.lexists(path / ABOUT):
-        raise UserError(f"{path}: the run has not ended ({path / ABOUT}).")
-    about = read_json(path / ABOUT, dict.fromkeys(_KNOWN, int), checked=True)
-    if about["batch_size"] < 1 or not -(2**31) <= about["seed"] < 2**31:
-        raise UserError(f"{path / ABOUT} is damaged: its 'batch_size' or 'seed' is out of range.")
-    metrics = about.get("metrics")
-    is_pair = isinstance(metrics, list) and [type(number) for number in metrics] == [int, int]
-    if metrics is not None and not is_pair:
-        raise UserError(f"{path / ABOUT} is damaged: its 'metrics' is of another type.")
-    return about
 
 
 def read_saved_model(path: pathlib.Path) -> SavedModel:
@@ -118,6 +101,12 @@ def check_model(path: pathlib.Path, model: PartitionedModel, saved: SavedModel) 
             raise UserError(f"{path / WEIGHTS} is damaged: its clients are no names.")
         clients = snapshot.clients.shape
         _check_variables(path, "local", model.local_variables, snapshot.values, clients)
+
+
+def _describe(variable: VariableSpec) -> dict[str, Any]:
+    num_bytes = math.prod(variable.shape) * variable.dtype.size
+    dtype, shape = variable.dtype.name, list(variable.shape)
+    return {"name": variable.name, "dtype": dtype, "shape": shape, "num_bytes": num_bytes}
 
 
 def _check_variables(

@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.errors import UserError
+from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
 from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
@@ -212,8 +212,8 @@ class Trainer:
         Args:
             rounds: Rounds in all.
             folder: The run's folder, which receives `metrics.csv`, TensorBoard events, checkpoints,
-                what clients keep and the model, for `load_run`; a run that is there goes on. None
-                for one that is removed when the model is closed.
+                what clients keep, the model, for `load_run`, and `report.html`, to look at; a run
+                that is there goes on. None for one that is removed when the model is closed.
             validate: Maps a model between rounds to metrics, such as those of `overall`, which
                 become `eval/...`.
             rounds_per_eval: Rounds from one validation to the next.
@@ -280,8 +280,12 @@ class Trainer:
             if is_saved:
                 about = {"model": describe_model(self._plain_model)}
                 save_model(folder, trained, about, snapshot=snapshot)
-        except BaseException:
+                _write_report(folder)
+        except BaseException as error:
             resources.close()
+            has_failed = isinstance(error, TrainingError)
+            if has_failed and isinstance(folder, RunFolder) and folder.path.is_dir():
+                _write_report(folder, failure=str(error))
             raise
         return trained
 
@@ -381,6 +385,14 @@ class Trainer:
             **self._draw.options,
             **({"privacy": dataclasses.asdict(self.privacy)} if self.privacy else {}),
         }
+
+
+def _write_report(folder: RunFolder, *, failure: str | None = None) -> None:
+    """Writes the page of a run; where one has failed, that is what the user has to know first."""
+    from fedpersonal.report.write import write_report
+
+    with contextlib.suppress(*([UserError] if failure else [])):
+        write_report(folder.path, failure=failure)
 
 
 def _keep(store: LocalStateStore | None) -> Callable[[State | KeptState], dict[str, Any]]:

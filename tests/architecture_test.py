@@ -21,6 +21,7 @@ ORDER = [
     {"simulation", "audit"},
     {"trained"},
     {"saved_model"},
+    {"report"},
     {"trainer", "loaded_run"},
     {"tasks"},
 ]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from fedpersonal import runtime
-from fedpersonal.errors import Diverged, UserError
+from fedpersonal.errors import TrainingError, UserError
 
 # What `runtime.quiet_logs` sets, and takes for the user's wish where it finds it set.
 _LOG_LEVEL = ("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -142,7 +142,7 @@ def _main(
         function, arguments = pickle.loads(call)
         function(*arguments)
     except UserError as error:
-        kind = Diverged if isinstance(error, Diverged) else UserError
+        kind = TrainingError if isinstance(error, TrainingError) else UserError
         sender.send(kind(str(error)))
     except Exception:
         traceback.print_exc()

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from experiments.papers import differences
-from experiments.papers.differences import ClientMetric
 from experiments.papers.reproduction import Reproduction, Row, choose_rows
 from experiments.papers.result_table import Cell, Cells, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete
 from fedpersonal.data.ratings.interactions import Interactions
+from fedpersonal.evaluation.client_metric import ClientMetric
 from fedpersonal.options import Value
 from fedpersonal.tasks.interactions.data import NEGATIVES
 from fedpersonal.tasks.interactions.task import TASK

@@ -196,6 +196,7 @@ def open_run(
 
 def _work(run: Run, about: Mapping[str, Any]) -> None:
     from fedpersonal.loaded_run import load_run
+    from fedpersonal.report.write import write_report
     from fedpersonal.tasks.experiment import run_experiment
 
     experiment, folder = open_run(run, about)
@@ -209,6 +210,7 @@ def _work(run: Run, about: Mapping[str, Any]) -> None:
                 summary, report = _test(run, experiment, trained)
                 folder.write_per_client({**report.results.per_client(), **report.columns})
             folder.write_summary(summary)
+            write_report(run.path)
 
 
 def _test(

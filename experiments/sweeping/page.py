@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tabulate
@@ -12,8 +13,7 @@ from experiments.papers.result_table import Cell
 from experiments.sweeping.sweep import Scored, Sweep, tests
 from experiments.sweeping.trials import value_text, values_text
 from fedpersonal.atomic_files import write_csv, write_text
-from fedpersonal.options import Value
-from fedpersonal.tasks.task import Task
+from fedpersonal.report.compared_runs import FEWEST, MOST
 
 _DIGITS = 4
 
@@ -32,24 +32,31 @@ def write_page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     return text
 
 
-def flags_of(task: Task, values: Mapping[str, Value]) -> list[str]:
-    """Returns the flags that give options these values."""
-    flags: list[str] = []
-    for name, value in values.items():
-        if isinstance(value, bool):
-            flags.append(f"--{name}" if value else f"--no{name}")
-        elif isinstance(value, tuple) and task.options.declarations()[name].kind is int:
-            flags += [f"--{name}={one}" for one in value]
-        elif value is not None:
-            flags.append(f"--{name}={','.join(value) if isinstance(value, tuple) else value}")
-    return flags
+def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
+    """Writes `compare.html`, with its tables, of the tested runs, the chosen setting's first.
+
+    Returns:
+        The files; none where a single run was tested. Of many seeds the first ones are compared.
+    """
+    # What draws is imported when all else is done.
+    from fedpersonal.report.comparison_page import write_comparison
+
+    tested = sweep.tested(ranked)[:MOST]
+    runs = [trial.run for one in tested for trial in one.trials[: MOST // len(tested)]]
+    if len(runs) < FEWEST:
+        return []
+    metric = sweep.chosen_by if sweep.chosen_by in runs[0].summary["test"] else None
+    folders = [run.path for run in runs]
+    return write_comparison(folders, sweep.output_dir / "compare.html", metric=metric)
 
 
 def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     metric, best, number = sweep.chosen_by, ranked[0], len(sweep.seeds)
     over = f"over {number} seeds" if number > 1 else "of a single seed"
     values = {**best.setting, **sweep.shared}
-    command = shlex.join(["fedpersonal", binary, *flags_of(sweep.task, values)])
+    declared = sweep.task.options.declarations()
+    flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
+    command = shlex.join(["fedpersonal", binary, *flags])
     parts = [
         f"# Sweep of {binary}",
         f"{len(sweep.settings)} settings, {over}, each with a split of its own. A setting is "

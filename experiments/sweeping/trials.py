@@ -12,7 +12,7 @@ from experiments.papers.runs import Run, open_run
 from experiments.sweeping.at_once import take_part
 from experiments.sweeping.grid import Setting
 from fedpersonal.atomic_files import read_json, write_json
-from fedpersonal.errors import Diverged
+from fedpersonal.errors import TrainingError
 
 _FILE = "validation.json"
 _EVAL = "eval/"
@@ -79,8 +79,8 @@ def train(run: Run, sweep_dir: pathlib.Path) -> None:
                 metrics = run.task.validate(experiment)(trained).overall()
         for name, value in metrics.items():
             if not math.isfinite(value):
-                raise Diverged(f"{name} of validation clients is {value}.")
-    except Diverged as error:
+                raise TrainingError(f"{name} of validation clients is {value}.")
+    except TrainingError as error:
         write_validation(run, Validation({}, diverged=str(error)))
         return
     query = experiment.data.validation.query

@@ -34,14 +34,13 @@ from fedpersonal.client.values import (
 )
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import check_choice
+from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.model.metrics import Metric, finalize
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.probing import check_rows_are_independent
 from fedpersonal.process.local_values import as_kept, local_of, local_type
 from fedpersonal.process.packing import as_examples, pack_parts, packed_type
 from fedpersonal.process.tracing import keras_computation
-
-PERCENTILES = (5, 25, 50, 75, 95)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.pictures import COLORS, tidy_axes, write_picture, write_title
+from fedpersonal.simulation.palette import COLORS
+from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title
 
 _PANELS_A_ROW = 3
 # Training metrics are taken batch by batch, each before its step: clients adapt meanwhile.

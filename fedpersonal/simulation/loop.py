@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedpersonal.errors import Diverged, UserError
+from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 from fedpersonal.simulation.callbacks.learning_check import LearningCheck
 from fedpersonal.simulation.callbacks.metric_log import MetricLog
@@ -181,7 +181,7 @@ def _flatten(metrics: Mapping[str, Any], *, prefix: str) -> dict[str, Any]:
 def _check_finite_loss(metrics: Mapping[str, float], round_number: int) -> None:
     for name, value in metrics.items():
         if "loss" in name.rpartition("/")[2] and not math.isfinite(value):
-            raise Diverged(
+            raise TrainingError(
                 f"The training has diverged: {name} is {value} in round {round_number}; start a "
                 "new run with a lower learning rate."
             )

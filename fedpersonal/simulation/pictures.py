@@ -10,9 +10,6 @@ from matplotlib.figure import Figure
 
 from fedpersonal.atomic_files import atomic_write
 
-# Told apart side by side, and from gray.
-COLORS = tuple("#2f6db3 #d1602b #3a8f5c #8a5bb5 #b3862f #c2476b #2a9d9d #7a4b2a".split())
-
 
 def tidy_axes(ax: Axes) -> None:
     """Lays a faint grid beneath a panel of curves and frames it on two sides only."""

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,9 @@ from fedpersonal.simulation import run_config
 # Those of `metrics.csv`.
 FIRST_COLUMNS = ["round", "seconds"]
 _ROUND = re.compile("[0-9]{1,12}")
+# What says that a run has ended, and what it always says.
+ABOUT = "model.json"
+KNOWN = ("batch_size", "seed", "round_number")
 
 
 class RunRecord:
@@ -111,6 +115,24 @@ def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
     return columns, [row for row in rows if len(row) == len(columns) and _ROUND.fullmatch(row[0])]
 
 
+def read_about(path: pathlib.Path) -> dict[str, Any]:
+    """Reads what `saved_model` says of the model in a run's folder.
+
+    Raises:
+        UserError: If the run has not ended, or the file is damaged.
+    """
+    if not os.path.lexists(path / ABOUT):
+        raise UserError(f"{path}: the run has not ended ({path / ABOUT}).")
+    about = read_json(path / ABOUT, dict.fromkeys(KNOWN, int), checked=True)
+    if about["batch_size"] < 1 or not -(2**31) <= about["seed"] < 2**31:
+        raise UserError(f"{path / ABOUT} is damaged: its 'batch_size' or 'seed' is out of range.")
+    metrics = about.get("metrics")
+    is_pair = isinstance(metrics, list) and [type(number) for number in metrics] == [int, int]
+    if metrics is not None and not is_pair:
+        raise UserError(f"{path / ABOUT} is damaged: its 'metrics' is of another type.")
+    return about
+
+
 def add_to_checksum(checksum: int, cells: Mapping[str, str]) -> int:
     """Returns the checksum of the rows before and of a row with these cells, empty ones aside."""
     row = json.dumps({name: cell for name, cell in cells.items() if cell}, sort_keys=True)
@@ -118,6 +140,7 @@ def add_to_checksum(checksum: int, cells: Mapping[str, str]) -> int:
 
 
 def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
+    usual = csv.field_size_limit(sys.maxsize)  # A client's name may be of any length.
     try:
         # Pandas takes rows of other lengths as they are.
         columns, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
@@ -138,3 +161,5 @@ def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
         raise
     except (ValueError, csv.Error) as error:
         raise UserError(f"{path} is damaged: {one_line(error)}.") from error
+    finally:
+        csv.field_size_limit(usual)

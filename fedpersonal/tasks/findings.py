@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.loaded import fingerprint
 from fedpersonal.data.parts import is_query
 from fedpersonal.data.splits import check_query_sets, count_query_examples
 from fedpersonal.errors import UserError
@@ -27,20 +28,24 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
     """Makes sure, before anything slow, that there is something to train and to test on.
 
     Returns:
-        `num_clients_without_query`, how many train on nothing as they have a single batch; nothing
-        for algorithms without query sets.
+        `test_labels`, a hash of what is to be predicted, by which runs on other test examples are
+        told apart; and `num_clients_without_query`, how many train on nothing as they have a single
+        batch, for algorithms with query sets.
 
     Raises:
         UserError: If nobody has a query set.
     """
-    if not data.test.query.num_examples:
+    query = data.test.query
+    if not query.num_examples:
         raise UserError(
             "no test client has anything to predict: each has too few examples for a query set. "
             "Lower --client_batch_size, or keep only clients with more examples."
         )
+    labels = {name: getattr(query, name) for name in ("client_ids", "offsets", "labels")}
+    told = {"test_labels": fingerprint(labels)}
     has_query = is_query(algorithm.phases[-1].data)
     if not has_query or not isinstance(data.train, ClientDataset):
-        return {}
+        return told
     batch_size, parts = options.client_batch_size, options.split_options()
     check_query_sets(data.name, data.train, batch_size=batch_size, **parts)
     counts = count_query_examples(data.train, batch_size=batch_size, **parts)
@@ -50,7 +55,7 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
             f"{without:,} of {data.train.num_clients:,} training clients have a single batch of "
             f"{batch_size} and no query set: they train on nothing"
         )
-    return {"num_clients_without_query": without}
+    return {**told, "num_clients_without_query": without}
 
 
 def tell_never_drawn(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpersonal import runtime
-from fedpersonal.errors import Diverged
+from fedpersonal.errors import TrainingError
 from fedpersonal.evaluation.evaluate import ClientResults
 from fedpersonal.process.boundary import Crossing, bytes_per_client
 from fedpersonal.simulation.loop import LoopResult
@@ -23,7 +23,7 @@ def report_run(
     *,
     description: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes the test clients' results, the learning curve, and the summary, which it returns.
+    """Writes the test clients' results, pictures, and the summary, which it returns.
 
     Args:
         run_folder: The run's folder.
@@ -33,9 +33,16 @@ def report_run(
         description: First entries of the summary; `dataset` and `algorithm` are among them.
 
     Raises:
-        UserError: If the test loss is not finite.
+        TrainingError: If the test loss is not finite.
     """
-    test = summarize(report)
+    # What draws is imported when all else is done.
+    from fedpersonal.report.write import write_report
+
+    try:
+        test = summarize(report)
+    except TrainingError as error:
+        write_report(run_folder.path, failure=str(error))
+        raise
     run_folder.write_per_client({**report.results.per_client(), **report.columns})
     summary = {
         **description,
@@ -47,12 +54,12 @@ def report_run(
     }
     run_folder.write_summary(summary)
     if loop_result:
-        # Matplotlib is imported when all else is done.
         from fedpersonal.simulation.learning_curve import plot_learning_curve
 
         title = f"{description['algorithm']} on {description['dataset']}"
         picture = run_folder.path / "learning_curve.png"
         plot_learning_curve(run_folder.metrics_csv, picture, title=title)
+    write_report(run_folder.path)
     return summary
 
 
@@ -60,12 +67,12 @@ def summarize(report: TestReport) -> dict[str, Any]:
     """Returns what a test came to.
 
     Raises:
-        Diverged: If the loss is not finite.
+        TrainingError: If the loss is not finite.
     """
     results = report.results
     overall = {**results.overall(), **report.metrics}
     if not math.isfinite(overall["loss"]):
-        raise Diverged(
+        raise TrainingError(
             "the test loss is not finite; lower --client_learning_rate or "
             "--reconstruction_learning_rate."
         )

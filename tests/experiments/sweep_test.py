@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from experiments import option_flags
-from experiments.sweeping.page import flags_of
 from experiments.sweeping.sweep import Sweep
 from experiments.sweeping.trials import Validation, write_validation
 from fedpersonal.atomic_files import read_json, write_json
@@ -255,7 +254,9 @@ def test_flags_of_options_give_these_options(name, tmp_path):
     """The command that a sweep prints, of all options of a task, is read back."""
     options = all_tasks()[name].options
     values = options().values()
-    (tmp_path / "all.flags").write_text("\n".join(flags_of(all_tasks()[name], values)))
+    declared = options.declarations()
+    flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
+    (tmp_path / "all.flags").write_text("\n".join(flags))
     found = option_flags.read_flagfile(tmp_path / "all.flags", options)
     assert options(**found).values() == values
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.papers.differences import ClientMetric
 from experiments.papers.reproduction import Reproduction
 from experiments.papers.result_table import Cell, Cells, Column, over_seeds
 from experiments.papers.runs import Run
 from fedpersonal.data.ratings.ratings import Ratings
+from fedpersonal.evaluation.client_metric import ClientMetric
 from fedpersonal.options import Value
 from fedpersonal.tasks.ratings.guesses import guess_ratings, score_guess
 from fedpersonal.tasks.ratings.task import TASK

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 
 from experiments.papers import differences
-from experiments.papers.differences import ClientMetric
 from experiments.papers.reproduction import Reproduction, Row
 from experiments.papers.result_table import Cell, Cells, ResultTable, over_seeds
 from experiments.papers.runs import Run
+from fedpersonal.evaluation.client_metric import ClientMetric
 from fedpersonal.tasks.next_word.counts import score_choices
 from fedpersonal.tasks.next_word.source import Sentences
 from fedpersonal.tasks.next_word.task import TASK

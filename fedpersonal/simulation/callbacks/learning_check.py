@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpersonal.errors import Diverged, UserError
+from fedpersonal.errors import TrainingError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 
 # So many rounds without a usable update are enough to know.
@@ -25,7 +25,7 @@ class LearningCheck(Callback):
         """Counts, and complains after 10 rounds or at the end.
 
         Raises:
-            UserError: All updates of all rounds so far were dropped or lost.
+            TrainingError: All updates of all rounds so far were dropped or lost.
         """
         dropped = run.metrics.get("train/num_dropped_updates", 0)
         used = run.metrics.get("train/num_examples", 1)
@@ -36,11 +36,11 @@ class LearningCheck(Callback):
         if not self.rounds_lost or not is_time or self.has_learned:
             return
         if nobody:
-            raise UserError(
+            raise TrainingError(
                 f"Nothing was learned in rounds 1 to {run.round_number}: no client reported. Raise "
                 "round_time_limit, or drop fewer clients, and start a new run."
             )
-        raise Diverged(
+        raise TrainingError(
             f"Nothing was learned in rounds 1 to {run.round_number}: every client's update was "
             "infinite or NaN, and was dropped. Lower the learning rates, or look for NaN and huge "
             "numbers in the data, and start a new run."

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.papers.differences import ClientMetric, difference
+from experiments.papers.differences import difference
 from experiments.papers.result_table import Cell, ResultTable
+from fedpersonal.evaluation.client_metric import ClientMetric
 
 RMSE = ClientMetric("rmse_after", to_mean=np.square, finalize=np.sqrt, scale=10.0)
 

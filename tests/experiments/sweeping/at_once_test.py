@@ -16,7 +16,7 @@ import pytest
 
 from experiments.sweeping import at_once
 from experiments.sweeping.at_once import alone_in, call_at_once, fitting
-from fedpersonal.errors import Diverged, UserError
+from fedpersonal.errors import TrainingError, UserError
 
 PROCESSORS = sorted(os.sched_getaffinity(0))
 
@@ -34,7 +34,7 @@ def fail(kind):
     if kind == "user":
         raise UserError("no ratings")
     if kind == "diverged":
-        raise Diverged("the loss is nan")
+        raise TrainingError("the loss is nan")
     if kind == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ValueError("a bug")
@@ -69,7 +69,7 @@ def test_more_at_once_than_processors_share_them(tmp_path):
     ("kind", "expected", "message"),
     [
         ("user", UserError, "no ratings"),
-        ("diverged", Diverged, "the loss is nan"),
+        ("diverged", TrainingError, "the loss is nan"),
         ("killed", UserError, "ended by signal 9; was the memory short"),
     ],
 )

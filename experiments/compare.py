@@ -1,0 +1,35 @@
+"""Compares 2 to 10 finished runs: a page to look at, and its tables as Markdown and CSV.
+
+python -m experiments.compare results/fed_avg_1 results/fed_avg_2 results/fed_recon_1 ...
+
+Runs that differ by their seed alone are one method. The first run's method is the one that others
+are compared with, on the same examples of the same clients, seed by seed.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from experiments import launch
+from fedpersonal.errors import UserError
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("output", "compare.html", "The page; its tables are written beside it.")
+flags.DEFINE_string("metric", None, "The metric to judge by. [default: the usual one of the runs]")
+flags.DEFINE_bool("show_clients", False, "Give clients' names, which others need not know.")
+
+
+def main(folders: list[str]) -> None:
+    """Writes the comparison of the folders named."""
+    if not FLAGS.output.endswith(".html"):
+        raise UserError(f"--output is {FLAGS.output}; give a file that ends in .html.")
+    from fedpersonal.report.comparison_page import write_comparison
+
+    options = {"metric": FLAGS.metric, "show_clients": FLAGS.show_clients}
+    for path in write_comparison(folders, FLAGS.output, **options):
+        print(path)
+
+
+if __name__ == "__main__":
+    launch.run(main)

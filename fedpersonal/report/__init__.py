@@ -1,0 +1,1 @@
+"""Pages to look at runs: each one file, which needs no network."""

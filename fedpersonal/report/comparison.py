@@ -1,0 +1,253 @@
+"""Methods against each other, client by client: what `experiments.compare` writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.errors import UserError, listed, quoted
+from fedpersonal.evaluation import PERCENTILES
+from fedpersonal.evaluation.client_metric import ClientMetric, paired_difference
+from fedpersonal.evaluation.direction import lower_is_better, main_metric
+from fedpersonal.evaluation.paired_bootstrap import PairedDifference
+from fedpersonal.report.compared_runs import (
+    HAS_EXAMPLES,
+    ComparedMethod,
+    ComparedRun,
+    read_methods,
+)
+
+# How a metric of one client becomes a mean that adds up over clients, and back.
+_MEANS: Mapping[str, Mapping[str, Any]] = {
+    "rmse": {"to_mean": np.square, "finalize": np.sqrt},
+    "perplexity": {"to_mean": np.log, "finalize": np.exp},
+}
+# Figures of `summary.json` are the same numbers, but for rounding.
+_ROUNDING = 1e-5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Difference:
+    """A method's metric less the baseline's, on the same clients.
+
+    Attributes:
+        lower: Whether less of the metric is better; None where nobody knows.
+        by_seed: float64 (num_seeds,): the difference of each seed.
+        mean: Their mean, with its interval.
+        clients: The difference of each client, by name, the mean over the seeds that test it.
+        left_out: How many clients' metrics are no finite numbers in both, and are left out.
+    """
+
+    lower: bool | None
+    by_seed: np.ndarray
+    mean: PairedDifference
+    clients: pd.Series
+    left_out: int
+
+    def counts(self) -> dict[str, int | None]:
+        """Returns how many clients `gained`, `lost` and are the `same`; None where not known."""
+        up, down = int((self.clients > 0).sum()), int((self.clients < 0).sum())
+        gained, lost = (down, up) if self.lower else (up, down)
+        same = len(self.clients) - up - down
+        if self.lower is None:
+            return {"gained": None, "lost": None, "same": same}
+        return {"gained": gained, "lost": lost, "same": same}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """Methods, and their differences from the first one, the baseline.
+
+    Attributes:
+        methods: The methods, the baseline first.
+        metrics: The metrics by name, the main one first, and how clients make each.
+        differences: For each method but the baseline, by its name, a difference a metric.
+    """
+
+    methods: Sequence[ComparedMethod]
+    metrics: Mapping[str, ClientMetric]
+    differences: Mapping[str, Mapping[str, Difference]]
+
+    @property
+    def metric(self) -> str:
+        """The main metric."""
+        return next(iter(self.metrics))
+
+    def weighting(self, metric: str) -> str:
+        """Returns how clients make the metric of them all, in words."""
+        weights = self.metrics[metric].weights
+        if weights in (None, HAS_EXAMPLES):
+            return "mean over clients"
+        return f"over all {str(weights)[4:].replace('_', ' ')}"
+
+    def values(self, method: ComparedMethod, metric: str) -> np.ndarray:
+        """Returns the metric of each of a method's runs, as `summary.json` has it."""
+        return np.array([float(run.test[metric]) for run in method.runs.values()])
+
+    def table(self) -> pd.DataFrame:
+        """Returns a row a method and metric, the baseline's without a difference."""
+        rows = []
+        for method in self.methods:
+            for name in self.metrics:
+                values = self.values(method, name)
+                row = {
+                    "method": method.name,
+                    "metric": name,
+                    "better": {True: "lower", False: "higher", None: ""}[lower_is_better(name)],
+                    "weighting": self.weighting(name),
+                    "num_seeds": len(values),
+                    "value": values.mean(),
+                    "value_sd": _deviation(values),
+                }
+                if method.name in self.differences:
+                    row.update(self._told(self.differences[method.name][name]))
+                rows.append(row)
+        return pd.DataFrame(rows)
+
+    def _told(self, found: Difference) -> dict[str, Any]:
+        spread = np.percentile(found.clients, PERCENTILES)
+        return {
+            "baseline": self.methods[0].name,
+            "paired_seeds": len(found.by_seed),
+            "difference": found.mean.difference,
+            "low": found.mean.low,
+            "high": found.mean.high,
+            "difference_sd": _deviation(found.by_seed),
+            "within_noise": found.mean.is_within_noise,
+            "num_clients": len(found.clients),
+            **found.counts(),
+            **{f"client_p{p}": value for p, value in zip(PERCENTILES, spread)},
+            "left_out": found.left_out,
+        }
+
+
+def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = None) -> Comparison:
+    """Compares finished runs, those of one method but for the seed together.
+
+    Args:
+        folders: 2 to 10 run folders. The method of the first is the baseline.
+        metric: The main metric; None for the first that all runs have.
+
+    Raises:
+        UserError: As `read_methods`; or if runs have no metric in common, or not that metric.
+    """
+    methods = read_methods(folders)
+    metrics = _common_metrics([run for method in methods for run in method.runs.values()], metric)
+    baseline, *others = methods
+    differences = {
+        method.name: {
+            name: _difference(name, how, method, baseline) for name, how in metrics.items()
+        }
+        for method in others
+    }
+    return Comparison(methods, metrics, differences)
+
+
+def compare(folders: Sequence[str | os.PathLike], *, metric: str | None = None) -> pd.DataFrame:
+    """Compares finished runs, as `compare_runs`, and returns a row a method and metric.
+
+    The columns: `method`, `metric`, `better` (higher, lower or not known), `weighting`,
+    `num_seeds`, `value` and `value_sd` over seeds; and for methods but the baseline `difference`,
+    `low` and `high` (95 % paired bootstrap over clients), `difference_sd` over seeds,
+    `within_noise`, how many clients `gained`, `lost` and are the `same`, and percentiles of
+    clients' differences.
+    """
+    return compare_runs(folders, metric=metric).table()
+
+
+def client_means(method: ComparedMethod, metric: ClientMetric) -> pd.Series:
+    """Returns each client's metric, the mean over the paired seeds that test it, by its name.
+
+    It is NaN where one of them is.
+    """
+    rows = [_rows(run, metric)[metric.column] for run in method.paired]
+    return pd.concat(rows).groupby(level=0).agg(lambda values: values.mean(skipna=False))
+
+
+def _difference(
+    name: str, metric: ClientMetric, method: ComparedMethod, baseline: ComparedMethod
+) -> Difference:
+    tables: list[list[pd.DataFrame]] = [[], []]
+    left_out = 0
+    for pair in zip(method.paired, baseline.paired):
+        rows = [_rows(run, metric) for run in pair]
+        known = np.logical_and(*(np.isfinite(table[metric.column]) for table in rows))
+        left_out += int((~known).sum())
+        for of_method, table in zip(tables, rows):
+            of_method.append(table[known].reset_index())
+    if not all(map(len, tables[0])):
+        raise UserError(f"{name}: no client of {method.name} and {baseline.name} has a number.")
+    by_seed, mean = paired_difference(tables[0], tables[1], metric)
+    clients = client_means(method, metric) - client_means(baseline, metric)
+    known = clients[np.isfinite(clients)]
+    return Difference(lower_is_better(name), by_seed, mean, known, left_out)
+
+
+def _rows(run: ComparedRun, metric: ClientMetric) -> pd.DataFrame:
+    """Returns the clients that count, by name."""
+    clients = run.clients.set_index("client").sort_index()
+    return clients if metric.weights is None else clients[clients[metric.weights] > 0]
+
+
+def _common_metrics(runs: Sequence[ComparedRun], chosen: str | None) -> dict[str, ClientMetric]:
+    """Returns the metrics that all runs have, the main one first."""
+    named = [_metrics_of(run) for run in runs]
+    shared = [name for name in named[0] if all(name in names for names in named)]
+    for run, names in zip(runs, named):
+        where = f"{run.folder} has no metric"
+        if chosen is not None and chosen not in names:
+            raise UserError(f"{where} {quoted(chosen)}; it has {listed(names)}.")
+        # Losses alone may be of any kind.
+        if not {*shared} - {"loss"} and names != named[0]:
+            raise UserError(
+                f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
+            )
+    usual = runs[0].data.main_metric
+    first = chosen or (usual if usual in shared else main_metric(shared))
+    shared.sort(key=lambda name: (name != first, name == "loss"))
+    return {name: _find_metric(name, runs) for name in shared}
+
+
+def _metrics_of(run: ComparedRun) -> list[str]:
+    """Returns the metrics that a run has of all clients and of each."""
+    numbers = run.clients.select_dtypes("number").columns
+    test = run.test
+    return [
+        name
+        for name, value in test.items()
+        if isinstance(value, (int, float))
+        and not name.startswith("num_")
+        and (f"{name}_after" in numbers or name in numbers)
+    ]
+
+
+def _find_metric(name: str, runs: Sequence[ComparedRun]) -> ClientMetric:
+    """Returns how clients' values make the metric of all, as the summaries have it.
+
+    Which weights do is found by trying; where none do, since `per_client.csv` lacks them, it is the
+    plain mean over clients.
+    """
+    after = f"{name}_after"
+    column = after if all(after in run.clients for run in runs) else name
+    numbers = [n for n in runs[0].clients if n.startswith("num_")]
+    weights = [None, *(n for n in numbers if all(n in run.clients for run in runs))]
+    for weight in sorted(weights, key=lambda n: n != "num_examples"):
+        metric = ClientMetric(column, weight, **_MEANS.get(name, {}))
+        if all(_is_that_of_the_summary(name, metric, run) for run in runs):
+            return metric
+    return ClientMetric(column, HAS_EXAMPLES)
+
+
+def _is_that_of_the_summary(name: str, metric: ClientMetric, run: ComparedRun) -> bool:
+    with np.errstate(all="ignore"):
+        overall = metric.overall(_rows(run, metric).reset_index())
+    return bool(np.isclose(overall, run.test[name], rtol=_ROUNDING, atol=_ROUNDING**2))
+
+
+def _deviation(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")

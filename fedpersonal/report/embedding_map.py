@@ -1,0 +1,62 @@
+"""The largest embedding table of a run's global variables, as a map of two axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpersonal.array_files import unpack_arrays
+from fedpersonal.atomic_files import read_bytes
+from fedpersonal.errors import UserError
+from fedpersonal.report.numbers import rounded
+from fedpersonal.report.run_data import RunData
+
+_GLOBAL, _TABLE = "global ", "/embeddings"
+_FEWEST, _MOST = 3, 3_000
+
+
+def embedding_map(run: RunData) -> dict[str, Any] | None:
+    """Returns the rows of a table along the two axes in which they differ most (PCA).
+
+    Returns:
+        `name`; `x` and `y`, numbers; and `share`, of their variance in both axes. None where the
+        run has no table of at least two dimensions. Of a long table, every n-th row is shown.
+    """
+    path = run.path / "model.npz"
+    try:
+        arrays = unpack_arrays(read_bytes(path)) if path.exists() else {}
+    except (UserError, ValueError):
+        return None  # A page of a run does without its model; `load_run` complains.
+    tables = {
+        name[len(_GLOBAL) :]: table
+        for name, table in arrays.items()
+        if name.startswith(_GLOBAL) and name.endswith(_TABLE)
+    }
+    fitting = {
+        n: t
+        for n, t in tables.items()
+        if t.ndim == 2 and len(t) >= _FEWEST and t.shape[1] >= 2 and np.isfinite(t).all()
+    }
+    if not fitting:
+        return None
+    name = max(fitting, key=lambda n: fitting[n].size)
+    table = fitting[name].astype(np.float64)
+    table = table[:: -(-len(table) // _MOST)]
+    table -= table.mean(0)
+    variances, axes = np.linalg.eigh(table.T @ table)
+    if not variances[-1] > 0:
+        return None
+    axes = axes[:, :-3:-1]
+    # An axis has two directions; the larger entry points up.
+    axes *= np.sign(axes[np.abs(axes).argmax(0), [0, 1]])
+    places = table @ axes
+    share = float(variances[-2:].sum() / variances.sum())
+    rows = len(fitting[name])
+    return {
+        "name": name,
+        "rows": rows,
+        "x": rounded(places[:, 0], 3),
+        "y": rounded(places[:, 1], 3),
+        "share": share,
+    }

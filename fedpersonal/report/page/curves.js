@@ -1,0 +1,145 @@
+// Panels of curves: {panels: [{label, lower, series: [{name, color, round, y, ...}]}]}. A series may
+// have `seconds` and `bytes` beside `round`, `low` and `high` for a band around y, and `dash`.
+const X_AXES = {
+  round: ["round", number],
+  seconds: ["seconds in rounds", number],
+  bytes: ["bytes of all clients so far", bytes],
+};
+
+charts.curves = (figure, { panels }) => {
+  const state = { x: "round", log: false, smooth: 0 };
+  const all = panels.flatMap((panel) => panel.series);
+  const axes = Object.keys(X_AXES).filter((name) => all.every((series) => series[name]));
+  const places = panels.map((panel) => html("div", { class: "panel" }, ...headOf(panel)));
+  const draw = () => places.forEach((place, i) => drawPanel(place, panels[i], state));
+  const set = (name) => (value) => {
+    state[name] = value;
+    draw();
+  };
+  const slider = html("input", {
+    type: "range", min: 0, max: 20, value: 0, "aria-label": "smoothing",
+    oninput: () => set("smooth")(Number(slider.value)),
+  });
+  figure.append(
+    html(
+      "div", { class: "controls" },
+      choose("over", axes.map((name) => [name, X_AXES[name][0]]), set("x")),
+      choose("scale", [["", "linear"], ["log", "log"]], (value) => set("log")(value === "log")),
+      html("label", {}, "smoothing", slider),
+    ),
+    html("div", { class: "panels" }, ...places),
+  );
+  drawn(draw);
+};
+
+function headOf({ label, lower, series }) {
+  const better = lower === null ? "" : `, ${lower ? "lower" : "higher"} is better`;
+  return [
+    html("h3", {}, label, html("small", {}, better)),
+    html("div", { class: "plot", tabindex: 0, role: "img", "aria-label": `${label} over rounds; arrow keys read it out` }),
+    html("div", { class: "key" }, ...series.map(keyOf)),
+  ];
+}
+
+function keyOf({ name, color, dash }) {
+  const line = svg("line", { x1: 0, x2: 22, y1: 5, y2: 5, stroke: `var(--${color})`, "stroke-width": 3, "stroke-dasharray": dash || null });
+  return html("span", {}, svg("svg", { width: 22, height: 10 }, line), name);
+}
+
+// The mean of each point and its neighbours.
+function smoothed(values, share) {
+  const half = Math.round((share / 100) * values.length);
+  if (!half) return values;
+  return values.map((_, i) => {
+    const near = values.slice(Math.max(0, i - half), i + half + 1).filter(isNumber);
+    return near.reduce((sum, value) => sum + value, 0) / near.length;
+  });
+}
+
+function drawPanel(panel, { label, series }, state) {
+  const place = panel.querySelector(".plot");
+  const { root, box } = frame(place, 0.62, 320);
+  const curves = series.map((one) => ({ ...one, x: one[state.x], shown: smoothed(one.y, state.smooth) }));
+  const values = curves.flatMap((one) => [...one.y, ...(one.low || []), ...(one.high || [])]);
+  const [low, high] = extent(state.log ? values.filter((value) => value > 0) : values);
+  const margin = (high - low) * 0.04;
+  // Where nothing is above 0, there is no logarithm.
+  const log = state.log && low > 0 && values.some((value) => value > 0);
+  const [xLow, xHigh] = extent(curves.flatMap((one) => one.x));
+  const x = scale([Math.min(xLow, 0), xHigh], [box.left, box.right]);
+  const y = scale(log ? [low / 1.02, high * 1.02] : [low - margin, high + margin], [box.bottom, box.top], log);
+  const [xLabel, xFormat] = X_AXES[state.x];
+  drawAxes(root, box, x, y, { x: xLabel, y: "" }, { x: xFormat });
+  const path = (xs, ys) => {
+    let [text, pen] = ["", "M"];
+    ys.forEach((value, i) => {
+      const known = isNumber(value) && (!log || value > 0);
+      if (known) text += `${pen}${x(xs[i]).toFixed(1)} ${y(value).toFixed(1)}`;
+      pen = known ? "L" : "M";
+    });
+    return text;
+  };
+  for (const one of curves) {
+    const stroke = `var(--${one.color})`;
+    if (one.low) {
+      const around = path([...one.x, ...[...one.x].reverse()], [...one.low, ...[...one.high].reverse()]);
+      root.append(svg("path", { d: `${around}Z`, fill: stroke, "fill-opacity": 0.16 }));
+    }
+    if (state.smooth) root.append(svg("path", { d: path(one.x, one.y), fill: "none", stroke, opacity: 0.3 }));
+    root.append(svg("path", { d: path(one.x, one.shown), fill: "none", stroke, "stroke-width": 2, "stroke-dasharray": one.dash || null }));
+    if (one.y.length <= 30) {
+      one.shown.forEach((value, i) => {
+        if (isNumber(value) && (!log || value > 0)) root.append(svg("circle", { cx: x(one.x[i]), cy: y(value), r: 3, fill: stroke }));
+      });
+    }
+  }
+  const hair = svg("line", { class: "hair", y1: box.top, y2: box.bottom, visibility: "hidden" });
+  root.append(hair);
+  place.replaceChildren(root);
+  readOut(place, root, hair, curves, x, box, (at) => `${xLabel} ${xFormat(at)}`);
+}
+
+// Shows the values nearest to the pointer, or to where arrow keys have come.
+function readOut(place, root, hair, curves, x, box, title) {
+  const stops = [...new Set(curves.flatMap((one) => one.x))].sort((a, b) => a - b);
+  let at = stops.length - 1;
+  const show = (px, py) => {
+    const value = stops[at];
+    for (const name of ["x1", "x2"]) hair.setAttribute(name, x(value));
+    hair.setAttribute("visibility", "visible");
+    const lines = curves.map((one) => {
+      const i = nearest(one.x, value);
+      const band = one.low ? ` (${number(one.low[i])} to ${number(one.high[i])})` : "";
+      return `${one.name}: ${number(one.shown[i])}${band}`;
+    });
+    tip.show([title(value), ...lines].join("\n"), px, py);
+  };
+  const leave = () => {
+    hair.setAttribute("visibility", "hidden");
+    tip.hide();
+  };
+  place.onpointermove = (event) => {
+    at = nearest(stops, x.invert(within(event, root)[0]));
+    show(event.clientX, event.clientY);
+  };
+  place.onpointerleave = leave;
+  place.onblur = leave;
+  place.onkeydown = (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    at = Math.max(0, Math.min(stops.length - 1, at + step));
+    show(...onScreen(root, x(stops[at]), box.top));
+  };
+}
+
+// The place of the sorted value nearest to another.
+function nearest(sorted, value) {
+  let [low, high] = [0, sorted.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] < value) low = middle;
+    else high = middle;
+  }
+  return value - sorted[low] <= sorted[high] - value ? low : high;
+}

@@ -1,0 +1,191 @@
+"""What the folder of a finished run says, as a page needs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation.direction import main_metric
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.simulation.run_record import ABOUT, read_about
+
+# Entries of `metrics.csv` that are counts or costs, not metrics.
+_COUNTS = "num_"
+_STAGES = ("_before", "_after")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunData:
+    """A finished run; what its folder lacks is empty.
+
+    Attributes:
+        path: Its folder.
+        config: What was asked, as of `RunRecord.config`.
+        summary: What came of it, as of `RunRecord.summary`; a program of one's own has none.
+        rounds: A row a round, as of `RunRecord.metrics`.
+        clients: A row a test client, as of `RunRecord.per_client`.
+        boundary: What crossed, as of `RunRecord.boundary`.
+        local: Each local variable: `name`, `dtype`, `shape`, `num_bytes`.
+        keeps: Whether clients keep them from round to round; None where that is not known.
+        failure: What ended it before its time, or None.
+    """
+
+    path: pathlib.Path
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    rounds: pd.DataFrame
+    clients: pd.DataFrame
+    boundary: Sequence[Mapping[str, Any]]
+    local: Sequence[Mapping[str, Any]]
+    keeps: bool | None
+    failure: str | None = None
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of the run by name."""
+        return self.config["options"]
+
+    @property
+    def algorithm(self) -> str:
+        """What it trained with."""
+        return str(self.summary.get("algorithm") or self.options.get("algorithm") or "?")
+
+    @property
+    def title(self) -> str:
+        """What was done, in a few words."""
+        dataset = self.summary.get("dataset")
+        return f"{self.algorithm} on {dataset}" if dataset else self.algorithm
+
+    @property
+    def paired_metrics(self) -> list[str]:
+        """The metrics that each client has before and after personalisation."""
+        columns = set(self.clients.columns)
+        after = [name[: -len("_after")] for name in self.clients if str(name).endswith("_after")]
+        return [name for name in after if f"{name}_before" in columns]
+
+    @property
+    def client_metrics(self) -> list[str]:
+        """The metrics that each client has, at least after personalisation."""
+        after = [n[: -len("_after")] for n in map(str, self.clients) if n.endswith("_after")]
+        others = [str(n) for n in self.clients if not str(n).endswith(_STAGES)]
+        numbers = self.clients.select_dtypes("number").columns
+        counts = ("num_", "rounds")
+        return after + [n for n in others if n in numbers and not n.startswith(counts)]
+
+    @property
+    def main_metric(self) -> str | None:
+        """What its clients are judged by, its task's first metric if it can be; or None."""
+        paired = self.paired_metrics
+        for name in self.task.metrics if self.task else ():
+            if name in paired:
+                return name
+        return main_metric(paired) or main_metric(self.client_metrics)
+
+    @functools.cached_property
+    def task(self) -> Any:
+        """The task of a binary's run; None of other programs, and where there is none any more."""
+        try:
+            return importlib.import_module(str(self.options["task"])).TASK
+        except (ImportError, AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+    def after(self, metric: str) -> np.ndarray:
+        """Returns one of `client_metrics`, float64 (num_clients,), NaN where there is none."""
+        column = f"{metric}_after"
+        return self._column(column if column in self.clients else metric)
+
+    def before(self, metric: str) -> np.ndarray | None:
+        """Returns the same before personalisation; None where that was not evaluated."""
+        return self._column(f"{metric}_before") if f"{metric}_before" in self.clients else None
+
+    def _column(self, name: str) -> np.ndarray:
+        values = pd.to_numeric(self.clients[name], errors="coerce").to_numpy(np.float64)
+        return np.where(np.isfinite(values) & (self.num_examples > 0), values, np.nan)
+
+    @property
+    def num_examples(self) -> np.ndarray:
+        """Examples that each client predicts, float64 (num_clients,)."""
+        if "num_examples" not in self.clients:
+            return np.ones(len(self.clients))
+        return np.nan_to_num(self.clients["num_examples"].to_numpy(np.float64))
+
+    @property
+    def round_metrics(self) -> list[str]:
+        """The columns of `rounds` that are metrics and have a value."""
+        return [
+            name
+            for name in self.rounds.columns
+            if name.startswith(("train/", "eval/"))
+            and not name.rpartition("/")[2].startswith(_COUNTS)
+            and np.isfinite(self.rounds[name]).any()
+        ]
+
+    @property
+    def bytes_per_round(self) -> float | None:
+        """What all clients of a round receive and send, in bytes; None where nothing crosses."""
+        if self.algorithm.startswith("centralized"):
+            return None  # There, the clients are a server's batches.
+        each = self.bytes_per_client
+        clients = self.options.get("clients_per_round")
+        trained = (self.config.get("training_data") or {}).get("clients")
+        if not each or not isinstance(clients, int):
+            return None
+        return float(each) * min(clients, trained if isinstance(trained, int) else clients)
+
+    @property
+    def bytes_per_client(self) -> int | None:
+        """What a client receives and sends in a round, in bytes; None where that is not known."""
+        sizes = [c.get("num_bytes") for c in self.boundary if c.get("direction") in _BOTH_WAYS]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+_BOTH_WAYS = ("broadcast", "aggregate")
+
+
+def read_run(folder: str | os.PathLike, *, failure: str | None = None) -> RunData:
+    """Reads a finished run, of a binary or of a program of one's own.
+
+    Args:
+        folder: Its folder.
+        failure: What has ended it before its time; such a run need not be finished.
+
+    Raises:
+        UserError: It is no run's folder, its run goes on, or a file is damaged.
+    """
+    record = RunFolder.read(folder)
+    has = {name: (record.path / name).exists() for name in _FILES}
+    rounds = record.metrics if has["metrics.csv"] else pd.DataFrame({"round": [], "seconds": []})
+    about = read_about(record.path) if has[ABOUT] else {}
+    local = about.get("local") or {}
+    run = RunData(
+        path=record.path,
+        config=record.config,
+        summary=record.summary if has["summary.json"] else {},
+        rounds=rounds,
+        clients=record.per_client if has["per_client.csv"] else pd.DataFrame({"client": []}),
+        boundary=record.boundary if has["boundary.json"] else [],
+        local=local.get("variables", []),
+        keeps=local.get("kept"),
+        failure=failure,
+    )
+    if not (has["summary.json"] or has[ABOUT] or failure):
+        raise UserError(f"{record.path}: its run has not ended; go on with it first.")
+    return run
+
+
+_FILES = ("metrics.csv", "summary.json", "per_client.csv", "boundary.json", ABOUT)
+
+
+def is_number(value: object) -> bool:
+    """Tells whether a value is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,173 @@
+"""Runs side by side: by NumPy and pandas what a comparison says, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation.paired_bootstrap import client_sums, paired_bootstrap
+from fedpersonal.report.compared_runs import read_methods
+from fedpersonal.report.comparison import compare, compare_runs
+from fedpersonal.report.comparison_text import markdown, verdicts, write_tables
+
+
+def overall(clients):
+    return np.sqrt(np.average(clients["rmse_after"] ** 2, weights=clients["num_examples"]))
+
+
+def test_differences_are_those_of_pandas(write_run):
+    ours = [write_run("fed_recon", seed=s, better_by=0.1) for s in (1, 2, 3)]
+    others = [write_run("fed_avg", seed=s) for s in (1, 2, 3)]
+    table = compare([*others, *ours]).set_index(["method", "metric"])
+    assert list(table.loc["fed_avg"].index) == ["rmse", "accuracy", "loss"]
+    row = table.loc[("fed_recon", "rmse")]
+    frames = [[pd.read_csv(f / "per_client.csv") for f in folders] for folders in (ours, others)]
+    values = [np.array([overall(frame) for frame in of]) for of in frames]
+    assert row["value"] == pytest.approx(values[0].mean())
+    assert row["value_sd"] == pytest.approx(values[0].std(ddof=1))
+    assert row["difference"] == pytest.approx((values[0] - values[1]).mean())
+    assert row["difference_sd"] == pytest.approx((values[0] - values[1]).std(ddof=1))
+    joined = [
+        pd.concat(of).groupby("client")["rmse_after"].mean().rename(name)
+        for name, of in zip(("ours", "others"), frames)
+    ]
+    people = pd.concat(joined, axis=1)
+    change = people["ours"] - people["others"]
+    assert (row["gained"], row["lost"], row["same"]) == tuple(
+        int(chosen.sum()) for chosen in (change < 0, change > 0, change == 0)
+    )
+    assert row["num_clients"] == len(people) and row["lost"] > 0
+    assert row["client_p25"] == pytest.approx(np.percentile(change, 25))
+    sums = np.zeros((2, 3, len(people), 2))
+    for place, of in enumerate(frames):
+        for seed, frame in enumerate(of):
+            rows = people.index.get_indexer(frame["client"])
+            sums[place, seed, rows] = client_sums(frame["rmse_after"] ** 2, frame["num_examples"])
+    found = paired_bootstrap(*sums, finalize=np.sqrt)
+    assert (row["low"], row["high"]) == pytest.approx((found.low, found.high))
+    assert np.isnan(table.loc[("fed_avg", "rmse"), "difference"])
+
+
+def test_a_metric_adds_up_as_in_the_summary(write_run):
+    """By examples, by other counts, over clients; and as a plain mean where nothing fits."""
+    tokens = np.arange(1, 31)
+    extra = {"num_tokens": tokens, "word_after": tokens / 50, "hr@10": tokens % 2}
+    test = {
+        "word": float(np.average(tokens / 50, weights=tokens)),
+        "hr@10": float(np.mean(tokens % 2)),
+    }
+    folders = [write_run(name, columns=extra, test=test) for name in ("a", "b")]
+    found = compare(folders).set_index(["method", "metric"])["weighting"]["a"]
+    assert found["rmse"] == "over all examples" and found["word"] == "over all tokens"
+    assert found["hr@10"] == "mean over clients"
+    folders = [write_run(n, columns=extra, test={**test, "word": 0.7}) for n in ("c", "d")]
+    table = compare(folders).set_index(["method", "metric"])
+    assert table.loc[("c", "word"), "weighting"] == "mean over clients"
+    assert table.loc[("c", "word"), "value"] == 0.7
+
+
+def test_runs_of_one_method_are_seeds(write_run):
+    folders = [write_run("fed_avg", seed=s, options={"data_dir": f"/d{s}"}) for s in (2, 10, 1)]
+    folders += [write_run("fed_avg", seed=1, options={"rate": 0.3})]
+    first, second = read_methods(folders)
+    assert list(first.runs) == [1, 2, 10] and list(second.runs) == [1]
+    assert (first.name, second.name) == ("fed_avg (rate=0.1)", "fed_avg (rate=0.3)")
+    alone = compare_runs(folders[:3])
+    assert not alone.differences and verdicts(alone) == []
+    assert "fed_avg, 3 seeds" in markdown(alone)
+
+
+def test_seeds_that_only_one_has_are_not_paired(write_run):
+    folders = [write_run("a", seed=s) for s in (1, 2)] + [write_run("b", seed=2, better_by=0.2)]
+    row = compare(folders).set_index(["method", "metric"]).loc[("b", "rmse")]
+    assert (row["paired_seeds"], row["num_seeds"]) == (1, 1)
+    pair = [overall(pd.read_csv(f / "per_client.csv")) for f in folders[1:]]
+    assert row["difference"] == pytest.approx(pair[1] - pair[0])
+
+
+def refusals():
+    other = {"data": {"num_users": 9, "values": "77"}}
+    yield "num_users 30 and 9; values ab12 and 77", {"about": other}
+    yield (
+        "no seed is common to all methods, seeds 1 of .*run_0; 2 of .*run_1: runs",
+        {"seed": 2},
+    )
+    yield (
+        r"30 and 30 clients, of whom 0 are the same .evaluate_on is unseen and seen",
+        {"options": {"evaluate_on": "seen"}, "names": "z{}"},
+    )
+    yield "30 and 29 clients, of whom 29 are the same", {"num_clients": 29}
+    yield "30 of 30 clients are tested on other numbers of examples", {"more_examples": 1}
+    yield "clients are tested on other examples", {"test_labels": "77"}
+    yield "only one of them says which examples", {"test_labels": None}
+    yield "task is ratings and words", {"options": {"task": "words"}}
+    yield "no metric in common with .*: hits, loss and rmse, accuracy, loss", {"metrics": ("hits",)}
+
+
+@pytest.mark.parametrize(("why", "changes"), list(refusals()))
+def test_other_tests_are_refused(write_run, why, changes):
+    folders = [write_run("fed_avg", seed=1), write_run("fed_recon", **{"seed": 1, **changes})]
+    with pytest.raises(UserError, match=why) as refusal:
+        compare(folders)
+    assert "\n" not in str(refusal.value) and str(folders[1]) in str(refusal.value)
+
+
+def test_folders_that_are_no_comparison_are_refused(write_run, tmp_path):
+    run, other = write_run("a"), write_run("b")
+    for folders, why in [
+        ([run], "of 2 to 10 run folders; 1 are given"),
+        ([run] * 11, "11 are given"),
+        ([run, other, run], "is given twice"),
+        ([run, write_run("a")], "are the same run: no option differs, and the seed of both is 1"),
+        ([run, tmp_path], "is not the folder of a run"),
+    ]:
+        with pytest.raises(UserError, match=why):
+            compare(folders)
+    with pytest.raises(UserError, match="has no metric 'auc'; it has rmse, accuracy, loss"):
+        compare([run, other], metric="auc")
+    assert compare([run, other], metric="accuracy")["metric"][0] == "accuracy"
+    (other / "summary.json").unlink()
+    with pytest.raises(UserError, match="its run has not ended"):
+        compare([run, other])
+
+
+def test_clients_without_a_number_are_left_out(write_run):
+    values = np.linspace(0.5, 1, 30)
+    values[[3, 4]] = np.nan
+    folders = [write_run("a"), write_run("b", columns={"rmse_after": values})]
+    row = compare(folders).set_index(["method", "metric"]).loc[("b", "rmse")]
+    assert (row["num_clients"], row["left_out"]) == (28, 2)
+    assert np.isfinite(row["difference"])
+
+
+def test_where_better_is_not_known_nobody_gains(write_run):
+    folders = [write_run(n, better_by=b, metrics=("hits",)) for n, b in (("a", 0), ("b", 0.1))]
+    comparison = compare_runs(folders, metric="hits")
+    assert comparison.differences["b"]["hits"].counts()["gained"] is None
+    assert "gain" not in verdicts(comparison)[0]
+
+
+def test_the_verdict_tells_noise_from_a_difference(write_run):
+    base, better = write_run("a"), write_run("b", better_by=0.1)
+    noisy = write_run("c", better_by=0.0)
+    told = verdicts(compare_runs([base, better, noisy]))
+    assert "RMSE of b is 0." in told[0] and "lower than that of a, which is better" in told[0]
+    assert "RMSE of c is" in told[1] and "than that of a, which is within noise" in told[1]
+    assert "higher than that of b, which is worse" in verdicts(compare_runs([better, base]))[0]
+
+
+def test_tables_stay_tables_whatever_the_options_say(write_run, tmp_path):
+    hostile = '<script>alert("1")</script>|`a`\n| x | \u202e\x1b[31m'
+    folders = [write_run("a"), write_run("b", options={"note": hostile, "big": "y" * 10**6})]
+    comparison = compare_runs(folders)
+    texts, rows = write_tables(comparison, tmp_path / "out" / "compare.html")
+    page = texts.read_text(encoding="utf-8")
+    assert "<script" not in page and "\x1b" not in page and len(page) < 10_000
+    table = page.partition("## Options")[2].partition("## Runs")[0].split("\n|")[1:]
+    assert {line.count("|") for line in table} == {3} and len(table) == 5
+    assert list(csv.DictReader(io.StringIO(rows.read_text(encoding="utf-8"))))[3]["method"] == "b"
