@@ -113,6 +113,10 @@ def test_the_best_on_validation_clients_is_chosen_and_it_alone_is_tested(done):
     for name in ("summary.json", "per_client.csv"):
         tested = {path.parent.parent.name for path in (folder / "out").rglob(name)}
         assert tested == {f"client_learning_rate={best}"}
+    assert "compare.html" in output.splitlines()[-1] and "NaN" not in page
+    assert f"client_learning_rate&#34;: {best}" in (folder / "out/compare.html").read_text() or (
+        "seed_1" in (folder / "out/compare.html").read_text()
+    )
     table = pd.read_csv(folder / "out/sweep.csv")
     assert list(table["place"].fillna(0)) == [1, 1, 2, 2, 0, 0]
     assert list(table["seed"]) == [0, 1] * 3
@@ -253,8 +257,9 @@ def test_a_folder_with_other_runs_is_refused(tmp_path):
 def test_flags_of_options_give_these_options(name, tmp_path):
     """The command that a sweep prints, of all options of a task, is read back."""
     options = all_tasks()[name].options
-    values = options().values()
     declared = options.declarations()
+    several = {n: (1, 2) if d.kind is int else ("a", "b") for n, d in declared.items() if d.is_list}
+    values = options(**several).values()
     flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
     (tmp_path / "all.flags").write_text("\n".join(flags))
     found = option_flags.read_flagfile(tmp_path / "all.flags", options)
