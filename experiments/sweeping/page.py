@@ -45,7 +45,7 @@ def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
     runs = [trial.run for one in tested for trial in one.trials[: MOST // len(tested)]]
     if len(runs) < FEWEST:
         return []
-    metric = sweep.chosen_by if sweep.chosen_by in runs[0].summary["test"] else None
+    metric = sweep.metric if sweep.metric in runs[0].record.per_client else None
     folders = [run.path for run in runs]
     return write_comparison(folders, sweep.output_dir / "compare.html", metric=metric)
 
@@ -53,7 +53,7 @@ def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
 def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     metric, best, number = sweep.chosen_by, ranked[0], len(sweep.seeds)
     over = f"over {number} seeds" if number > 1 else "of a single seed"
-    values = {**best.setting, **sweep.shared}
+    values = {**best.setting, **sweep.shared, **best.setting}
     declared = sweep.task.options.declarations()
     flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
     command = shlex.join(["fedpersonal", binary, *flags])

@@ -17,7 +17,7 @@ from experiments.papers.runs import Run, check_folders
 from experiments.sweeping import trials
 from experiments.sweeping.at_once import alone_in, call_at_once, fitting
 from experiments.sweeping.grid import Setting
-from experiments.sweeping.trials import Trial, values_text
+from experiments.sweeping.trials import Trial, Validation, values_text
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.options import Value
@@ -156,6 +156,9 @@ class Sweep:
         diverged = next(
             (f"seed {t.seed}: {v.diverged}" for t, v in zip(own, found) if v.diverged), ""
         )
+        if not diverged:
+            for trial, validation in zip(own, found):
+                self._check_comparable(trial, validation)
         scores = [] if diverged else [v.metrics[self.chosen_by] for v in found]
         return Scored(setting, own, scores, diverged)
 
@@ -187,27 +190,31 @@ class Sweep:
         print(f"{len(missing)} runs in {time.monotonic() - began:.0f} s", flush=True)
 
     def _outcome(self, trial: Trial, verb: str) -> str:
-        """Returns in words what came of a run, after making sure that it can be compared."""
+        """Returns in words what came of a run."""
         if verb == "test":
             value = trial.run.summary["test"].get(self.chosen_by)
             return "done" if value is None else f"{self.chosen_by} {value:.4f}"
         validation = trial.validation
         if validation.diverged:
             return f"diverged: {validation.diverged}"
+        self._check_comparable(trial, validation)
+        return f"validation {self.chosen_by} {validation.metrics[self.chosen_by]:.4f}"
+
+    def _check_comparable(self, trial: Trial, validation: Validation) -> None:
+        """Raises a `UserError` unless a validation has the metric, of the clients of the others."""
         if self.chosen_by not in validation.metrics:
             raise UserError(
                 f"--metric={self.chosen_by} is not told of validation clients; these are: "
                 f"{', '.join(validation.metrics)}."
             )
-        for other in self.trials:
-            if other.seed == trial.seed and other.is_validated and not other.validation.diverged:
-                if other.validation.clients != validation.clients:
-                    raise UserError(
-                        f"--grid: {values_text(other.setting)} and {values_text(trial.setting)} "
-                        "are validated on other clients or examples, so their figures cannot be "
-                        "compared; leave such options out."
-                    )
-        return f"validation {self.chosen_by} {validation.metrics[self.chosen_by]:.4f}"
+        others = (o for o in self.trials if o.seed == trial.seed and o.is_validated)
+        first = next(other for other in others if not other.validation.diverged)
+        if first.validation.clients != validation.clients:
+            raise UserError(
+                f"--grid: {values_text(first.setting)} and {values_text(trial.setting)} are "
+                "validated on other clients or examples, so their figures cannot be compared; "
+                "leave such options out."
+            )
 
 
 def tests(scored: Scored, metric: str) -> list[float]:

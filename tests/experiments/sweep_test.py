@@ -195,7 +195,9 @@ def make(tmp_path, scores, **changes):
         score = scores[trial.setting["client_learning_rate"]][trial.seed]
         name = f"seed {trial.seed}"
         metrics = {} if score is None else {sweep.chosen_by: score}
-        told = Validation(metrics, name, "the loss is nan" if score is None else "")
+        told = Validation(
+            metrics, "" if score is None else name, "the loss is nan" if score is None else ""
+        )
         write_validation(trial.run, told)
     return sweep
 
@@ -233,6 +235,9 @@ def test_settings_of_other_validation_clients_are_refused(tmp_path):
         UserError, match="client_learning_rate=0.1 and client_learning_rate=0.2 are"
     ):
         sweep._outcome(sweep.trials[-1], "train")
+    # When all has been validated before, too.
+    with pytest.raises(UserError, match="are validated on other clients or examples"):
+        sweep.ranked()
 
 
 def test_a_metric_that_validation_does_not_tell_is_a_mistake(tmp_path):
