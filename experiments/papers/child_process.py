@@ -11,10 +11,11 @@ import os
 import pathlib
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedpersonal import runtime
 from fedpersonal.errors import TrainingError, UserError
@@ -23,34 +24,43 @@ from fedpersonal.errors import TrainingError, UserError
 _LOG_LEVEL = ("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-class Child:
-    """A function at work in a new process, which ends with this one however this one ends.
+class Call(NamedTuple):
+    """What a child process is to do.
 
     Attributes:
-        sentinel: Ready, for `multiprocessing.connection.wait`, when the process has ended.
+        function: A function of a module; it hands its results on in files.
+        arguments: Its arguments; they are pickled.
+        output: A file to which what it prints is added; None for this process' output.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., None],
-        *arguments: Any,
-        processors: Collection[int] = (),
-        output: pathlib.Path | None = None,
-    ):
+    function: Callable[..., None]
+    arguments: tuple = ()
+    output: pathlib.Path | None = None
+
+
+class Child:
+    """Calls, one after another, in a new process, which ends with this one however that ends.
+
+    Attributes:
+        connection: Ready, for `multiprocessing.connection.wait`, when a call has ended.
+        was_killed: Whether the process is known to have been killed: no further call ends.
+    """
+
+    was_killed = False
+
+    def __init__(self, *calls: Call, processors: Collection[int] = ()):
         """Starts the process.
 
         Args:
-            function: A function of a module; it hands its results on in files.
-            *arguments: Its arguments; they are pickled.
+            *calls: The calls.
             processors: Those that it may use, by number; none for all of this process.
-            output: A file to which what it prints is added; None for this process' output.
         """
         context = multiprocessing.get_context("spawn")
-        self._function, self._output = function, output
-        self._receiver, sender = context.Pipe(duplex=False)
+        self._calls = iter(calls)
+        self.connection, sender = context.Pipe(duplex=False)
         # Unpickling imports TensorFlow, which must not come before `runtime.start`.
-        call = pickle.dumps((function, arguments))
-        told = (sender, call, tuple(processors), output)
+        pickled = [(call.output, pickle.dumps(call)) for call in calls]
+        told = (sender, pickled, tuple(processors))
         self._process = context.Process(target=_main, args=told, daemon=True)
         # Ctrl-C reaches the whole group; this process alone answers it, with SIGTERM to the child,
         # which takes over the mask.
@@ -59,32 +69,33 @@ class Child:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.sentinel = self._process.sentinel
         sender.close()
 
-    def wait(self) -> None:
-        """Waits for its end.
+    def wait(self) -> UserError | None:
+        """Waits for the end of the next call.
+
+        Returns:
+            What the function has raised, if that is a mistake of the user, or what tells that the
+            process was killed.
 
         Raises:
-            UserError: That of the function, or the process was killed.
             RuntimeError: The function has raised another error, which the process has printed.
         """
-        self._process.join()
-        if self._receiver.poll():
-            try:
-                raise self._receiver.recv()
-            except EOFError:
-                pass
+        call = next(self._calls)
+        try:
+            return self.connection.recv()
+        except EOFError:
+            self._process.join()
         code = self._process.exitcode
         assert code is not None  # It has ended.
-        if code < 0:
-            raise UserError(
-                f"the process of a run was ended by signal {-code}; was the memory short? "
-                "The same command goes on from there."
-            )
-        if code:
-            where = f"; see {self._output}" if self._output else ""
-            raise RuntimeError(f"{self._function.__name__} has failed in its process{where}.")
+        if code > 0:
+            where = f"; see {call.output}" if call.output else ""
+            raise RuntimeError(f"{call.function.__name__} has failed in its process{where}.")
+        self.was_killed = True
+        return UserError(
+            f"the process of a run was ended by signal {-code}; was the memory short? "
+            "The same command goes on from there."
+        )
 
     def terminate(self) -> None:
         """Sends it SIGTERM, which lets it save its run."""
@@ -112,42 +123,56 @@ def run_in_child(function: Callable[..., None], *arguments: Any) -> None:
         UserError: That of the function, or the child was killed.
         RuntimeError: The function has raised another error, which the child has printed.
     """
-    child = Child(function, *arguments)
+    child = Child(Call(function, arguments))
     try:
-        child.wait()
+        error = child.wait()
+        child.join()
     except BaseException:
         child.terminate()
         child.join()
         raise
+    if error:
+        raise error
 
 
 def _main(
-    sender: Any, call: bytes, processors: tuple[int, ...], output: pathlib.Path | None
+    sender: Any, calls: list[tuple[pathlib.Path | None, bytes]], processors: tuple[int, ...]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if processors:
         os.sched_setaffinity(0, processors)
-    if output is not None:
-        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        for descriptor in (1, 2):
-            os.dup2(file, descriptor)
+    _print_to(calls[0][0])
     name, value = _LOG_LEVEL
     if os.environ.get(name) == value:
         del os.environ[name]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # For `start`, which leaves other handlers alone.
     runtime.start()
     threading.Thread(target=_follow_parent, daemon=True).start()
-    try:
-        function, arguments = pickle.loads(call)
-        function(*arguments)
-    except UserError as error:
-        kind = TrainingError if isinstance(error, TrainingError) else UserError
-        sender.send(kind(str(error)))
-    except Exception:
-        traceback.print_exc()
-        runtime.leave(1)
+    for output, pickled in calls:
+        _print_to(output)
+        try:
+            call = pickle.loads(pickled)
+            call.function(*call.arguments)
+        except UserError as error:
+            kind = TrainingError if isinstance(error, TrainingError) else UserError
+            sender.send(kind(str(error)))
+        except Exception:
+            traceback.print_exc()
+            runtime.leave(1)
+        else:
+            sender.send(None)
     runtime.leave(0)
+
+
+def _print_to(path: pathlib.Path | None) -> None:
+    """Adds to a file what this process, and those that it starts, print from now on."""
+    if path is not None:
+        sys.stdout.flush()
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        for descriptor in (1, 2):
+            os.dup2(file, descriptor)
+        os.close(file)
 
 
 def _follow_parent() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import fcntl
+import math
 import multiprocessing.connection
 import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
 from typing import TextIO, TypeVar
 
-from experiments.papers.child_process import Child
+from experiments.papers.child_process import Call, Child
 from fedpersonal.errors import UserError
 from fedpersonal.process.memory import free_bytes
 from fedpersonal.runtime.processors import count_processors
@@ -29,49 +30,51 @@ def fitting(number: int) -> int:
 
 
 def call_at_once(
-    calls: Mapping[KeyT, tuple[Callable[..., None], tuple, pathlib.Path]],
+    calls: Mapping[KeyT, Call],
     *,
     at_once: int,
     ended: Callable[[KeyT, UserError | None], None],
+    in_a_row: int = 1,
 ) -> None:
-    """Makes calls in processes of their own, in their order, so many at once.
+    """Makes calls in other processes, in their order, so many at once.
 
     However this function ends, no process is left; each gets SIGTERM, which lets it save its run.
 
     Args:
-        calls: A function, its arguments, and the file to which what it prints is added, by a key.
+        calls: The calls by a key.
         at_once: How many at once.
         ended: Told of each call that has ended, and of the user's mistake that it has ended with.
             What it raises ends the others.
+        in_a_row: Calls that a process makes at most, one after another: starting one takes seconds.
 
     Raises:
         RuntimeError: A function has failed otherwise.
     """
     allowed = sorted(os.sched_getaffinity(0))
     shares = [allowed[number % len(allowed) :: at_once] for number in range(at_once)]
-    waiting = collections.deque(calls.items())
-    running: dict[int, tuple[KeyT, Child, list[int]]] = {}
+    waiting = list(calls)
+    running: dict[Connection, tuple[Child, list[KeyT], list[int]]] = {}
     try:
         while waiting or running:
             while waiting and shares:
-                key, (function, arguments, output) = waiting.popleft()
-                share = shares.pop(0)
-                child = Child(function, *arguments, processors=share, output=output)
-                running[child.sentinel] = key, child, share
-            for sentinel in multiprocessing.connection.wait(list(running)):
-                key, child, share = running[sentinel]  # type: ignore[index]
-                error = None
-                try:
-                    child.wait()
-                except UserError as told:
-                    error = told
-                del running[sentinel]  # type: ignore[arg-type]
-                shares.append(share)
+                number = min(in_a_row, math.ceil(len(waiting) / at_once))
+                keys, waiting, share = waiting[:number], waiting[number:], shares.pop(0)
+                child = Child(*(calls[key] for key in keys), processors=share)
+                running[child.connection] = child, keys, share
+            for connection in multiprocessing.connection.wait(list(running)):
+                child, keys, share = running[connection]  # type: ignore[index]
+                error, key = child.wait(), keys.pop(0)
+                if child.was_killed:
+                    keys, waiting = [], [*keys, *waiting]
+                if not keys:
+                    child.join()
+                    del running[connection]  # type: ignore[arg-type]
+                    shares.append(share)
                 ended(key, error)
     finally:
-        for _, child, _ in running.values():
+        for child, _, _ in running.values():
             child.terminate()
-        for _, child, _ in running.values():
+        for child, _, _ in running.values():
             child.join(_SECONDS_TO_END)
 
 

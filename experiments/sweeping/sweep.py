@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from experiments.papers.child_process import Call
 from experiments.papers.runs import Run, check_folders
 from experiments.sweeping import trials
 from experiments.sweeping.at_once import alone_in, call_at_once, fitting
@@ -25,6 +26,8 @@ from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.task import Task
 
 _LONGEST_NAME = 100
+# Trainings of a process: each of them leaves some memory behind.
+_IN_A_ROW = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,10 +186,12 @@ class Sweep:
         for path in by_path:
             path.mkdir(parents=True, exist_ok=True)
         calls = {
-            path: (function, (trial.run, self.output_dir), trial.output)
+            path: Call(function, (trial.run, self.output_dir), trial.output)
             for path, trial in by_path.items()
         }
-        call_at_once(calls, at_once=at_once, ended=ended)
+        # The summary of a test tells the memory of its process.
+        in_a_row = _IN_A_ROW if verb == "train" else 1
+        call_at_once(calls, at_once=at_once, ended=ended, in_a_row=in_a_row)
         print(f"{len(missing)} runs in {time.monotonic() - began:.0f} s", flush=True)
 
     def _outcome(self, trial: Trial, verb: str) -> str:

@@ -14,6 +14,7 @@ import time
 import psutil
 import pytest
 
+from experiments.papers.child_process import Call
 from experiments.sweeping import at_once
 from experiments.sweeping.at_once import alone_in, call_at_once, fitting
 from fedpersonal.errors import TrainingError, UserError
@@ -30,6 +31,12 @@ def note(path, seconds):
     pathlib.Path(path).write_text(json.dumps(told))
 
 
+def note_process(path):
+    """Writes the number of its process."""
+    print(os.getpid())
+    path.write_text(str(os.getpid()))
+
+
 def fail(kind):
     if kind == "user":
         raise UserError("no ratings")
@@ -42,7 +49,7 @@ def fail(kind):
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_so_many_run_at_once_on_processors_of_their_own(tmp_path, number):
-    calls = {n: (note, (tmp_path / f"{n}.json", 0.5), tmp_path / f"{n}.log") for n in range(5)}
+    calls = {n: Call(note, (tmp_path / f"{n}.json", 0.5), tmp_path / f"{n}.log") for n in range(5)}
     ended = []
     call_at_once(calls, at_once=number, ended=lambda key, error: ended.append((key, error)))
     assert sorted(ended) == [(n, None) for n in range(5)]
@@ -57,9 +64,37 @@ def test_so_many_run_at_once_on_processors_of_their_own(tmp_path, number):
     assert (tmp_path / "3.log").read_text() == "noted\n"
 
 
+@pytest.mark.parametrize(("number", "processes"), [(1, 7), (2, 4), (4, 3)])
+def test_a_process_makes_calls_in_a_row_while_others_have_enough(tmp_path, number, processes):
+    calls = {n: Call(note_process, (tmp_path / f"{n}",), tmp_path / f"{n}.log") for n in range(7)}
+    ended = []
+    call_at_once(calls, at_once=2, in_a_row=number, ended=lambda key, error: ended.append(key))
+    assert sorted(ended) == list(range(7))
+    own = [(tmp_path / f"{n}").read_text() for n in range(7)]
+    assert len(set(own)) == processes and max(map(own.count, own)) <= number
+    assert all((tmp_path / f"{n}.log").read_text() == f"{own[n]}\n" for n in range(7))
+
+
+def test_calls_after_one_that_was_killed_are_made_by_another_process(tmp_path):
+    calls = {n: Call(note_process, (tmp_path / f"{n}",), tmp_path / "log") for n in range(3)}
+    calls[0] = Call(fail, ("killed",), tmp_path / "log")
+    told = {}
+    call_at_once(calls, at_once=1, in_a_row=3, ended=lambda key, error: told.update({key: error}))
+    assert "signal 9" in str(told.pop(0)) and told == {1: None, 2: None}
+
+
+def test_a_mistake_does_not_end_the_process_of_further_calls(tmp_path):
+    calls = {n: Call(note_process, (tmp_path / f"{n}",), tmp_path / "log") for n in range(3)}
+    calls[1] = Call(fail, ("diverged",), tmp_path / "log")
+    told = {}
+    call_at_once(calls, at_once=1, in_a_row=3, ended=lambda key, error: told.update({key: error}))
+    assert type(told[1]) is TrainingError and told[0] is told[2] is None
+    assert (tmp_path / "0").read_text() == (tmp_path / "2").read_text()
+
+
 def test_more_at_once_than_processors_share_them(tmp_path):
     number = len(PROCESSORS) + 1
-    calls = {n: (note, (tmp_path / f"{n}", 0), tmp_path / "log") for n in range(number)}
+    calls = {n: Call(note, (tmp_path / f"{n}", 0), tmp_path / "log") for n in range(number)}
     call_at_once(calls, at_once=number, ended=lambda key, error: None)
     told = [json.loads((tmp_path / f"{n}").read_text())[2] for n in range(number)]
     assert all(len(processors) == 1 for processors in told)
@@ -76,8 +111,8 @@ def test_more_at_once_than_processors_share_them(tmp_path):
 def test_mistakes_of_the_user_are_told_and_the_others_go_on(tmp_path, kind, expected, message):
     told = {}
     calls = {
-        "bad": (fail, (kind,), tmp_path / "bad.log"),
-        "good": (note, (tmp_path / "good", 0), tmp_path / "good.log"),
+        "bad": Call(fail, (kind,), tmp_path / "bad.log"),
+        "good": Call(note, (tmp_path / "good", 0), tmp_path / "good.log"),
     }
     call_at_once(calls, at_once=1, ended=lambda key, error: told.update({key: error}))
     assert type(told["bad"]) is expected and message in str(told["bad"])
@@ -87,8 +122,8 @@ def test_mistakes_of_the_user_are_told_and_the_others_go_on(tmp_path, kind, expe
 @pytest.mark.parametrize("is_bug", [False, True])
 def test_what_stops_it_leaves_no_process(tmp_path, is_bug):
     calls = {
-        "bad": (fail, ("bug" if is_bug else "user",), tmp_path / "bad.log"),
-        "long": (note, (tmp_path / "long", 600), tmp_path / "long.log"),
+        "bad": Call(fail, ("bug" if is_bug else "user",), tmp_path / "bad.log"),
+        "long": Call(note, (tmp_path / "long", 600), tmp_path / "long.log"),
     }
 
     def ended(key, error):
@@ -122,10 +157,11 @@ def _start(tmp_path, number, status):
     program = (
         "import pathlib, sys, time\n"
         "from fedpersonal import runtime\n"
+        "from experiments.papers.child_process import Call\n"
         "from experiments.sweeping.at_once import call_at_once\n"
         "runtime.start()\n"
         f"log = pathlib.Path({str(tmp_path / 'log')!r})\n"
-        "calls = {n: (time.sleep, (600,), log) for n in range(3)}\n"
+        "calls = {n: Call(time.sleep, (600,), log) for n in range(3)}\n"
         "try:\n"
         "    call_at_once(calls, at_once=2, ended=print)\n"
         "except KeyboardInterrupt:\n"
