@@ -2,6 +2,8 @@
 
 python -m experiments.generate --run_dir=results/tv_shows --user="Arya Stark" --context=Friends \
     --prompt="We must"
+
+The run's folder keeps them, in `generated.json`, for a report with --show_clients.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ def main() -> None:
     with runtime.quick_imports():
         from fedpersonal.language_models.base_model import load_base_model
         from fedpersonal.local_state.store import LOCAL_STATE, read_all
+        from fedpersonal.report.texts import add_texts
         from fedpersonal.saved_model import read_saved_model
         from fedpersonal.simulation.run_folder import RunFolder
         from fedpersonal.tasks.utterances.generation import find_name, generate
@@ -83,6 +86,7 @@ def main() -> None:
     print(f"{clients[user]} in {contexts[context]}:")
     for text in texts:
         print(f"  {text}")
+    add_texts(folder.path, str(clients[user]), contexts[context], FLAGS.prompt, texts)
 
 
 if __name__ == "__main__":

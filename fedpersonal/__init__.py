@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from fedpersonal.process.privacy import DifferentialPrivacy
     from fedpersonal.process.process import build_process
     from fedpersonal.process.shards import Cohort, make_cohort
+    from fedpersonal.report.comparison import compare
+    from fedpersonal.report.write import write_report
     from fedpersonal.runtime import use_runtime
     from fedpersonal.simulation.callbacks.callback import Callback
     from fedpersonal.simulation.callbacks.watched_metric import BestModel, EarlyStopping

@@ -256,6 +256,14 @@ def draw_ratings(make_dataset):
 
 
 @pytest.fixture(scope="session")
+def make_run():
+    """Writes the folder of a finished run that was never run; see `draw_run`."""
+    from benchmarks.drawn_run import draw_run
+
+    return draw_run
+
+
+@pytest.fixture(scope="session")
 def dense_model():
     """Makes a model of two numbers: a hidden layer `shared`, and a local layer `own`."""
     import tensorflow as tf

@@ -89,6 +89,7 @@ def test_a_folder_is_of_one_data_set_and_one_way_to_train(trainer, data, tmp_pat
     other = fp.Trainer(*parts, data.subset(np.arange(9)), **options)
     with pytest.raises(fp.UserError, match="holds a run with other data"):
         fit(other, folder=tmp_path)
+    assert "The run failed" not in (tmp_path / "report.html").read_text()
     other = fp.Trainer(*parts, data.subset(np.arange(10)), **{**options, "clients_per_round": 5})
     with pytest.raises(fp.UserError, match="clients_per_round was 4 and is now 5"):
         fit(other, folder=tmp_path)
@@ -138,6 +139,7 @@ def test_a_run_that_learns_nothing_is_refused(model, data, tmp_path):
     with pytest.raises(fp.UserError, match="Nothing was learned in rounds 1 to 3: every client's"):
         fit(trainer, 3, folder=tmp_path)
     assert not (tmp_path / "model.json").exists()
+    assert "The run failed. Nothing was learned" in (tmp_path / "report.html").read_text()
 
 
 def test_progress_is_told_on_stderr(trainer, capfd):
@@ -209,6 +211,10 @@ def test_a_folder_says_what_crossed(trainer, tmp_path):
     boundary = json.loads((tmp_path / "boundary.json").read_text())
     names = {row["name"].split(".")[-1] for row in boundary}
     assert "shared/kernel" in names and "own/kernel" not in names
+    page = (tmp_path / "report.html").read_text()
+    kept = "kept" if trainer.algorithm.keeps else "rebuilt"
+    assert f"Local variables, {kept}, 16 bytes" in page
+    assert "own/kernel: 12 bytes" in page
 
 
 def test_the_server_takes_keras_optimizers(model, data):

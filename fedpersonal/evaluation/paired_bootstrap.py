@@ -89,8 +89,8 @@ def paired_bootstrap(
     flat = np.moveaxis(sums, 2, 0).reshape(num_clients, -1)
 
     def differences(counts: np.ndarray) -> np.ndarray:
-        totals = (counts @ flat).reshape(len(counts), *sums.shape[:2], 2)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            totals = (counts @ flat).reshape(len(counts), *sums.shape[:2], 2)
             metrics = finalize(totals[..., 0] / totals[..., 1])
         return (metrics[:, 0] - metrics[:, 1]).mean(-1)
 

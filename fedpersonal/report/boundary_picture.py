@@ -16,7 +16,7 @@ _HIGHEST, _LOWEST, _GAP, _TITLE = 180.0, 22.0, 5.0, 26.0
 _TOP = 34.0
 # Of a group, so many boxes are drawn; the rest are one.
 _MOST = 6
-_LONGEST = 26
+_LONGEST = 22
 # What a process puts before variables' names.
 _PREFIXES = ("trainable.", "updates.")
 
@@ -59,15 +59,14 @@ def boundary_picture(run: RunData) -> Picture | None:
         return None
     by_direction: dict[str, list[tuple[str, int | None]]] = {}
     for crossing in run.boundary:
-        name = _name(str(crossing.get("name") or ""), str(crossing.get("dtype")))
-        pair = (name, crossing.get("num_bytes"))
+        pair = (_name(crossing["name"], str(crossing.get("dtype"))), crossing.get("num_bytes"))
         by_direction.setdefault(str(crossing.get("direction")), []).append(pair)
     global_ = [
-        (_name(str(c.get("name")), ""), c.get("num_bytes"))
+        (_name(c["name"], ""), c.get("num_bytes"))
         for c in run.boundary
-        if c.get("direction") == "broadcast" and str(c.get("name")).startswith(_PREFIXES[0])
+        if c.get("direction") == "broadcast" and c["name"].startswith(_PREFIXES[0])
     ]
-    local = [(str(v.get("name")), v.get("num_bytes")) for v in run.local]
+    local = [(v["name"], v.get("num_bytes")) for v in run.local]
     kept = {True: ", kept", False: ", rebuilt", None: ""}[run.keeps]
     unknown = "Local variables: not told" if run.keeps is None else "No local variables"
     groups = [
@@ -91,10 +90,9 @@ def boundary_picture(run: RunData) -> Picture | None:
         y += 10
         for name, num_bytes in _largest(rows):
             height = max(_LOWEST, _HIGHEST * (num_bytes or 0) / most)
-            kind = "device" if column == "device" else column
             title = f"{shown(name)}: {size(num_bytes)}"
             text = f"{_shortened(name)}  {size(num_bytes)}"
-            boxes.append(Box(text, title, kind, x, y, width, round(height, 1)))
+            boxes.append(Box(text, title, column, x, y, width, round(height, 1)))
             y += height + _GAP
         bottom[column] = y + _TITLE / 2
     x, width = _COLUMNS["device"]

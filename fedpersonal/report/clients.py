@@ -12,6 +12,8 @@ from fedpersonal.report.numbers import label, percent, plain, rounded, shown
 from fedpersonal.report.run_data import RunData
 from fedpersonal.report.verdict import share_hurt
 
+MOST_DOTS = 6_000
+
 
 def rank_order(run: RunData) -> np.ndarray:
     """Returns the clients' places, those first who gained most by the main metric."""
@@ -31,15 +33,20 @@ def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
         show_clients: Whether clients have their names; else their rank.
 
     Returns:
-        `names`; `size`, a column; and `choices`, each with `label` and the columns `x` and `y`,
+        `names`; `size`, a column; `num_clients`, of which at most `MOST_DOTS` are drawn, chosen at
+        random; and `choices`, each with `label` and the columns `x` and `y`,
         `lower` (whether less is better, or None) and `diagonal`. Columns have `label` and `values`,
         a number or None for each client; further ones are `columns`.
     """
     if not len(run.clients) or run.main_metric is None:
         return None
     order = rank_order(run)
+    ranks = np.arange(len(order))
+    if len(ranks) > MOST_DOTS:
+        ranks = np.sort(np.random.default_rng(0).choice(ranks, MOST_DOTS, replace=False))
+        order = order[ranks]
     numbers = run.clients.select_dtypes("number").columns
-    names = [f"client {rank}" for rank in range(1, len(order) + 1)]
+    names = [f"client {rank}" for rank in ranks + 1]
     if show_clients:
         names = [shown(name) for name in run.clients["client"].iloc[order]]
     size = {"label": "examples", "values": rounded(run.num_examples[order], 7)}
@@ -77,6 +84,7 @@ def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
         return None
     return {
         "names": names,
+        "num_clients": len(run.clients),
         "size": size,
         "choices": choices,
         "columns": columns,

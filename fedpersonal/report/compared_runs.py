@@ -52,11 +52,14 @@ class ComparedRun:
             UserError: If it is not that of a run, which has ended and evaluated clients.
         """
         data = read_run(folder)
-        clients, examples = data.clients, data.num_examples
-        if not isinstance(data.summary.get("test"), dict) or not (examples > 0).any():
+        clients = data.clients
+        if not isinstance(data.summary.get("test"), dict) or not len(clients):
             raise UserError(f"{data.path} has no evaluated clients to compare.")
-        if "num_examples" not in clients or clients["client"].duplicated().any():
-            raise UserError(f"{data.path / 'per_client.csv'} is damaged: see its first columns.")
+        examples, names = clients.get("num_examples"), clients.get("client")
+        if examples is None or examples.dtype.kind not in "iuf" or not (examples > 0).any():
+            raise UserError(f"{data.path / 'per_client.csv'} is damaged: nobody has examples.")
+        if names is None or names.duplicated().any():
+            raise UserError(f"{data.path / 'per_client.csv'} is damaged: see its clients' names.")
         return cls(data, clients.assign(**{HAS_EXAMPLES: (examples > 0).astype(float)}))
 
     @property
@@ -91,6 +94,11 @@ class ComparedRun:
         rows = self.clients[self.clients["num_examples"] > 0]
         return rows.set_index("client")["num_examples"]
 
+    def rows(self, weights: str | None) -> pd.DataFrame:
+        """Returns the clients that count, by name: those with a weight, or all."""
+        clients = self.clients.set_index("client").sort_index()
+        return clients if weights is None else clients[clients[weights] > 0]
+
     @property
     def num_bytes(self) -> float | None:
         """What all clients of all rounds received and sent; None where that is not known."""
@@ -104,11 +112,13 @@ class ComparedMethod:
 
     Attributes:
         name: Its algorithm, with the options that tell it from others of the same algorithm.
+        short: The same in so few characters that it fits an axis.
         runs: The runs by seed, in ascending order.
         seeds: The seeds that all compared methods have.
     """
 
     name: str
+    short: str
     runs: Mapping[int | None, ComparedRun]
     seeds: Sequence[int | None]
 
@@ -163,7 +173,7 @@ def read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
         for run in same_seed[1:]:
             _check_match(same_seed[0], run)
     names = _names(firsts)
-    return [ComparedMethod(*of_method, seeds) for of_method in zip(names, ordered)]
+    return [ComparedMethod(*name, runs, seeds) for name, runs in zip(names, ordered)]
 
 
 def differing_options(runs: Sequence[ComparedRun]) -> list[str]:
@@ -219,15 +229,21 @@ def _differences(first: Any, second: Any) -> str:
     )
 
 
-def _names(firsts: Sequence[ComparedRun]) -> list[str]:
-    """Returns a name for each method, distinct and of moderate length."""
-    names = []
+def _names(firsts: Sequence[ComparedRun]) -> list[tuple[str, str]]:
+    """Returns a name for each method and a short one, both distinct."""
+    names, short = [], []
     for run in firsts:
+        algorithm = numbers.shown(run.data.algorithm)
         alike = [other for other in firsts if other.data.algorithm == run.data.algorithm]
         differ = [name for name in differing_options(alike) if name != "algorithm"]
-        told = [f"{name}={run.shown(name)[:_LONGEST]}" for name in differ[:_NAMED]]
+        values = [run.shown(name)[:_LONGEST] for name in differ[:_NAMED]]
+        told = [f"{name}={value}" for name, value in zip(differ, values)]
         told += [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
-        end = f" ({', '.join(told)})" if differ else ""
-        names.append(numbers.shown(run.data.algorithm) + end)
+        names.append(f"{algorithm} ({', '.join(told)})" if differ else algorithm)
+        short.append(" ".join([algorithm, *values])[:_LONGEST])
+    return list(zip(_distinct(names), _distinct(short)))
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [n if names.count(n) == 1 else f"{n} #{c}" for n, c in zip(names, counts)]

@@ -10,25 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpersonal.errors import UserError, listed, quoted
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.client_metric import ClientMetric, paired_difference
-from fedpersonal.evaluation.direction import lower_is_better, main_metric
+from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.evaluation.paired_bootstrap import PairedDifference
-from fedpersonal.report.compared_runs import (
-    HAS_EXAMPLES,
-    ComparedMethod,
-    ComparedRun,
-    read_methods,
-)
-
-# How a metric of one client becomes a mean that adds up over clients, and back.
-_MEANS: Mapping[str, Mapping[str, Any]] = {
-    "rmse": {"to_mean": np.square, "finalize": np.sqrt},
-    "perplexity": {"to_mean": np.log, "finalize": np.exp},
-}
-# Figures of `summary.json` are the same numbers, but for rounding.
-_ROUNDING = 1e-5
+from fedpersonal.report.compared_metrics import common_metrics
+from fedpersonal.report.compared_runs import HAS_EXAMPLES, ComparedMethod, read_methods
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,11 +67,11 @@ class Comparison:
         return next(iter(self.metrics))
 
     def weighting(self, metric: str) -> str:
-        """Returns how clients make the metric of them all, in words."""
+        """Returns by what clients weigh in the metric of them all, such as `examples`."""
         weights = self.metrics[metric].weights
         if weights in (None, HAS_EXAMPLES):
-            return "mean over clients"
-        return f"over all {str(weights)[4:].replace('_', ' ')}"
+            return "all alike"
+        return str(weights)[4:].replace("_", " ")
 
     def values(self, method: ComparedMethod, metric: str) -> np.ndarray:
         """Returns the metric of each of a method's runs, as `summary.json` has it."""
@@ -137,7 +125,8 @@ def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = N
         UserError: As `read_methods`; or if runs have no metric in common, or not that metric.
     """
     methods = read_methods(folders)
-    metrics = _common_metrics([run for method in methods for run in method.runs.values()], metric)
+    runs = [run for method in methods for run in method.runs.values()]
+    metrics = common_metrics(runs, chosen=metric)
     baseline, *others = methods
     differences = {
         method.name: {
@@ -165,8 +154,9 @@ def client_means(method: ComparedMethod, metric: ClientMetric) -> pd.Series:
 
     It is NaN where one of them is.
     """
-    rows = [_rows(run, metric)[metric.column] for run in method.paired]
-    return pd.concat(rows).groupby(level=0).agg(lambda values: values.mean(skipna=False))
+    values = pd.concat([run.rows(metric.weights)[metric.column] for run in method.paired])
+    means = values.groupby(level=0).mean()
+    return means.where(values.notna().groupby(level=0).all())
 
 
 def _difference(
@@ -175,7 +165,7 @@ def _difference(
     tables: list[list[pd.DataFrame]] = [[], []]
     left_out = 0
     for pair in zip(method.paired, baseline.paired):
-        rows = [_rows(run, metric) for run in pair]
+        rows = [run.rows(metric.weights) for run in pair]
         known = np.logical_and(*(np.isfinite(table[metric.column]) for table in rows))
         left_out += int((~known).sum())
         for of_method, table in zip(tables, rows):
@@ -186,67 +176,6 @@ def _difference(
     clients = client_means(method, metric) - client_means(baseline, metric)
     known = clients[np.isfinite(clients)]
     return Difference(lower_is_better(name), by_seed, mean, known, left_out)
-
-
-def _rows(run: ComparedRun, metric: ClientMetric) -> pd.DataFrame:
-    """Returns the clients that count, by name."""
-    clients = run.clients.set_index("client").sort_index()
-    return clients if metric.weights is None else clients[clients[metric.weights] > 0]
-
-
-def _common_metrics(runs: Sequence[ComparedRun], chosen: str | None) -> dict[str, ClientMetric]:
-    """Returns the metrics that all runs have, the main one first."""
-    named = [_metrics_of(run) for run in runs]
-    shared = [name for name in named[0] if all(name in names for names in named)]
-    for run, names in zip(runs, named):
-        where = f"{run.folder} has no metric"
-        if chosen is not None and chosen not in names:
-            raise UserError(f"{where} {quoted(chosen)}; it has {listed(names)}.")
-        # Losses alone may be of any kind.
-        if not {*shared} - {"loss"} and names != named[0]:
-            raise UserError(
-                f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
-            )
-    usual = runs[0].data.main_metric
-    first = chosen or (usual if usual in shared else main_metric(shared))
-    shared.sort(key=lambda name: (name != first, name == "loss"))
-    return {name: _find_metric(name, runs) for name in shared}
-
-
-def _metrics_of(run: ComparedRun) -> list[str]:
-    """Returns the metrics that a run has of all clients and of each."""
-    numbers = run.clients.select_dtypes("number").columns
-    test = run.test
-    return [
-        name
-        for name, value in test.items()
-        if isinstance(value, (int, float))
-        and not name.startswith("num_")
-        and (f"{name}_after" in numbers or name in numbers)
-    ]
-
-
-def _find_metric(name: str, runs: Sequence[ComparedRun]) -> ClientMetric:
-    """Returns how clients' values make the metric of all, as the summaries have it.
-
-    Which weights do is found by trying; where none do, since `per_client.csv` lacks them, it is the
-    plain mean over clients.
-    """
-    after = f"{name}_after"
-    column = after if all(after in run.clients for run in runs) else name
-    numbers = [n for n in runs[0].clients if n.startswith("num_")]
-    weights = [None, *(n for n in numbers if all(n in run.clients for run in runs))]
-    for weight in sorted(weights, key=lambda n: n != "num_examples"):
-        metric = ClientMetric(column, weight, **_MEANS.get(name, {}))
-        if all(_is_that_of_the_summary(name, metric, run) for run in runs):
-            return metric
-    return ClientMetric(column, HAS_EXAMPLES)
-
-
-def _is_that_of_the_summary(name: str, metric: ClientMetric, run: ComparedRun) -> bool:
-    with np.errstate(all="ignore"):
-        overall = metric.overall(_rows(run, metric).reset_index())
-    return bool(np.isclose(overall, run.test[name], rtol=_ROUNDING, atol=_ROUNDING**2))
 
 
 def _deviation(values: np.ndarray) -> float:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpersonal.evaluation.direction import lower_is_better, main_metric
-from fedpersonal.report.compared_runs import ComparedMethod
+from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.report.comparison import Comparison, client_means
 from fedpersonal.report.curves import thin
 from fedpersonal.report.numbers import label, rounded, shown
 from fedpersonal.report.run_data import RunData
-from fedpersonal.simulation.palette import SERIES
+from fedpersonal.simulation.palette import series_of
 
 # So many numbers of clients at most; further metrics are in the table alone.
 _MOST_VALUES = 120_000
@@ -26,30 +25,36 @@ _DASHES = (None, "8 3", "2 3", "9 3 2 3")
 _SOURCES = {"eval": "validation", "train": "training"}
 
 
-def color_of(place: int) -> str:
-    """Returns the CSS variable of the colour of a method by its place."""
-    return f"series-{place % len(SERIES)}"
+def colors_of(comparison: Comparison) -> dict[str, str]:
+    """Returns the CSS variable of each method's colour, by the method's name."""
+    methods = comparison.methods
+    series = series_of([method.first.data.algorithm for method in methods])
+    return {method.name: f"series-{place}" for method, place in zip(methods, series)}
 
 
-def curve_bands(methods: Sequence[ComparedMethod]) -> list[dict[str, Any]]:
+def curve_bands(comparison: Comparison) -> list[dict[str, Any]]:
     """Returns panels as of `curve_panels`, a series a method; those of validation come first.
 
     A series is the mean over seeds in each round that all of them have; `low` and `high` are a
     standard deviation below and above it, where there are several seeds.
     """
     found: dict[str, list[dict[str, Any]]] = {}
+    methods, colors = comparison.methods, colors_of(comparison)
     for place, method in enumerate(methods):
         runs = [run.data for run in method.runs.values()]
-        look = {"color": color_of(place), "dash": _DASHES[place % len(_DASHES)]}
+        look = {"color": colors[method.name], "dash": _DASHES[place % len(_DASHES)]}
         for name in runs[0].round_metrics:
             if all(name in run.round_metrics for run in runs):
                 most = max(_FEWEST_POINTS, _MOST_POINTS // len(methods))
                 series = {"name": method.name, **look, **_band(runs, name, most)}
                 found.setdefault(name, []).append(series)
-    first = main_metric(sorted(found))
-    order = sorted(found, key=lambda n: (n.startswith("train/"), n != first, n.endswith("/loss")))
     panels = []
-    for name in order:
+    ranks = {metric: rank for rank, metric in enumerate(comparison.metrics)}
+
+    def place_of(name: str) -> tuple[bool, int]:
+        return name.startswith("train/"), ranks.get(name.rpartition("/")[2], len(ranks))
+
+    for name in sorted(found, key=place_of):
         source, *details, metric = name.split("/")
         words = " ".join([_SOURCES[source], *details]).replace("_", " ")
         told = {"label": f"{label(metric)}, {words}", "lower": lower_is_better(metric)}
@@ -89,6 +94,7 @@ def client_dots(comparison: Comparison, *, show_clients: bool) -> dict[str, Any]
     """
     if not comparison.differences:
         return None
+    colors = colors_of(comparison)
     baseline, *others = comparison.methods
     examples = pd.concat([run.tested for run in baseline.paired]).groupby(level=0).mean()
     main = comparison.differences[others[0].name][comparison.metric]
@@ -105,15 +111,16 @@ def client_dots(comparison: Comparison, *, show_clients: bool) -> dict[str, Any]
         for method in others:
             x, y = (
                 {
-                    "label": f"{label(metric)}, {name}",
-                    "values": rounded(values[name].reindex(order), 4),
+                    "label": f"{label(metric)}, {of.short}",
+                    "color": colors[of.name],
+                    "values": rounded(values[of.name].reindex(order), 4),
                 }
-                for name in (baseline.name, method.name)
+                for of in (baseline, method)
             )
             choices.append(
                 {
-                    "label": f"{label(metric)}: {method.name} against {baseline.name}",
-                    "change": f"{label(metric)}, {method.name} minus {baseline.name}",
+                    "label": f"{label(metric)}: {method.short} against {baseline.short}",
+                    "change": f"{label(metric)}, {method.short} minus {baseline.short}",
                     "x": x,
                     "y": y,
                     "lower": lower_is_better(metric),
@@ -137,6 +144,7 @@ def against_bytes(comparison: Comparison) -> dict[str, Any] | None:
     """
     points: list[dict[str, Any]] = []
     left_out: dict[str, None] = {}
+    colors = colors_of(comparison)
     for place, method in enumerate(comparison.methods):
         for seed, run in method.runs.items():
             if not run.num_bytes:
@@ -146,7 +154,7 @@ def against_bytes(comparison: Comparison) -> dict[str, Any] | None:
                 {
                     "name": method.name,
                     "detail": f"seed {seed}",
-                    "color": color_of(place),
+                    "color": colors[method.name],
                     "shape": place,
                     "x": run.num_bytes,
                     "y": rounded([run.test[metric] for metric in comparison.metrics]),

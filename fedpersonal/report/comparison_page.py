@@ -10,7 +10,7 @@ from typing import Any
 from fedpersonal.atomic_files import write_text
 from fedpersonal.report import comparison_text as text
 from fedpersonal.report.comparison import Comparison, compare_runs
-from fedpersonal.report.comparison_charts import against_bytes, client_dots, color_of, curve_bands
+from fedpersonal.report.comparison_charts import against_bytes, client_dots, colors_of, curve_bands
 from fedpersonal.report.render import render
 
 
@@ -44,7 +44,7 @@ def write_comparison(
 def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> str:
     """Returns the page of a comparison."""
     data: dict[str, Any] = {
-        "curves": {"panels": curve_bands(comparison.methods)},
+        "curves": {"panels": curve_bands(comparison)},
         "dots": client_dots(comparison, show_clients=show_clients),
         "bytes": against_bytes(comparison),
     }
@@ -55,7 +55,7 @@ def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> st
         verdicts=text.verdicts(comparison),
         baseline=comparison.methods[0].name,
         about=text.about(comparison),
-        about_methods=text.ABOUT_METHODS,
+        about_methods=text.about_methods(comparison),
         about_spread=text.ABOUT_SPREAD,
         methods=text.method_rows(comparison),
         costs=text.cost_rows(comparison.methods),
@@ -65,5 +65,5 @@ def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> st
         options=text.option_rows(comparison.methods),
         runs=text.run_rows(comparison.methods),
         show_clients=show_clients,
-        colors={m.name: color_of(place) for place, m in enumerate(comparison.methods)},
+        colors=colors_of(comparison),
     )

@@ -13,10 +13,13 @@ import tabulate
 from fedpersonal.atomic_files import atomic_write, write_text
 from fedpersonal.errors import escaped
 from fedpersonal.evaluation import PERCENTILES
+from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.report.compared_runs import ComparedMethod, differing_options
 from fedpersonal.report.comparison import Comparison, Difference
-from fedpersonal.report.numbers import label
+from fedpersonal.report.numbers import label, shown
 
+# So many methods are named in a title.
+_FEW = 3
 # Columns and rows.
 Table = tuple[list[str], list[list[str]]]
 
@@ -25,7 +28,6 @@ ABOUT_COSTS = (
     "MB moved: what all clients of all rounds receive and send. Clients are hurt whose loss is "
     "higher after personalisation than before."
 )
-ABOUT_METHODS = "Figures are means over seeds, ± their standard deviation."
 
 
 def about(comparison: Comparison) -> str:
@@ -47,12 +49,32 @@ def about(comparison: Comparison) -> str:
     )
 
 
+def about_methods(comparison: Comparison) -> str:
+    """Returns what the figures of methods are."""
+    if all(len(method.runs) == 1 for method in comparison.methods):
+        return "Each figure is of one run: how much another seed would change is not known."
+    return "Figures are means over seeds, ± their standard deviation."
+
+
 def verdicts(comparison: Comparison) -> list[str]:
-    """Returns a sentence for each method but the baseline on the main metric."""
-    return [
+    """Returns a sentence for each method but the baseline on the main metric.
+
+    Of three and more methods, the first sentence names the best and the worst one.
+    """
+    sentences = [
         _verdict(comparison, method.name, comparison.differences[method.name][comparison.metric])
         for method in comparison.methods[1:]
     ]
+    lower = lower_is_better(comparison.metric)
+    if len(sentences) < 2 or lower is None:
+        return sentences
+    means = {m.name: comparison.values(m, comparison.metric).mean() for m in comparison.methods}
+    names = sorted(means, key=lambda name: means[name], reverse=not lower)
+    best, worst = (
+        f"{n}, {means[n]:.{_digits(comparison, comparison.metric)}f}" for n in (names[0], names[-1])
+    )
+    told = f"Of {len(means)} methods, the best {label(comparison.metric)} is that of {best}"
+    return [f"{told}, the worst that of {worst}.", *sentences]
 
 
 def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
@@ -61,6 +83,8 @@ def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
     interval = f"95 % interval {_signed(mean.low, digits)} to {_signed(mean.high, digits)}"
     said = f"{metric} of {name} is {abs(mean.difference):.{digits}f}"
     said += f" {'higher' if mean.difference > 0 else 'lower'} than that of {baseline}"
+    if len(found.clients) == 1:
+        return f"{said}, for the only client, which tells nothing of others."
     if mean.is_within_noise:
         said += f", which is within noise ({interval})"
     elif found.lower is None:
@@ -120,7 +144,7 @@ def difference_rows(comparison: Comparison) -> Table:
             text += ", within noise" if mean.is_within_noise else ""
             counts = ["–" if n is None else f"{n:,}" for n in found.counts().values()]
             rows.append([name, label(metric), text, *counts, comparison.weighting(metric)])
-    return ["method", "metric", "difference", "gain", "lose", "the same", "metric is"], rows
+    return ["method", "metric", "difference", "gain", "lose", "the same", "clients weigh"], rows
 
 
 def spread_rows(comparison: Comparison) -> Table:
@@ -158,7 +182,7 @@ def markdown(comparison: Comparison) -> str:
     """Returns the comparison in GitHub's Markdown."""
     baseline = comparison.methods[0].name
     parts = [f"# {title(comparison)}", *map(_cell, verdicts(comparison))]
-    parts += ["## Methods", ABOUT_METHODS, _table(*method_rows(comparison))]
+    parts += ["## Methods", about_methods(comparison), _table(*method_rows(comparison))]
     parts += [ABOUT_COSTS, _table(*cost_rows(comparison.methods))]
     if comparison.differences:
         said = _cell(about(comparison))
@@ -172,9 +196,13 @@ def markdown(comparison: Comparison) -> str:
 def title(comparison: Comparison) -> str:
     """Returns what is compared, in a line."""
     names = [method.name for method in comparison.methods]
+    dataset = comparison.methods[0].first.data.summary.get("dataset")
+    end = f" on {shown(dataset)}" if dataset else ""
+    if len(names) > _FEW:
+        return f"{len(names)} methods{end}"
     if len(names) == 1:
-        return f"{names[0]}, {len(comparison.methods[0].runs)} seeds"
-    return f"{', '.join(names[:-1])} and {names[-1]} compared"
+        return f"{names[0]}{end}, {len(comparison.methods[0].runs)} seeds"
+    return f"{', '.join(names[:-1])} and {names[-1]}{end}"
 
 
 def write_tables(comparison: Comparison, page: pathlib.Path) -> list[pathlib.Path]:

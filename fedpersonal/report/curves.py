@@ -33,11 +33,12 @@ def curve_panels(run: RunData) -> dict[str, Any]:
         source, *details, metric = name.split("/")
         y = rows[name].to_numpy(np.float64)
         chosen = thin(y)
+        evaluated = sum(one["color"] != "training" for one in metrics.get(metric, []))
         words = [_SOURCES[source], *details]
         metrics.setdefault(metric, []).append(
             {
                 "name": ", ".join(words).replace("_", " "),
-                "color": "training" if source == "train" else "after",
+                "color": "training" if source == "train" else f"series-{evaluated}",
                 **{axis: rounded(values[chosen], 6) for axis, values in x.items()},
                 "y": rounded(y[chosen]),
             }

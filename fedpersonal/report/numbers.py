@@ -40,7 +40,8 @@ def signed(value: float, digits: int = 3) -> str:
 
 def percent(share: float) -> str:
     """Returns a share in per cent."""
-    return f"{100 * share:.0f} %" if share in (0, 1) or 0.01 <= share <= 0.99 else f"{share:.1%}"
+    is_near_an_end = 0 < share < 0.01 or 0.99 < share < 1
+    return f"{100 * share:.{int(is_near_an_end)}f} %"
 
 
 def size(num_bytes: float | None) -> str:
@@ -55,11 +56,11 @@ def size(num_bytes: float | None) -> str:
 
 def label(metric: str) -> str:
     """Returns what people call a metric, such as `RMSE` or `accuracy without OOV`."""
-    words = metric.replace("_", " ").split(" ")
+    words = shown(metric).replace("_", " ").split(" ")
     return " ".join(w.upper() if w.partition("@")[0] in _ACRONYMS else w for w in words)
 
 
-def shown(text: object) -> str:
+def shown(text: object, longest: int = _LONGEST) -> str:
     """Returns somebody else's text in so few characters that a page can show it."""
     text = str(text)
-    return escaped(text[:_LONGEST]) + "…" * (len(text) > _LONGEST)
+    return escaped(text[:longest]) + "…" * (len(text) > longest)

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpersonal.report.numbers import shown
-from fedpersonal.report.run_data import RunData
+from fedpersonal.report.run_data import OUR_TASKS, RunData
 
-_OWN_TASKS = "fedpersonal.tasks."
-# Pages are shared: where files are on one's machine is nobody's business.
-_PATHS = ("_dir", "_file", "_path")
+# Pages are shared: where one's files and machines are is nobody's business.
+_PATHS, _ADDRESSES = ("_dir", "_file", "_path"), ("_address",)
 
 
 def options_told(run: RunData) -> list[tuple[str, str, str]]:
@@ -33,7 +32,7 @@ def options_told(run: RunData) -> list[tuple[str, str, str]]:
 def command(run: RunData) -> str | None:
     """Returns the command that repeats a run of a binary; None for other programs."""
     defaults = _defaults(run)
-    if defaults is None or not str(run.options["task"]).startswith(_OWN_TASKS):
+    if defaults is None or not str(run.options["task"]).startswith(OUR_TASKS):
         return None
     parts = [f"python -m experiments.{run.task.name}"]
     for name, value in run.options.items():
@@ -60,6 +59,8 @@ def option_text(name: str, value: Any) -> str:
     """Returns the value of an option as a page shows it: short, and without folders."""
     if isinstance(value, (list, tuple)):
         return ",".join(option_text(name, one) for one in value)
+    if isinstance(value, str) and name.endswith(_ADDRESSES):
+        return "host:port"
     if isinstance(value, str):
         is_path = name.endswith(_PATHS) or pathlib.PurePath(value).is_absolute()
         return shown(f"path/to/{pathlib.PurePath(value).name}" if is_path else value)

@@ -8,6 +8,7 @@ import importlib
 import math
 import os
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,9 +20,12 @@ from fedpersonal.evaluation.direction import main_metric
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import ABOUT, read_about
 
-# Entries of `metrics.csv` that are counts or costs, not metrics.
-_COUNTS = "num_"
+OUR_TASKS = "fedpersonal.tasks."
+# What counts are called.
+_COUNTS = ("num_", "rounds")
 _STAGES = ("_before", "_after")
+_BOTH_WAYS = ("broadcast", "aggregate")
+_FILES = ("metrics.csv", "summary.json", "per_client.csv", "boundary.json", ABOUT)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,9 +73,7 @@ class RunData:
     @property
     def paired_metrics(self) -> list[str]:
         """The metrics that each client has before and after personalisation."""
-        columns = set(self.clients.columns)
-        after = [name[: -len("_after")] for name in self.clients if str(name).endswith("_after")]
-        return [name for name in after if f"{name}_before" in columns]
+        return [name for name in self.client_metrics if f"{name}_before" in self.clients]
 
     @property
     def client_metrics(self) -> list[str]:
@@ -79,8 +81,7 @@ class RunData:
         after = [n[: -len("_after")] for n in map(str, self.clients) if n.endswith("_after")]
         others = [str(n) for n in self.clients if not str(n).endswith(_STAGES)]
         numbers = self.clients.select_dtypes("number").columns
-        counts = ("num_", "rounds")
-        return after + [n for n in others if n in numbers and not n.startswith(counts)]
+        return after + [n for n in others if n in numbers and not n.startswith(_COUNTS)]
 
     @property
     def main_metric(self) -> str | None:
@@ -93,10 +94,12 @@ class RunData:
 
     @functools.cached_property
     def task(self) -> Any:
-        """The task of a binary's run; None of other programs, and where there is none any more."""
-        try:
-            return importlib.import_module(str(self.options["task"])).TASK
-        except (ImportError, AttributeError, KeyError, TypeError, ValueError):
+        """The task of a binary's run; None of other programs, and of tasks not at hand."""
+        module = str(self.options.get("task"))
+        try:  # Modules of others run what they like; one that has run already is the program's.
+            is_ours = module.startswith(OUR_TASKS)
+            return importlib.import_module(module).TASK if is_ours else sys.modules[module].TASK
+        except (ImportError, AttributeError, KeyError, ValueError):
             return None
 
     def after(self, metric: str) -> np.ndarray:
@@ -112,12 +115,12 @@ class RunData:
         values = pd.to_numeric(self.clients[name], errors="coerce").to_numpy(np.float64)
         return np.where(np.isfinite(values) & (self.num_examples > 0), values, np.nan)
 
-    @property
+    @functools.cached_property
     def num_examples(self) -> np.ndarray:
         """Examples that each client predicts, float64 (num_clients,)."""
         if "num_examples" not in self.clients:
             return np.ones(len(self.clients))
-        return np.nan_to_num(self.clients["num_examples"].to_numpy(np.float64))
+        return np.nan_to_num(pd.to_numeric(self.clients["num_examples"], errors="coerce"))
 
     @property
     def round_metrics(self) -> list[str]:
@@ -149,9 +152,6 @@ class RunData:
         return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-_BOTH_WAYS = ("broadcast", "aggregate")
-
-
 def read_run(folder: str | os.PathLike, *, failure: str | None = None) -> RunData:
     """Reads a finished run, of a binary or of a program of one's own.
 
@@ -164,16 +164,28 @@ def read_run(folder: str | os.PathLike, *, failure: str | None = None) -> RunDat
     """
     record = RunFolder.read(folder)
     has = {name: (record.path / name).exists() for name in _FILES}
+
+    def check(name: str, is_whole: bool) -> None:
+        if not is_whole:
+            raise UserError(f"{record.path / name} is damaged: it says what no run writes.")
+
     rounds = record.metrics if has["metrics.csv"] else pd.DataFrame({"round": [], "seconds": []})
+    check("metrics.csv", "seconds" in rounds)
     about = read_about(record.path) if has[ABOUT] else {}
-    local = about.get("local") or {}
+    local = about.get("local", {})
+    check(ABOUT, isinstance(local, dict) and local.get("kept") in (None, False, True))
+    check(ABOUT, _are_variables(local.get("variables", [])))
+    summary = record.summary if has["summary.json"] else {}
+    check("summary.json", _is_summary(summary))
+    boundary = record.boundary if has["boundary.json"] else []
+    check("boundary.json", _are_variables(boundary))
     run = RunData(
         path=record.path,
         config=record.config,
-        summary=record.summary if has["summary.json"] else {},
+        summary=summary,
         rounds=rounds,
         clients=record.per_client if has["per_client.csv"] else pd.DataFrame({"client": []}),
-        boundary=record.boundary if has["boundary.json"] else [],
+        boundary=boundary,
         local=local.get("variables", []),
         keeps=local.get("kept"),
         failure=failure,
@@ -183,7 +195,19 @@ def read_run(folder: str | os.PathLike, *, failure: str | None = None) -> RunDat
     return run
 
 
-_FILES = ("metrics.csv", "summary.json", "per_client.csv", "boundary.json", ABOUT)
+def _are_variables(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and (entry.get("num_bytes") is None or is_number(entry["num_bytes"]))
+        for entry in value
+    )
+
+
+def _is_summary(value: Mapping[str, Any]) -> bool:
+    test = value.get("test", {})
+    objects = (test, value.get("privacy", {}))
+    return all(isinstance(v, dict) for v in objects) and isinstance(test.get("before", {}), dict)
 
 
 def is_number(value: object) -> bool:

@@ -15,6 +15,8 @@ from fedpersonal.evaluation.paired_bootstrap import (
 from fedpersonal.report.numbers import label, percent, plain, signed
 from fedpersonal.report.run_data import RunData
 
+_MOST_DRAWN = 2 * 10**7
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -69,7 +71,7 @@ def _of_pairs(metric: str, before: np.ndarray, after: np.ndarray) -> Verdict:
         return Verdict(
             f"One test client, which tells nothing of others: {told}.", metric, None, hurt
         )
-    found = paired_bootstrap(client_sums(after), client_sums(before))
+    found = _bootstrap(after, before)
     interval = f"95 % interval {signed(found.low)} to {signed(found.high)}"
     change = f"{signed(found.difference)}, {interval}, {len(after):,} test clients"
     if found.is_within_noise:
@@ -87,7 +89,7 @@ def _of_values(metric: str, values: np.ndarray) -> Verdict:
     if len(values) == 1:
         text = f"One test client, which tells nothing of others: {name} {plain(values[0])}."
         return Verdict(text, metric)
-    found = paired_bootstrap(client_sums(values), client_sums(np.zeros_like(values)))
+    found = _bootstrap(values, np.zeros_like(values))
     return Verdict(
         f"The mean client's {name} is {plain(found.difference)} (95 % interval {plain(found.low)} "
         f"to {plain(found.high)}, {len(values):,} test clients); clients were not evaluated before "
@@ -95,6 +97,12 @@ def _of_values(metric: str, values: np.ndarray) -> Verdict:
         metric,
         found,
     )
+
+
+def _bootstrap(first: np.ndarray, second: np.ndarray) -> PairedDifference:
+    # Of very many clients, fewer draws: a page must not take long.
+    draws = min(2_000, max(200, _MOST_DRAWN // len(first)))
+    return paired_bootstrap(client_sums(first), client_sums(second), draws=draws)
 
 
 def _of_rounds(run: RunData) -> str:

@@ -10,10 +10,11 @@ from fedpersonal.report.boundary_picture import WIDTH, boundary_picture
 from fedpersonal.report.clients import dots, percentile_rows
 from fedpersonal.report.curves import curve_panels
 from fedpersonal.report.embedding_map import embedding_map
-from fedpersonal.report.numbers import label, plain
+from fedpersonal.report.numbers import label, plain, size
 from fedpersonal.report.options_told import command, options_told
 from fedpersonal.report.render import render
 from fedpersonal.report.run_data import RunData, is_number, read_run
+from fedpersonal.report.texts import texts_told
 from fedpersonal.report.verdict import judge
 
 REPORT = "report.html"
@@ -60,6 +61,7 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
         boundary_width=WIDTH,
         options=options_told(run),
         command=command(run),
+        texts=texts_told(run.path),
         show_clients=show_clients,
     )
 
@@ -80,4 +82,9 @@ def key_figures(run: RunData) -> list[tuple[str, str]]:
     seconds = run.rounds["seconds"].sum() if len(run.rounds) else None
     if seconds:
         told.append(("time in rounds", f"{plain(float(seconds))} s"))
+    if run.bytes_per_client:
+        told.append(("each client, each round", size(run.bytes_per_client)))
+    epsilon = (run.summary.get("privacy") or {}).get("epsilon")
+    if is_number(epsilon):
+        told.append(("privacy", f"epsilon {plain(epsilon)}"))
     return told

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.palette import COLORS
+from fedpersonal.simulation.palette import COLORS, ROLES
 from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title
 
 _PANELS_A_ROW = 3
@@ -75,7 +75,9 @@ def _panels(table: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
-    for color, name in zip(COLORS * len(table.columns), table.columns):
+    evaluated = iter(COLORS * len(table.columns))
+    for name in table.columns:
+        color = ROLES["training"][0] if name.startswith("train/") else next(evaluated)
         _draw_curve(ax, table[name].dropna(), color)
     ax.set_xlabel("round")
     ax.set_ylabel(metric.replace("_", " "))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 # Told apart side by side, and from gray.
 COLORS = tuple("#2f6db3 #d1602b #3a8f5c #8a5bb5 #b3862f #c2476b #2a9d9d #7a4b2a".split())
 
@@ -30,6 +33,25 @@ SERIES = (
     ("#4d4d4d", "#bdbdbd"),
     ("#8c9a1e", "#c6d45a"),
 )
+
+
+# The series of well-known methods; others take what is free.
+_METHODS = {
+    **{"fed_recon": 0, "fed_avg": 1, "furl": 2, "fedperc": 3, "fed_avg_finetuning": 4},
+    **{"fed_per": 5, "ditto": 6, "pfedrec": 7, "centralized": 8, "local_only": 9},
+}
+
+
+def series_of(methods: Sequence[str]) -> list[int]:
+    """Returns the place in `SERIES` of each of some methods: its own one, if it is still free."""
+    wanted = [_METHODS.get(method) for method in methods]
+    is_first = [series not in wanted[:place] for place, series in enumerate(wanted)]
+    free = [place for place in range(len(SERIES)) if place not in wanted] or [*range(len(SERIES))]
+    others = itertools.cycle(free)
+    return [
+        next(others) if series is None or not first else series
+        for series, first in zip(wanted, is_first)
+    ]
 
 
 def css_variables(*, dark: bool) -> str:

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import re
-import sys
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -87,7 +86,8 @@ class RunRecord:
     def per_client(self) -> pd.DataFrame:
         """A row a test client, the name of which is the column `client`, a text."""
         path = self._existing("per_client.csv", "its run has not ended")
-        return _read_table(path, read_text(path))
+        text = read_text(path)
+        return _read_table(path, text, longest=len(text))  # Names have any length.
 
     def _existing(self, name: str, otherwise: str) -> pathlib.Path:
         path = self.path / name
@@ -139,8 +139,8 @@ def add_to_checksum(checksum: int, cells: Mapping[str, str]) -> int:
     return zlib.crc32(row.encode(), checksum)
 
 
-def _read_table(path: pathlib.Path, text: str) -> pd.DataFrame:
-    usual = csv.field_size_limit(sys.maxsize)  # A client's name may be of any length.
+def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.DataFrame:
+    usual = csv.field_size_limit(longest)
     try:
         # Pandas takes rows of other lengths as they are.
         columns, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.report_page import chromium, seconds_to_open
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_charts import client_dots, curve_bands
 from fedpersonal.report.comparison_page import comparison_page, write_comparison
@@ -26,14 +26,13 @@ HOSTILE = [
 @pytest.fixture(name="open_page", scope="module")
 def _open_page():
     """Opens a page in Chromium, and makes sure that it says nothing and asks for nothing."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("needs Chromium")
+    if not chromium():
+        pytest.skip("Chromium is not installed")
     from playwright.sync_api import sync_playwright
 
     complaints = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
 
         def open_page(path, width=1200):
             page = browser.new_page(viewport={"width": width, "height": 900})
@@ -57,8 +56,7 @@ def read_data(page):
 
 def test_bands_are_means_and_deviations(write_run):
     folders = [write_run("a", seed=s) for s in (1, 2, 3)] + [write_run("b", seed=1)]
-    methods = compare_runs(folders).methods
-    panels = curve_bands(methods)
+    panels = curve_bands(compare_runs(folders))
     assert [p["label"] for p in panels][:2] == ["RMSE, validation", "accuracy, validation"]
     loss = next(panel for panel in panels if panel["label"] == "loss, training")
     tables = [pd.read_csv(folder / "metrics.csv") for folder in folders[:3]]
@@ -113,14 +111,14 @@ def test_hostile_names_are_texts(write_run, tmp_path, open_page):
     for _ in clients:
         page.keyboard.press("ArrowRight")
         page.keyboard.press("Enter")
-    assert "compared" in page.title() and page.locator("main script, main img").count() == 0
+    assert "on toys" in page.title() and page.locator("main script, main img").count() == 0
 
 
 def test_a_reader_looks_at_three_seeds_of_two_methods(write_run, tmp_path, open_page):
     folders = [write_run("fed_avg", seed=s) for s in (1, 2, 3)]
     folders += [write_run("fed_recon", seed=s, better_by=0.02) for s in (1, 2, 3)]
     page = open_page(write_comparison(folders, tmp_path / "c.html")[0])
-    assert "RMSE of fed_recon is" in page.locator(".verdict").inner_text()
+    assert "RMSE of fed_recon is" in page.locator("#verdict").inner_text()
     assert page.locator("#methods table").first.locator("tbody tr").count() == 2
     # A line and a band for each method in each of 5 panels, and marks where points are few.
     curves = page.locator("#curves svg path[fill=none]")
@@ -153,6 +151,8 @@ def test_a_reader_looks_at_three_seeds_of_two_methods(write_run, tmp_path, open_
     page.mouse.up()
     assert dots.get_by_role("button").is_enabled()
     assert dots.locator("[role=status]").inner_text() != counted
+    bars = page.locator("[data-chart=histograms] rect[fill-opacity]")
+    assert bars.first.get_attribute("fill") == "var(--series-1)"  # As FedAvg has everywhere.
     assert "fed_recon minus fed_avg" in page.locator("[data-chart=histograms]").inner_text()
     marks = page.locator("[data-chart=scatter] .plot path")
     assert marks.count() == 6
@@ -173,9 +173,8 @@ def test_ten_runs_fit_one_page(write_run, tmp_path, open_page, width):
     path = write_comparison(folders, tmp_path / "c.html")[0]
     assert path.stat().st_size < 2e6
     page = open_page(path, width)
-    timing = "performance.getEntriesByType('navigation')[0].loadEventEnd"
-    assert page.evaluate(timing) < 5_000  # Under a second where nothing else runs.
-    assert page.locator(".verdict").count() == 9
+    assert seconds_to_open(page) < 5  # Of a machine with other work; 0.2 on one at rest.
+    assert page.locator("header li").count() == 9
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("#tip").is_hidden()
 
@@ -186,3 +185,17 @@ def test_seeds_of_one_method_need_no_clients_in_common(write_run, tmp_path, open
     assert page.locator("#clients").count() == 0
     assert "differ by their seed alone" in page.locator("#options").inner_text()
     assert page.locator("#curves path[fill-opacity]").count() == 4
+
+
+def test_what_sends_nothing_has_no_bytes(write_run, tmp_path, open_page):
+    folders = [write_run("fed_avg"), write_run("centralized")]
+    page = open_page(write_comparison(folders, tmp_path / "c.html")[0])
+    curves = page.locator("#curves .panel").first.locator("svg path[fill=none]")
+    assert curves.count() == 2
+    page.locator("#curves select").first.select_option("bytes")
+    assert curves.count() == 1
+    page.locator("#curves .plot").first.focus()
+    page.keyboard.press("ArrowLeft")
+    assert "fed_avg" in page.locator("#tip").inner_text()
+    assert page.locator("[data-chart=scatter] .plot path").count() == 1
+    assert "nobody knows how much: centralized." in page.locator("#bytes").inner_text()

@@ -63,11 +63,11 @@ def test_a_metric_adds_up_as_in_the_summary(write_run):
     }
     folders = [write_run(name, columns=extra, test=test) for name in ("a", "b")]
     found = compare(folders).set_index(["method", "metric"])["weighting"]["a"]
-    assert found["rmse"] == "over all examples" and found["word"] == "over all tokens"
-    assert found["hr@10"] == "mean over clients"
+    assert found["rmse"] == "examples" and found["word"] == "tokens"
+    assert found["hr@10"] == "all alike"
     folders = [write_run(n, columns=extra, test={**test, "word": 0.7}) for n in ("c", "d")]
     table = compare(folders).set_index(["method", "metric"])
-    assert table.loc[("c", "word"), "weighting"] == "mean over clients"
+    assert table.loc[("c", "word"), "weighting"] == "all alike"
     assert table.loc[("c", "word"), "value"] == 0.7
 
 
@@ -77,9 +77,10 @@ def test_runs_of_one_method_are_seeds(write_run):
     first, second = read_methods(folders)
     assert list(first.runs) == [1, 2, 10] and list(second.runs) == [1]
     assert (first.name, second.name) == ("fed_avg (rate=0.1)", "fed_avg (rate=0.3)")
+    assert (first.short, second.short) == ("fed_avg 0.1", "fed_avg 0.3")
     alone = compare_runs(folders[:3])
     assert not alone.differences and verdicts(alone) == []
-    assert "fed_avg, 3 seeds" in markdown(alone)
+    assert "# fed_avg on toys, 3 seeds" in markdown(alone)
 
 
 def test_seeds_that_only_one_has_are_not_paired(write_run):
@@ -156,8 +157,11 @@ def test_the_verdict_tells_noise_from_a_difference(write_run):
     base, better = write_run("a"), write_run("b", better_by=0.1)
     noisy = write_run("c", better_by=0.0)
     told = verdicts(compare_runs([base, better, noisy]))
-    assert "RMSE of b is 0." in told[0] and "lower than that of a, which is better" in told[0]
-    assert "RMSE of c is" in told[1] and "than that of a, which is within noise" in told[1]
+    assert told[0].startswith("Of 3 methods, the best RMSE is that of b, 1.")
+    assert "RMSE of b is 0." in told[1] and "lower than that of a, which is better" in told[1]
+    assert "RMSE of c is" in told[2] and "than that of a, which is within noise" in told[2]
+    alone = [write_run(name, num_clients=1) for name in ("d", "e")]
+    assert "for the only client, which tells nothing" in verdicts(compare_runs(alone))[0]
     assert "higher than that of b, which is worse" in verdicts(compare_runs([better, base]))[0]
 
 
@@ -171,3 +175,22 @@ def test_tables_stay_tables_whatever_the_options_say(write_run, tmp_path):
     table = page.partition("## Options")[2].partition("## Runs")[0].split("\n|")[1:]
     assert {line.count("|") for line in table} == {3} and len(table) == 5
     assert list(csv.DictReader(io.StringIO(rows.read_text(encoding="utf-8"))))[3]["method"] == "b"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"num_examples": ["x"] * 30},
+        {"num_examples": [-1] * 30},
+        {"num_examples": [*range(29), "x"]},
+        {"rmse_after": ["x"] * 30},
+        {"client": ["u1"] * 30},
+        {"num_examples": [np.nan] * 30},
+        {"num_examples": [np.inf] * 30},
+    ],
+)
+def test_damaged_rows_are_one_line(write_run, columns):
+    folders = [write_run("a"), write_run("b", columns=columns)]
+    with pytest.raises(UserError, match="run_1") as refusal:
+        compare(folders, metric="rmse")
+    assert "\n" not in str(refusal.value)

@@ -70,7 +70,9 @@ def _write_run(tmp_path):
         pd.DataFrame(log).to_csv(folder.metrics_csv, index=False)
         folder.write_per_client({**table, **(columns or {})})
         sizes = {"broadcast": 1000, "aggregate": 500}
-        folder.write_boundary([{"direction": d, "num_bytes": n} for d, n in sizes.items()])
+        folder.write_boundary(
+            [{"name": "w", "direction": d, "num_bytes": n} for d, n in sizes.items()]
+        )
         folder.write_summary(
             {
                 "dataset": "toys",

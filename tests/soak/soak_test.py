@@ -103,7 +103,7 @@ def _early(seed):
 def test_damage_changes_one_file(tmp_path, seed):
     run, copied = tmp_path / "run", tmp_path / "copied"
     run.mkdir()
-    for name in ("a.json", "b.csv", ".lock", "events.x", "c.png"):
+    for name in ("a.json", "b.csv", ".lock", "events.x", "c.png", "d.html"):
         (run / name).write_text("{}" * 9)
     shutil.copytree(run, copied)
     before = faults.files_of(run)

@@ -200,11 +200,14 @@ def check_run(finished):
     options, method, model = experiment.options, experiment.method, experiment.model
     files = {file for file in os.listdir(finished.path) if not file.startswith((".", "events"))}
     expected = {"boundary.json", "config.json", "per_client.csv", "summary.json"}
-    expected |= {"model.json", "model.npz"}
+    expected |= {"model.json", "model.npz", "report.html"}
     if method.trains:
         expected |= {"learning_curve.png", "metrics.csv"}
         expected |= {"local_state.sqlite" if experiment.algorithm.keeps else "checkpoints"}
     assert files == expected
+    page = (finished.path / "report.html").read_text(encoding="utf-8")
+    assert 'id="verdict"' in page and '"names":["client 1"' in page
+    assert not [row["client"] for row in finished.clients if f'"{row["client"]}"' in page]
 
     assert (summary["algorithm"], summary["seed"]) == (options.algorithm, options.seed)
     assert summary["dataset"] == finished.data.name

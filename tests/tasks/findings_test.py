@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 
+from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.evaluation.evaluate import ClientResults
-from fedpersonal.tasks.findings import tell_never_drawn
+from fedpersonal.tasks.findings import check_clients, tell_never_drawn
+from fedpersonal.tasks.task import Data, EvaluationSet
 
 
 def _results(losses, num_examples):
@@ -32,3 +37,17 @@ def test_those_never_drawn_are_apart():
 def test_there_may_be_none():
     rounds, never = tell_never_drawn(_results([1.0] * 4, [1] * 4), dict.fromkeys("abcd", 1))
     assert (rounds.tolist(), never) == ([1, 1, 1, 1], None)
+
+
+def test_runs_say_what_they_are_tested_on():
+    """Other inputs, as another model wants them, are the same test; other labels are not."""
+
+    def hash_of(**changes):
+        query = ClientDataset(list("ab"), [0, 2, 3], {"item": [1, 2, 3]}, [4.0, 5.0, 3.0])
+        part = EvaluationSet(query, dataclasses.replace(query, **changes))
+        algorithm = SimpleNamespace(phases=[SimpleNamespace(data="all")])
+        return check_clients(Data("toys", query, part, part), algorithm, None)["test_labels"]
+
+    assert hash_of() == hash_of(features={"user": [0, 0, 1]})
+    changes = [{"labels": [4.0, 5.0, 2.0]}, {"offsets": [0, 1, 3]}, {"client_ids": list("ac")}]
+    assert len({hash_of(), *(hash_of(**change) for change in changes)}) == 4

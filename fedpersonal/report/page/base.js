@@ -77,7 +77,7 @@ function ticks(place, count) {
     const every = Math.ceil(inside.length / (count + 1));
     return inside.filter((_, index) => index % every === 0);
   }
-  const raw = (high - low) / count;
+  const raw = Math.max((high - low) / count, place.isWhole ? 1 : 0);
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((digit) => digit * power).find((each) => each >= raw);
   const found = [];

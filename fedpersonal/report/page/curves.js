@@ -9,7 +9,7 @@ const X_AXES = {
 charts.curves = (figure, { panels }) => {
   const state = { x: "round", log: false, smooth: 0 };
   const all = panels.flatMap((panel) => panel.series);
-  const axes = Object.keys(X_AXES).filter((name) => all.every((series) => series[name]));
+  const axes = Object.keys(X_AXES).filter((name) => all.some((series) => series[name]));
   const places = panels.map((panel) => html("div", { class: "panel" }, ...headOf(panel)));
   const draw = () => places.forEach((place, i) => drawPanel(place, panels[i], state));
   const set = (name) => (value) => {
@@ -46,9 +46,11 @@ function keyOf({ name, color, dash }) {
   return html("span", {}, svg("svg", { width: 22, height: 10 }, line), name);
 }
 
+const FEW = 30; // Points that are marked, and not smoothed.
+
 // The mean of each point and its neighbours.
 function smoothed(values, share) {
-  const half = Math.round((share / 100) * values.length);
+  const half = values.length > FEW ? Math.round((share / 100) * values.length) : 0;
   if (!half) return values;
   return values.map((_, i) => {
     const near = values.slice(Math.max(0, i - half), i + half + 1).filter(isNumber);
@@ -59,7 +61,7 @@ function smoothed(values, share) {
 function drawPanel(panel, { label, series }, state) {
   const place = panel.querySelector(".plot");
   const { root, box } = frame(place, 0.62, 320);
-  const curves = series.map((one) => ({ ...one, x: one[state.x], shown: smoothed(one.y, state.smooth) }));
+  const curves = series.filter((one) => one[state.x]).map((one) => ({ ...one, x: one[state.x], shown: smoothed(one.y, state.smooth) }));
   const values = curves.flatMap((one) => [...one.y, ...(one.low || []), ...(one.high || [])]);
   const [low, high] = extent(state.log ? values.filter((value) => value > 0) : values);
   const margin = (high - low) * 0.04;
@@ -83,11 +85,11 @@ function drawPanel(panel, { label, series }, state) {
     const stroke = `var(--${one.color})`;
     if (one.low) {
       const around = path([...one.x, ...[...one.x].reverse()], [...one.low, ...[...one.high].reverse()]);
-      root.append(svg("path", { d: `${around}Z`, fill: stroke, "fill-opacity": 0.16 }));
+      root.append(svg("path", { d: `${around}Z`, fill: stroke, "fill-opacity": 0.16, stroke, "stroke-opacity": 0.3 }));
     }
-    if (state.smooth) root.append(svg("path", { d: path(one.x, one.y), fill: "none", stroke, opacity: 0.3 }));
+    if (one.shown !== one.y) root.append(svg("path", { d: path(one.x, one.y), fill: "none", stroke, opacity: 0.3 }));
     root.append(svg("path", { d: path(one.x, one.shown), fill: "none", stroke, "stroke-width": 2, "stroke-dasharray": one.dash || null }));
-    if (one.y.length <= 30) {
+    if (one.y.length <= FEW) {
       one.shown.forEach((value, i) => {
         if (isNumber(value) && (!log || value > 0)) root.append(svg("circle", { cx: x(one.x[i]), cy: y(value), r: 3, fill: stroke }));
       });

@@ -9,7 +9,7 @@ charts.dots = (figure, table) => {
     "aria-label": "A dot for each client. Arrow keys go from client to client, Enter shows the row.",
     style: "touch-action: pan-y; cursor: crosshair",
   });
-  const row = html("aside", { class: "row", "aria-live": "polite" }, "Click a dot to see its row. Or press arrow keys, then Enter.");
+  const row = html("aside", { class: "row hint", "aria-live": "polite" }, "Click a dot to see its row. Or press arrow keys, then Enter.");
   const key = html("div", { class: "key" });
   const count = html("span", { role: "status" });
   const clear = html("button", { type: "button", disabled: true, onclick: () => brush(null) }, "Clear brush");
@@ -62,7 +62,10 @@ charts.dots = (figure, table) => {
       x, y,
     );
   };
-  const showRow = (i) => row.replaceChildren(...rowOf(table, i));
+  const showRow = (i) => {
+    row.classList.remove("hint");
+    row.replaceChildren(...rowOf(table, i));
+  };
 
   let start = null;
   place.addEventListener("pointerdown", (event) => {
@@ -120,11 +123,13 @@ charts.dots = (figure, table) => {
       state.log = value === "log";
       draw();
     }),
-    choose("clients", [["all", "all"], ["worse", table.worse], ["better", table.better]], (which) => {
-      state.which = which;
-      draw();
-      tell();
-    }),
+    table.choices.some((choice) => choice.diagonal)
+      ? choose("clients", [["all", "all"], ["worse", table.worse], ["better", table.better]], (which) => {
+          state.which = which;
+          draw();
+          tell();
+        })
+      : null,
     clear,
     count,
   ];
@@ -184,18 +189,14 @@ function drawDots(place, table, state) {
   const [yDomain, yLog] = domain(choice.diagonal ? both : column(choice.y));
   const x = scale(xDomain, [box.left, box.right], xLog);
   const y = scale(yDomain, [box.bottom, box.top], yLog);
-  drawAxes(root, box, x, y, { x: choice.x.label, y: choice.y.label });
-  const sides = [];
+  const [above, below] = choice.lower ? [table.worse, table.better] : [table.better, table.worse];
+  const told = choice.diagonal && choice.lower !== null;
+  drawAxes(root, box, x, y, {
+    x: choice.x.label + (told ? ` (below the line: ${below})` : ""),
+    y: choice.y.label + (told ? ` (above the line: ${above})` : ""),
+  });
   if (choice.diagonal) {
     root.append(svg("line", { class: "diagonal", x1: box.left, y1: box.bottom, x2: box.right, y2: box.top }));
-    if (choice.lower !== null) {
-      const above = choice.lower ? table.worse : table.better;
-      const below = choice.lower ? table.better : table.worse;
-      sides.push(
-        svg("text", { class: "side-name", x: box.left + 8, y: box.top + 16 }, `↖ ${above}`),
-        svg("text", { class: "side-name", x: box.right - 8, y: box.bottom - 10, "text-anchor": "end" }, `${below} ↘`),
-      );
-    }
   }
   const px = new Float64Array(table.names.length);
   const py = new Float64Array(table.names.length);
@@ -239,7 +240,7 @@ function drawDots(place, table, state) {
   context.globalAlpha = 1;
   const mark = svg("circle", { fill: "none", stroke: "var(--focus)", "stroke-width": 3, visibility: "hidden" });
   const band = svg("rect", { class: "brush", visibility: "hidden" });
-  const overlay = svg("svg", { viewBox: `0 0 ${width} ${height}`, style: "position: absolute; inset: 0" }, ...sides, band, mark);
+  const overlay = svg("svg", { viewBox: `0 0 ${width} ${height}`, style: "position: absolute; inset: 0" }, band, mark);
   place.append(overlay);
   const stretch = ([ax, ay], [bx, by]) => {
     const set = { x: Math.min(ax, bx), y: Math.min(ay, by), width: Math.abs(ax - bx), height: Math.abs(ay - by) };

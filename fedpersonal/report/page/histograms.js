@@ -9,9 +9,9 @@ charts.histograms = (figure, table) => {
     const { choice, part } = shown;
     const parts = [];
     if (choice.diagonal) {
-      parts.push([choice.x.label, "before", choice.x.values, choice], [choice.y.label, "after", choice.y.values, choice]);
+      parts.push([choice.x.label, choice.x.color || "before", choice.x.values, choice], [choice.y.label, choice.y.color || "after", choice.y.values, choice]);
       const change = choice.y.values.map((value, i) => (hasBoth(choice, i) ? value - choice.x.values[i] : null));
-      parts.push([`${choice.label} after minus before`, "after", change, choice, true]);
+      parts.push([choice.change || `${choice.label} after minus before`, "after", change, choice, true]);
     } else parts.push([choice.y.label, "after", choice.y.values, choice]);
     const range = choice.diagonal ? extent([...choice.x.values, ...choice.y.values]) : null;
     grid.replaceChildren(
@@ -50,6 +50,7 @@ function drawHistogram(place, { label, fill, values, part, isChange, lower, rang
   });
   const x = scale([low, high], [box.left, box.right]);
   const y = scale([0, Math.max(1, ...every) * 1.05], [box.bottom, box.top]);
+  y.isWhole = true;
   drawAxes(root, box, x, y, { x: label, y: "clients" });
   every.forEach((count, bin) => {
     if (!count) return;

@@ -1,0 +1,80 @@
+"""A finished run that was never run, to measure and to test what reads run folders."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.atomic_files import write_json
+from fedpersonal.options import Value
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.tasks.ratings.task import TASK
+
+
+def draw_run(
+    path: str | os.PathLike,
+    *,
+    rounds: int = 20,
+    clients: int = 12,
+    names: Sequence[str] | None = None,
+    with_before: bool = True,
+    seed: int = 0,
+    **options: Value,
+) -> pathlib.Path:
+    """Writes the folder of a run of MovieLens, whose curves and clients are drawn at random.
+
+    Args:
+        path: The folder.
+        rounds: Rounds.
+        clients: Test clients.
+        names: Their names; None for usual ones.
+        with_before: Whether clients were evaluated before personalisation.
+        seed: Seed of what is drawn, and of the run.
+        **options: Options of the run.
+
+    Returns:
+        The folder.
+    """
+    random = np.random.default_rng(seed)
+    names = [f"user {i}" for i in range(clients)] if names is None else names
+    settled = TASK.options(**{"total_rounds": rounds, "seed": seed, **options})
+    folder = RunFolder.open(path, {"task": TASK.__module__, **settled.values()})
+    before = random.uniform(0.7, 1.3, clients)
+    columns = {
+        "client": names,
+        "num_examples": random.integers(1, 100, clients),
+        "loss_before": before**2,
+        "rmse_before": before,
+    }
+    after = before * random.normal(0.9, 0.1, clients)
+    if not with_before:
+        columns = {name: v for name, v in columns.items() if not name.endswith("_before")}
+    folder.write_per_client({**columns, "loss_after": after**2, "rmse_after": after})
+    number = np.arange(1, rounds + 1)
+    falling = 0.1 + 1 / np.sqrt(number) * random.uniform(0.9, 1.1, rounds)
+    table = {"round": number, "seconds": 0.5, "train/loss": falling, "train/rmse": falling**0.5}
+    table["eval/rmse"] = np.where(number % 5 == 0, falling**0.5, np.nan)
+    pd.DataFrame(table).to_csv(folder.metrics_csv, index=False, lineterminator="\n")
+    sent = {"dtype": "float32", "shape": [100], "num_bytes": 400}
+    folder.write_boundary(
+        [
+            {"direction": "broadcast", "name": "trainable.item/embeddings", **sent},
+            {"direction": "aggregate", "name": "updates.item/embeddings", **sent},
+        ]
+    )
+    local = {"kept": False, "variables": [{"name": "user/vector", **sent}]}
+    about = {"batch_size": 5, "seed": seed, "round_number": rounds, "local": local}
+    write_json(folder.path / "model.json", about, checked=True)
+    folder.write_summary(
+        {
+            "dataset": "drawn",
+            "algorithm": settled.algorithm,
+            "rounds": rounds,
+            "test": {"rmse": float(np.sqrt((after**2).mean())), "num_clients": clients},
+        }
+    )
+    return folder.path
