@@ -29,7 +29,7 @@ help: ## List the targets
 
 install: $(INSTALLED) ## Install the pinned packages and fedpersonal into .venv
 
-$(INSTALLED): requirements/lock.txt
+$(INSTALLED): requirements/lock.txt setup.py
 	@scripts/install.sh $(SUPPORTED_PYTHON) $(VENV)
 
 # It installs nothing, and finds out why what is installed does not work.

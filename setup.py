@@ -41,6 +41,7 @@ setup(
         "experiments": ["presets/*.flags"],
         "fedpersonal.report": ["page/*"],
     },
+    entry_points={"console_scripts": ["fedpersonal = experiments.command:main"]},
     python_requires=">=3.9,<3.12",
     install_requires=[
         "absl-py>=1.0,<2",

@@ -37,7 +37,7 @@ def main() -> None:
     from benchmarks.rating_data import generate, paper_options, paper_trainer
     from benchmarks.side_by_side import Ours, as_table, summarize, time_rounds
     from experiments.option_flags import read_flagfile
-    from experiments.papers.sweep import PRESETS as PRESET_FOLDER
+    from experiments.papers.reproduction import PRESETS as PRESET_FOLDER
     from fedpersonal.tasks.experiment import build_experiment
     from fedpersonal.tasks.ratings.task import TASK as RATINGS
     from fedpersonal.trainer import Trainer

@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--data_dir", help="A folder of data, to see what is there.")
     parser.add_argument("--output_dir", default="results", help="Where runs are to be written.")
     parser.add_argument("--json", action="store_true", help="Print one JSON object.")
+    parser.add_argument("--helpfull", action="help", help="The same as --help.")
     given = parser.parse_args()
     os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # As in `launch`.
     checks, entries = (*machine.CHECKS, *computing.CHECKS), []

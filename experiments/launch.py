@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from absl import app, flags, logging
+from absl import flags, logging
 
-from experiments import option_flags
+from experiments import option_flags, program_help
 from fedpersonal import runtime
 from fedpersonal.errors import UserError, escaped
 
@@ -146,14 +146,14 @@ def _enter_calling_folder() -> None:
 
 
 def _parse_flags(argv: list[str], *, takes_arguments: bool) -> list[str]:
-    app.define_help_flags()
+    program_help.define_flags(option_flags.defined)
     flags.FLAGS.set_gnu_getopt()  # Flags may come last.
     try:
         rest = flags.FLAGS(option_flags.expand_flagfiles(argv))
     except (flags.Error, UserError) as error:
         sys.exit(_complain(error))
-    except SystemExit:  # Help has been given; absl means this to be a failure.
-        sys.exit(0)
+    except BrokenPipeError:  # Nobody reads the help.
+        os._exit(_UNREAD)
     if len(rest) > 1 and not takes_arguments:
         sys.exit(_complain(f"unexpected argument {rest[1]!r}; flags are written --name=value."))
     return rest[1:]

@@ -15,6 +15,8 @@ from fedpersonal.options import Declaration, Options, Value
 # Flags belong to the binary that asks for them.
 flags.disclaim_key_flags()
 
+# The options that flags of this program stand for, by name.
+defined: dict[str, Declaration] = {}
 _REPOSITORY = pathlib.Path(__file__).parents[1]
 
 
@@ -54,7 +56,8 @@ def define_shared(
         rule = own[0][1].rule
         choices = tuple(dict.fromkeys(c for _, d in own for c in d.rule.choices))
         texts = dict.fromkeys(d.rule.help for _, d in own)
-        rule = dataclasses.replace(rule, help=" / ".join(texts), choices=choices)
+        # Which of them matter, the help of each one's own program says.
+        rule = dataclasses.replace(rule, help=" / ".join(texts), choices=choices, in_help=False)
         _define(dataclasses.replace(own[0][1], default=None, rule=rule))
     return {name: {cls for cls, _ in own} for name, own in found.items()}
 
@@ -148,6 +151,8 @@ def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, 
 
 def _define(declaration: Declaration, holder: flags.FlagValues = flags.FLAGS) -> None:
     name, default, rule = declaration.name, declaration.default, declaration.rule
+    if holder is flags.FLAGS:
+        defined[name] = declaration
     if declaration.is_list:
         define_list = {int: flags.DEFINE_multi_integer, str: flags.DEFINE_list}[declaration.kind]
         values = list(default) if isinstance(default, tuple) else None

@@ -100,10 +100,10 @@ def main() -> None:
     module, task = _TARGETS[FLAGS.target]
     given = option_flags.given(_OPTIONS, task.own_options, f"--target={FLAGS.target}")
     task.options(**given)  # Mistakes show before TensorFlow is imported.
-    from experiments.papers.sweep import Sweep
+    from experiments.papers.reproduction import Reproduction
 
     output_dir = pathlib.Path(FLAGS.output_dir or f"results/{FLAGS.target}")
-    sweep = Sweep(
+    asked = Reproduction(
         output_dir,
         seeds=range(FLAGS.seeds or _SEEDS.get(FLAGS.target, 3)),
         preset=FLAGS.preset,
@@ -115,7 +115,7 @@ def main() -> None:
         movielens_dir=FLAGS.movielens_dir,
         runs_dir=pathlib.Path(FLAGS.runs_dir or FLAGS.output_dir or "results/table2"),
     )
-    report = importlib.import_module(f"experiments.papers.{module}").run(sweep)
+    report = importlib.import_module(f"experiments.papers.{module}").run(asked)
     print(report.write(output_dir))
     print(f"written to {output_dir}/{report.name}.md, .json and .csv, with pictures beside them")
 

@@ -32,6 +32,8 @@ class Rule:
         above: The same, exclusive.
         at_most: Upper bound; None for a billion, which is the lower bound too where none is given.
         may_differ: Whether a run may go on with another value.
+        in_help: Whether the short help of a program shows it, also where a subclass declares it
+            anew.
     """
 
     help: str
@@ -40,6 +42,7 @@ class Rule:
     above: float | None = None
     at_most: float | None = None
     may_differ: bool = False
+    in_help: bool = False
 
     def range(self, kind: type) -> str:
         """Returns the range of numbers of a kind in words; of others there is none."""
@@ -74,6 +77,7 @@ class Declaration:
         is_optional: Whether it may be None.
         default: Its default.
         rule: Its values.
+        group: The first line of the docstring of the class that has declared it first.
     """
 
     name: str
@@ -82,6 +86,7 @@ class Declaration:
     is_optional: bool
     default: Value
     rule: Rule
+    group: str
 
     def check(self, value: Value) -> Value:
         """Returns the value in the option's type.
@@ -96,6 +101,16 @@ class Declaration:
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise self._mistake(value)
         return tuple(self._check_one(one, value) for one in value)
+
+    def flags(self, value: Value) -> list[str]:
+        """Returns the flags that give it this value; none for None."""
+        if value is None:
+            return []
+        if isinstance(value, bool):
+            return [f"--{self.name}" if value else f"--no{self.name}"]
+        if isinstance(value, tuple) and self.kind is int:
+            return [f"--{self.name}={one}" for one in value]
+        return [f"--{self.name}={','.join(value) if isinstance(value, tuple) else value}"]
 
     def _check_one(self, value: Any, shown: Value) -> Any:
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
@@ -146,7 +161,11 @@ class Options:
         said = (cls.__dict__.get("__doc__") or f"Options of {cls.__name__}.").rstrip()
         dataclasses.dataclass(frozen=True)(cls)
         options = [f for f in dataclasses.fields(cls) if "rule" in f.metadata]
-        cls._declared = {f.name: _declare(f) for f in options}
+        former: dict[str, Declaration] = {}
+        for base in reversed(cls.__mro__[1:]):
+            former.update(getattr(base, "_declared", {}))
+        group = said.splitlines()[0]
+        cls._declared = {f.name: _declare(f, group, former.get(f.name)) for f in options}
         lines = [f"    {d.name}: {d.rule.help}" for d in cls._declared.values()]
         cls.__doc__ = "\n".join([said, "", "Attributes:", *lines]) if lines else said
         for declaration in cls._declared.values():
@@ -174,14 +193,18 @@ class Options:
         return dataclasses.replace(self, **changes)
 
 
-def _declare(field: dataclasses.Field) -> Declaration:
+def _declare(field: dataclasses.Field, group: str, former: Declaration | None) -> Declaration:
     kind: Any = field.type
     said = (kind.__name__ if type(kind) is type else str(kind)).replace(" ", "")
     kind, is_list = said.split("|")[0], said.startswith("tuple[")
     kind = _KINDS[kind[len("tuple[") :].split(",")[0] if is_list else kind]
     default: Any = field.default
     is_optional = said.endswith("|None")
-    return Declaration(field.name, kind, is_list, is_optional, default, field.metadata["rule"])
+    rule = field.metadata["rule"]
+    if former:
+        rule = dataclasses.replace(rule, in_help=rule.in_help or former.rule.in_help)
+        group = former.group
+    return Declaration(field.name, kind, is_list, is_optional, default, rule, group)
 
 
 def join(name: str, *classes: type[Options]) -> type[Options]:

@@ -7,17 +7,23 @@ python=$1
 venv=$2
 lock=requirements/lock.txt
 
+# Other environments' settings would send the packages elsewhere.
+unset PYTHONHOME PYTHONPATH PIP_PREFIX PIP_TARGET PIP_USER VIRTUAL_ENV
+pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir "$@"; }
+# The checkout itself, as a path that Bazel's own paths precede, and the command fedpersonal.
+install_checkout() {
+  PYTHONWARNINGS=ignore pip install --no-deps --no-build-isolation \
+    --config-settings editable_mode=compat --editable .
+}
+
 # Switching branches changes the lock's time, seldom its content.
 if cmp -s "$lock" "$venv/installed"; then
+  [ -x "$venv/bin/fedpersonal" ] || install_checkout
   touch "$venv/installed"
   exit
 fi
 
 echo "Installing the pinned packages into $venv (1 to 2 minutes)" >&2
-
-# Other environments' settings would send the packages elsewhere.
-unset PYTHONHOME PYTHONPATH PIP_PREFIX PIP_TARGET PIP_USER VIRTUAL_ENV
-pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir "$@"; }
 
 rm -rf "$venv/installed" "$venv"
 "$python" -m venv "$venv"
@@ -29,8 +35,5 @@ awk '/^[^ #]/ {wanted = /^(pip|setuptools|wheel)==/} wanted' "$lock" > "$venv/in
 pip install --no-deps --require-hashes -r "$venv/installers.txt"
 pip install --no-deps --require-hashes --no-build-isolation -r "$lock"
 
-# The checkout itself, as a path that Bazel's own paths precede.
-PYTHONWARNINGS=ignore pip install --no-deps --no-build-isolation \
-  --config-settings editable_mode=compat --editable .
-
+install_checkout
 mv "$venv/installing" "$venv/installed"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.papers.fedrecon.rating_rows import ACCURACY, RMSE
+from experiments.papers.reproduction import Reproduction, Row, choose_rows
 from experiments.papers.result_picture import draw
 from experiments.papers.result_table import (
     Cell,
@@ -18,7 +19,6 @@ from experiments.papers.result_table import (
     over_seeds,
 )
 from experiments.papers.runs import Run, complete
-from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.options import Value
 from fedpersonal.simulation.privacy_budget import PrivacyBudget
 from fedpersonal.tasks.ratings.task import TASK
@@ -79,25 +79,25 @@ ROWS = (
 )
 
 
-def run(sweep: Sweep) -> Report:
+def run(asked: Reproduction) -> Report:
     """Runs what is missing, draws the picture, and returns the table."""
-    rows = choose_rows(ROWS, sweep.rows, table="dp_table")
-    source = sweep.read(TASK, PRIVATE)
-    runs = {row: _runs(sweep, row) for row in rows}
+    rows = choose_rows(ROWS, asked.rows, table="dp_table")
+    source = asked.read(TASK, PRIVATE)
+    runs = {row: _runs(asked, row) for row in rows}
     every = [run for own in runs.values() for run in own]
-    complete(every, source.describe(), isolated=sweep.isolated)
+    complete(every, source.describe(), isolated=asked.isolated)
     cells = {row: _cells(own) for row, own in runs.items()}
     if any(row in cells for by_epsilon in AT.values() for row in by_epsilon.values()):
-        _draw(sweep, source.name, cells)
+        _draw(asked, source.name, cells)
     table = ResultTable("test", {row.name: own for row, own in cells.items()}, digits=_DIGITS)
     heading = f"# What differential privacy costs on {source.name}\n\n{_ABOUT}"
     parts: list[str | ResultTable] = [
         heading,
-        f"{sweep.seeds_in_words().capitalize()}.",
+        f"{asked.seeds_in_words().capitalize()}.",
         table,
         _EXTRAPOLATED,
     ]
-    return Report("dp_table", sweep.seeds, parts, facts={"data": source.describe()})
+    return Report("dp_table", asked.seeds, parts, facts={"data": source.describe()})
 
 
 def untrained(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
@@ -109,12 +109,12 @@ def untrained(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[s
     return {"algorithm": run.options.algorithm, "rounds": 0, "test": summarize(report)}
 
 
-def _runs(sweep: Sweep, row: Row) -> list[Run]:
+def _runs(asked: Reproduction, row: Row) -> list[Run]:
     """Returns a run a seed."""
-    runs = sweep.runs(TASK, row, row.name.replace(": ", "_").replace(" ", "_"))
+    runs = asked.runs(TASK, row, row.name.replace(": ", "_").replace(" ", "_"))
     if row is not UNTRAINED:
         return runs
-    trained = _runs(sweep, CLIPPED)
+    trained = _runs(asked, CLIPPED)
     return [
         dataclasses.replace(run, trained_by=other, measure=untrained)
         for run, other in zip(runs, trained)
@@ -151,7 +151,7 @@ def epsilon_of_many(privacy: Mapping[str, Any], *, delta: float | None) -> float
     ).epsilon(privacy["rounds"])
 
 
-def _draw(sweep: Sweep, data: str, cells: Mapping[Row, Mapping[Column, Cell]]) -> None:
+def _draw(asked: Reproduction, data: str, cells: Mapping[Row, Mapping[Column, Cell]]) -> None:
     lines: Cells = {
         preset: {e: cells[row][RMSE] for e, row in by_epsilon.items() if row in cells}
         for preset, by_epsilon in AT.items()
@@ -159,7 +159,7 @@ def _draw(sweep: Sweep, data: str, cells: Mapping[Row, Mapping[Column, Cell]]) -
     levels = [UNTRAINED, *OPEN.values(), CLIPPED]
     draw(
         [ResultTable("rmse", lines)],
-        sweep.output_dir / "dp_table.png",
+        asked.output_dir / "dp_table.png",
         title=f"User-level differential privacy on {data}",
         x_label="epsilon",
         y_label="RMSE of unseen users",

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from experiments.papers import differences
+from experiments.papers.reproduction import Reproduction, Row, choose_rows
 from experiments.papers.result_table import Cell, Cells, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete
-from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.data.ratings.interactions import Interactions
 from fedpersonal.evaluation.client_metric import ClientMetric
 from fedpersonal.options import Value
@@ -100,29 +100,29 @@ _OF_1M: dict[str, Value] = {"clients_per_round": 300, "rounds_per_eval": 100}
 _CENTRAL_1M: dict[str, Value] = {"total_rounds": 12, "rounds_per_eval": 6}
 
 
-def run(sweep: Sweep) -> Report:
+def run(asked: Reproduction) -> Report:
     """Runs what is missing, and returns the table."""
-    rows = choose_rows(ROWS, sweep.rows, table="recommendation")
-    source = sweep.read(TASK, PRESET)
+    rows = choose_rows(ROWS, asked.rows, table="recommendation")
+    source = asked.read(TASK, PRESET)
     trained = [row for row in rows if row is not POPULARITY]
-    runs = {negatives: _runs(sweep, source, trained, negatives) for negatives in NEGATIVES}
+    runs = {negatives: _runs(asked, source, trained, negatives) for negatives in NEGATIVES}
     every = [run for by_row in runs.values() for own in by_row.values() for run in own]
-    complete(every, source.describe(), isolated=sweep.isolated)
+    complete(every, source.describe(), isolated=asked.isolated)
     split = "by time" if source.times is not None else "drawn by chance, since there are no times"
-    guess = _popularity(sweep, source) if POPULARITY in rows else []
+    guess = _popularity(asked, source) if POPULARITY in rows else []
     parts: list[str | ResultTable] = [
-        f"# Recommendation on {source.name}\n\n{sweep.seeds_in_words().capitalize()}. "
+        f"# Recommendation on {source.name}\n\n{asked.seeds_in_words().capitalize()}. "
         + _ABOUT.format(split=split),
         differences.ABOUT,
     ]
     for negatives, own in runs.items():
         cells = _cells(own, guess)
         parts.append(ResultTable(negatives, cells, _CAPTIONS[negatives]))
-    return Report("recommendation", sweep.seeds, parts, facts={"data": source.describe()})
+    return Report("recommendation", asked.seeds, parts, facts={"data": source.describe()})
 
 
 def _runs(
-    sweep: Sweep, source: Interactions, rows: Sequence[Row], negatives: str
+    asked: Reproduction, source: Interactions, rows: Sequence[Row], negatives: str
 ) -> dict[Row, list[Run]]:
     """Returns the runs of a protocol, one a seed."""
     found = {}
@@ -133,17 +133,17 @@ def _runs(
         if negatives == LEAKING:
             own.update(_OF_LEAKING.get(row, {}))
         folder = f"{negatives}/{row.name.lower().replace(' + ', '_').replace(' ', '_')}"
-        found[row] = sweep.runs(TASK, row, folder, note=f", {negatives}", **own)
+        found[row] = asked.runs(TASK, row, folder, note=f", {negatives}", **own)
     return found
 
 
-def _popularity(sweep: Sweep, source: Interactions) -> list[pd.DataFrame]:
+def _popularity(asked: Reproduction, source: Interactions) -> list[pd.DataFrame]:
     """Returns the guess' clients, a table a seed: without training, negatives do not matter."""
     from fedpersonal.tasks.interactions.guesses import rank_by_popularity
 
     tables = []
-    for seed in sweep.seeds:
-        data = TASK.split(source, TASK.options(**sweep.values(TASK, PRESET, seed=seed)))
+    for seed in asked.seeds:
+        data = TASK.split(source, TASK.options(**asked.values(TASK, PRESET, seed=seed)))
         ranks = rank_by_popularity(data)
         tables.append(pd.DataFrame({"client": data.test.query.client_ids, **ranks}))
     return tables

@@ -129,10 +129,7 @@ def complete(runs: Iterable[Run], about: Mapping[str, Any], *, isolated: bool = 
         UserError: Before the first run if a folder holds another one; or if training diverges.
     """
     every = {own.path: own for run in runs for own in (run.trainer, run)}.values()
-    for run in every:
-        config = run.path / "config.json"
-        told = {"data": about, "runtime": run.options.runtime}
-        run_config.settle(config, run.config(), ignore=run.may_differ(), about=told)
+    check_folders(every, about)
     for number, run in enumerate(every, start=1):
         line = f"run {number} of {len(every)}: {run.title}"
         print(f"{line}: done before" if run.is_done() else line, flush=True)
@@ -141,6 +138,14 @@ def complete(runs: Iterable[Run], about: Mapping[str, Any], *, isolated: bool = 
                 _call(_work, run, about, isolated=isolated)
         except UserError as error:
             raise UserError(f"{run.title}: {error}") from error
+
+
+def check_folders(runs: Iterable[Run], about: Mapping[str, Any] | None = None) -> None:
+    """Raises a `UserError` if the folder of a run holds another one; `about` as of `complete`."""
+    for run in runs:
+        config = run.path / "config.json"
+        told = {"data": about, "runtime": run.options.runtime}
+        run_config.settle(config, run.config(), ignore=run.may_differ(), about=told)
 
 
 def check_splits(runs: Sequence[Run], *, isolated: bool = True) -> None:
@@ -170,21 +175,31 @@ def _split(runs: Sequence[Run]) -> None:
         run.task.split(run.task.read(run.options), run.options)
 
 
-def _work(run: Run, about: Mapping[str, Any]) -> None:
-    from fedpersonal.loaded_run import load_run
-    from fedpersonal.report.write import write_report
-    from fedpersonal.tasks.experiment import open_experiment, run_experiment
+def open_run(
+    run: Run, about: Mapping[str, Any] | None = None
+) -> tuple[Experiment[Any, Any], RunFolder]:
+    """Builds the experiment of a run and opens its folder; `about` None asks the data."""
+    from fedpersonal.tasks.experiment import open_experiment
 
     options = run.trainer.options
-    experiment, folder = open_experiment(
+    source = run.task.read(options)
+    return open_experiment(
         run.task,
-        run.task.read(options),
+        source,
         options,
         run.path,
         config=run.config(),
         may_differ=run.may_differ(),
-        data=about,
+        data=source.describe() if about is None else about,
     )
+
+
+def _work(run: Run, about: Mapping[str, Any]) -> None:
+    from fedpersonal.loaded_run import load_run
+    from fedpersonal.report.write import write_report
+    from fedpersonal.tasks.experiment import run_experiment
+
+    experiment, folder = open_run(run, about)
     if run.trained_by is None:
         run_experiment(experiment, folder)
     else:

@@ -28,7 +28,9 @@ class ClientOptions(Options):
     """What a client does in a round."""
 
     client_optimizer: str = option("sgd", "A client's optimizer.", choices=("sgd", "adam"))
-    client_learning_rate: float = option(0.5, "Its learning rate.", above=0)
+    client_learning_rate: float = option(
+        0.5, "The rate of a client's optimizer.", above=0, in_help=True
+    )
     local_epochs: int = option(1, "Passes over a client's examples in a round.", at_least=1)
     max_local_steps: int = option(0, "Bound on their steps; 0: none.", at_least=0)
     local_steps: int = option(

@@ -242,6 +242,30 @@ def open_experiment(
     return experiment, RunFolder.open(path, config, ignore=may_differ, about=about)
 
 
+def train_experiment(
+    experiment: Experiment, run_folder: RunFolder, *, progress: bool = True
+) -> TrainedModel:
+    """Runs the rounds that are missing, and evaluates no other than validation clients.
+
+    Returns:
+        The trained model, to be closed.
+
+    Raises:
+        UserError: If training diverges, or local state cannot be stored.
+    """
+    if not experiment.method.trains:
+        return experiment.trainer.untrained()
+    options, validate = experiment.options, experiment.task.validate(experiment)
+    return experiment.trainer.fit(
+        rounds=options.total_rounds,
+        folder=run_folder,
+        validate=lambda trained: validate(trained).overall(),
+        rounds_per_eval=options.rounds_per_eval,
+        rounds_per_checkpoint=options.rounds_per_checkpoint,
+        progress=progress,
+    )
+
+
 def run_experiment(
     experiment: Experiment, run_folder: RunFolder, *, progress: bool = True
 ) -> dict[str, Any]:
@@ -253,22 +277,10 @@ def run_experiment(
     Raises:
         UserError: If training diverges, or local state cannot be stored.
     """
-    task, options, trainer = experiment.task, experiment.options, experiment.trainer
+    task, options = experiment.task, experiment.options
     crossings, further = task.boundary(experiment)
     run_folder.write_boundary([*as_table(crossings), *further])
-    if experiment.method.trains:
-        validate = task.validate(experiment)
-        trained = trainer.fit(
-            rounds=options.total_rounds,
-            folder=run_folder,
-            validate=lambda trained: validate(trained).overall(),
-            rounds_per_eval=options.rounds_per_eval,
-            rounds_per_checkpoint=options.rounds_per_checkpoint,
-            progress=progress,
-        )
-    else:
-        trained = trainer.untrained()
-    with trained:
+    with train_experiment(experiment, run_folder, progress=progress) as trained:
         report = task.test(experiment, trained)
         names = {name: column.tolist() for name, column in task.names(experiment).items()}
         about = {"sizes": task.sizes(experiment.data), "names": names}

@@ -118,9 +118,11 @@ class ParticipationOptions(Options):
 class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, ParticipationOptions):
     """The algorithm, the rounds, what clients and server do in them, and what comes after."""
 
-    algorithm: str = option("fed_recon", "What to train with.")
-    total_rounds: int = option(500, "Rounds of training.", at_least=1, may_differ=True)
-    clients_per_round: int = option(100, "Clients drawn for a round.", at_least=1)
+    algorithm: str = option("fed_recon", "What to train with.", in_help=True)
+    total_rounds: int = option(
+        500, "Rounds of training.", at_least=1, may_differ=True, in_help=True
+    )
+    clients_per_round: int = option(100, "Clients drawn for a round.", at_least=1, in_help=True)
     client_batch_size: int = option(5, "Examples of a client's batch.", at_least=1, at_most=10**6)
     runtime: str = option(
         "local",
@@ -159,7 +161,9 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
     rounds_per_checkpoint: int = option(
         50, "Rounds from one checkpoint to the next.", at_least=1, may_differ=True
     )
-    seed: int = option(0, "Fixes every random choice of the run.", at_least=0, at_most=2**31 - 1)
+    seed: int = option(
+        0, "Fixes every random choice of the run.", at_least=0, at_most=2**31 - 1, in_help=True
+    )
     server_optimizer: str | None = option(
         None, "Applies the averaged update. [default: the algorithm's]", choices=SERVER_OPTIMIZERS
     )
@@ -198,8 +202,8 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
 class TableOptions(Options):
     """Where a table of clients' examples is, and what its columns are called."""
 
-    dataset: str = option("auto", "The data.")
-    data_dir: str | None = option(None, "The folder with the data.")
+    dataset: str = option("auto", "The data.", in_help=True)
+    data_dir: str | None = option(None, "The folder with the data.", in_help=True)
     user_column: str = option("user", "The table's column of users.")
     time_column: str = option("time", "Its column of times; may be missing.")
 
@@ -214,7 +218,7 @@ class TableOptions(Options):
 
 
 class TextOptions(TableOptions):
-    """The same of texts."""
+    """Where a table of clients' texts is."""
 
-    text_file: str | None = option(None, "An own table of texts, CSV or JSON lines.")
+    text_file: str | None = option(None, "An own table of texts, CSV or JSON lines.", in_help=True)
     text_column: str = option("text", "Its column of texts.")

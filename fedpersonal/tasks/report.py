@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpersonal import runtime
-from fedpersonal.errors import UserError
+from fedpersonal.errors import TrainingError
 from fedpersonal.evaluation.evaluate import ClientResults
 from fedpersonal.process.boundary import Crossing, bytes_per_client
 from fedpersonal.simulation.loop import LoopResult
@@ -33,14 +33,14 @@ def report_run(
         description: First entries of the summary; `dataset` and `algorithm` are among them.
 
     Raises:
-        UserError: If the test loss is not finite.
+        TrainingError: If the test loss is not finite.
     """
     # What draws is imported when all else is done.
     from fedpersonal.report.write import write_report
 
     try:
         test = summarize(report)
-    except UserError as error:
+    except TrainingError as error:
         write_report(run_folder.path, failure=str(error))
         raise
     run_folder.write_per_client({**report.results.per_client(), **report.columns})
@@ -67,12 +67,12 @@ def summarize(report: TestReport) -> dict[str, Any]:
     """Returns what a test came to.
 
     Raises:
-        UserError: If the loss is not finite.
+        TrainingError: If the loss is not finite.
     """
     results = report.results
     overall = {**results.overall(), **report.metrics}
     if not math.isfinite(overall["loss"]):
-        raise UserError(
+        raise TrainingError(
             "the test loss is not finite; lower --client_learning_rate or "
             "--reconstruction_learning_rate."
         )

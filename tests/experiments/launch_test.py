@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import resource
 import signal
 import subprocess
@@ -31,13 +32,18 @@ from fedpersonal.options import Options, option
 
 
 class Toys(Options):
-    algorithm: str = option("fed_recon", "What to train.", choices=("fed_recon", "fed_avg"))
+    """What toys do."""
+
+    algorithm: str = option(
+        "fed_recon", "What to train.", choices=("fed_recon", "fed_avg"), in_help=True
+    )
     total_rounds: int = option(7, "Rounds.", at_least=1)
     clients_per_round: int = option(3, "Clients.", at_least=1)
     rate: float = option(0.5, "A rate.", above=0)
     seed: int = option(0, "A seed.", at_least=0)
 
 
+flags.DEFINE_string("own", None, "No option.")
 option_flags.define(Toys)
 
 
@@ -115,11 +121,23 @@ def test_help_comes_at_once(run):
     status, output, errors = run("--help")
     assert (status, errors) == (0, "")
     assert "Trains a toy." in output
-    assert "--clients_per_round" in output and "--algorithm" in output
-    assert "logtostderr" not in output
-    status, output, _ = run("--helpfull")
-    assert status == 0
-    assert "--seed" in output and "logtostderr" in output
+    shown = re.findall("^  --([a-z_]+)", output, re.MULTILINE)
+    assert shown == ["algorithm", "own", "flagfile"]
+    assert "What to train. One of fed_recon, fed_avg. [default: fed_recon]" in output
+    status, output, errors = run("--helpfull")
+    assert (status, errors) == (0, "")
+    options, own, others = (part.splitlines() for part in output.split("\n\n")[-3:])
+    assert options[0] == "What toys do:" and own[0] == "This program:" and len(own) == 2
+    assert [line.split()[0] for line in options[1:]] == [
+        "--algorithm", "--total_rounds", "--clients_per_round", "--rate", "--seed",
+    ]  # fmt: skip
+    assert others[0] == "Every program:" and "logtostderr" in "".join(others)
+
+
+def test_help_that_nobody_reads_ends_quietly(start):
+    process = start("--helpfull")
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(60)) == ("", 141)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.algorithms.method import methods
+from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.loaded_run import load_run
 from fedpersonal.optimizers.named import build_server_optimizer
+from fedpersonal.simulation.run_record import RunRecord
 from fedpersonal.tasks.task import all_tasks
 from fedpersonal.tasks.utterances.methods import METHODS as UTTERANCE_METHODS
 
@@ -69,6 +71,13 @@ def test_methods_are_offered_where_the_model_has_the_layers_that_they_need():
     }
     assert {name for name in offer if "lg_fed_avg" in offer[name]} == {"stackoverflow", "reddit"}
     assert {name for name in offer if "fedperc" in offer[name]} == {"tv_shows"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_validation_tells_the_first_metric_of_a_task_by_which_sweeps_choose(tiny, task):
+    name = TASKS[task].metrics[0]
+    assert f"eval/{name}" in RunRecord(run(tiny, task, None).path).metrics
+    assert lower_is_better(name) is not None
 
 
 @pytest.mark.parametrize(("task", "name"), RUN)

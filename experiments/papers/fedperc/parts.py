@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from experiments.papers.fedperc.client_losses import LONG, measure_losses
+from experiments.papers.reproduction import Reproduction, Row, choose_rows
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable
 from experiments.papers.runs import Run, complete
-from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.evaluation.paired_bootstrap import PairedDifference, paired_bootstrap
 from fedpersonal.options import Value
 from fedpersonal.tasks.utterances.methods import METHODS
@@ -83,10 +83,10 @@ _PAIRED = (
 )
 
 
-def run(sweep: Sweep) -> Report:
+def run(asked: Reproduction) -> Report:
     """Runs what is missing; returns the tables."""
-    rows = choose_rows(ROWS, sweep.rows, table="fedperc_parts")
-    asked = sweep.with_preset(quick=sweep.is_generated)
+    rows = choose_rows(ROWS, asked.rows, table="fedperc_parts")
+    asked = asked.with_preset(quick=asked.is_generated)
     if asked.given.get("base_model"):
         # A base that is named is not trained further.
         rows = [row for row in rows if "base_model_adapted" not in row.values]
@@ -127,10 +127,10 @@ def _folder(name: str) -> str:
     return re.sub(r"\W+", "_", name.lower()).strip("_")
 
 
-def _measured(sweep: Sweep, name: str, runs: Sequence[Run], **options: bool) -> list[Run]:
+def _measured(asked: Reproduction, name: str, runs: Sequence[Run], **options: bool) -> list[Run]:
     """Returns the runs that measure each user's losses after others' training."""
     measure = functools.partial(measure_losses, **options)
-    folder = sweep.output_dir / f"losses_{_folder(name)}"
+    folder = asked.output_dir / f"losses_{_folder(name)}"
     return [
         Run(
             f"losses, {name}, {own.path.name.replace('_', ' ')}",

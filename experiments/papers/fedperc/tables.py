@@ -1,4 +1,4 @@
-"""Tables 1, 2 and 3 of the FedPerC paper (Silva et al., EACL Findings 2023) in one sweep."""
+"""Tables 1, 2 and 3 of the FedPerC paper (Silva et al., EACL Findings 2023) at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 from experiments.papers.fedperc import base_model
 from experiments.papers.fedperc.embedding_specificity import SHARES, measure_specificity
 from experiments.papers.fedperc.pass_times import time_passes
+from experiments.papers.reproduction import Reproduction, Row
 from experiments.papers.result_picture import draw
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
 from experiments.papers.runs import Measure, Run, check_splits, complete
-from experiments.papers.sweep import Row, Sweep
 from fedpersonal.tasks.utterances.methods import FEDERATED
 from fedpersonal.tasks.utterances.source import Dialogues
 from fedpersonal.tasks.utterances.task import TASK
@@ -76,24 +76,24 @@ def published() -> dict[tuple[str, ...], float]:
     return {tuple(row[:4]): float(row[4]) for row in rows}
 
 
-def run(sweep: Sweep, *, repeats: int = REPEATS) -> Report:
+def run(asked: Reproduction, *, repeats: int = REPEATS) -> Report:
     """Runs what is missing; returns the tables of all data sets, and draws them."""
-    names = sweep.datasets or [sweep.dataset]
-    asked = [sweep.replace(given={**sweep.given, "dataset": name}) for name in dict.fromkeys(names)]
-    quick = all(own.is_generated for own in asked)
-    asked = [own.with_preset(quick=quick) for own in asked]
-    found = [(own.read(TASK, "tv_shows_{}"), own) for own in asked]
+    names = asked.datasets or [asked.dataset]
+    each = [asked.replace(given={**asked.given, "dataset": name}) for name in dict.fromkeys(names)]
+    quick = all(own.is_generated for own in each)
+    each = [own.with_preset(quick=quick) for own in each]
+    found = [(own.read(TASK, "tv_shows_{}"), own) for own in each]
     sources = [(source, _plan(own, source.kind, repeats)) for source, own in found]
     for _, runs in sources:
         trained = [run for users in _USERS for run in runs["fedperc", users]]
-        check_splits(trained, isolated=sweep.isolated)
+        check_splits(trained, isolated=asked.isolated)
     for source, runs in sources:
         every = [run for own in runs.values() for run in own]
-        complete(every, source.describe(), isolated=sweep.isolated)
+        complete(every, source.describe(), isolated=asked.isolated)
     tables = [_perplexities(*own, users) for own in sources for users in _USERS]
     draw(
         tables,
-        sweep.output_dir / "fedperc_tables.png",
+        asked.output_dir / "fedperc_tables.png",
         title="Perplexity by how much a user has written",
         x_label="utterances that a user gives",
         y_label="perplexity",
@@ -101,7 +101,7 @@ def run(sweep: Sweep, *, repeats: int = REPEATS) -> Report:
     )
     parts: list[str | ResultTable] = ["# Tables 1, 2 and 3 of FedPerC"]
     for number, (source, runs) in enumerate(sources):
-        parts += [f"## {source.name}", _about(asked[0], source, runs)]
+        parts += [f"## {source.name}", _about(each[0], source, runs)]
         for heading, table in zip(_USERS.values(), tables[2 * number :]):
             parts += [f"### {heading}", _WHAT, dataclasses.replace(table, caption="")]
             parts.append(_lower_by(table))
@@ -111,17 +111,17 @@ def run(sweep: Sweep, *, repeats: int = REPEATS) -> Report:
     percentiles = [
         _percentiles(source, runs, users) for source, runs in sources for users in _USERS
     ]
-    facts = {"preset": asked[0].preset, "data": [source.describe() for source, _ in sources]}
-    return Report("fedperc_tables", sweep.seeds, parts, hidden=percentiles, facts=facts)
+    facts = {"preset": each[0].preset, "data": [source.describe() for source, _ in sources]}
+    return Report("fedperc_tables", asked.seeds, parts, hidden=percentiles, facts=facts)
 
 
-def _plan(sweep: Sweep, kind: str, repeats: int) -> Runs:
+def _plan(asked: Reproduction, kind: str, repeats: int) -> Runs:
     """Settles the runs of one data set."""
     runs: dict[tuple[str, str], list[Run]] = {}
     for users in _USERS:
         for name, row in zip(METHODS, ROWS):
             folder, note = f"{kind}/{name}_{users}", f", {users} users"
-            runs[name, users] = sweep.runs(TASK, row, folder, note=note, evaluate_on=users)
+            runs[name, users] = asked.runs(TASK, row, folder, note=note, evaluate_on=users)
     measured: list[tuple[str, str, Measure]] = [
         *((_BASE, users, base_model.test_base_model) for users in _USERS),
         ("whose", "seen", measure_specificity),
@@ -131,7 +131,7 @@ def _plan(sweep: Sweep, kind: str, repeats: int) -> Runs:
         runs[name, users] = [
             Run(
                 f"{name.replace('_', ' ')}, {users} users, {own.path.name.replace('_', ' ')}",
-                sweep.output_dir / kind / f"{name}_{users}" / own.path.name,
+                asked.output_dir / kind / f"{name}_{users}" / own.path.name,
                 TASK,
                 own.values,
                 own,
@@ -142,14 +142,14 @@ def _plan(sweep: Sweep, kind: str, repeats: int) -> Runs:
     return runs
 
 
-def _about(sweep: Sweep, source: Dialogues, runs: Runs) -> str:
+def _about(asked: Reproduction, source: Dialogues, runs: Runs) -> str:
     """Says what the figures of a data set are of."""
     about, options = source.describe(), runs["fedperc", "seen"][0].options
     return (
         f"{about['num_utterances']:,} utterances of {about['num_users']:,} users, "
-        f"{about['num_contexts']} contexts. Preset {sweep.preset}: {options.total_rounds:,} rounds "
+        f"{about['num_contexts']} contexts. Preset {asked.preset}: {options.total_rounds:,} rounds "
         f"of at most {options.clients_per_round:,} users, {options.local_steps} steps of "
-        f"{options.client_batch_size} utterances each; {sweep.seeds_in_words()}. Base model: "
+        f"{options.client_batch_size} utterances each; {asked.seeds_in_words()}. Base model: "
         f"{base_model.describe(runs[_BASE, 'seen'][0].summary)}"
     )
 

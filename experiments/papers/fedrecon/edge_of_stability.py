@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from experiments.papers.fedrecon.rating_rows import ACCURACY, RMSE, rating_cells
+from experiments.papers.reproduction import Reproduction, Row
 from experiments.papers.result_table import Cell, Cells, Column, ResultTable
 from experiments.papers.runs import Run, share_trainings
-from experiments.papers.sweep import Row, Sweep
 from fedpersonal.tasks.ratings.task import TASK
 
 RATES = (0.10, 0.12, 0.13, 0.14, 0.15)
@@ -23,14 +23,14 @@ footnote 3, which has 1.36 ± 0.53. *Hurt*: users whose loss is higher than befo
 paper saw users "reconstructing embeddings no better than random initialization"."""
 
 
-def runs(sweep: Sweep) -> dict[str, list[Run]]:
+def runs(asked: Reproduction) -> dict[str, list[Run]]:
     """Returns the runs by rate, one a seed; those of a seed share their training."""
     by_rate = {}
     for rate in RATES:
         values = {"l2": 0.0, "total_rounds": 6, "reconstruction_learning_rate": rate}
         draws = {"test_draws": DRAWS, "clients_per_draw": CLIENTS}
         row = Row(f"rebuilding at {rate:.2f}", "movielens_centralized", {**values, **draws})
-        by_rate[row.name] = sweep.runs(TASK, row, f"edge_of_stability/rate_{rate:.2f}")
+        by_rate[row.name] = asked.runs(TASK, row, f"edge_of_stability/rate_{rate:.2f}")
     return share_trainings(by_rate)
 
 

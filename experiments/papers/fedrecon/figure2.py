@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.papers.fedrecon.table2 import METRIC, ROWS, communication, make_plan
+from experiments.papers.reproduction import Reproduction
 from experiments.papers.result_picture import draw
 from experiments.papers.result_table import Cell, Cells, Report, ResultTable
 from experiments.papers.runs import Run
-from experiments.papers.sweep import Sweep
 
 _ALGORITHMS = (("fed_yogi", 1), ("fed_recon", 500), ("embedding_finetuning", 500))
 CURVES = tuple(row for row in ROWS if tuple(row.values.values()) in _ALGORITHMS)
@@ -21,11 +21,11 @@ _CAPTION = (
 )
 
 
-def run(sweep: Sweep) -> Report:
+def run(asked: Reproduction) -> Report:
     """Runs what is missing of table 2, draws the curves, and returns them as a table."""
-    plan = make_plan(sweep, CURVES)
+    plan = make_plan(asked, CURVES)
     # Of those asked for the first one; else the largest that there are words for.
-    size = list(plan.runs)[0 if sweep.vocab_sizes else -1]
+    size = list(plan.runs)[0 if asked.vocab_sizes else -1]
     plan.complete(size)
     curves = {name: _curve(runs) for name, runs in plan.runs[size].items()}
     least = min(max(curve) for curve in curves.values())
@@ -36,7 +36,7 @@ def run(sweep: Sweep) -> Report:
     picture = ResultTable("points", points)
     draw(
         [picture],
-        sweep.output_dir / "figure2.png",
+        asked.output_dir / "figure2.png",
         title=f"{plan.source.name}, {size:,} words",
         x_label=f"parameters communicated by all clients together ({unit})",
         y_label="validation accuracy (%)",
@@ -48,10 +48,10 @@ def run(sweep: Sweep) -> Report:
             # The last point that is not beyond.
             for cell in [cell for at, cell in curve.items() if at / scale <= x * (1 + 1e-9)][-1:]:
                 reached[name][f"{x:.3g} {unit}"] = cell
-    facts = {"data": plan.source.describe(), "preset": plan.sweep.preset, "unit": unit}
+    facts = {"data": plan.source.describe(), "preset": plan.asked.preset, "unit": unit}
     heading = plan.heading(f"Figure 2, {size:,} words,")
     table = ResultTable("reached", reached, _CAPTION)
-    return Report("figure2", sweep.seeds, [heading, table], hidden=[picture], facts=facts)
+    return Report("figure2", asked.seeds, [heading, table], hidden=[picture], facts=facts)
 
 
 def _curve(runs: Sequence[Run]) -> dict[float, Cell]:

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from experiments.papers.fedrecon import table1
 from experiments.papers.fedrecon.table2 import METRIC, ROWS, TASK, make_plan, short_size
+from experiments.papers.reproduction import Reproduction, Row
 from experiments.papers.result_picture import draw
 from experiments.papers.result_table import Cell, Cells, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete
-from experiments.papers.sweep import Row, Sweep
 from fedpersonal.errors import UserError
 from fedpersonal.options import Value
 from fedpersonal.tasks.task import Task
@@ -80,23 +80,23 @@ class Line:
         return Cell(tuple(100 * own / base for own, base in zip(found, bases)))
 
 
-def run(sweep: Sweep) -> Report:
+def run(asked: Reproduction) -> Report:
     """Runs what is missing, draws the figure, and returns its numbers."""
-    plan = make_plan(sweep, [_ROW])
+    plan = make_plan(asked, [_ROW])
     words = []
     for size, runs in plan.runs.items():
-        varied = _vary(plan.sweep, TASK, _ROW, f"vocab_{size}", vocab_size=size)
+        varied = _vary(plan.asked, TASK, _ROW, f"vocab_{size}", vocab_size=size)
         words.append(Line(f"{short_size(size)} words", METRIC, runs[_ROW.name], varied))
     # A folder of sentences has no ratings.
-    given = {"data_dir": sweep.movielens_dir} if sweep.movielens_dir else {}
-    ratings_sweep = sweep.replace(given=given)
-    ratings = ratings_sweep.read(table1.TASK, _RATINGS.preset)
-    base = ratings_sweep.runs(table1.TASK, _RATINGS, "ratings/base")
-    varied = _vary(ratings_sweep, table1.TASK, _RATINGS, "ratings")
+    given = {"data_dir": asked.movielens_dir} if asked.movielens_dir else {}
+    asked_ratings = asked.replace(given=given)
+    ratings = asked_ratings.read(table1.TASK, _RATINGS.preset)
+    base = asked_ratings.runs(table1.TASK, _RATINGS, "ratings/base")
+    varied = _vary(asked_ratings, table1.TASK, _RATINGS, "ratings")
     lines = [*words, Line(ratings.name, "accuracy", base, varied)]
-    complete(lines[-1].runs, ratings.describe(), isolated=sweep.isolated)
+    complete(lines[-1].runs, ratings.describe(), isolated=asked.isolated)
     every = [run for line in words for run in line.runs]
-    complete(every, plan.source.describe(), isolated=sweep.isolated)
+    complete(every, plan.source.describe(), isolated=asked.isolated)
 
     bases: Cells = {
         line.name: {"accuracy, %": over_seeds(line.base, "test", line.metric, scale=100)}
@@ -111,7 +111,7 @@ def run(sweep: Sweep) -> Report:
         tables.append(ResultTable(name, cells, f"By {panel.title}:"))
     draw(
         tables,
-        sweep.output_dir / "figure3.png",
+        asked.output_dir / "figure3.png",
         title=f"FedRecon on {plan.source.name} and {ratings.name}",
         x_label=[panel.title for panel in PANELS],
         y_label="accuracy, % of the base's",
@@ -129,12 +129,12 @@ def run(sweep: Sweep) -> Report:
         "vocabulary or the end of a sentence are not counted):",
         *tables,
     ]
-    facts = {"data": plan.source.describe(), "ratings": ratings.name, "preset": plan.sweep.preset}
-    return Report("figure3", sweep.seeds, parts, facts=facts)
+    facts = {"data": plan.source.describe(), "ratings": ratings.name, "preset": plan.asked.preset}
+    return Report("figure3", asked.seeds, parts, facts=facts)
 
 
 def _vary(
-    sweep: Sweep, task: Task, row: Row, folder: str, **own: Value
+    asked: Reproduction, task: Task, row: Row, folder: str, **own: Value
 ) -> Mapping[tuple[str, int], Sequence[Run]]:
     """Returns the runs with each panel's numbers of steps."""
     found = {}
@@ -144,5 +144,5 @@ def _vary(
             # As many passes suffice, since each has a step at least; 0 leave initial values.
             values = {**own, **dict(zip(panel.options, (steps, max(1, steps))))}
             note = f", {panel.title} {steps}"
-            found[panel.title, steps] = sweep.runs(task, row, path, note=note, **values)
+            found[panel.title, steps] = asked.runs(task, row, path, note=note, **values)
     return found

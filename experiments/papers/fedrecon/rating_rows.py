@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from experiments.papers.reproduction import Reproduction
 from experiments.papers.result_table import Cell, Cells, Column, over_seeds
 from experiments.papers.runs import Run
-from experiments.papers.sweep import Sweep
 from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.evaluation.client_metric import ClientMetric
 from fedpersonal.options import Value
@@ -35,13 +35,13 @@ def rating_cells(
 
 
 def add_guesses(
-    cells: Cells, sweep: Sweep, source: Ratings, preset: str, *, note: str = "", **own: Value
+    cells: Cells, asked: Reproduction, source: Ratings, preset: str, *, note: str = "", **own: Value
 ) -> dict[str, list[pd.DataFrame]]:
     """Adds rows of guesses.
 
     Args:
         cells: The table's, to which they are added.
-        sweep: What is asked.
+        asked: What is asked.
         source: The ratings.
         preset: The preset that splits them.
         note: Follows the columns' names.
@@ -51,8 +51,8 @@ def add_guesses(
         Their clients by the row's name, as of `RunRecord.per_client`, a table a seed.
     """
     tables: dict[str, list[pd.DataFrame]] = {}
-    for seed in sweep.seeds:
-        values = sweep.values(TASK, preset, **own, seed=seed)
+    for seed in asked.seeds:
+        values = asked.values(TASK, preset, **own, seed=seed)
         data = TASK.split(source, TASK.options(**values))
         for name, guess in guess_ratings(data).items():
             clients = pd.DataFrame(score_guess(data.test.query, guess))

@@ -19,9 +19,9 @@ from experiments.papers.fedrecon.rating_rows import (
     add_guesses,
     rating_cells,
 )
+from experiments.papers.reproduction import Reproduction, Row, choose_rows
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable
 from experiments.papers.runs import Run, complete, share_trainings
-from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.options import Value
 from fedpersonal.tasks.ratings.task import TASK
@@ -128,16 +128,16 @@ def about_ratings(ratings: Ratings) -> str:
     return f"{ratings.name}{stand_in}"
 
 
-def run(sweep: Sweep) -> Report:
+def run(asked: Reproduction) -> Report:
     """Runs what is missing, and returns the table."""
-    rows = choose_rows(ROWS, sweep.rows, table="table 1")
-    source = sweep.read(TASK, FED_RECON.preset)
-    runs = {row: own for row, own in _runs(sweep).items() if row in rows}
-    further = edge_of_stability.runs(sweep) if CENTRALIZED in rows else {}
+    rows = choose_rows(ROWS, asked.rows, table="table 1")
+    source = asked.read(TASK, FED_RECON.preset)
+    runs = {row: own for row, own in _runs(asked).items() if row in rows}
+    further = edge_of_stability.runs(asked) if CENTRALIZED in rows else {}
     every = [run for own in (*runs.values(), *further.values()) for run in own]
-    complete(every, source.describe(), isolated=sweep.isolated)
+    complete(every, source.describe(), isolated=asked.isolated)
     parts: list[str | ResultTable] = [
-        f"# Table 1 on {about_ratings(source)}\n\n{sweep.seeds_in_words().capitalize()}. {_ABOUT}",
+        f"# Table 1 on {about_ratings(source)}\n\n{asked.seeds_in_words().capitalize()}. {_ABOUT}",
         differences.ABOUT,
     ]
     for on, reference in (("unseen", FED_RECON), ("seen", FED_RECON_SEEN)):
@@ -145,35 +145,35 @@ def run(sweep: Sweep) -> Report:
         if chosen:
             split = "the last ones by time" if source.times is not None else _NO_TIMES
             caption = _CAPTIONS[on].format(split=split)
-            cells = _cells(sweep, source, chosen, on, reference)
+            cells = _cells(asked, source, chosen, on, reference)
             parts.append(ResultTable(on, cells, caption, _DIGITS))
     if further:
         parts.append(edge_of_stability.table(further))
     seen = {row: own for row, own in runs.items() if _on(row) == "seen"}
     if seen:
-        parts.append(time_split.table(sweep, source, seen, FED_RECON.preset))
-    return Report("table1", sweep.seeds, parts, facts={"data": source.describe()})
+        parts.append(time_split.table(asked, source, seen, FED_RECON.preset))
+    return Report("table1", asked.seeds, parts, facts={"data": source.describe()})
 
 
 def _on(row: Row) -> str:
     return str(row.values["evaluate_on"])
 
 
-def _runs(sweep: Sweep) -> dict[Row, list[Run]]:
+def _runs(asked: Reproduction) -> dict[Row, list[Run]]:
     """Returns a run a seed of every row, whichever are wanted: some share their training."""
     # Else a preset that trains on all ratings would be tested on others than FedRecon.
-    most = sweep.values(TASK, FED_RECON.preset)["max_ratings_per_user"]
+    most = asked.values(TASK, FED_RECON.preset)["max_ratings_per_user"]
     by_row = {}
     for row in ROWS:
         folder = row.name.lower().replace(" + ", "_").replace(" ", "_")
         folder = "".join(c for c in folder if c not in ":()")
         own = {**row.values, "max_ratings_per_user": most} if _on(row) == "unseen" else row.values
-        by_row[row] = sweep.runs(TASK, dataclasses.replace(row, values=own), folder)
+        by_row[row] = asked.runs(TASK, dataclasses.replace(row, values=own), folder)
     return share_trainings(by_row)
 
 
 def _cells(
-    sweep: Sweep, source: Ratings, runs: Mapping[Row, Sequence[Run]], on: str, reference: Row
+    asked: Reproduction, source: Ratings, runs: Mapping[Row, Sequence[Run]], on: str, reference: Row
 ) -> Cells:
     """Returns the rows of one kind of users, and the guesses."""
     cells: Cells = {row.name: rating_cells(own, row.published) for row, own in runs.items()}
@@ -183,7 +183,7 @@ def _cells(
         if before != [run.summary["test"]["rmse"] for run in own]:
             cells[row.name][BEFORE] = Cell(tuple(before))
     preset = FED_RECON.preset
-    tables.update(add_guesses(cells, sweep, source, preset, evaluate_on=on))
+    tables.update(add_guesses(cells, asked, source, preset, evaluate_on=on))
     for name, own in tables.items() if reference in runs else ():
         if name != reference.name:
             for column, metric in _METRICS.items():

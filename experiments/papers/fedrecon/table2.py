@@ -21,9 +21,9 @@ from experiments.papers.fedrecon.word_tables import (
     difference_tables,
     personal_words_table,
 )
+from experiments.papers.reproduction import Reproduction, Row, choose_rows
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete, share_trainings
-from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.errors import UserError
 from fedpersonal.options import Value
 from fedpersonal.saved_model import read_saved_model
@@ -103,13 +103,13 @@ class Plan:
     """The runs of a table or figure.
 
     Attributes:
-        sweep: What is asked, with a preset.
+        asked: What is asked, with a preset.
         source: The sentences.
         notes: A sentence on vocabularies that there are too few words for, if there are any.
         runs: By vocabulary and row's name: a run a seed.
     """
 
-    sweep: Sweep
+    asked: Reproduction
     source: Sentences
     notes: Sequence[str]
     runs: Mapping[int, Mapping[str, Sequence[Run]]]
@@ -117,34 +117,34 @@ class Plan:
     def complete(self, *vocab_sizes: int) -> None:
         """Does the runs of some vocabularies that are missing."""
         every = [run for size in vocab_sizes for own in self.runs[size].values() for run in own]
-        complete(every, self.source.describe(), isolated=self.sweep.isolated)
+        complete(every, self.source.describe(), isolated=self.asked.isolated)
 
     def heading(self, what: str) -> str:
         """Returns a title, and plainly what the numbers are of."""
-        about, sweep = self.source.describe(), self.sweep
-        options = TASK.options(**sweep.values(TASK, PRESET))
+        about, asked = self.source.describe(), self.asked
+        options = TASK.options(**asked.values(TASK, PRESET))
         stand_in = " (a stand-in: the paper's figures are Stack Overflow's)"
         size = ""
         if "num_users" in about:
             size = f"{about['num_sentences']:,} sentences of {about['num_users']:,} users. "
         return (
             f"# {what} on {about['dataset']}{'' if self.source.is_the_papers else stand_in}\n\n"
-            f"{size}Preset {sweep.preset}: {options.total_rounds:,} rounds of "
+            f"{size}Preset {asked.preset}: {options.total_rounds:,} rounds of "
             f"{options.clients_per_round} users, {options.lstm_units} LSTM units; "
-            f"{sweep.seeds_in_words()}."
+            f"{asked.seeds_in_words()}."
         )
 
 
-def make_plan(sweep: Sweep, rows: Sequence[Row]) -> Plan:
+def make_plan(asked: Reproduction, rows: Sequence[Row]) -> Plan:
     """Settles which runs some rows need; those that train alike share a training.
 
     Raises:
         UserError: If there are words enough for none of the vocabularies.
     """
-    given = {n: v for n, v in sweep.given.items() if n in TASK.options.declarations()}
-    sweep = sweep.with_preset(quick=not TASK.read(TASK.options(**given)).is_the_papers)
-    source, wanted = sweep.read(TASK, PRESET), sweep.vocab_sizes or VOCAB_SIZES
-    known = source.num_distinct_words(sweep.seeds)
+    given = {n: v for n, v in asked.given.items() if n in TASK.options.declarations()}
+    asked = asked.with_preset(quick=not TASK.read(TASK.options(**given)).is_the_papers)
+    source, wanted = asked.read(TASK, PRESET), asked.vocab_sizes or VOCAB_SIZES
+    known = source.num_distinct_words(asked.seeds)
     left_out = [size for size in wanted if known is not None and size > known]
     if len(left_out) == len(wanted):
         raise UserError(
@@ -155,7 +155,7 @@ def make_plan(sweep: Sweep, rows: Sequence[Row]) -> Plan:
         f"Left out: vocabularies of {', '.join(f'{size:,}' for size in left_out)} words; the "
         f"training users have {known or 0:,} distinct words."
     )
-    shared = sweep.replace(output_dir=sweep.runs_dir or sweep.output_dir)
+    shared = asked.replace(output_dir=asked.runs_dir or asked.output_dir)
     runs: dict[int, dict[str, Sequence[Run]]] = {}
     for size in [size for size in wanted if size not in left_out]:
         # All rows, so that a training has its folder whichever of them are wanted.
@@ -165,7 +165,7 @@ def make_plan(sweep: Sweep, rows: Sequence[Row]) -> Plan:
             words = f", {size:,} words"
             by_row[row] = shared.runs(TASK, row, folder, note=words, vocab_size=size)
         runs[size] = {row.name: own for row, own in share_trainings(by_row).items() if row in rows}
-    return Plan(sweep, source, [note] if left_out else [], runs)
+    return Plan(asked, source, [note] if left_out else [], runs)
 
 
 def communication(run: Run) -> tuple[str, int, int]:
@@ -186,18 +186,18 @@ def communication(run: Run) -> tuple[str, int, int]:
     return formula if sent else _NOTHING, numbers, num_bytes
 
 
-def run(sweep: Sweep) -> Report:
+def run(asked: Reproduction) -> Report:
     """Runs what is missing, and returns the table."""
     every = (*ROWS, *CONTROLS)
-    rows = choose_rows(every, sweep.rows, table="table 2") if sweep.rows else USUAL_ROWS
-    plan = make_plan(sweep, rows)
+    rows = choose_rows(every, asked.rows, table="table 2") if asked.rows else USUAL_ROWS
+    plan = make_plan(asked, rows)
     notes = list(plan.notes)
-    if plan.source.is_the_papers and not sweep.rows:
+    if plan.source.is_the_papers and not asked.rows:
         rows = [row for row in rows if row not in CONTROLS]
         notes.append("Left out: counts of words; its users are read when they are drawn.")
     controls = [row for row in rows if row in CONTROLS]
     compared = {
-        short_size(size): Compared(runs, count_words(plan.sweep, plan.source, controls, size))
+        short_size(size): Compared(runs, count_words(plan.asked, plan.source, controls, size))
         for size, runs in plan.runs.items()
     }
     plan.complete(*plan.runs)
@@ -216,8 +216,8 @@ def run(sweep: Sweep) -> Report:
     ]
     # Rows that only count words send nothing and are not personalised.
     parts = [part for part in parts if isinstance(part, str) or part.cells]
-    facts = {"data": plan.source.describe(), "preset": plan.sweep.preset}
-    return Report("table2", sweep.seeds, parts, facts=facts)
+    facts = {"data": plan.source.describe(), "preset": plan.asked.preset}
+    return Report("table2", asked.seeds, parts, facts=facts)
 
 
 def _communication_table(

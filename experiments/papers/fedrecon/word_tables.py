@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from experiments.papers import differences
+from experiments.papers.reproduction import Reproduction, Row
 from experiments.papers.result_table import Cell, Cells, ResultTable, over_seeds
 from experiments.papers.runs import Run
-from experiments.papers.sweep import Row, Sweep
 from fedpersonal.evaluation.client_metric import ClientMetric
 from fedpersonal.tasks.next_word.counts import score_choices
 from fedpersonal.tasks.next_word.source import Sentences
@@ -59,7 +59,7 @@ class Compared:
 
 
 def count_words(
-    sweep: Sweep, source: Sentences, rows: Sequence[Row], vocab_size: int
+    asked: Reproduction, source: Sentences, rows: Sequence[Row], vocab_size: int
 ) -> dict[str, list[pd.DataFrame]]:
     """Returns the test clients of rows that count words, a table a seed.
 
@@ -68,9 +68,9 @@ def count_words(
     """
     found: dict[str, list[pd.DataFrame]] = {row.name: [] for row in rows}
     for row in rows:
-        for seed in sweep.seeds:
+        for seed in asked.seeds:
             own = {**row.values, "vocab_size": vocab_size, "seed": seed}
-            options = TASK.options(**sweep.values(TASK, row.preset, **own))
+            options = TASK.options(**asked.values(TASK, row.preset, **own))
             columns = score_choices(TASK.split(source, options), row.name.partition(" (")[0])
             found[row.name].append(pd.DataFrame(columns))
     return found

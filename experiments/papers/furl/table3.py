@@ -14,10 +14,10 @@ from typing import Any
 from experiments.papers.furl.accuracy_differences import GUESS, difference_table
 from experiments.papers.furl.compared_embeddings import compare_embeddings
 from experiments.papers.furl.linear_model import measure_linear
+from experiments.papers.reproduction import Reproduction, Row, choose_rows
 from experiments.papers.result_picture import draw
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, check_splits, complete, share_training
-from experiments.papers.sweep import Row, Sweep, choose_rows
 from fedpersonal.algorithms.method import KeepingOptions, Method
 from fedpersonal.data.ratings.movielens import movielens_1m_file
 from fedpersonal.data.texts.films import FILMS_1M_FILES
@@ -97,13 +97,13 @@ class Form:
     """The table on one data set.
 
     Attributes:
-        sweep: What is asked of it.
+        asked: What is asked of it.
         source: Its texts.
         rows: Its rows.
         runs: The runs of each row, by the row's name; and those of the linear model.
     """
 
-    sweep: Sweep
+    asked: Reproduction
     source: LabelledTexts
     rows: Sequence[Row]
     runs: Mapping[str, Sequence[Run]]
@@ -119,13 +119,13 @@ class Form:
         return [run for own in self.runs.values() for run in own]
 
 
-def run(sweep: Sweep) -> Report:
+def run(asked: Reproduction) -> Report:
     """Runs what is missing; returns the tables, and draws learning curves and maps."""
-    forms = [plan(own) for own in ask(sweep)]
+    forms = [plan(own) for own in ask(asked)]
     for form in forms:
-        check_splits([form.every[0]], isolated=sweep.isolated)
+        check_splits([form.every[0]], isolated=asked.isolated)
     for form in forms:
-        complete(form.every, form.source.describe(), isolated=sweep.isolated)
+        complete(form.every, form.source.describe(), isolated=asked.isolated)
     parts: list[str | ResultTable] = [
         "# Table 3 of FURL (a stand-in: the paper's figures are of data that cannot be had)"
     ]
@@ -137,38 +137,38 @@ def run(sweep: Sweep) -> Report:
         own = {row.name: form.runs[row.name] for row in form.rows}
         parts += difference_table(form.source, own, _PAPER["furl"][0])
         parts += [agreement.pop("note")] if agreement else []
-        told = {"data": form.source.describe(), "preset": form.sweep.preset, "map": agreement}
+        told = {"data": form.source.describe(), "preset": form.asked.preset, "map": agreement}
         facts[form.source.name] = told
-    return Report("table3", sweep.seeds, parts, hidden=curves, facts={"forms": facts})
+    return Report("table3", asked.seeds, parts, hidden=curves, facts={"forms": facts})
 
 
-def ask(sweep: Sweep) -> list[Sweep]:
+def ask(asked: Reproduction) -> list[Reproduction]:
     """Returns what is asked of each data set: that which is named, or comments and films."""
-    if sweep.dataset != "auto" or sweep.given.get("text_file"):
-        return [sweep]
+    if asked.dataset != "auto" or asked.given.get("text_file"):
+        return [asked]
     films = "movielens_100k"
-    folder = sweep.given.get("data_dir")
+    folder = asked.given.get("data_dir")
     if folder:
         try:
             movielens_1m_file(str(folder), FILMS_1M_FILES)
             films = "movielens_1m"
         except UserError:  # The page names the films that there are.
             pass
-    return [sweep, sweep.replace(given={**sweep.given, "dataset": films})]
+    return [asked, asked.replace(given={**asked.given, "dataset": films})]
 
 
-def plan(sweep: Sweep) -> Form:
+def plan(asked: Reproduction) -> Form:
     """Reads the data of one form and settles its runs."""
-    kind = "films" if sweep.dataset.startswith("movielens") else "reddit"
-    sweep = sweep.with_preset(quick=sweep.is_generated or sweep.dataset == "movielens_100k")
-    rows = choose_rows(ROWS, sweep.rows, table="table 3") if sweep.rows else USUAL_ROWS
+    kind = "films" if asked.dataset.startswith("movielens") else "reddit"
+    asked = asked.with_preset(quick=asked.is_generated or asked.dataset == "movielens_100k")
+    rows = choose_rows(ROWS, asked.rows, table="table 3") if asked.rows else USUAL_ROWS
     rows = [_of_kind(row, kind) for row in rows]
-    source = sweep.read(TASK, f"{kind}_{{}}")
+    source = asked.read(TASK, f"{kind}_{{}}")
     runs: dict[str, Sequence[Run]] = {}
     for row in rows:
         twin = "_stateless" if row.values["local_state"] == "rebuilt" else ""
         folder = f"{source.name}/{row.values['algorithm']}{twin}"
-        runs[row.name] = sweep.runs(TASK, row, folder)
+        runs[row.name] = asked.runs(TASK, row, folder)
     shared = iter(share_training([run for own in runs.values() for run in own]))
     runs = {name: [next(shared) for _ in own] for name, own in runs.items()}
     first = runs[rows[0].name]
@@ -176,7 +176,7 @@ def plan(sweep: Sweep) -> Form:
         runs[_LINEAR] = [
             Run(
                 f"{_LINEAR}, {own.path.name.replace('_', ' ')}",
-                sweep.output_dir / source.name / "linear" / own.path.name,
+                asked.output_dir / source.name / "linear" / own.path.name,
                 TASK,
                 own.trainer.values,
                 own.trainer,
@@ -184,7 +184,7 @@ def plan(sweep: Sweep) -> Form:
             )
             for own in first
         ]
-    return Form(sweep, source, rows, runs)
+    return Form(asked, source, rows, runs)
 
 
 def _of_kind(row: Row, kind: str) -> Row:
@@ -199,8 +199,8 @@ def _about(form: Form) -> str:
     return (
         f"## {form.source.name}\n\n{about['num_texts']:,} texts of {about['num_users']:,} users, "
         f"{about['num_labels']} labels; {first.summary['num_training_clients']:,} of the users "
-        f"take part. Preset {form.sweep.preset}: {options.total_rounds:,} rounds of "
-        f"{options.clients_per_round} users; {form.sweep.seeds_in_words()}."
+        f"take part. Preset {form.asked.preset}: {options.total_rounds:,} rounds of "
+        f"{options.clients_per_round} users; {form.asked.seeds_in_words()}."
     )
 
 
@@ -255,7 +255,7 @@ def _draw_curves(form: Form) -> ResultTable:
     if curves:
         draw(
             [points],
-            form.sweep.output_dir / name / "learning_curves.png",
+            form.asked.output_dir / name / "learning_curves.png",
             title=f"Learning curves on {name}",
             x_label="epochs of local training",
             y_label="validation accuracy (%)",
@@ -278,5 +278,5 @@ def _compare(form: Form) -> dict[str, Any] | None:
     if not all(name in form.runs for name in names):
         return None
     server, federated = (form.runs[name][0] for name in names)
-    path = form.sweep.output_dir / form.source.name / "user_embeddings.png"
+    path = form.asked.output_dir / form.source.name / "user_embeddings.png"
     return compare_embeddings(server, federated, form.source, path)

@@ -75,6 +75,7 @@ class DocumentOptions(TextOptions):
         "a bag of all its words and pairs of words, the sum of their embeddings over the root of "
         "their number.",
         choices=("chars", "hashed_words"),
+        in_help=True,
     )
     text_length: int = option(80, "chars: characters of a text.", at_least=1, at_most=10**6)
     word_buckets: int = option(

@@ -44,12 +44,15 @@ class InteractionOptions(
         choices=SOURCES.choices,
     )
     interactions_file: str | None = option(
-        None, "An own table of users and items, in place of --dataset."
+        None, "An own table of users and items, in place of --dataset.", in_help=True
     )
     item_column: str = option("item", "Its column of items.")
     min_interactions: int = option(3, "Users with fewer are left out.", at_least=3)
     num_negatives: int = option(
-        4, "Items drawn for each interaction as negatives, anew in every round.", at_least=1
+        4,
+        "Items drawn for each interaction as negatives, anew in every round.",
+        at_least=1,
+        in_help=True,
     )
     support_negatives: int = option(
         4,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class NextWordOptions(SentenceOptions):
     """The sentences, and the LSTM that predicts their words, by default of the reference's size."""
 
-    vocab_size: int = option(10_000, "Known words.", at_least=1, at_most=10**7)
+    vocab_size: int = option(10_000, "Known words.", at_least=1, at_most=10**7, in_help=True)
     known_words: str = option(
         "most_frequent",
         "Which words are known: the most frequent, or those that most users write. TFF's Stack "

@@ -31,7 +31,9 @@ class RatingOptions(TableOptions, FactorizationOptions):
         "installed.",
         choices=movielens.SOURCES.choices,
     )
-    ratings_file: str | None = option(None, "An own table of ratings, in place of --dataset.")
+    ratings_file: str | None = option(
+        None, "An own table of ratings, in place of --dataset.", in_help=True
+    )
     item_column: str = option("item", "Its column of items.")
     rating_column: str = option("rating", "Its column of ratings.")
     min_ratings: int = option(2, "Users with fewer ratings are left out.", at_least=1)
@@ -40,6 +42,7 @@ class RatingOptions(TableOptions, FactorizationOptions):
         "unseen",
         "Evaluate users who never take part, or the last ratings of those who do.",
         choices=("unseen", "seen"),
+        in_help=True,
     )
     split_by: str = option(
         "auto",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from fedpersonal.atomic_files import explained
 from fedpersonal.data.tables.files import Column
 from fedpersonal.data.tables.reading import read_table
 from fedpersonal.errors import UserError
@@ -115,20 +118,30 @@ class _Cache:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
         folder = self.folder / f"{self.kind}_{digest}"
         if not folder.is_dir():
-            if self.progress:
-                print(
-                    f"pretraining a small base model, once: {folder}", file=sys.stderr, flush=True
-                )
-            pretrain_into(
-                folder,
-                texts(),
-                settings=settings,
-                batch_size=_BATCH_SIZE,
-                seed=0,
-                progress=self.progress,
-                **work,
-            )
+            with _alone(folder):
+                if not folder.is_dir():  # Another run has made it meanwhile.
+                    self._make(folder, texts(), settings=settings, **work)
         return load_base_model(folder)
+
+    def _make(self, folder: pathlib.Path, texts: list[str], **work: Any) -> None:
+        if self.progress:
+            print(f"pretraining a small base model, once: {folder}", file=sys.stderr, flush=True)
+        pretrain_into(folder, texts, batch_size=_BATCH_SIZE, seed=0, progress=self.progress, **work)
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+    """Waits until no other run makes the folder, and keeps others from it."""
+    path = folder.with_name(f"{folder.name}.lock")
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a", encoding="utf-8")
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _more_texts(dialogues: Dialogues) -> str | None:

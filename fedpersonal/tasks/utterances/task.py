@@ -47,6 +47,7 @@ class UtteranceOptions(DialogueOptions):
         "seen",
         "Test on other utterances of the users who train, or on users who never took part.",
         choices=("seen", "unseen"),
+        in_help=True,
     )
     text_length: int = option(32, "Tokens of an utterance.", at_least=4, at_most=10**6)
     too_long: str = option(

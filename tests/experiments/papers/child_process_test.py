@@ -26,7 +26,7 @@ def test_mistakes_of_the_user_come_back():
         run_in_child(check_count, "rounds", -1)
 
 
-def test_other_errors_are_printed_and_stop_the_sweep(capfd):
+def test_other_errors_are_printed_and_stop_the_rest(capfd):
     with pytest.raises(RuntimeError, match="int has failed"):
         run_in_child(int, "many")
     assert "ValueError" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from experiments.papers import dp_table
-from experiments.papers.sweep import Sweep
+from experiments.papers.reproduction import Reproduction
 from fedpersonal.errors import UserError
 
 PAPER, PRIVATE = "movielens_paper: epsilon 8", "movielens_private: epsilon 1"
@@ -17,24 +17,24 @@ UNTRAINED, CLIPPED = "movielens_private: no training", "movielens_private: clipp
 ROWS = [UNTRAINED, PAPER, CLIPPED, PRIVATE]
 
 
-@pytest.fixture(name="sweep", scope="module")
-def _sweep(few_ratings, tmp_path_factory):
-    """A sweep of few ratings, of which four rows are wanted."""
+@pytest.fixture(name="asked", scope="module")
+def _reproduction(few_ratings, tmp_path_factory):
+    """A reproduction of few ratings, of which four rows are wanted."""
     folder = tmp_path_factory.mktemp("dp_table")
     given = {"ratings_file": few_ratings, "embedding_dim": 2}
     given["clients_per_round"] = 4
-    return Sweep(folder, [3], scale_rounds=0.02, given=given, rows=ROWS, isolated=False)
+    return Reproduction(folder, [3], scale_rounds=0.02, given=given, rows=ROWS, isolated=False)
 
 
-def test_rows_are_their_runs_and_the_floor_is_the_initial_model(sweep):
-    page = dp_table.run(sweep).write(sweep.output_dir)
+def test_rows_are_their_runs_and_the_floor_is_the_initial_model(asked):
+    page = dp_table.run(asked).write(asked.output_dir)
     assert "extrapolated, not measured" in page and "epsilon of 1,000,000 users (extra" in page
-    assert (sweep.output_dir / "dp_table.png").stat().st_size > 10_000
-    cells = json.loads((sweep.output_dir / "dp_table.json").read_text())["tables"]["test"]
+    assert (asked.output_dir / "dp_table.png").stat().st_size > 10_000
+    cells = json.loads((asked.output_dir / "dp_table.json").read_text())["tables"]["test"]
     assert list(cells) == ROWS
 
     def summary(name):
-        folder = sweep.output_dir / name.replace(": ", "_").replace(" ", "_")
+        folder = asked.output_dir / name.replace(": ", "_").replace(" ", "_")
         return json.loads((folder / "seed_3/summary.json").read_text())
 
     for name in ROWS:
@@ -51,12 +51,12 @@ def test_rows_are_their_runs_and_the_floor_is_the_initial_model(sweep):
         assert dp_table.NOISE not in cells[name]
 
 
-def test_what_is_there_is_not_done_again_and_other_rows_are_refused(sweep, capsys, caplog):
-    dp_table.run(sweep)
+def test_what_is_there_is_not_done_again_and_other_rows_are_refused(asked, capsys, caplog):
+    dp_table.run(asked)
     assert capsys.readouterr().out.count("done before") == 4
     assert "goes on with" not in caplog.text
     with pytest.raises(UserError, match="'epsilon 3' is no row of dp_table"):
-        dp_table.run(sweep.replace(rows=["epsilon 3"]))
+        dp_table.run(asked.replace(rows=["epsilon 3"]))
 
 
 def test_a_million_users_at_the_same_rate_have_the_same_noise_in_the_mean():

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.papers import recommendation
-from experiments.papers.sweep import Sweep
+from experiments.papers.reproduction import Reproduction
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.interactions.task import TASK
 
@@ -16,23 +16,23 @@ ROWS = ["Popularity", "FedMF", "PFedRec", "Local training"]
 FAIR, LEAKING = "unobserved_in_training", "never_held_out"
 
 
-@pytest.fixture(name="sweep", scope="module")
-def _sweep(few_ratings, tmp_path_factory):
-    """A sweep of few interactions, of which four rows are wanted."""
+@pytest.fixture(name="asked", scope="module")
+def _reproduction(few_ratings, tmp_path_factory):
+    """A reproduction of few interactions, of which four rows are wanted."""
     given = {"interactions_file": few_ratings, "clients_per_round": 4, "embedding_dim": 2}
     given["compile"] = "never"
     folder = tmp_path_factory.mktemp("recommendation")
-    return Sweep(folder, [3], scale_rounds=0.01, given=given, rows=ROWS, isolated=False)
+    return Reproduction(folder, [3], scale_rounds=0.01, given=given, rows=ROWS, isolated=False)
 
 
-def test_rows_are_their_runs_beside_the_published_figures(sweep):
-    page = recommendation.run(sweep).write(sweep.output_dir)
+def test_rows_are_their_runs_beside_the_published_figures(asked):
+    page = recommendation.run(asked).write(asked.output_dir)
     assert "held out (by time)" in page and "73.3" in page
-    tables = json.loads((sweep.output_dir / "recommendation.json").read_text())["tables"]
+    tables = json.loads((asked.output_dir / "recommendation.json").read_text())["tables"]
     assert list(tables) == [FAIR, LEAKING]
     for negatives, cells in tables.items():
         assert list(cells) == ROWS
-        folder = sweep.output_dir / negatives
+        folder = asked.output_dir / negatives
         for name, folder_name in (("FedMF", "fedmf"), ("Local training", "local_training")):
             path = folder / folder_name / "seed_3"
             test = json.loads((path / "summary.json").read_text())["test"]
@@ -52,16 +52,16 @@ def test_rows_are_their_runs_beside_the_published_figures(sweep):
     assert popularity[0] == popularity[1]
 
 
-def test_what_is_there_is_not_done_again_and_other_rows_are_refused(sweep, capsys):
-    recommendation.run(sweep)
+def test_what_is_there_is_not_done_again_and_other_rows_are_refused(asked, capsys):
+    recommendation.run(asked)
     assert capsys.readouterr().out.count("done before") == 6
     with pytest.raises(UserError, match="'FedNCF' is no row of recommendation; these are: Popul"):
-        recommendation.run(sweep.replace(rows=["FedNCF"]))
+        recommendation.run(asked.replace(rows=["FedNCF"]))
 
 
 def test_rows_differ_from_the_preset_by_options_that_there_are():
     for row in recommendation.ROWS:
-        values = Sweep("nowhere").values(TASK, row.preset, **row.values)
+        values = Reproduction("nowhere").values(TASK, row.preset, **row.values)
         method = TASK.method(TASK.options(**values))
         assert {*row.values} <= {*TASK.options.declarations()}
         assert row is recommendation.POPULARITY or method.name == values["algorithm"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import time
+
 import numpy as np
 import pytest
 
@@ -48,3 +51,21 @@ def test_an_adapted_base_is_the_other_one_trained_on(dialogues, tmp_path, monkey
 def test_a_base_that_is_named_is_not_adapted(dialogues, tmp_path):
     with pytest.raises(UserError, match="not of --base_model=distilgpt2"):
         base_model.find_base_model("distilgpt2", dialogues, adapted=True, cache_dir=str(tmp_path))
+
+
+def test_of_runs_at_once_one_pretrains_and_the_others_wait(dialogues, tmp_path, monkeypatch):
+    made = []
+
+    def make(folder, texts, **options):
+        made.append(folder)
+        time.sleep(0.3)
+        folder.mkdir()
+
+    monkeypatch.setattr(base_model, "pretrain_into", make)
+    monkeypatch.setattr(base_model, "load_base_model", lambda folder: folder.is_dir() and folder)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        find = base_model.find_base_model
+        options = {"cache_dir": str(tmp_path), "progress": False}
+        runs = [pool.submit(find, None, dialogues, **options) for _ in range(3)]
+    assert [run.result() for run in runs] == made * 3
+    assert list(tmp_path.iterdir()) == made

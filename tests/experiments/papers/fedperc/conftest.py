@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from experiments.papers.sweep import Sweep
+from experiments.papers.reproduction import Reproduction
 from fedpersonal.data.generated.dialogues import generate_dialogues
 
 
-@pytest.fixture(name="sweep_in", scope="session")
-def _sweep_in(tmp_path_factory, tiny_base):
+@pytest.fixture(name="reproduction_in", scope="session")
+def _reproduction_in(tmp_path_factory, tiny_base):
     """Returns a function that asks for tables of few utterances of 7 users."""
     folder = tmp_path_factory.mktemp("utterances")
     named = generate_dialogues(
@@ -40,9 +40,9 @@ def _sweep_in(tmp_path_factory, tiny_base):
         "finetuning_epochs": 1,
     }
 
-    def sweep_in(output_dir, **changes):
+    def reproduction_in(output_dir, **changes):
         asked = {"scale_rounds": 0.2, "preset": "quick", "isolated": False}
         given_now = {**given, **changes.pop("given", {})}
-        return Sweep(output_dir, given=given_now, **{**asked, **changes})
+        return Reproduction(output_dir, given=given_now, **{**asked, **changes})
 
-    return sweep_in
+    return reproduction_in

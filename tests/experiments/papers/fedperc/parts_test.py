@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.papers.fedperc import base_model, client_losses, parts
-from experiments.papers.sweep import choose_rows
+from experiments.papers.reproduction import choose_rows
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.atomic_files import read_json
 from fedpersonal.evaluation.paired_bootstrap import paired_bootstrap
@@ -21,8 +21,8 @@ ROWS = ("Shared bias", "Personal bias")
 
 
 @pytest.fixture(name="done", scope="module")
-def _done(tmp_path_factory, sweep_in):
-    """The folder of a sweep of few rows and its page; what the base alone comes to by its test."""
+def _done(tmp_path_factory, reproduction_in):
+    """The folder of few rows and its page; what the base alone comes to by its test."""
     folder, found = tmp_path_factory.mktemp("parts"), []
     measure = client_losses.measure_losses
 
@@ -34,7 +34,7 @@ def _done(tmp_path_factory, sweep_in):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(utterance_task, "SAMPLES", (None,))
         patch.setattr(parts, "measure_losses", measure_both)
-        report = parts.run(sweep_in(folder, rows=ROWS))
+        report = parts.run(reproduction_in(folder, rows=ROWS))
         yield folder, report.write(folder), found[0]
 
 
@@ -54,10 +54,10 @@ def test_perplexities_are_those_of_the_runs_and_of_the_base(done):
     assert cells["Base model"]["perplexity"]["mean"] == pytest.approx(alone, rel=1e-5)
 
 
-def test_new_lines_are_those_that_are_not_among_the_texts_for_training(done, sweep_in):
+def test_new_lines_are_those_that_are_not_among_the_texts_for_training(done, reproduction_in):
     folder, page, _ = done
     task = parts.TASK
-    options = task.options(**sweep_in(folder).values(task, "tv_shows_{}"))
+    options = task.options(**reproduction_in(folder).values(task, "tv_shows_{}"))
     source = task.read(options)
     data = task.split(source, options)
     query = data.test.query

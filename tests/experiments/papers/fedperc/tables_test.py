@@ -15,18 +15,18 @@ from fedpersonal.atomic_files import read_json
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances import task as utterance_task
 
-LENGTH, DIM = 16, 8  # Of `sweep_in`.
+LENGTH, DIM = 16, 8  # Of `reproduction_in`.
 TITLES = [title for title, *_ in tables.LINES.values()]
 
 
 @pytest.fixture(name="done", scope="module")
-def _done(tmp_path_factory, sweep_in):
-    """The folder of a sweep, tested on fewer numbers of samples, and its page."""
+def _done(tmp_path_factory, reproduction_in):
+    """The folder of a reproduction, tested on fewer numbers of samples, and its page."""
     folder = tmp_path_factory.mktemp("fedperc")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(utterance_task, "SAMPLES", (1, None))
         patch.setattr(tables, "SAMPLES", ("1", "all"))
-        page = tables.run(sweep_in(folder), repeats=2).write(folder)
+        page = tables.run(reproduction_in(folder), repeats=2).write(folder)
         yield folder, page
 
 
@@ -39,19 +39,19 @@ def cells_of(folder, name):
     return json.loads((folder / "fedperc_tables.json").read_text())["tables"][name]
 
 
-def test_a_finished_sweep_is_only_read(done, sweep_in, monkeypatch):
+def test_a_finished_reproduction_is_only_read(done, reproduction_in, monkeypatch):
     folder, page = done
 
     def work(run, about):
         raise AssertionError(f"a run was done again: {run.title}")
 
     monkeypatch.setattr(run_module, "_work", work)
-    assert tables.run(sweep_in(folder), repeats=2).write(folder) == page
+    assert tables.run(reproduction_in(folder), repeats=2).write(folder) == page
     for option, value in (("proximal", 2.0), ("text_length", 15)):
         with pytest.raises(UserError, match=f"{option} was .* and is now {value}"):
-            tables.run(sweep_in(folder, given={option: value}), repeats=2)
+            tables.run(reproduction_in(folder, given={option: value}), repeats=2)
     with pytest.raises(UserError, match="repeats was 2 and is now 3"):
-        tables.run(sweep_in(folder), repeats=3)
+        tables.run(reproduction_in(folder), repeats=3)
 
 
 def test_perplexities_are_those_of_the_runs(done):
@@ -93,11 +93,11 @@ def test_rivals_have_rates_of_their_own(done):
     }
 
 
-def test_the_base_model_alone_is_gpt2(done, sweep_in, tiny_base):
+def test_the_base_model_alone_is_gpt2(done, reproduction_in, tiny_base):
     """Perplexity of the query sets by transformers' own model, behind its first token."""
     from transformers import TFGPT2LMHeadModel
 
-    options = tables.TASK.options(**sweep_in(done[0]).values(tables.TASK, "tv_shows_{}"))
+    options = tables.TASK.options(**reproduction_in(done[0]).values(tables.TASK, "tv_shows_{}"))
     query = tables.TASK.split(tables.TASK.read(options), options).test.query
     gpt2 = TFGPT2LMHeadModel.from_pretrained(tiny_base.source)
     first = np.full([query.num_examples, 1], tiny_base.config.bos_token_id)
@@ -153,16 +153,18 @@ def test_times_and_bytes(done):
     assert f"frozen base of {frozen:,} bytes" in page and "(paper: 0.001 %)" in page
 
 
-def test_data_that_cannot_be_split_are_refused_before_the_first_run(tmp_path, sweep_in, tiny_base):
+def test_data_that_cannot_be_split_are_refused_before_the_first_run(
+    tmp_path, reproduction_in, tiny_base
+):
     lines = [
         json.dumps({"user": user, "text": f"some more words {n}", "context": "c"})
         for user in "ab"
         for n in range(9)
     ]
     (tmp_path / "two.jsonl").write_text("\n".join(lines))
-    sweep = sweep_in(tmp_path / "out", given={"text_file": str(tmp_path / "two.jsonl")})
+    asked = reproduction_in(tmp_path / "out", given={"text_file": str(tmp_path / "two.jsonl")})
     with pytest.raises(UserError, match="2 users; at least 3 are needed"):
-        tables.run(sweep)
+        tables.run(asked)
     assert not (tmp_path / "out").exists()
 
 
@@ -178,9 +180,9 @@ def test_what_the_paper_reports():
     assert shows == [52.3, 98.2, 68.6, 96.7, 114.2]
 
 
-def test_published_figures_stand_for_both_starts_of_heads(done, sweep_in):
+def test_published_figures_stand_for_both_starts_of_heads(done, reproduction_in):
     """As if the runs' data had been the paper's."""
-    runs = tables._plan(sweep_in(done[0]), "file", 2)
+    runs = tables._plan(reproduction_in(done[0]), "file", 2)
     source = dataclasses.make_dataclass("Source", ["kind", "name"])("tv_shows", "TV")
     table = tables._perplexities(source, runs, "seen")
     assert [row["all"].published for row in table.cells.values()] == [

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from experiments.papers.fedrecon import edge_of_stability, table1
-from experiments.papers.sweep import Sweep
+from experiments.papers.reproduction import Reproduction
 from fedpersonal.errors import UserError
 
 STANDARD, FINETUNED = "FedAvg + StandardEval", "FedAvg + fine-tuning (seen users)"
@@ -17,35 +17,35 @@ SEEN = [STANDARD, FINETUNED, "FedRecon (seen users)"]
 ROWS = ["FedRecon", *SEEN]
 
 
-@pytest.fixture(name="sweep", scope="module")
-def _sweep(few_ratings, tmp_path_factory):
-    """A sweep of few ratings, of which some rows are wanted."""
+@pytest.fixture(name="asked", scope="module")
+def _reproduction(few_ratings, tmp_path_factory):
+    """A reproduction of few ratings, of which some rows are wanted."""
     folder = tmp_path_factory.mktemp("table1")
     given = {"ratings_file": few_ratings, "embedding_dim": 2}
-    return Sweep(folder, [3, 4], scale_rounds=0.002, given=given, rows=ROWS, isolated=False)
+    return Reproduction(folder, [3, 4], scale_rounds=0.002, given=given, rows=ROWS, isolated=False)
 
 
 @pytest.fixture(name="page", scope="module")
-def _page(sweep):
-    return table1.run(sweep).write(sweep.output_dir)
+def _page(asked):
+    return table1.run(asked).write(asked.output_dir)
 
 
 @pytest.fixture(name="tables", scope="module")
-def _tables(sweep, page):
-    found = json.loads((sweep.output_dir / "table1.json").read_text())
+def _tables(asked, page):
+    found = json.loads((asked.output_dir / "table1.json").read_text())
     assert found["seeds"] == [3, 4]
     return found["tables"]
 
 
-def summaries(sweep, folder):
-    paths = [sweep.output_dir / folder / f"seed_{seed}/summary.json" for seed in (3, 4)]
+def summaries(asked, folder):
+    paths = [asked.output_dir / folder / f"seed_{seed}/summary.json" for seed in (3, 4)]
     return [json.loads(path.read_text()) for path in paths]
 
 
-def test_figures_are_means_and_deviations_over_seeds(sweep, page, tables):
+def test_figures_are_means_and_deviations_over_seeds(asked, page, tables):
     assert "ratings (a stand-in: the paper's are MovieLens-1M's)" in page
     assert "Mean ± standard deviation over 2 seeds." in page
-    runs = summaries(sweep, "fedavg_standardeval")
+    runs = summaries(asked, "fedavg_standardeval")
     assert [(run["seed"], run["rounds"], run["evaluate_on"]) for run in runs] == [
         (3, 2, "seen"),
         (4, 2, "seen"),
@@ -57,11 +57,11 @@ def test_figures_are_means_and_deviations_over_seeds(sweep, page, tables):
     assert f"| 0.939         | {np.mean(rmse):.3f} ± {np.std(rmse, ddof=1):.3f} " in page
     accuracy = tables["unseen"]["FedRecon"]["accuracy %"]
     assert (accuracy["published"], len(accuracy["values"])) == (43.3, 2)
-    config = json.loads((sweep.output_dir / "fedrecon/seed_3/config.json").read_text())
+    config = json.loads((asked.output_dir / "fedrecon/seed_3/config.json").read_text())
     assert config["options"]["max_update_norm"] == 20
 
 
-def test_rows_are_by_users_with_guesses_and_differences(sweep, tables):
+def test_rows_are_by_users_with_guesses_and_differences(asked, tables):
     unseen, seen = tables["unseen"], tables["seen"]
     guesses = [name for name in unseen if name.startswith("Guess: ")]
     assert len(guesses) == 5
@@ -76,15 +76,15 @@ def test_rows_are_by_users_with_guesses_and_differences(sweep, tables):
                 assert found["interval"][0] <= found["mean"] <= found["interval"][1]
 
 
-def test_methods_that_personalise_say_what_was_before(sweep, tables):
+def test_methods_that_personalise_say_what_was_before(asked, tables):
     seen = tables["seen"]
     assert table1.BEFORE not in seen[STANDARD]
     # Both rows share a training; only what follows it differs.
     assert seen[FINETUNED][table1.BEFORE]["values"] == seen[STANDARD]["RMSE"]["values"]
     assert seen[FINETUNED]["RMSE"]["values"] != seen[STANDARD]["RMSE"]["values"]
-    told = summaries(sweep, "fedavg_fine-tuning_seen_users")
+    told = summaries(asked, "fedavg_fine-tuning_seen_users")
     assert [run["trained_by"] for run in told] == ["fed_avg", "fed_avg"]
-    clients = pd.read_csv(sweep.output_dir / "fedavg_fine-tuning_seen_users/seed_3/per_client.csv")
+    clients = pd.read_csv(asked.output_dir / "fedavg_fine-tuning_seen_users/seed_3/per_client.csv")
     total = np.average(clients["rmse_after"] ** 2, weights=clients["num_examples"])
     assert np.sqrt(total) == pytest.approx(told[0]["test"]["rmse"], rel=1e-5)
 
@@ -102,8 +102,8 @@ def test_data_without_times_have_a_stand_in_that_has(few_ratings, tmp_path):
     path = tmp_path / "timeless.csv"
     pd.read_csv(few_ratings).drop(columns="time").to_csv(path, index=False)
     given = {"ratings_file": str(path), "embedding_dim": 2}
-    sweep = Sweep(tmp_path / "out", scale_rounds=0.002, given=given, rows=[STANDARD])
-    page = table1.run(sweep.replace(isolated=False)).write(sweep.output_dir)
+    asked = Reproduction(tmp_path / "out", scale_rounds=0.002, given=given, rows=[STANDARD])
+    page = table1.run(asked.replace(isolated=False)).write(asked.output_dir)
     assert "random ones, since these data have no times" in page
     assert "on movielens-100k, which has times" in page
 
@@ -111,8 +111,8 @@ def test_data_without_times_have_a_stand_in_that_has(few_ratings, tmp_path):
 def test_the_edge_of_stability_is_of_one_training(few_ratings, tmp_path):
     given = {"ratings_file": few_ratings, "embedding_dim": 2}
     rows = [table1.CENTRALIZED.name]
-    sweep = Sweep(tmp_path, scale_rounds=0.4, given=given, rows=rows, isolated=False)
-    page = table1.run(sweep).write(tmp_path)
+    asked = Reproduction(tmp_path, scale_rounds=0.4, given=given, rows=rows, isolated=False)
+    page = table1.run(asked).write(tmp_path)
     cells = json.loads((tmp_path / "table1.json").read_text())["tables"]["edge_of_stability"]
     assert list(cells) == [f"rebuilding at {rate:.2f}" for rate in edge_of_stability.RATES]
     trained = [p.parent for p in tmp_path.glob("edge_of_stability/*/*/metrics.csv")]
@@ -126,11 +126,11 @@ def test_the_edge_of_stability_is_of_one_training(few_ratings, tmp_path):
     assert "Why 1.36?" in page and "seen" not in json.loads((tmp_path / "table1.json").read_text())
 
 
-def test_other_options_are_refused_before_anything_runs(sweep, page, capsys):
-    table1.run(sweep)
+def test_other_options_are_refused_before_anything_runs(asked, page, capsys):
+    table1.run(asked)
     assert capsys.readouterr().out.count("done before") == 8 + 12
-    other = sweep.replace(given={**sweep.given, "embedding_dim": 3})
+    other = asked.replace(given={**asked.given, "embedding_dim": 3})
     with pytest.raises(UserError, match="embedding_dim was 2 and is now 3"):
         table1.run(other)
     with pytest.raises(UserError, match="'FedReco' is no row of table 1"):
-        table1.run(sweep.replace(rows=["FedReco"]))
+        table1.run(asked.replace(rows=["FedReco"]))

@@ -12,7 +12,7 @@ import pytest
 
 from experiments.papers import runs as run_module
 from experiments.papers.fedrecon import figure2, figure3, table1, table2, word_tables
-from experiments.papers.sweep import Row, Sweep
+from experiments.papers.reproduction import Reproduction, Row
 from fedpersonal.errors import UserError
 from fedpersonal.tasks import experiment
 
@@ -29,15 +29,15 @@ GIVEN = {
 TWO_ROUNDS = 0.004
 
 
-def sweep_in(folder, **changes):
+def reproduction_in(folder, **changes):
     asked = {"scale_rounds": TWO_ROUNDS, "vocab_sizes": [WORDS, 5_000], "isolated": False}
     given = {**GIVEN, **changes.pop("given", {})}
-    return Sweep(folder, given=given, **{**asked, **changes})
+    return Reproduction(folder, given=given, **{**asked, **changes})
 
 
 @pytest.fixture(name="done", scope="module")
 def _done(tmp_path_factory):
-    """The folder of a sweep stopped before its fourth run, its page, and what was trained."""
+    """A folder that was stopped before its fourth run, its page, and what was trained."""
     folder, trained = tmp_path_factory.mktemp("table2"), []
     train = experiment.run_experiment
 
@@ -51,9 +51,9 @@ def _done(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "run_experiment", log)
         with pytest.raises(KeyboardInterrupt):
-            table2.run(sweep_in(folder))
+            table2.run(reproduction_in(folder))
         assert not (folder / "table2.md").exists()
-        page = table2.run(sweep_in(folder)).write(folder)
+        page = table2.run(reproduction_in(folder)).write(folder)
     return folder, page, trained
 
 
@@ -78,7 +78,7 @@ def cells_of(folder, name, table):
     return json.loads((folder / f"{name}.json").read_text())["tables"][table]
 
 
-def test_an_interrupted_sweep_goes_on_and_trainings_are_shared(done):
+def test_an_interrupted_reproduction_goes_on_and_trainings_are_shared(done):
     folder, _, trained = done
     first = [("fed_yogi", 1), ("fed_recon", 1), ("fed_recon", 500)]
     assert trained == [*first, "stopped", ("embedding_finetuning", 500)]
@@ -102,21 +102,21 @@ def test_an_interrupted_sweep_goes_on_and_trainings_are_shared(done):
 def test_a_shared_training_gives_what_an_own_one_does(done, tmp_path):
     """Fine-tuning after a training of its own, to the bit."""
     (row,) = table2.choose_rows(table2.ROWS, ["Full finetuning (500 OOV)"], table="table 2")
-    sweep = sweep_in(tmp_path).with_preset(quick=True)
-    runs = sweep.runs(table2.TASK, row, "alone", vocab_size=WORDS)
+    asked = reproduction_in(tmp_path).with_preset(quick=True)
+    runs = asked.runs(table2.TASK, row, "alone", vocab_size=WORDS)
     run_module.complete(runs, {}, isolated=False)
     assert runs[0].summary["test"] == summary_of(done[0], "fed_avg_finetuning")["test"]
 
 
-def test_a_finished_sweep_is_only_read(done, no_work):
+def test_a_finished_reproduction_is_only_read(done, no_work):
     folder, page, _ = done
-    assert table2.run(sweep_in(folder)).write(folder) == page
+    assert table2.run(reproduction_in(folder)).write(folder) == page
     assert (folder / "table2.md").read_text() == page + "\n"
     # What only a shared run reads asks for that run alone; of training, for another folder.
     with pytest.raises(UserError, match="fed_avg_finetuning_500_oov.* finetuning_learning_rate"):
-        table2.run(sweep_in(folder, given={"finetuning_learning_rate": 0.2}))
+        table2.run(reproduction_in(folder, given={"finetuning_learning_rate": 0.2}))
     with pytest.raises(UserError, match="client_learning_rate was 1.0 and is now 0.4"):
-        table2.run(sweep_in(folder, given={"client_learning_rate": 0.4}))
+        table2.run(reproduction_in(folder, given={"client_learning_rate": 0.4}))
 
 
 def test_communication_is_that_counted_by_hand(done):
@@ -160,7 +160,7 @@ def test_counts_of_words_are_of_the_runs_targets(done):
     clients = pd.read_csv(path)
     for row in table2.CONTROLS:
         (own,) = word_tables.count_words(
-            sweep_in(folder).with_preset(quick=True), table2_source(), [row], WORDS
+            reproduction_in(folder).with_preset(quick=True), table2_source(), [row], WORDS
         )[row.name]
         for column in ("client", "num_known_words", "num_after_personal_words"):
             assert own[column].tolist() == clients[column].tolist()
@@ -172,7 +172,7 @@ def test_counts_of_words_are_of_the_runs_targets(done):
 
 def test_counts_alone_train_nothing(tmp_path, no_work):
     names = ["Most frequent word", "Trigram counts (1 OOV)"]
-    page = table2.run(sweep_in(tmp_path, rows=names, vocab_sizes=[WORDS])).write(tmp_path)
+    page = table2.run(reproduction_in(tmp_path, rows=names, vocab_sizes=[WORDS])).write(tmp_path)
     assert all(f"| {name}" in page for name in names) and "Communication" not in page
 
 
@@ -217,17 +217,18 @@ def test_published_figures_stand_by_their_vocabulary():
 def test_presets_let_rows_share_trainings(tmp_path):
     for preset in ("quick", "paper"):
         plan = table2.make_plan(
-            sweep_in(tmp_path, seeds=[0, 1], preset=preset, vocab_sizes=[WORDS]), table2.PAPER_ROWS
+            reproduction_in(tmp_path, seeds=[0, 1], preset=preset, vocab_sizes=[WORDS]),
+            table2.PAPER_ROWS,
         )
         trainers = {run.trainer.path for runs in plan.runs[WORDS].values() for run in runs}
         assert len(trainers) == 2 * 4
 
 
 def test_methods_that_train_differently_share_no_training(tmp_path):
-    sweep = sweep_in(tmp_path).with_preset(quick=True)
+    asked = reproduction_in(tmp_path).with_preset(quick=True)
     row = table2.ROWS[3]
     (run,), *others = (
-        sweep.runs(table2.TASK, row, name, **own)
+        asked.runs(table2.TASK, row, name, **own)
         for name, own in (
             ("a", {}),
             ("client", {"client_learning_rate": 0.1}),
@@ -246,7 +247,7 @@ def test_methods_that_train_differently_share_no_training(tmp_path):
 
 def test_models_with_other_variables_share_no_training(done):
     """Such as an embedding of users, of documents, that only one of two methods has."""
-    plan = table2.make_plan(sweep_in(done[0]), table2.ROWS)
+    plan = table2.make_plan(reproduction_in(done[0]), table2.ROWS)
     (run,) = plan.runs[WORDS]["FedYogi (1 OOV)"]
     other = dataclasses.replace(
         run, path=done[0] / "other", trained_by=run, values={**run.values, "embedding_dim": 5}
@@ -257,21 +258,21 @@ def test_models_with_other_variables_share_no_training(done):
 
 def test_some_rows_are_taken_from_the_runs_of_all(done, tmp_path, no_work):
     names = ["Full finetuning (500 OOV)", "FedYogi (1 OOV)"]
-    table2.run(sweep_in(tmp_path, rows=names, runs_dir=done[0])).write(tmp_path)
+    table2.run(reproduction_in(tmp_path, rows=names, runs_dir=done[0])).write(tmp_path)
     some, every = (cells_of(folder, "table2", "accuracy") for folder in (tmp_path, done[0]))
     assert some == {name: every[name] for name in reversed(names)}
     with pytest.raises(UserError, match="'FedYogi' is no row of table 2; these are: FedYogi"):
-        table2.run(sweep_in(tmp_path, rows=["FedYogi"]))
+        table2.run(reproduction_in(tmp_path, rows=["FedYogi"]))
 
 
 def test_too_few_words_for_anything_is_the_users_mistake(tmp_path):
     with pytest.raises(UserError, match="1,1.. distinct words, too few for a vocabulary of 5,000"):
-        table2.run(sweep_in(tmp_path, vocab_sizes=[10_000, 5_000]))
+        table2.run(reproduction_in(tmp_path, vocab_sizes=[10_000, 5_000]))
 
 
 def test_figure2_draws_table_2s_runs(done, tmp_path, no_work):
     folder = done[0]
-    page = figure2.run(sweep_in(tmp_path, runs_dir=folder)).write(tmp_path)
+    page = figure2.run(reproduction_in(tmp_path, runs_dir=folder)).write(tmp_path)
     assert "a stand-in" in page.splitlines()[0]
     assert (tmp_path / "figure2.png").read_bytes().startswith(b"\x89PNG")
     points = pd.read_csv(tmp_path / "figure2.csv").query("table == 'points'")
@@ -298,7 +299,7 @@ def test_figure3_compares_steps_with_the_base(done, tmp_path, monkeypatch):
         for panel, steps in zip(figure3.PANELS, ((0,), (1,)))
     ]
     monkeypatch.setattr(figure3, "PANELS", panels)
-    asked = sweep_in(tmp_path, vocab_sizes=[WORDS], given=usual)
+    asked = reproduction_in(tmp_path, vocab_sizes=[WORDS], given=usual)
     page = figure3.run(asked).write(tmp_path)
     assert "Ratings: movielens-100k (a stand-in: the paper's are MovieLens-1M's), 4 rounds" in page
     assert (tmp_path / "figure3.png").read_bytes().startswith(b"\x89PNG")
@@ -319,9 +320,9 @@ def test_figure3_compares_steps_with_the_base(done, tmp_path, monkeypatch):
 
 
 def test_steps_are_as_many_as_asked_for_even_of_little_data():
-    sweep = Sweep(pathlib.Path("none"))
+    asked = Reproduction(pathlib.Path("none"))
     row = Row("a row", "movielens_paper", {})
-    for (title, steps), (run,) in figure3._vary(sweep, table1.TASK, row, "folder").items():
+    for (title, steps), (run,) in figure3._vary(asked, table1.TASK, row, "folder").items():
         (panel,) = (panel for panel in figure3.PANELS if panel.title == title)
         # A client with a single batch takes as many passes.
         assert [getattr(run.options, n) for n in panel.options] == [steps, max(1, steps)]

@@ -12,7 +12,7 @@ import pytest
 from experiments.papers import runs as run_module
 from experiments.papers.furl import table3
 from experiments.papers.furl.compared_embeddings import user_embeddings
-from experiments.papers.sweep import Sweep
+from experiments.papers.reproduction import Reproduction
 from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.saved_model import read_saved_model
@@ -35,17 +35,17 @@ TWO_ROUNDS = 0.005
 STATELESS = "Personalized FL (stateless)"
 
 
-def sweep_in(folder, **changes):
+def reproduction_in(folder, **changes):
     given = {**GIVEN, **changes.pop("given", {})}
     asked = {"seeds": [0], "scale_rounds": TWO_ROUNDS, "isolated": False}
-    return Sweep(folder, given=given, **{**asked, **changes})
+    return Reproduction(folder, given=given, **{**asked, **changes})
 
 
 @pytest.fixture(name="done", scope="module")
 def _done(tmp_path_factory):
-    """The folder of a sweep of the paper's rows, and its page."""
+    """The folder of a reproduction of the paper's rows, and its page."""
     folder = tmp_path_factory.mktemp("table3")
-    return folder, table3.run(sweep_in(folder)).write(folder)
+    return folder, table3.run(reproduction_in(folder)).write(folder)
 
 
 @pytest.fixture(name="no_work")
@@ -66,12 +66,12 @@ def tables_of(folder, data="generated_subreddits"):
     return {k[len(data) + 1 :]: v for k, v in tables.items() if k.startswith(data)}
 
 
-def test_a_finished_sweep_is_only_read(done, no_work):
+def test_a_finished_reproduction_is_only_read(done, no_work):
     folder, page = done
-    assert table3.run(sweep_in(folder)).write(folder) == page
+    assert table3.run(reproduction_in(folder)).write(folder) == page
     for option, value in (("lstm_units", 3), ("text_length", 7)):
         with pytest.raises(UserError, match=f"{option} was .* and is now {value}"):
-            table3.run(sweep_in(folder, given={option: value}))
+            table3.run(reproduction_in(folder, given={option: value}))
 
 
 def test_the_page_has_the_runs_figures(done):
@@ -178,7 +178,7 @@ def test_embeddings_of_users_whom_both_know_are_compared(done):
         .read_bytes()
         .startswith(b"\x89PNG")
     )
-    form = table3.plan(sweep_in(folder))
+    form = table3.plan(reproduction_in(folder))
     runs = {row.values["algorithm"]: form.runs[row.name][0] for row in table3.PAPER_ROWS}
     server, own = (user_embeddings(runs[name]) for name in ("centralized_personalized", "furl"))
     # The server has a row for everybody; of the others those who took part in two rounds of 9.
@@ -207,8 +207,8 @@ def test_films_are_measured_by_area(tmp_path):
     """Those of a few users who have rated little, beside comments."""
     rows = ["Personalized Server", "Personalized FL"]
     few = {"dataset": "movielens_100k", "max_texts": 21, "clients_per_round": 20}
-    sweep = sweep_in(tmp_path, rows=rows, given={**few, "word_dim": 2, "word_buckets": 99})
-    page = table3.run(sweep).write(tmp_path)
+    asked = reproduction_in(tmp_path, rows=rows, given={**few, "word_dim": 2, "word_buckets": 99})
+    page = table3.run(asked).write(tmp_path)
     data = "movielens-100k-films"
     tables = tables_of(tmp_path, data)
     assert [tables["seen"][name]["AUC %"]["published"] for name in rows] == [65.60, 65.63]
@@ -240,12 +240,12 @@ def test_both_forms_unless_one_is_named(tmp_path, monkeypatch, given, expected):
     for name in ("1m", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "1m" / "movies.dat").touch()
-    assert [own.dataset for own in table3.ask(Sweep(tmp_path, given=given))] == expected
+    assert [own.dataset for own in table3.ask(Reproduction(tmp_path, given=given))] == expected
 
 
 def test_stateless_twins_have_folders_of_their_own(tmp_path):
     """Without both embeddings, or with too few users, there is nothing to compare."""
-    page = table3.run(sweep_in(tmp_path, rows=[STATELESS])).write(tmp_path)
+    page = table3.run(reproduction_in(tmp_path, rows=[STATELESS])).write(tmp_path)
     summary = file_of(tmp_path, "furl_stateless")
     assert (summary["local_state"], summary["rounds"]) == ("rebuilt", 2)
     assert tables_of(tmp_path)["seen"][STATELESS]["Accuracy %"]["published"] is None
@@ -261,4 +261,4 @@ def test_rows_are_chosen_by_name(tmp_path):
     assert not {"Global FL (stateless)", "Personalized Server (stateless)"} & set(names)
     for name in ("furl", "FedAvg", "FedRep,"):
         with pytest.raises(UserError, match=f"--rows: '{name}' is no row of table 3; these are: "):
-            table3.run(sweep_in(tmp_path, rows=["Global FL", name]))
+            table3.run(reproduction_in(tmp_path, rows=["Global FL", name]))

@@ -56,7 +56,7 @@ def choose_rows(rows: Sequence[Row], names: Sequence[str], *, table: str) -> lis
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
+class Reproduction:
     """What is asked.
 
     Attributes:
@@ -85,12 +85,12 @@ class Sweep:
     runs_dir: pathlib.Path | None = None
     isolated: bool = True
 
-    def with_preset(self, *, quick: bool) -> Sweep:
+    def with_preset(self, *, quick: bool) -> Reproduction:
         """Returns the same with a preset in place of `auto`."""
         automatic = "quick" if quick else "paper"
         return self.replace(preset=automatic if self.preset == "auto" else self.preset)
 
-    def replace(self, **changes: Any) -> Sweep:
+    def replace(self, **changes: Any) -> Reproduction:
         """Returns the same with other attributes."""
         return dataclasses.replace(self, **changes)
 
@@ -110,7 +110,7 @@ class Sweep:
 
         Args:
             task: The task.
-            preset: The preset's file, `{}` for the sweep's kind.
+            preset: The preset's file, `{}` for the kind asked for.
             **own: Options of one row.
         """
         declared = task.options.declarations()

@@ -1,6 +1,6 @@
-"""Resident memory of a sweep's own process, run after run.
+"""Resident memory of a reproduction's own process, run after run.
 
-    python -m benchmarks.sweep_memory
+    python -m benchmarks.reproduction_memory
 
 Regenerates a part of table 1 with short runs. Prints one line of JSON: the megabytes of the program
 that starts the runs, after each of them, and the growth from the first run to the last.
@@ -14,13 +14,13 @@ from experiments import launch
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_integer("runs", 9, "Runs of the sweep, each with a seed of its own.", lower_bound=2)
+flags.DEFINE_integer("runs", 9, "Runs of a row, each with a seed of its own.", lower_bound=2)
 
 SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def main() -> None:
-    """Starts the sweep and looks at its memory whenever a run has ended."""
+    """Starts the reproduction and looks at its memory whenever a run has ended."""
     import json
     import pathlib
     import subprocess
@@ -37,15 +37,15 @@ def main() -> None:
             f"--output_dir={folder}",
         ]
         megabytes: list[float] = []
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as sweep:
-            while sweep.poll() is None and len(megabytes) < FLAGS.runs:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as reproduction:
+            while reproduction.poll() is None and len(megabytes) < FLAGS.runs:
                 ended = len(list(pathlib.Path(folder).rglob("summary.json")))
                 if ended > len(megabytes):
-                    rss = psutil.Process(sweep.pid).memory_info().rss
+                    rss = psutil.Process(reproduction.pid).memory_info().rss
                     megabytes.append(round(rss / 2**20, 1))
                 time.sleep(SECONDS_BETWEEN_LOOKS)
-        if sweep.returncode:
-            raise SystemExit(sweep.returncode)
+        if reproduction.returncode:
+            raise SystemExit(reproduction.returncode)
     growth = round(100 * (megabytes[-1] / megabytes[0] - 1), 2)
     print(json.dumps({"resident_mb": megabytes, "growth_percent": growth}))
 

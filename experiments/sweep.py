@@ -1,0 +1,93 @@
+"""Chooses options of a program: runs of a grid, or drawn at random, judged on validation clients.
+
+python -m experiments.sweep movielens --flagfile=experiments/presets/movielens_quick.flags \
+    --grid='client_learning_rate=0.1,0.3;embedding_dim=16,32' --seeds=3
+python -m experiments.sweep movielens --grid='client_learning_rate=log:0.01..1' --random=20
+
+The other flags are those of the program. The same command goes on where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+from absl import flags
+
+from experiments import launch, option_flags
+from fedpersonal import runtime
+from fedpersonal.errors import UserError
+from fedpersonal.tasks.task import all_tasks
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "grid",
+    None,
+    "Values of each option: name=value,value;name=value. With --random also ranges, low..high, or "
+    "log:low..high for logarithms. Several values of one option are joined by +.",
+    required=True,
+)
+flags.DEFINE_integer("seeds", 3, "Runs of a setting, each with a split of its own.", lower_bound=1)
+flags.DEFINE_integer(
+    "random", None, "Draw so many settings, not all of the grid.", lower_bound=1, upper_bound=10_000
+)
+flags.DEFINE_integer("draw_seed", 0, "Fixes these draws.", lower_bound=0)
+flags.DEFINE_integer(
+    "at_once",
+    None,
+    "Runs at once. [default: one a processor, where there are 1.5 GB of memory for each]",
+    lower_bound=1,
+    upper_bound=1000,
+)
+flags.DEFINE_string(
+    "metric", None, "Of validation clients, chooses. [default: the first that the program prints]"
+)
+flags.DEFINE_integer(
+    "beside", 1, "Settings next to the chosen one that are tested, for comparison.", lower_bound=0
+)
+flags.DEFINE_string("output_dir", None, "Where all goes. [default: results/sweep_<program>]")
+flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
+_OPTIONS = option_flags.define_shared(
+    *(task.options for task in all_tasks().values()), without=["seed"]
+)
+
+
+def main(programs: list[str]) -> None:
+    """Runs what is missing, and prints the table and the chosen command."""
+    if len(programs) != 1 or programs[0] not in all_tasks():
+        given = f"not {' '.join(programs)}" if programs else "such as movielens"
+        raise UserError(f"give one program, {given}: {', '.join(all_tasks())}.")
+    task = all_tasks()[programs[0]]
+    shared = option_flags.given(_OPTIONS, task.options, task.name)
+    runtime.check_runtime(str(shared.get("runtime", "local")))
+    from experiments.sweeping import page
+    from experiments.sweeping.grid import all_settings, draw_settings, parse_grid
+    from experiments.sweeping.sweep import Sweep
+
+    grid = parse_grid(FLAGS.grid, task.options)
+    if "seed" in grid:
+        raise UserError("--grid: --seeds says how many seeds each setting has.")
+    number = FLAGS.random
+    settings = draw_settings(grid, number, FLAGS.draw_seed) if number else all_settings(grid)
+    output_dir = pathlib.Path(FLAGS.output_dir or f"results/sweep_{task.name}").resolve()
+    sweep = Sweep(
+        task,
+        {name: value for name, value in shared.items() if name not in grid},
+        settings,
+        range(FLAGS.seeds),
+        output_dir,
+        FLAGS.metric,
+        FLAGS.at_once,
+        FLAGS.beside,
+    )
+    sweep.check()
+    # Mistakes in the data show before the first run.
+    print(task.read(sweep.trials[0].run.options).summary(), flush=True)
+    ranked = sweep.run()
+    print(page.write_page(sweep, ranked, task.name))
+    written = [output_dir / "sweep.md", output_dir / "sweep.csv", *page.compare(sweep, ranked)]
+    print(f"written: {', '.join(map(str, written))}")
+
+
+if __name__ == "__main__":
+    launch.run(main)

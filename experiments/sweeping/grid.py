@@ -1,0 +1,173 @@
+"""The settings of a sweep, from a text such as `client_learning_rate=0.1,0.3;embedding_dim=16,32`.
+
+For draws at random a value may be a range, `0.01..1`, or `log:0.01..1` for its logarithm. An option
+that takes several values has them joined by `+`, and `none` stands for no value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Union
+
+import numpy as np
+
+from fedpersonal.errors import UserError, quoted
+from fedpersonal.options import Declaration, Options, Value
+
+_LOG = "log:"
+_DIGITS = 4
+_TRIES = 100  # For each setting that is drawn.
+Setting = Mapping[str, Value]
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Numbers to draw from.
+
+    Attributes:
+        low: The lowest.
+        high: The highest.
+        is_log: Whether their logarithms are drawn alike, not they.
+        is_whole: Whether they are whole.
+    """
+
+    low: float
+    high: float
+    is_log: bool
+    is_whole: bool
+
+    def draw(self, random: np.random.Generator) -> Value:
+        """Returns a number of few digits."""
+        if self.is_whole and not self.is_log:
+            return int(random.integers(int(self.low), int(self.high), endpoint=True))
+        low, high = map(math.log, (self.low, self.high)) if self.is_log else (self.low, self.high)
+        number = random.uniform(low, high)
+        number = math.exp(number) if self.is_log else number
+        number = round(number) if self.is_whole else float(f"{number:.{_DIGITS}g}")
+        return min(max(number, self.low), self.high)
+
+
+Values = Union[tuple[Value, ...], Range]
+
+
+def parse_grid(text: str, options: type[Options]) -> dict[str, Values]:
+    """Returns the values of each option that a text names.
+
+    Args:
+        text: The text.
+        options: The class that has the options.
+
+    Raises:
+        UserError: It is no such text, or names what is no option or no value of it.
+    """
+    grid: dict[str, Values] = {}
+    declared = options.declarations()
+    for part in text.split(";"):
+        name, equals, values = (word.strip() for word in part.partition("="))
+        if not name and not equals:
+            continue
+        if not equals or not values:
+            raise _mistake(f"{quoted(part.strip())} has no values; write it as name=value,value")
+        if name not in declared:
+            raise _mistake(f"{quoted(name)} is no option that can be chosen")
+        if name in grid:
+            raise _mistake(f"{name} is there twice")
+        grid[name] = _values(values, declared[name])
+    if not grid:
+        raise _mistake("it names no option; write it as name=value,value;name=value,value")
+    return grid
+
+
+def all_settings(grid: Mapping[str, Values]) -> list[Setting]:
+    """Returns every combination of values, the last option varying fastest.
+
+    Raises:
+        UserError: One of the options has a range.
+    """
+    for name, values in grid.items():
+        if isinstance(values, Range):
+            raise _mistake(f"{name} has a range, from which --random=N draws")
+    return [dict(zip(grid, chosen)) for chosen in itertools.product(*_lists(grid))]
+
+
+def draw_settings(grid: Mapping[str, Values], number: int, seed: int) -> list[Setting]:
+    """Returns so many different combinations, drawn alike; a larger number begins with the same.
+
+    Raises:
+        UserError: There are not so many.
+    """
+    random = np.random.default_rng(seed)
+    settings: list[Setting] = []
+    for _ in range(_TRIES * number):
+        setting = {name: _draw(values, random) for name, values in grid.items()}
+        if setting not in settings:
+            settings.append(setting)
+        if len(settings) == number:
+            return settings
+    raise UserError(
+        f"--random={number}: --grid has too few settings, {len(settings)} were found; take fewer, "
+        "or leave --random out for all of them."
+    )
+
+
+def _lists(grid: Mapping[str, Values]) -> list[Sequence[Value]]:
+    return [values for values in grid.values() if isinstance(values, tuple)]
+
+
+def _draw(values: Values, random: np.random.Generator) -> Value:
+    if isinstance(values, Range):
+        return values.draw(random)
+    return values[random.integers(len(values))]
+
+
+def _values(text: str, option: Declaration) -> Values:
+    is_number = option.kind in (int, float) and not option.is_list
+    if is_number and (".." in text or text.startswith(_LOG)):
+        return _range(text, option)
+    found: list[Value] = []
+    for word in text.split(","):
+        value = _value(word.strip(), option)
+        if value in found:
+            raise _mistake(f"{option.name} has {quoted(word.strip())} twice")
+        found.append(value)
+    return tuple(found)
+
+
+def _range(text: str, option: Declaration) -> Range:
+    is_log = text.startswith(_LOG)
+    words = text.removeprefix(_LOG).split("..")
+    if len(words) != 2 or "," in text or not all(words):
+        raise _mistake(f"{option.name} has {quoted(text)}; a range is low..high, and alone")
+    low, high = (_value(word.strip(), option) for word in words)
+    if not isinstance(low, (int, float)) or not isinstance(high, (int, float)) or low >= high:
+        raise _mistake(f"{option.name}={text}: the first number must be below the second")
+    if is_log and low <= 0:
+        raise _mistake(f"{option.name}={text}: logarithms are of numbers above 0")
+    return Range(low, high, is_log, option.kind is int)
+
+
+def _value(word: str, option: Declaration) -> Value:
+    """Returns the value that a word stands for."""
+    if option.is_optional and word == "none":
+        return None
+    ones = [_one(part, option) for part in (word.split("+") if option.is_list else [word])]
+    try:
+        return option.check(tuple(ones) if option.is_list else ones[0])
+    except UserError as error:
+        raise UserError(f"--grid: {error}") from None
+
+
+def _one(word: str, option: Declaration) -> Value:
+    if option.kind is bool:
+        return {"true": True, "false": False}.get(word, word)
+    try:
+        return option.kind(word)
+    except ValueError:
+        return word  # The check says what would be right.
+
+
+def _mistake(what: str) -> UserError:
+    return UserError(f"--grid: {what}.")

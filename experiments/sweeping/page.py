@@ -1,0 +1,124 @@
+"""What a sweep writes: a table, a row a run for programs, and the command of the chosen setting."""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import tabulate
+
+from experiments.papers.result_table import Cell
+from experiments.sweeping.sweep import Scored, Sweep, tests
+from experiments.sweeping.trials import value_text, values_text
+from fedpersonal.atomic_files import write_csv, write_text
+from fedpersonal.report.compared_runs import FEWEST, MOST
+
+_DIGITS = 4
+
+
+def write_page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
+    """Writes `sweep.md` and `sweep.csv`, and returns the page.
+
+    Args:
+        sweep: What was asked.
+        ranked: What `Sweep.run` has returned.
+        binary: The program whose options they are.
+    """
+    text = _page(sweep, ranked, binary)
+    write_text(sweep.output_dir / "sweep.md", text)
+    write_csv(sweep.output_dir / "sweep.csv", _records(sweep, ranked))
+    return text
+
+
+def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
+    """Writes `compare.html`, with its tables, of the tested runs, the chosen setting's first.
+
+    Returns:
+        The files; none where a single run was tested. Of many seeds the first ones are compared.
+    """
+    # What draws is imported when all else is done.
+    from fedpersonal.report.comparison_page import write_comparison
+
+    tested = sweep.tested(ranked)[:MOST]
+    runs = [trial.run for one in tested for trial in one.trials[: MOST // len(tested)]]
+    if len(runs) < FEWEST:
+        return []
+    metric = sweep.metric if sweep.metric in runs[0].record.per_client else None
+    folders = [run.path for run in runs]
+    return write_comparison(folders, sweep.output_dir / "compare.html", metric=metric)
+
+
+def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
+    metric, best, number = sweep.chosen_by, ranked[0], len(sweep.seeds)
+    over = f"over {number} seeds" if number > 1 else "of a single seed"
+    values = {**best.setting, **sweep.shared, **best.setting}
+    declared = sweep.task.options.declarations()
+    flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
+    command = shlex.join(["fedpersonal", binary, *flags])
+    parts = [
+        f"# Sweep of {binary}",
+        f"{len(sweep.settings)} settings, {over}, each with a split of its own. A setting is "
+        f"chosen by the mean {metric} of *validation* clients after the last round; test clients "
+        "were not looked at before. No run was stopped early.",
+        _table(sweep, ranked),
+        f"Chosen: **{values_text(best.setting)}**. Its command, to which --seed is added:",
+        f"    {command}",
+        "Tested once, after the choice, " + over + ":",
+        _tested(sweep, ranked),
+    ]
+    for one in ranked:
+        if one.diverged:
+            parts.append(f"Diverged, so not chosen: {values_text(one.setting)} ({one.diverged})")
+    return "\n\n".join(parts)
+
+
+def _table(sweep: Sweep, ranked: Sequence[Scored]) -> str:
+    names = list(ranked[0].setting)
+    rows = [
+        [*(value_text(one.setting[name]) for name in names), _cell(one.scores), mark]
+        for one, mark in zip(ranked, ["chosen", *[""] * len(ranked)])
+    ]
+    headers = [*names, f"validation {sweep.chosen_by}", ""]
+    return tabulate.tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
+    tested = sweep.tested(ranked)
+    told = tested[0].trials[0].run.summary["test"]
+    metrics = [name for name in sweep.task.metrics if isinstance(told.get(name), float)]
+    rows = [
+        [values_text(one.setting), *(_cell(tests(one, name)) for name in metrics)] for one in tested
+    ]
+    table = tabulate.tabulate(rows, ["", *metrics], tablefmt="github", disable_numparse=True)
+    if len(tested) > 1:
+        table += "\n\nThe first row is the chosen setting; the others are there for comparison."
+    return table
+
+
+def _cell(values: Sequence[float]) -> str:
+    return Cell(tuple(values)).text(_DIGITS) if values else "diverged"
+
+
+def _records(sweep: Sweep, ranked: Sequence[Scored]) -> list[dict[str, Any]]:
+    """Returns a row a run: its setting, its validation, its test where it was tested."""
+    records = []
+    tested = sweep.tested(ranked)
+    metrics = [v.metrics for one in ranked for v in [one.trials[0].validation] if not v.diverged]
+    for place, one in enumerate(ranked, start=1):
+        for trial in one.trials:
+            validation = trial.validation
+            test = trial.run.summary["test"] if one in tested else {}
+            records.append(
+                {
+                    "place": "" if one.diverged else place,
+                    **{name: value_text(value) for name, value in one.setting.items()},
+                    "seed": trial.seed,
+                    **{f"validation_{n}": validation.metrics.get(n, "") for n in metrics[0]},
+                    **{f"test_{name}": test.get(name, "") for name in sweep.task.metrics},
+                    "diverged": validation.diverged,
+                    "run": trial.run.path.relative_to(sweep.output_dir),
+                }
+            )
+    return records

@@ -1,0 +1,236 @@
+"""Runs of settings and seeds, and the choice of a setting by validation clients alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from experiments.papers.child_process import Call
+from experiments.papers.runs import Run, check_folders
+from experiments.sweeping import trials
+from experiments.sweeping.at_once import alone_in, call_at_once, fitting
+from experiments.sweeping.grid import Setting
+from experiments.sweeping.trials import Trial, Validation, values_text
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.options import Value
+from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.tasks.task import Task
+
+_LONGEST_NAME = 100
+# Trainings of a process: each of them leaves some memory behind.
+_IN_A_ROW = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """What a setting came to.
+
+    Attributes:
+        setting: The setting.
+        trials: Its runs, one a seed.
+        scores: Their metric on validation clients, one a seed; none where a run has diverged.
+        diverged: Why it has; empty where none has.
+    """
+
+    setting: Setting
+    trials: Sequence[Trial]
+    scores: Sequence[float]
+    diverged: str = ""
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return statistics.mean(self.scores)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What is asked.
+
+    Attributes:
+        task: The task.
+        given: Its options that all runs share.
+        settings: Options in which runs differ.
+        seeds: Seeds of each setting; each has a split of its own.
+        output_dir: Receives the runs and the table.
+        metric: By which a setting is chosen; None for the first that the task prints.
+        at_once: How many runs at once; None for as many as fit.
+        beside: How many settings next to the chosen one are tested, too.
+    """
+
+    task: Task
+    given: Mapping[str, Value]
+    settings: Sequence[Setting]
+    seeds: Sequence[int]
+    output_dir: pathlib.Path
+    metric: str | None = None
+    at_once: int | None = None
+    beside: int = 1
+
+    @functools.cached_property
+    def shared(self) -> dict[str, Value]:
+        """The options that all runs share, the number of shards among them.
+
+        How many runs share the machine must not change what comes of them.
+        """
+        on_cluster = self.given.get("runtime") == "ray"
+        return {**({} if on_cluster else {"shards": 1}), **self.given}
+
+    @functools.cached_property
+    def trials(self) -> list[Trial]:
+        """All runs, seed by seed, so that each setting is met early.
+
+        Raises:
+            UserError: If options of a setting contradict each other.
+        """
+        return [self._trial(setting, seed) for seed in self.seeds for setting in self.settings]
+
+    @property
+    def chosen_by(self) -> str:
+        """The metric by which a setting is chosen."""
+        return self.metric or self.task.metrics[0]
+
+    def check(self) -> None:
+        """Raises a `UserError` where options contradict each other, or a folder has another run."""
+        check_folders(trial.run for trial in self.trials)
+        if lower_is_better(self.chosen_by) is None:
+            raise UserError(
+                f"--metric={self.chosen_by}: nobody knows whether less or more of it is better."
+            )
+
+    def run(self) -> list[Scored]:
+        """Runs what is missing.
+
+        Returns:
+            Every setting: those that can be chosen, the best one first, and those that diverged.
+            The runs of the first ones have been tested.
+
+        Raises:
+            UserError: If a run fails otherwise than by its options, or all settings diverge.
+        """
+        with alone_in(self.output_dir):
+            try:
+                self._call("train", trials.train, [t for t in self.trials if not t.is_validated])
+                ranked = self.ranked()
+                chosen = [trial for one in self.tested(ranked) for trial in one.trials]
+                self._call("test", trials.test, [t for t in chosen if not t.run.is_done()])
+            except (KeyboardInterrupt, SystemExit):
+                print("Stopped; the same command goes on from there.", file=sys.stderr, flush=True)
+                raise
+        return ranked
+
+    def tested(self, ranked: Sequence[Scored]) -> list[Scored]:
+        """Returns the settings of which test clients are looked at, the chosen one first."""
+        return [one for one in ranked[: 1 + self.beside] if not one.diverged]
+
+    def ranked(self) -> list[Scored]:
+        """Returns every setting, the best one on validation clients first, diverged ones last."""
+        scored = [self._scored(setting) for setting in self.settings]
+        good = [one for one in scored if not one.diverged]
+        if not good:
+            raise UserError(
+                f"every setting diverges; {values_text(scored[0].setting)}: {scored[0].diverged}"
+            )
+        sign = 1 if lower_is_better(self.chosen_by) else -1
+        return [*sorted(good, key=lambda s: sign * s.mean), *(s for s in scored if s.diverged)]
+
+    def _trial(self, setting: Setting, seed: int) -> Trial:
+        title = f"{values_text(setting)}, seed {seed}"
+        values = {**self.shared, **setting, "seed": seed}
+        run = Run(title, self.output_dir / _folder(setting) / f"seed_{seed}", self.task, values)
+        try:
+            self.task.settle(run.options)
+        except UserError as error:
+            raise UserError(f"--grid: with {values_text(setting)}: {error}") from None
+        return Trial(setting, seed, run)
+
+    def _scored(self, setting: Setting) -> Scored:
+        own = [trial for trial in self.trials if trial.setting == setting]
+        found = [trial.validation for trial in own]
+        diverged = next(
+            (f"seed {t.seed}: {v.diverged}" for t, v in zip(own, found) if v.diverged), ""
+        )
+        if not diverged:
+            for trial, validation in zip(own, found):
+                self._check_comparable(trial, validation)
+        scores = [] if diverged else [v.metrics[self.chosen_by] for v in found]
+        return Scored(setting, own, scores, diverged)
+
+    def _call(self, verb: str, function: Callable[..., None], missing: Sequence[Trial]) -> None:
+        """Has runs trained or tested, and tells of each one's end."""
+        if not missing:
+            return
+        at_once, done = self.at_once or fitting(len(missing)), 0
+        began = time.monotonic()
+        by_path = {trial.run.path: trial for trial in missing}
+
+        def ended(path: pathlib.Path, error: UserError | None) -> None:
+            nonlocal done
+            trial, done = by_path[path], done + 1
+            if error:
+                raise UserError(f"{trial.run.title}: {error}") from error
+            line = f"{verb} {done} of {len(missing)}: {trial.run.title}"
+            print(f"{line}: {self._outcome(trial, verb)}", flush=True)
+
+        what = f"{len(missing)} of {len(self.trials)} runs to {verb}, {at_once} at once"
+        print(what, flush=True)
+        for path in by_path:
+            path.mkdir(parents=True, exist_ok=True)
+        calls = {
+            path: Call(function, (trial.run, self.output_dir), trial.output)
+            for path, trial in by_path.items()
+        }
+        # The summary of a test tells the memory of its process.
+        in_a_row = _IN_A_ROW if verb == "train" else 1
+        call_at_once(calls, at_once=at_once, ended=ended, in_a_row=in_a_row)
+        print(f"{len(missing)} runs in {time.monotonic() - began:.0f} s", flush=True)
+
+    def _outcome(self, trial: Trial, verb: str) -> str:
+        """Returns in words what came of a run."""
+        if verb == "test":
+            value = trial.run.summary["test"].get(self.chosen_by)
+            return "done" if value is None else f"{self.chosen_by} {value:.4f}"
+        validation = trial.validation
+        if validation.diverged:
+            return f"diverged: {validation.diverged}"
+        self._check_comparable(trial, validation)
+        return f"validation {self.chosen_by} {validation.metrics[self.chosen_by]:.4f}"
+
+    def _check_comparable(self, trial: Trial, validation: Validation) -> None:
+        """Raises a `UserError` unless a validation has the metric, of the clients of the others."""
+        if self.chosen_by not in validation.metrics:
+            raise UserError(
+                f"--metric={self.chosen_by} is not told of validation clients; these are: "
+                f"{', '.join(validation.metrics)}."
+            )
+        others = (o for o in self.trials if o.seed == trial.seed and o.is_validated)
+        first = next(other for other in others if not other.validation.diverged)
+        if first.validation.clients != validation.clients:
+            raise UserError(
+                f"--grid: {values_text(first.setting)} and {values_text(trial.setting)} are "
+                "validated on other clients or examples, so their figures cannot be compared; "
+                "leave such options out."
+            )
+
+
+def tests(scored: Scored, metric: str) -> list[float]:
+    """Returns the metric of a tested setting's test clients, one a seed."""
+    return [RunFolder.read(trial.run.path).summary["test"][metric] for trial in scored.trials]
+
+
+def _folder(setting: Mapping[str, Any]) -> str:
+    """Returns the name of a setting's folder, another one for each setting."""
+    told = values_text(setting)
+    name = re.sub(r"[^\w.,=+-]+", "_", told.replace(", ", ","))
+    if name != told.replace(", ", ",") or len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}_{hashlib.blake2b(told.encode(), digest_size=4).hexdigest()}"
+    return name

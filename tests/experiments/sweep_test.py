@@ -1,0 +1,279 @@
+"""A sweep of a few small runs, killed half way; its choice, by recomputation; its mistakes."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import psutil
+import pytest
+
+from experiments import option_flags
+from experiments.sweeping.sweep import Sweep
+from experiments.sweeping.trials import Validation, write_validation
+from fedpersonal.atomic_files import read_json, write_json
+from fedpersonal.errors import UserError
+from fedpersonal.simulation import run_config
+from fedpersonal.tasks.task import all_tasks
+
+RATES = (0.001, 0.5, 0.1)
+ASKED = [
+    *("-m", "experiments.sweep", "movielens", "--ratings_file=ratings.csv", "--user_column=who"),
+    *("--embedding_dim=3", "--total_rounds=300", "--clients_per_round=4", "--rounds_per_eval=100"),
+    *("--rounds_per_checkpoint=20", f"--grid=client_learning_rate={','.join(map(str, RATES))}"),
+    *("--seeds=2", "--at_once=2", "--beside=0", "--output_dir=out"),
+]
+
+
+def write_ratings(path):
+    rows = [f"u{u},i{(u + 2 * i) % 15},{1 + (u * i) % 5}" for u in range(20) for i in range(12)]
+    path.write_text("\n".join(["who,item,rating", *rows]) + "\n")
+
+
+def is_half_way(out):
+    """Tells whether some runs have been validated, and another one is going on."""
+    validated = {path.parent for path in out.rglob("validation.json")}
+    begun = {p.parent for p in out.rglob("metrics.csv") if p.read_text().count("\n") > 30}
+    return len(validated) >= 2 and begun - validated
+
+
+@pytest.fixture(name="killed", scope="module")
+def _killed(tmp_path_factory):
+    """The folder of a sweep that was killed half way, and when its files were written."""
+    folder = tmp_path_factory.mktemp("sweep")
+    write_ratings(folder / "ratings.csv")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    with open(folder / "killed.log", "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, *ASKED], cwd=folder, env=environment, stdout=log, stderr=log
+        )
+        deadline = time.monotonic() + 600
+        while not is_half_way(folder / "out"):
+            assert process.poll() is None, (folder / "killed.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+    assert not psutil.wait_procs(children, timeout=60)[1]
+    written = {p: p.stat().st_mtime_ns for p in folder.rglob("validation.json")}
+    assert 2 <= len(written) < 6
+    return folder, written
+
+
+@pytest.fixture(name="done", scope="module")
+def _done(killed, run_program):
+    """Its folder after the same command again, and what that printed."""
+    output, errors, status = run_program(*ASKED, cwd=killed[0])
+    assert (errors, status) == ("", 0)
+    return killed[0], output
+
+
+def curve(folder, rate, seed):
+    path = folder / "out" / f"client_learning_rate={rate}" / f"seed_{seed}" / "metrics.csv"
+    return pd.read_csv(path)
+
+
+def test_the_same_command_goes_on_and_does_nothing_twice(killed, done):
+    folder, output = done
+    before = killed[1]
+    assert f"{6 - len(before)} of 6 runs to train, 2 at once" in output
+    assert all(path.stat().st_mtime_ns == written for path, written in before.items())
+    assert len(list(folder.rglob("validation.json"))) == 6
+    for rate in RATES:
+        for seed in (0, 1):
+            assert list(curve(folder, rate, seed)["round"]) == list(range(1, 301))
+
+
+def test_the_best_on_validation_clients_is_chosen_and_it_alone_is_tested(done):
+    folder, output = done
+    means = {
+        rate: sum(curve(folder, rate, seed)["eval/rmse"].iloc[-1] for seed in (0, 1)) / 2
+        for rate in RATES
+    }
+    # One of the rates is too high.
+    expected = sorted(RATES, key=lambda rate: means[rate] if means[rate] > 0 else math.inf)
+    best, second, diverged = expected
+    assert means[best] < means[second] and math.isnan(means[diverged])
+    page = (folder / "out/sweep.md").read_text()
+    assert page.strip() in output
+    assert f"Chosen: **client_learning_rate={best}**" in page
+    ranked = re.findall(r"^\| (0[\d.]+) +\| (\S+)( ± [\d.]+)? +\| (\w*)", page, re.MULTILINE)
+    assert [float(rate) for rate, _, _, _ in ranked] == expected
+    shown = [f"{means[best]:.4f}", f"{means[second]:.4f}", "diverged"]
+    assert [mean for _, mean, _, _ in ranked] == shown
+    assert [mark for _, _, _, mark in ranked] == ["chosen", "", ""]
+    assert f"Diverged, so not chosen: client_learning_rate={diverged} (seed " in page
+    for name in ("summary.json", "per_client.csv"):
+        tested = {path.parent.parent.name for path in (folder / "out").rglob(name)}
+        assert tested == {f"client_learning_rate={best}"}
+    assert str(folder / "out/compare.html") in output.splitlines()[-1]
+    assert "fed_recon, 2 seeds" in (folder / "out/compare.html").read_text()
+    table = pd.read_csv(folder / "out/sweep.csv")
+    assert list(table["place"].fillna(0)) == [1, 1, 2, 2, 0, 0]
+    assert list(table["seed"]) == [0, 1] * 3
+    for row in table.itertuples():
+        found = curve(folder, row.client_learning_rate, row.seed)["eval/rmse"].iloc[-1]
+        assert row.validation_rmse == found or (pd.isna(found) and "clients is nan" in row.diverged)
+        is_tested = row.place == 1
+        assert pd.notna(row.test_rmse) == is_tested
+        if is_tested:
+            summary = read_json(folder / "out" / row.run / "summary.json", checked=True)
+            assert row.test_rmse == summary["test"]["rmse"]
+
+
+def test_the_chosen_command_repeats_a_run_to_the_bit(done, run_program):
+    folder, _ = done
+    (line,) = re.findall("^    (fedpersonal .*)$", (folder / "out/sweep.md").read_text(), re.M)
+    _, *words = shlex.split(line)
+    output, errors, status = run_program(
+        *("-m", "experiments.command", *words, "--seed=1", "--output_dir=again"), cwd=folder
+    )
+    assert status == 0, errors
+    rate = re.search("client_learning_rate=([0-9.]+)", line).group(1)
+    again = pd.read_csv(folder / "again/metrics.csv").drop(columns="seconds")
+    pd.testing.assert_frame_equal(
+        again, curve(folder, rate, 1).drop(columns="seconds"), check_exact=True
+    )
+    theirs = folder / "out" / f"client_learning_rate={rate}" / "seed_1" / "per_client.csv"
+    assert (folder / "again/per_client.csv").read_text() == theirs.read_text()
+
+
+def test_a_finished_sweep_is_only_read(done, run_program):
+    folder, _ = done
+    page = (folder / "out/sweep.md").read_text()
+    output, errors, status = run_program(*ASKED, cwd=folder)
+    assert (errors, status) == ("", 0) and "runs to" not in output
+    assert (folder / "out/sweep.md").read_text() == page
+
+
+MISTAKES = {
+    "no grid": ([], "--grid must have a value other than None"),
+    "no program": (["--grid=seed=1"], "give one program, such as movielens: "),
+    "program": (["movies", "--grid=seed=1"], "give one program, not movies: "),
+    "grid": (["movielens", "--grid=rate=1"], "--grid: 'rate' is no option that can be chosen."),
+    "seeds in grid": (["movielens", "--grid=seed=1,2"], "--grid: --seeds says how many seeds"),
+    "seed": (["movielens", "--grid=l2=1", "--seed=3"], "Unknown command line flag 'seed'"),
+    "other's": (["movielens", "--grid=l2=1", "--text_file=x"], "--text_file is no option of mov"),
+    "contradiction": (
+        ["movielens", "--grid=decay_rounds=0,5", "--total_rounds=9"],
+        "--grid: with decay_rounds=5: --decay_rounds=5 must be 0 or at least --total_rounds=9",
+    ),
+    "direction": (["movielens", "--grid=l2=1", "--metric=bytes"], "--metric=bytes: nobody knows"),
+    "range": (["movielens", "--grid=l2=0..1"], "--grid: l2 has a range, from which --random=N"),
+    "data": (["movielens", "--grid=l2=1", "--ratings_file=absent.csv"], "absent.csv"),
+}
+
+
+def test_mistakes_are_one_line_and_nothing_is_written(run_commands, tmp_path):
+    outcomes = run_commands(
+        [["sweep", *flags] for flags, _ in MISTAKES.values()],
+        modules=["experiments.sweeping.page"],
+        cwd=tmp_path,
+    )
+    for (name, (_, expected)), (_, complaint, status) in zip(MISTAKES.items(), outcomes):
+        assert status == 2, (name, complaint)
+        assert expected in complaint and complaint.count("\n") == 1, (name, complaint)
+    assert not list(tmp_path.iterdir())
+
+
+def make(tmp_path, scores, **changes):
+    """Returns a sweep whose runs were validated to these scores, by rate and seed."""
+    settings = [{"client_learning_rate": rate} for rate in scores]
+    seeds = range(len(next(iter(scores.values()))))
+    asked = {"metric": "rmse", "at_once": 1, **changes}
+    sweep = Sweep(all_tasks()["movielens"], {"l2": 0.5}, settings, seeds, tmp_path, **asked)
+    for trial in sweep.trials:
+        score = scores[trial.setting["client_learning_rate"]][trial.seed]
+        name = f"seed {trial.seed}"
+        metrics = {} if score is None else {sweep.chosen_by: score}
+        told = Validation(
+            metrics, "" if score is None else name, "the loss is nan" if score is None else ""
+        )
+        write_validation(trial.run, told)
+    return sweep
+
+
+def order(sweep):
+    return [one.setting["client_learning_rate"] for one in sweep.ranked()]
+
+
+def test_less_or_more_is_better_by_the_metric_and_diverged_settings_come_last(tmp_path):
+    scores = {0.1: (3.0, 1.0), 0.2: (1.5, 1.5), 0.3: (0.1, None), 0.4: (9.0, 9.0), 0.5: (2.0, 2.0)}
+    # Of equal ones the first.
+    sweep = make(tmp_path / "less", scores)
+    assert order(sweep) == [0.2, 0.1, 0.5, 0.4, 0.3]
+    assert sweep.ranked()[-1].diverged == "seed 1: the loss is nan"
+    assert [one.setting["client_learning_rate"] for one in sweep.tested(sweep.ranked())] == [
+        0.2,
+        0.1,
+    ]
+    more = make(tmp_path / "more", scores, metric="accuracy", beside=9)
+    assert order(more) == [0.4, 0.1, 0.5, 0.2, 0.3]
+    assert len(more.tested(more.ranked())) == 4
+
+
+def test_nothing_is_chosen_where_all_diverge(tmp_path):
+    with pytest.raises(UserError, match="every setting diverges; client_learning_rate=0.1: seed 0"):
+        make(tmp_path, {0.1: (None,), 0.2: (None,)}).ranked()
+
+
+def test_settings_of_other_validation_clients_are_refused(tmp_path):
+    sweep = make(tmp_path, {0.1: (1.0, 2.0), 0.2: (1.0, 2.0)})
+    for trial in sweep.trials:
+        assert "validation rmse" in sweep._outcome(trial, "train")
+    write_validation(sweep.trials[-1].run, Validation({"rmse": 1.0}, "others"))
+    with pytest.raises(
+        UserError, match="client_learning_rate=0.1 and client_learning_rate=0.2 are"
+    ):
+        sweep._outcome(sweep.trials[-1], "train")
+    # When all has been validated before, too.
+    with pytest.raises(UserError, match="are validated on other clients or examples"):
+        sweep.ranked()
+
+
+def test_a_metric_that_validation_does_not_tell_is_a_mistake(tmp_path):
+    sweep = make(tmp_path, {0.1: (1.0,)})
+    write_validation(sweep.trials[0].run, Validation({"loss": 1.0, "mae": 2.0}, "seed 0"))
+    with pytest.raises(UserError, match="--metric=rmse is not told of .*; these are: loss, mae."):
+        sweep._outcome(sweep.trials[0], "train")
+
+
+def test_a_folder_with_other_runs_is_refused(tmp_path):
+    sweep = make(tmp_path, {0.1: (1.0,)})
+    run = sweep.trials[0].run
+    config = run_config.settle(run.path / "config.json", {**run.config(), "l2": 0.25})
+    write_json(run.path / "config.json", config, checked=True)
+    with pytest.raises(
+        UserError, match="holds a run with other options: l2 was 0.25 and is now 0.5"
+    ):
+        sweep.check()
+
+
+@pytest.mark.parametrize("name", sorted(all_tasks()))
+def test_flags_of_options_give_these_options(name, tmp_path):
+    """The command that a sweep prints, of all options of a task, is read back."""
+    options = all_tasks()[name].options
+    declared = options.declarations()
+    several = {n: (1, 2) if d.kind is int else ("a", "b") for n, d in declared.items() if d.is_list}
+    values = options(**several).values()
+    flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
+    (tmp_path / "all.flags").write_text("\n".join(flags))
+    found = option_flags.read_flagfile(tmp_path / "all.flags", options)
+    assert options(**found).values() == values
+
+
+def test_names_of_folders_tell_settings_apart(tmp_path):
+    values = ["a/b", "a_b", "a b", "x" * 300, "x" * 301, "../up"]
+    settings = [{"ratings_file": value} for value in values]
+    sweep = Sweep(all_tasks()["movielens"], {}, settings, [0], tmp_path)
+    folders = [trial.run.path.parent for trial in sweep.trials]
+    assert len(set(folders)) == len(values)
+    assert {folder.parent for folder in folders} == {tmp_path}
+    assert max(len(folder.name) for folder in folders) < 120
