@@ -1,4 +1,4 @@
-"""Texts as a user of a FedPerC run would write them, in the user's own context or another one.
+r"""Texts as a user of a FedPerC run would write them, in the user's own context or another one.
 
 python -m experiments.generate --run_dir=results/tv_shows --user="Arya Stark" --context=Friends \
     --prompt="We must"

@@ -1,7 +1,6 @@
 """Chooses options of a program: runs of a grid, or drawn at random, judged on validation clients.
 
-python -m experiments.sweep movielens --flagfile=experiments/presets/movielens_quick.flags \
-    --grid='client_learning_rate=0.1,0.3;embedding_dim=16,32' --seeds=3
+python -m experiments.sweep movielens --grid='client_learning_rate=0.1,0.3;embedding_dim=16,32'
 python -m experiments.sweep movielens --grid='client_learning_rate=log:0.01..1' --random=20
 
 The other flags are those of the program. The same command goes on where it was interrupted.
