@@ -31,18 +31,21 @@ def options_told(run: RunData) -> list[tuple[str, str, str]]:
 
 def command(run: RunData) -> str | None:
     """Returns the command that repeats a run of a binary; None for other programs."""
-    defaults = _defaults(run)
-    if defaults is None or not str(run.options["task"]).startswith(OUR_TASKS):
+    if run.task is None or not str(run.options["task"]).startswith(OUR_TASKS):
         return None
-    parts = [f"python -m experiments.{run.task.name}"]
-    for name, value in run.options.items():
-        if name not in defaults or _plain(value) == _plain(defaults[name]) or value is None:
-            continue
-        if isinstance(value, bool):
-            parts.append(f"--{name}" if value else f"--no{name}")
-        else:
-            parts.append(f"--{name}={shlex.quote(option_text(name, value))}")
+    parts = [f"fedpersonal {run.task.name}"]
+    for name, declared in run.task.options.declarations().items():
+        value = run.options.get(name)
+        if _plain(value) != _plain(declared.default):
+            parts += map(shlex.quote, declared.flags(_told(name, value)))
     return " \\\n  ".join(parts)
+
+
+def _told(name: str, value: Any) -> Any:
+    """Returns a value with its texts as a page shows them."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_told(name, one) for one in value)
+    return option_text(name, value) if isinstance(value, str) else value
 
 
 def _defaults(run: RunData) -> Mapping[str, Any] | None:

@@ -1,5 +1,8 @@
 """What pages draw, against pandas and the folders' own files."""
 
+import shlex
+import types
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +18,7 @@ from fedpersonal.report.options_told import command, options_told
 from fedpersonal.report.run_data import read_run
 from fedpersonal.report.verdict import judge
 from fedpersonal.report.write import report_page
+from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 
 
 def test_curves_go_over_rounds_seconds_and_bytes(tmp_path, make_run):
@@ -122,10 +126,17 @@ def test_options_that_differ_and_the_command(tmp_path, make_run):
     assert told["ray_address"][0] == "host:port"
     assert "shards" not in told
     assert set(command(run).split()) - {"\\"} == {
-        *("python", "-m", "experiments.movielens", "--total_rounds=7"),
+        *("fedpersonal", "movielens", "--total_rounds=7"),
         *("--data_dir=path/to/films", "--use_biases", "--l2=0.5"),
         *("--runtime=ray", "--ray_address=host:port"),
     }
+
+
+def test_an_option_of_several_numbers_is_a_flag_for_each():
+    options = {"task": type(DOCUMENTS).__module__, "hidden_units": [64, 32], "text_file": "a b"}
+    found = command(types.SimpleNamespace(task=DOCUMENTS, options=options))
+    flags = ["--hidden_units=64", "--hidden_units=32", "--text_file=path/to/a b"]
+    assert sorted(shlex.split(found.replace("\\\n", " "))) == sorted(["fedpersonal", "reddit", *flags])
 
 
 def test_a_map_has_the_axes_of_most_variance(tmp_path, make_run):
