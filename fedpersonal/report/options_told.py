@@ -44,8 +44,8 @@ def command(run: RunData) -> str | None:
 def _told(name: str, value: Any) -> Any:
     """Returns a value with its texts as a page shows them."""
     if isinstance(value, (list, tuple)):
-        return tuple(_told(name, one) for one in value)
-    return option_text(name, value) if isinstance(value, str) else value
+        return tuple(option_text(name, one) for one in value)
+    return value if value is None or isinstance(value, bool) else option_text(name, value)
 
 
 def _defaults(run: RunData) -> Mapping[str, Any] | None:
