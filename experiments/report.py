@@ -15,7 +15,9 @@ from fedpersonal.errors import UserError
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_bool("show_clients", False, "Give clients' names, which others need not know.")
+flags.DEFINE_bool(
+    "show_clients", False, "Give clients' names, texts and items; others need not know."
+)
 
 
 def main(folders: list[str]) -> None:

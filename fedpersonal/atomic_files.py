@@ -79,12 +79,14 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         file.write(text + "\n")
 
 
-def write_json(path: str | os.PathLike, value: Any, *, checked: bool = False) -> None:
+def write_json(
+    path: str | os.PathLike, value: Any, *, checked: bool = False, permissions: int = 0o666
+) -> None:
     """Writes a JSON file of what `to_json` takes; `checked` adds the checksum of an object."""
     value = to_json(value)
     if checked:
         value = {**value, _CHECKSUM: _checksum(value)}
-    with atomic_write(path) as file:
+    with atomic_write(path, permissions=permissions) as file:
         json.dump(value, file, indent=2, allow_nan=False)
         file.write("\n")
 

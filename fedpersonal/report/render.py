@@ -63,7 +63,11 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        plain=numbers.plain, percent=numbers.percent, size=numbers.size, shown=numbers.shown
+        plain=numbers.plain,
+        percent=numbers.percent,
+        size=numbers.size,
+        shown=numbers.shown,
+        rating="{:g}".format,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return environment

@@ -12,6 +12,7 @@ from fedpersonal.report.curves import curve_panels
 from fedpersonal.report.embedding_map import embedding_map
 from fedpersonal.report.numbers import label, plain, size
 from fedpersonal.report.options_told import command, options_told
+from fedpersonal.report.recommendations import recommendations_told
 from fedpersonal.report.render import render
 from fedpersonal.report.run_data import RunData, is_number, read_run
 from fedpersonal.report.texts import texts_told
@@ -62,6 +63,7 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
         options=options_told(run),
         command=command(run),
         texts=texts_told(run.path),
+        recommendations=recommendations_told(run.path),
         show_clients=show_clients,
     )
 

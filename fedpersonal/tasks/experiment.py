@@ -285,12 +285,14 @@ def run_experiment(
         names = {name: column.tolist() for name, column in task.names(experiment).items()}
         about = {"sizes": task.sizes(experiment.data), "names": names}
         save_model(run_folder, trained, about)
+        recommendations = task.recommend(experiment, trained, report.results)
         report = _with_findings(experiment, trained, report)
     return report_run(
         run_folder,
         trained.loop,
         report,
         crossings,
+        recommendations=recommendations,
         description={
             "dataset": experiment.data.name,
             "algorithm": options.algorithm,

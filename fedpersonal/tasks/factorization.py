@@ -1,13 +1,16 @@
-"""The matrix factorization that tasks on users and items share: its options and its layers."""
+"""What tasks on users and items share: the data, and the matrix factorization of them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from fedpersonal.algorithms.method import Layers
+from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.options import Options, option
+from fedpersonal.tasks.task import Data
 
 if TYPE_CHECKING:
     from fedpersonal.model.losses import Loss
@@ -16,6 +19,27 @@ if TYPE_CHECKING:
 
 _USER = ("user_embedding", "user_bias")
 LAYERS = Layers(embedding=_USER, head=_USER, table=_USER)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ItemData(Data):
+    """Users and items, split for one experiment.
+
+    Attributes:
+        source: All that was split.
+    """
+
+    source: Ratings
+
+    @property
+    def num_users(self) -> int:
+        """Rows of a table of user embeddings."""
+        return len(self.source.user_ids)
+
+    @property
+    def num_items(self) -> int:
+        """Rows of the item table."""
+        return len(self.source.item_ids)
 
 
 class FactorizationOptions(Options):

@@ -10,6 +10,7 @@ from fedpersonal import runtime
 from fedpersonal.errors import TrainingError
 from fedpersonal.evaluation.evaluate import ClientResults
 from fedpersonal.process.boundary import Crossing, bytes_per_client
+from fedpersonal.report.recommendations import Recommendations, write_recommendations
 from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.task import TestReport
@@ -22,6 +23,7 @@ def report_run(
     crossings: Sequence[Crossing],
     *,
     description: Mapping[str, Any],
+    recommendations: Recommendations | None = None,
 ) -> dict[str, Any]:
     """Writes the test clients' results, pictures, and the summary, which it returns.
 
@@ -31,6 +33,7 @@ def report_run(
         report: Of the test clients.
         crossings: What the training process broadcasts and aggregates.
         description: First entries of the summary; `dataset` and `algorithm` are among them.
+        recommendations: What the model recommends to some test clients, if it does.
 
     Raises:
         TrainingError: If the test loss is not finite.
@@ -59,6 +62,8 @@ def report_run(
         title = f"{description['algorithm']} on {description['dataset']}"
         picture = run_folder.path / "learning_curve.png"
         plot_learning_curve(run_folder.metrics_csv, picture, title=title)
+    if recommendations:
+        write_recommendations(run_folder.path, recommendations)
     write_report(run_folder.path)
     return summary
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluator import Evaluator
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
+    from fedpersonal.report.recommendations import Recommendations
     from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
@@ -305,6 +306,12 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def test(self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel) -> TestReport:
         """Evaluates a trained model on the test clients, once."""
         return TestReport(experiment.evaluation(experiment.data.test)(trained))
+
+    def recommend(
+        self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel, results: ClientResults
+    ) -> Recommendations | None:
+        """Returns what a model recommends to some test clients; None of tasks without items."""
+        return None
 
     def boundary(
         self, experiment: Experiment[OptionsT, DataT]

@@ -136,7 +136,8 @@ def test_an_option_of_several_numbers_is_a_flag_for_each():
     options = {"task": type(DOCUMENTS).__module__, "hidden_units": [64, 32], "text_file": "a b"}
     found = command(types.SimpleNamespace(task=DOCUMENTS, options=options))
     flags = ["--hidden_units=64", "--hidden_units=32", "--text_file=path/to/a b"]
-    assert sorted(shlex.split(found.replace("\\\n", " "))) == sorted(["fedpersonal", "reddit", *flags])
+    found = shlex.split(found.replace("\\\n", " "))
+    assert sorted(found) == sorted(["fedpersonal", "reddit", *flags])
 
 
 def test_a_map_has_the_axes_of_most_variance(tmp_path, make_run):

@@ -204,6 +204,8 @@ def check_run(finished):
     if method.trains:
         expected |= {"learning_curve.png", "metrics.csv"}
         expected |= {"local_state.sqlite" if experiment.algorithm.keeps else "checkpoints"}
+    if experiment.task.name in ("movielens", "interactions"):
+        expected.add("recommendations.json")
     assert files == expected
     page = (finished.path / "report.html").read_text(encoding="utf-8")
     assert 'id="verdict"' in page and '"names":["client 1"' in page

@@ -14,20 +14,14 @@ from fedpersonal.data.ratings.movielens import (
     load_movielens_1m,
     load_movielens_100k,
     movielens_1m_file,
-    movielens_100k_file,
 )
 from fedpersonal.data.ratings.ratings import Ratings
-from fedpersonal.data.tables.files import Column
-from fedpersonal.data.tables.lines import open_bytes
-from fedpersonal.data.tables.reading import read_table
+from fedpersonal.data.ratings.titles import FILMS_1M_FILES, read_films_1m, read_films_100k
 from fedpersonal.data.texts.documents import DocumentFilter
 from fedpersonal.data.texts.labelled import BINARY_LABELS, LabelledRows, LabelledTexts
-from fedpersonal.errors import UserError
 
 LIKED = 4.0
 """Stars from which on a user likes a film."""
-
-FILMS_1M_FILES = ("movies.dat", "ml-1m/movies.dat")
 
 
 def load_films_100k(*, min_texts: int = 15, max_texts: int | None = None) -> LabelledTexts:
@@ -44,12 +38,7 @@ def load_films_100k(*, min_texts: int = 15, max_texts: int | None = None) -> Lab
     Raises:
         UserError: If the package is missing, or no user has as many ratings as wanted.
     """
-    file = movielens_100k_file("item")
-    names = ("movie_title:token_seq", "release_year:token", "class:token_seq")
-    columns = [Column("item_id:token"), *(Column(name, may_be_empty=True) for name in names)]
-    items, *parts = read_table(file, columns, bad_rows="refuse").columns.values()
-    texts = (" ".join(filter(None, text)) for text in zip(*parts))
-    films = dict(zip(items, texts))
+    films = {item: " ".join(filter(None, parts)) for item, *parts in read_films_100k()}
     return films_liked(load_movielens_100k(), films, min_texts=min_texts, max_texts=max_texts)
 
 
@@ -66,18 +55,7 @@ def load_films_1m(
         max_texts: Alike.
     """
     path = movielens_1m_file(data_dir, FILMS_1M_FILES)
-    with open_bytes(path) as file:
-        content = file.read()
-    try:
-        lines = content.decode()
-    except UnicodeDecodeError:
-        lines = content.decode("latin-1")
-    films = {}
-    for number, line in enumerate(lines.splitlines(), start=1):
-        parts = line.split("::")
-        if len(parts) != 3:
-            raise UserError(f"{path}, line {number}: MovieID::Title::Genres expected")
-        films[parts[0]] = f"{parts[1]} {parts[2].replace('|', ' ')}"
+    films = {i: f"{title} {genres.replace('|', ' ')}" for i, title, genres in read_films_1m(path)}
     ratings = load_movielens_1m(os.path.dirname(path))
     return films_liked(ratings, films, min_texts=min_texts, max_texts=max_texts)
 

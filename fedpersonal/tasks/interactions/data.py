@@ -10,7 +10,8 @@ import numpy as np
 from fedpersonal.data.ratings.interactions import Implicit, Interactions, Negatives, leave_one_out
 from fedpersonal.data.ratings.ranking import as_clients, sample_unrated
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.task import Data, EvaluationSet
+from fedpersonal.tasks.factorization import ItemData
+from fedpersonal.tasks.task import EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.interactions.task import InteractionRun
@@ -23,20 +24,14 @@ SAMPLED = 99
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class InteractionData(Data):
+class InteractionData(ItemData):
     """Interactions, split for one experiment.
 
     Every client trains, is validated and is tested: ranked is a held-out item, the first of the
     query set, labelled 1, among items that the client has never chosen.
-
-    Attributes:
-        num_users: Rows of a table of user embeddings.
-        num_items: Rows of the item table.
     """
 
     train: Implicit
-    num_users: int
-    num_items: int
 
 
 def split_interactions(source: Interactions, options: InteractionRun) -> InteractionData:
@@ -66,4 +61,4 @@ def split_interactions(source: Interactions, options: InteractionRun) -> Interac
         return EvaluationSet(support, as_clients(everything, candidates), seen=True)
 
     validation, test = part(held_out.validation, 2 * seed + 1), part(held_out.test, 2 * seed)
-    return InteractionData(source.name, train, validation, test, len(source.user_ids), num_items)
+    return InteractionData(source.name, train, validation, test, source)

@@ -11,6 +11,7 @@ from fedpersonal.algorithms.method import KeepingOptions
 from fedpersonal.data.ratings import movielens
 from fedpersonal.data.ratings.interactions import Interactions
 from fedpersonal.data.ratings.ratings import keep_users
+from fedpersonal.data.ratings.titles import item_titles
 from fedpersonal.options import option
 from fedpersonal.tasks.factorization import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.interactions.data import NEGATIVES, InteractionData, split_interactions
@@ -20,6 +21,7 @@ from fedpersonal.tasks.task import Task, TestReport
 if TYPE_CHECKING:
     from fedpersonal.evaluation.evaluate import ClientResults
     from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.report.recommendations import Recommendations
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
 
@@ -139,6 +141,17 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
         popularity = {k: float(v.mean()) for k, v in rank_by_popularity(data).items()}
         columns = {**results.ranking, **among_all}
         return TestReport(results, means, columns, {"popularity": popularity})
+
+    def recommend(
+        self, experiment: InteractionExperiment, trained: TrainedModel, results: ClientResults
+    ) -> Recommendations:
+        """Scores the items for some test users; held out is their last interaction."""
+        from fedpersonal.tasks.recommendations import recommend
+
+        titles = item_titles(*experiment.options.find(SOURCES))
+        query = experiment.data.test.query
+        held_out = query.filter_examples(query.labels == 1)
+        return recommend(experiment, trained, results, held_out=held_out, titles=titles)
 
     def describe(self, experiment: InteractionExperiment) -> dict[str, Any]:
         """Says what the negatives were drawn from."""

@@ -17,7 +17,8 @@ from fedpersonal.data.splits import (
     split_support_query,
 )
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.task import Data, EvaluationSet
+from fedpersonal.tasks.factorization import ItemData
+from fedpersonal.tasks.task import EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.ratings.task import RatingRun
@@ -37,19 +38,12 @@ class RankedSet(EvaluationSet):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RatingData(Data):
-    """Ratings, split for one experiment.
-
-    Attributes:
-        num_users: Rows of a table of user embeddings.
-        num_items: Rows of the item table.
-    """
+class RatingData(ItemData):
+    """Ratings, split for one experiment."""
 
     train: ClientDataset
     validation: RankedSet
     test: RankedSet
-    num_users: int
-    num_items: int
 
 
 def split_ratings(ratings: Ratings, options: RatingRun) -> RatingData:
@@ -82,7 +76,7 @@ def split_ratings(ratings: Ratings, options: RatingRun) -> RatingData:
             train = train.head(max_ratings)
     validation, test = parts
     test = dataclasses.replace(test, draws=_draw_clients(test.query, options))
-    return RatingData(ratings.name, train, validation, test, len(ratings.user_ids), num_items)
+    return RatingData(ratings.name, train, validation, test, ratings)
 
 
 def is_ordered(ratings: Ratings, options: RatingRun) -> bool:

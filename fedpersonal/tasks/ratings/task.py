@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedpersonal.data.ratings import movielens
 from fedpersonal.data.ratings.ratings import Ratings, keep_users
+from fedpersonal.data.ratings.titles import item_titles
 from fedpersonal.options import option
 from fedpersonal.tasks.factorization import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
@@ -15,7 +16,9 @@ from fedpersonal.tasks.ratings.data import RatingData, is_ordered, split_ratings
 from fedpersonal.tasks.task import Task, TestReport
 
 if TYPE_CHECKING:
+    from fedpersonal.evaluation.evaluate import ClientResults
     from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.report.recommendations import Recommendations
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
 
@@ -159,6 +162,16 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
         means = {name: float(values.mean()) for name, values in ranking.items()}
         told = {"draws": over_draws(results, test.draws)} if len(test.draws) else {}
         return TestReport(results, means, ranking, told)
+
+    def recommend(
+        self, experiment: RatingExperiment, trained: TrainedModel, results: ClientResults
+    ) -> Recommendations:
+        """Scores the items for some test users; held out is what they are tested on."""
+        from fedpersonal.tasks.recommendations import recommend
+
+        titles = item_titles(*experiment.options.find(movielens.SOURCES))
+        held_out = experiment.data.test.query
+        return recommend(experiment, trained, results, held_out=held_out, titles=titles)
 
     def describe(self, experiment: RatingExperiment) -> dict[str, str]:
         """Says whom the summary is of."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.ratings import generate_ratings
+from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.tasks.ratings.data import RankedSet, RatingData, split_ratings
 from fedpersonal.tasks.ratings.guesses import guess_ratings, score_guess
 from fedpersonal.tasks.ratings.task import TASK
@@ -20,7 +21,9 @@ def test_by_hand(make_dataset):
     support = ratings([[(0, 4.0), (1, 2.0)], []])
     query = ratings([[(2, 4.0), (3, 1.0)], [(0, 4.0)]])
     test = RankedSet(support, query)
-    found = guess_ratings(RatingData("made up", train, test, test, num_users=2, num_items=4))
+    nothing = np.empty(0)
+    source = Ratings("made up", *[nothing] * 3, None, user_ids=np.arange(2), item_ids=np.arange(4))
+    found = guess_ratings(RatingData("made up", train, test, test, source))
     expected = {
         "mean of all ratings": [3, 3, 3],
         "most frequent rating": [1, 1, 1],  # As frequent as 4, and less.
