@@ -28,7 +28,7 @@ def main(folders: list[str]) -> None:
 
     options = {"metric": FLAGS.metric, "show_clients": FLAGS.show_clients}
     for path in write_comparison(folders, FLAGS.output, **options):
-        print(path)
+        print(path.resolve())
 
 
 if __name__ == "__main__":
