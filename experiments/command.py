@@ -43,7 +43,7 @@ SUBCOMMANDS: Mapping[str, Mapping[str, str]] = {
 }
 _COMPLETION = "completion"
 _MISTAKE = 2
-_FLAG = re.compile(r"^ +--(?:\[no\])?(\w+)", re.MULTILINE)
+_FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
 _SCRIPTS = {
     "bash": """_fedpersonal() {{
   local words="{names}"

@@ -114,7 +114,7 @@ def test_the_best_on_validation_clients_is_chosen_and_it_alone_is_tested(done):
         tested = {path.parent.parent.name for path in (folder / "out").rglob(name)}
         assert tested == {f"client_learning_rate={best}"}
     assert str(folder / "out/compare.html") in output.splitlines()[-1]
-    assert "fed_recon, 2 seeds" in (folder / "out/compare.html").read_text()
+    assert "fed_recon on ratings, 2 seeds" in (folder / "out/compare.html").read_text()
     table = pd.read_csv(folder / "out/sweep.csv")
     assert list(table["place"].fillna(0)) == [1, 1, 2, 2, 0, 0]
     assert list(table["seed"]) == [0, 1] * 3
