@@ -12,8 +12,10 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
+import psutil
 import pytest
 
 from fedpersonal import runtime
@@ -315,3 +317,30 @@ def tiny_base(tmp_path_factory):
     save_base_model(folder, model, tokenizer)
     tf.keras.backend.clear_session()
     return load_base_model(folder)
+
+
+@pytest.fixture(name="signalled", scope="session")
+def _signalled():
+    """Runs a program until it has child processes, and sends it a signal.
+
+    Returns its status, its errors and its children.
+    """
+
+    def run(program, number, *, num_children=1, timeout=600):
+        parent = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        deadline, children = time.monotonic() + timeout, []
+        while len(children) < num_children and time.monotonic() < deadline:
+            time.sleep(0.05)
+            everybody = psutil.Process(parent.pid).children()
+            children = [c for c in everybody if "spawn_main" in " ".join(c.cmdline())]
+        time.sleep(1.0)
+        parent.send_signal(number)
+        _, errors = parent.communicate(timeout=timeout)
+        return parent.returncode, errors, children
+
+    return run

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 
-import psutil
 import pytest
 
 from experiments.papers.child_process import run_in_child
@@ -38,7 +34,7 @@ def test_a_killed_child_is_told_of():
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_it_ends_with_its_parent(number, status):
+def test_it_ends_with_its_parent(number, status, signalled):
     program = (
         "import sys, time\n"
         "from fedpersonal import runtime\n"
@@ -49,20 +45,6 @@ def test_it_ends_with_its_parent(number, status):
         "except KeyboardInterrupt:\n"
         "    sys.exit(130)\n"
     )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 600
-    children = []
-    while not children and time.monotonic() < deadline:
-        time.sleep(0.05)
-        everybody = psutil.Process(parent.pid).children()
-        children = [child for child in everybody if "spawn_main" in " ".join(child.cmdline())]
-    time.sleep(1.0)
-    parent.send_signal(number)
-    _, errors = parent.communicate(timeout=600)
-    assert (parent.returncode, errors) == (status, "")
+    returned, errors, children = signalled(program, number)
+    assert (returned, errors) == (status, "")
     assert not any(child.is_running() for child in children)

@@ -141,19 +141,19 @@ def test_what_stops_it_leaves_no_process(tmp_path, is_bug):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_all(tmp_path, number, status):
-    _, children = _start(tmp_path, number, status)
+def test_a_signal_ends_all(signalled, tmp_path, number, status):
+    children = _start(signalled, tmp_path, number, status)
     assert not any(child.is_running() for child in children)
 
 
-def test_children_end_when_their_parent_is_killed(tmp_path):
-    _, children = _start(tmp_path, signal.SIGKILL, -signal.SIGKILL)
+def test_children_end_when_their_parent_is_killed(signalled, tmp_path):
+    children = _start(signalled, tmp_path, signal.SIGKILL, -signal.SIGKILL)
     gone, alive = psutil.wait_procs(children, timeout=30)
     assert (len(gone), alive) == (2, [])
 
 
-def _start(tmp_path, number, status):
-    """Starts two long calls, sends the parent a signal, and returns it and its children."""
+def _start(signalled, tmp_path, number, status):
+    """Starts two long calls, sends their parent a signal, and returns its children."""
     program = (
         "import pathlib, sys, time\n"
         "from fedpersonal import runtime\n"
@@ -167,22 +167,9 @@ def _start(tmp_path, number, status):
         "except KeyboardInterrupt:\n"
         "    sys.exit(130)\n"
     )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline, children = time.monotonic() + 60, []
-    while len(children) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-        everybody = psutil.Process(parent.pid).children()
-        children = [child for child in everybody if "spawn_main" in " ".join(child.cmdline())]
-    time.sleep(1.0)
-    parent.send_signal(number)
-    _, errors = parent.communicate(timeout=60)
-    assert (parent.returncode, errors) == (status, "")
-    return parent, children
+    returned, errors, children = signalled(program, number, num_children=2, timeout=60)
+    assert (returned, errors) == (status, "")
+    return children
 
 
 def test_as_many_fit_as_there_are_processors_and_memory(monkeypatch):
