@@ -111,7 +111,7 @@ def method_rows(comparison: Comparison) -> Table:
         ]
         for method in comparison.methods
     ]
-    return ["method", "its seeds", *map(label, comparison.metrics)], rows
+    return ["method", "seed numbers", *map(label, comparison.metrics)], rows
 
 
 def cost_rows(methods: Sequence[ComparedMethod]) -> Table:

@@ -157,6 +157,18 @@ function within(event, root) {
   return [(event.clientX - place.left) * zoom, (event.clientY - place.top) * zoom];
 }
 
+// Lets the arrow keys move a read-out of a place, which ends with the pointer or the focus.
+function readByKeys(place, leave, move) {
+  place.onpointerleave = leave;
+  place.onblur = leave;
+  place.onkeydown = (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    move(step);
+  };
+}
+
 // Where a point of the SVG is on the screen.
 function onScreen(root, x, y) {
   const place = root.getBoundingClientRect();

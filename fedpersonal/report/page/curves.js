@@ -124,15 +124,10 @@ function readOut(place, root, hair, curves, x, box, title) {
     at = nearest(stops, x.invert(within(event, root)[0]));
     show(event.clientX, event.clientY);
   };
-  place.onpointerleave = leave;
-  place.onblur = leave;
-  place.onkeydown = (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
+  readByKeys(place, leave, (step) => {
     at = Math.max(0, Math.min(stops.length - 1, at + step));
     show(...onScreen(root, x(stops[at]), box.top));
-  };
+  });
 }
 
 // The place of the sorted value nearest to another.

@@ -59,16 +59,11 @@ charts.scatter = (figure, { metrics, points }) => {
     if (away[i] < 24) show(i, event.clientX, event.clientY);
     else leave();
   };
-  place.onpointerleave = leave;
-  place.onblur = leave;
-  place.onkeydown = (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
+  readByKeys(place, leave, (step) => {
     const known = points.map((_, i) => i).filter((i) => spots[i].at).sort((a, b) => points[a].x - points[b].x);
     const i = known[Math.max(0, Math.min(known.length - 1, known.indexOf(state.at) + step))];
     show(i, ...onScreen(root, ...spots[i].at));
-  };
+  });
   figure.append(
     html(
       "div", { class: "controls" },
