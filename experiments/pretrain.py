@@ -104,9 +104,9 @@ def _read_texts() -> list[str]:
     texts: list[str] = []
     left_out, found = list(FLAGS.leave_out_users), set()
     for path in FLAGS.text_file:
-        columns = [Column(FLAGS.text_column)]
+        columns = [Column(FLAGS.text_column, option="text_column")]
         if left_out:
-            columns.append(Column(FLAGS.user_column, may_be_empty=True))
+            columns.append(Column(FLAGS.user_column, may_be_empty=True, option="user_column"))
         table = read_table(path, columns, bad_rows="count")
         column, report = table.columns[FLAGS.text_column], dict(table.report)
         if left_out:

@@ -14,7 +14,7 @@ from fedpersonal.data.checks import check_count, check_names, errors_of
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData
 from fedpersonal.data.tables.files import Column, TableFile
-from fedpersonal.data.tables.reading import read_table, time_columns
+from fedpersonal.data.tables.reading import named_columns, read_table, time_columns
 from fedpersonal.errors import UserError
 
 
@@ -79,9 +79,9 @@ def read_ratings(
     extensions.
     """
     check_count("min_ratings", min_ratings, minimum=1)
-    wanted = [Column(user_column), Column(item_column)]
+    wanted = named_columns(user_column=user_column, item_column=item_column)
     if rating_column is not None:
-        wanted.append(Column(rating_column, "real"))
+        wanted.append(Column(rating_column, "real", option="rating_column"))
     table = read_table(path, [*wanted, *time_columns(time_column)], bad_rows="refuse")
     users, items, *times = table.columns.values()
     ratings = np.ones(len(users), np.float32) if rating_column is None else times.pop(0)

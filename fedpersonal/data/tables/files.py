@@ -29,12 +29,14 @@ class Column:
             rows where no row has a time.
         required: Whether the file must have it.
         may_be_empty: Whether a text may be blank.
+        option: The reader's option that names it, for messages; empty where none does.
     """
 
     name: str
     kind: str = "text"
     required: bool = True
     may_be_empty: bool = False
+    option: str = ""
 
     def __post_init__(self):
         check_choice("Column", "kind", self.kind, ("text", "real", "time", "order"))
@@ -147,9 +149,10 @@ def check_columns(where: str, names: Sequence[str], wanted: Sequence[Column]) ->
     """Raises a `UserError` if a required column is not among the `names`."""
     for column in wanted:
         if column.required and column.name not in names:
+            way_out = f"; say by {column.option} which one is meant" if column.option else ""
             raise UserError(
                 f"{where}: there is no column {quoted(column.name)}; the columns are"
-                f" {listed(names)}"
+                f" {listed(names)}{way_out}"
             )
 
 

@@ -69,12 +69,19 @@ class Table:
         return next(itertools.islice(good, int(self.rows[row]), None))
 
 
+def named_columns(**names: str) -> list[Column]:
+    """The columns of texts that a reader's options name, by option."""
+    return [Column(name, option=option) for option, name in names.items()]
+
+
 def time_columns(name: str | None, kind: str = "time") -> list[Column]:
     """The column of times, numbers of seconds or dates as in ISO 8601, or none if `name` is None.
 
     "time", which is the default of all readers, may be missing from a file; any other may not.
     """
-    return [] if name is None else [Column(name, kind, required=name != "time")]
+    return (
+        [] if name is None else [Column(name, kind, required=name != "time", option="time_column")]
+    )
 
 
 def read_table(

@@ -12,8 +12,7 @@ import pandas as pd
 
 from fedpersonal.data.checks import check_count
 from fedpersonal.data.client_dataset import ClientDataset, group_rows
-from fedpersonal.data.tables.files import Column
-from fedpersonal.data.tables.reading import read_table, time_columns
+from fedpersonal.data.tables.reading import named_columns, read_table, time_columns
 from fedpersonal.data.texts import splitting
 from fedpersonal.data.texts.corpus import KEPT_SENTENCES, TextCorpus
 from fedpersonal.data.texts.corpus_cache import read_cached
@@ -75,7 +74,8 @@ def _read(
     path: str, columns: tuple[str, str, str | None], limits: tuple[int, int, str]
 ) -> TextCorpus:
     user_column, text_column, time_column = columns
-    wanted = [Column(user_column), Column(text_column), *time_columns(time_column)]
+    wanted = named_columns(user_column=user_column, text_column=text_column)
+    wanted += time_columns(time_column)
     table = read_table(path, wanted, bad_rows="count")
     texts, report = table.columns[text_column], dict(table.report)
     users = np.asarray(table.columns[user_column], object)

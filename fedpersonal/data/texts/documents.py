@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.checks import check_count, errors_of
+from fedpersonal.data.tables.reading import named_columns
 from fedpersonal.data.texts.labelled import (
     BINARY_LABELS,
     LabelledRows,
@@ -97,7 +98,10 @@ def read_documents(
     `DocumentFilter`, which counts in the report what it leaves out.
     """
     wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
-    rows = read_labelled_rows(path, (user_column, text_column, label_column), time_column)
+    columns = named_columns(
+        user_column=user_column, text_column=text_column, label_column=label_column
+    )
+    rows = read_labelled_rows(path, columns, time_column)
     with errors_of(os.fspath(path)):
         return wanted.documents(rows)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -147,7 +147,7 @@ class LabelledRows:
 
 def read_labelled_rows(
     path: str | os.PathLike,
-    columns: tuple[str, str, str],
+    columns: Sequence[Column],
     time_column: str | None,
     *,
     times: str = "time",
@@ -157,9 +157,9 @@ def read_labelled_rows(
     Columns are those of the users, the texts and the labels; times are of the kind `time` or
     `order`.
     """
-    wanted = [*map(Column, columns), *time_columns(time_column, times)]
+    wanted = [*columns, *time_columns(time_column, times)]
     table = read_table(path, wanted, bad_rows="count")
-    users, texts, labels = (table.columns[column] for column in columns)
+    users, texts, labels = (table.columns[column.name] for column in columns)
     report = collections.Counter(table.report)
     return LabelledRows(table.name, users, texts, labels, table.order(time_column), report)
 

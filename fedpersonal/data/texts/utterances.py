@@ -6,13 +6,15 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from fedpersonal.data.checks import check_count, check_counts, errors_of
 from fedpersonal.data.client_dataset import group_rows
+from fedpersonal.data.tables.files import Column
+from fedpersonal.data.tables.reading import named_columns
 from fedpersonal.data.texts.labelled import LabelledRows, LabelledTexts, read_labelled_rows
 from fedpersonal.data.texts.splitting import count_words, split_sentences
 from fedpersonal.errors import UserError, listed, quoted
@@ -90,7 +92,9 @@ def read_utterances(
     elif users_per_context is not None:
         limits["users_per_context"] = users_per_context
     check_counts(1, min_utterances=min_utterances, **limits)
-    columns = (user_column, text_column, context_column)
+    columns = named_columns(
+        user_column=user_column, text_column=text_column, context_column=context_column
+    )
     rows = _read_rows(path, columns, time_column, other_names)
     with errors_of(os.fspath(path)):
         rows = _keep_frequent_users(rows, users_per_context)
@@ -126,7 +130,9 @@ def read_other_texts(
         (n,) str objects, a sentence each, of all contexts, in the order of the file; n may be 0.
     """
     check_count("min_tokens", min_tokens, minimum=1)
-    columns = (user_column, text_column, context_column)
+    columns = named_columns(
+        user_column=user_column, text_column=text_column, context_column=context_column
+    )
     rows = _read_rows(path, columns, None, other_names)
     chosen = {_key(name) for name in users}
     others = np.array([_key(name) not in chosen for name in rows.users.categories], bool)
@@ -136,7 +142,7 @@ def read_other_texts(
 
 def _read_rows(
     path: str | os.PathLike,
-    columns: tuple[str, str, str],
+    columns: Sequence[Column],
     time_column: str | None,
     other_names: Mapping[str, str] | None,
 ) -> LabelledRows:

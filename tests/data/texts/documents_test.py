@@ -136,7 +136,11 @@ def test_what_is_left_out_is_counted(tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("user,text\na,b\n", {}, ": there is no column 'context'; the columns are user, text"),
+        (
+            "user,text\na,b\n",
+            {},
+            ": there is no column 'context'; the columns are user, text; say by label_column",
+        ),
         ("user,text,context\na,b,\n", {}, ": no row can be used, .* line 2: 1 rows with an empty"),
         ("user,text,context\na,b,x\na,c,x\n", {}, ": all rows have the label 'x'; at least 2 are"),
         (
