@@ -154,16 +154,33 @@ def _define(declaration: Declaration, holder: flags.FlagValues = flags.FLAGS) ->
     if holder is flags.FLAGS:
         defined[name] = declaration
     if declaration.is_list:
-        define_list = {int: flags.DEFINE_multi_integer, str: flags.DEFINE_list}[declaration.kind]
         values = list(default) if isinstance(default, tuple) else None
-        define_list(name, values, rule.help, flag_values=holder)
+        if declaration.kind is str:
+            flags.DEFINE_list(name, values, rule.help, flag_values=holder)
+        else:
+            parser, serializer = _Number(declaration), flags.ArgumentSerializer()
+            flags.DEFINE_multi(parser, serializer, name, values, rule.help, flag_values=holder)
     elif rule.choices:
         flags.DEFINE_enum(name, default, rule.choices, rule.help, flag_values=holder)
+    elif declaration.kind in (int, float):
+        parser, serializer = _Number(declaration), flags.ArgumentSerializer()
+        flags.DEFINE(parser, name, default, rule.help, holder, serializer)
     else:
-        define_one = {
-            bool: flags.DEFINE_bool,
-            int: flags.DEFINE_integer,
-            float: flags.DEFINE_float,
-            str: flags.DEFINE_string,
-        }[declaration.kind]
+        define_one = {bool: flags.DEFINE_bool, str: flags.DEFINE_string}[declaration.kind]
         define_one(name, default, rule.help, flag_values=holder)
+
+
+class _Number(flags.ArgumentParser):
+    """Takes what the option takes, and says what that is; the option checks the range."""
+
+    def __init__(self, declaration: Declaration):
+        self._declaration = declaration
+
+    def parse(self, argument: str | int | float) -> int | float:
+        try:
+            return self._declaration.kind(argument)
+        except ValueError:
+            raise ValueError(f"it must be {self._declaration.wanted}") from None
+
+    def flag_type(self) -> str:
+        return self._declaration.kind.__name__

@@ -102,6 +102,14 @@ class Declaration:
             raise self._mistake(value)
         return tuple(self._check_one(one, value) for one in value)
 
+    @property
+    def wanted(self) -> str:
+        """What a value must be, in words."""
+        if self.rule.choices:
+            return f"one of {', '.join(self.rule.choices)}"
+        kind = {bool: "true or false", int: "a whole number", float: "a finite number"}
+        return f"{kind.get(self.kind, 'a text')} {self.rule.range(self.kind)}".rstrip()
+
     def flags(self, value: Value) -> list[str]:
         """Returns the flags that give it this value; none for None."""
         if value is None:
@@ -122,13 +130,9 @@ class Declaration:
         return value
 
     def _mistake(self, value: Value) -> UserError:
-        kind = {bool: "true or false", int: "a whole number", float: "a finite number"}
-        wanted = f"{kind.get(self.kind, 'a text')} {self.rule.range(self.kind)}".rstrip()
-        if self.rule.choices:
-            wanted = f"one of {', '.join(self.rule.choices)}"
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         each = "each must be" if self.is_list else "it must be"
-        return UserError(f"--{self.name} is {shown[:80]}; {each} {wanted}.")
+        return UserError(f"--{self.name} is {shown[:80]}; {each} {self.wanted}.")
 
 
 class Options:

@@ -146,7 +146,7 @@ def test_help_that_nobody_reads_ends_quietly(start):
     ("argument", "complaint"),
     [
         ("--sed=1", "Unknown command line flag 'sed'. Did you mean: seed,"),
-        ("--seed=x", "flag --seed=x: invalid literal for int() with base 10: 'x'"),
+        ("--seed=x", "flag --seed=x: it must be a whole number at least 0 and at most"),
         ("--seed=-1", "--seed is -1; it must be a whole number at least 0"),
         ("--seed=1000000000000", "--seed is 1000000000000; it must be"),
         ("--total_rounds=0", "--total_rounds is 0; it must be a whole number at least 1"),
