@@ -7,6 +7,7 @@ that takes several values has them joined by `+`, and `none` stands for no value
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -72,7 +73,9 @@ def parse_grid(text: str, options: type[Options]) -> dict[str, Values]:
         if not equals or not values:
             raise _mistake(f"{quoted(part.strip())} has no values; write it as name=value,value")
         if name not in declared:
-            raise _mistake(f"{quoted(name)} is no option that can be chosen")
+            near = difflib.get_close_matches(name, declared, n=1)
+            meant = f"; {near[0]} is one" if near else ""
+            raise _mistake(f"{quoted(name)} is no option that can be chosen{meant}")
         if name in grid:
             raise _mistake(f"{name} is there twice")
         grid[name] = _values(values, declared[name])

@@ -13,6 +13,7 @@ from experiments.papers.result_table import Cell
 from experiments.sweeping.sweep import Scored, Sweep, tests
 from experiments.sweeping.trials import value_text, values_text
 from fedpersonal.atomic_files import write_csv, write_text
+from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.report.compared_runs import FEWEST, MOST
 
 _DIGITS = 4
@@ -41,21 +42,27 @@ def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
     # What draws is imported when all else is done.
     from fedpersonal.report.comparison_page import write_comparison
 
+    folders, metric = _compared(sweep, ranked)
+    if len(folders) < FEWEST:
+        return []
+    return write_comparison(folders, sweep.output_dir / "compare.html", metric=metric)
+
+
+def _compared(sweep: Sweep, ranked: Sequence[Scored]) -> tuple[list[pathlib.Path], str | None]:
+    """Returns the folders of tested runs that are compared, and the metric they are judged by."""
     tested = sweep.tested(ranked)[:MOST]
     runs = [trial.run for one in tested for trial in one.trials[: MOST // len(tested)]]
-    if len(runs) < FEWEST:
-        return []
     metric = sweep.metric if sweep.metric in runs[0].record.per_client else None
-    folders = [run.path for run in runs]
-    return write_comparison(folders, sweep.output_dir / "compare.html", metric=metric)
+    return [run.path for run in runs], metric
 
 
 def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     metric, best, number = sweep.chosen_by, ranked[0], len(sweep.seeds)
     over = f"over {number} seeds" if number > 1 else "of a single seed"
-    values = {**best.setting, **sweep.shared, **best.setting}
     declared = sweep.task.options.declarations()
+    values = {**sweep.shared, **best.setting, "seed": sweep.seeds[0]}
     flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
+    flags.append(f"--output_dir={sweep.output_dir / 'chosen'}")
     command = shlex.join(["fedpersonal", binary, *flags])
     parts = [
         f"# Sweep of {binary}",
@@ -63,7 +70,8 @@ def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
         f"chosen by the mean {metric} of *validation* clients after the last round; test clients "
         "were not looked at before. No run was stopped early.",
         _table(sweep, ranked),
-        f"Chosen: **{values_text(best.setting)}**. Its command, to which --seed is added:",
+        f"Chosen: **{values_text(best.setting)}**. {_next_best(sweep, ranked)}".rstrip(),
+        "Its command, to be given where that of the sweep was:",
         f"    {command}",
         "Tested once, after the choice, " + over + ":",
         _tested(sweep, ranked),
@@ -84,6 +92,22 @@ def _table(sweep: Sweep, ranked: Sequence[Scored]) -> str:
     return tabulate.tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
+def _next_best(sweep: Sweep, ranked: Sequence[Scored]) -> str:
+    """Says by how much the chosen setting leads, and whether it does with every seed."""
+    if len(ranked) < 2 or ranked[1].diverged:
+        return ""
+    best, second = ranked[:2]
+    sign = -1 if lower_is_better(sweep.chosen_by) else 1
+    leads = [sign * (ours - theirs) for ours, theirs in zip(best.scores, second.scores)]
+    ahead = sum(lead > 0 for lead in leads)
+    told = f"It leads the next best, {values_text(second.setting)}, by {_cell(leads)}"
+    if len(leads) == 1:
+        return f"{told} with a single seed: another seed may choose the other."
+    if ahead == len(leads):
+        return f"{told}, with each of the {ahead} seeds."
+    return f"{told}, but with {ahead} of {len(leads)} seeds only: other seeds may choose the other."
+
+
 def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
     tested = sweep.tested(ranked)
     told = tested[0].trials[0].run.summary["test"]
@@ -92,9 +116,15 @@ def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
         [values_text(one.setting), *(_cell(tests(one, name)) for name in metrics)] for one in tested
     ]
     table = tabulate.tabulate(rows, ["", *metrics], tablefmt="github", disable_numparse=True)
-    if len(tested) > 1:
-        table += "\n\nThe first row is the chosen setting; the others are there for comparison."
-    return table
+    if len(tested) == 1:
+        return table
+    # What compares is imported when all else is done.
+    from fedpersonal.report.comparison import compare_runs
+    from fedpersonal.report.comparison_text import verdicts
+
+    folders, metric = _compared(sweep, ranked)
+    about = "The first row is the chosen setting; the others are there for comparison."
+    return "\n\n".join([table, about, *verdicts(compare_runs(folders, metric=metric))])
 
 
 def _cell(values: Sequence[float]) -> str:

@@ -157,7 +157,7 @@ MISTAKES = {
     "no grid": ([], "--grid must have a value other than None"),
     "no program": (["--grid=seed=1"], "give one program, such as movielens: "),
     "program": (["movies", "--grid=seed=1"], "give one program, not movies: "),
-    "grid": (["movielens", "--grid=rate=1"], "--grid: 'rate' is no option that can be chosen."),
+    "grid": (["movielens", "--grid=rate=1"], "--grid: 'rate' is no option that can be chosen"),
     "seeds in grid": (["movielens", "--grid=seed=1,2"], "--grid: --seeds says how many seeds"),
     "seed": (["movielens", "--grid=l2=1", "--seed=3"], "Unknown command line flag 'seed'"),
     "other's": (["movielens", "--grid=l2=1", "--text_file=x"], "--text_file is no option of mov"),
