@@ -22,7 +22,7 @@ _CAPTION = "{}: accuracy minus that of {}, in points, on the same texts of the u
 
 def difference_table(
     source: LabelledTexts, runs: Mapping[str, Sequence[Run]], reference: str
-) -> list[str | ResultTable]:
+) -> list[ResultTable]:
     """Returns the differences of accuracy from one row, with intervals.
 
     An AUC is of all users' texts together, and no sum over users: accuracy takes its place.
@@ -45,7 +45,7 @@ def difference_table(
         if name != reference
     }
     caption = _CAPTION.format(source.name, reference)
-    return [differences.ABOUT, ResultTable(f"{source.name}_differences", cells, caption)]
+    return [ResultTable(f"{source.name}_differences", cells, caption)]
 
 
 def guess_by_client(data: DocumentData) -> pd.DataFrame:

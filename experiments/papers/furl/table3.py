@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.papers import differences
 from experiments.papers.furl.accuracy_differences import GUESS, difference_table
 from experiments.papers.furl.compared_embeddings import compare_embeddings
 from experiments.papers.furl.linear_model import measure_linear
@@ -135,7 +136,10 @@ def run(asked: Reproduction) -> Report:
         agreement = _compare(form)
         parts += [_about(form), *_tables(form)]
         own = {row.name: form.runs[row.name] for row in form.rows}
-        parts += difference_table(form.source, own, _PAPER["furl"][0])
+        differing = difference_table(form.source, own, _PAPER["furl"][0])
+        if differing and differences.ABOUT not in parts:
+            parts.append(differences.ABOUT)
+        parts += differing
         parts += [agreement.pop("note")] if agreement else []
         told = {"data": form.source.describe(), "preset": form.asked.preset, "map": agreement}
         facts[form.source.name] = told
