@@ -29,10 +29,13 @@ def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> 
     data = experiment.data
     evaluate = experiment.evaluation(data.test, (), brings_kept=True, with_before=False)
     results = evaluate(alone(experiment, trained, seed=run.options.seed))
+    clients, tokens = results.per_client(), results.after["perplexity"][:, 1]
     num_parameters = sum(value.size for value in data.base.weights.values())
     config = data.base.config
     return {
         "by_samples": {"0": test_summary(results, results.overall())},
+        "clients": {name: clients[name] for name in ("client", "perplexity_after")},
+        "tokens": tokens,
         "base": f"{data.base.name}: {num_parameters:,} parameters, {config.n_layer} layers of "
         f"{config.n_embd}, {config.vocab_size:,} tokens",
         "pretrained_here": (pathlib.Path(data.base.source) / NOTES).exists(),

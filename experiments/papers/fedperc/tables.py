@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments.papers.fedperc import base_model
 from experiments.papers.fedperc.embedding_specificity import SHARES, measure_specificity
+from experiments.papers.fedperc.paired_perplexities import BASE, paired_table
 from experiments.papers.fedperc.pass_times import time_passes
 from experiments.papers.reproduction import Reproduction, Row
 from experiments.papers.result_picture import draw
@@ -24,7 +25,7 @@ METHODS = {method.name: method for method in FEDERATED if not method.parts}
 SAMPLES = ("1", "5", "15", "all")
 REPEATS = 30
 _USERS = {"seen": "Table 1: perplexity of seen users", "unseen": "Table 2: of unseen users"}
-_BASE, _FROZEN = "base_model", "fedperc_frozen"
+_FROZEN = "fedperc_frozen"
 # Rates that were best on validation users of the TV shows.
 _RATES = {n: {"client_learning_rate": 0.003} for n in METHODS if n.endswith(("fresh", "generated"))}
 ROWS = tuple(
@@ -41,7 +42,7 @@ LINES = {
     "fedperc": (METHODS["fedperc"].title, "fedperc", True),
     _FROZEN: ("FedPerC (Frozen)", "fedperc", False),
     **{n: (method.title, n, True) for n, method in METHODS.items() if n != "fedperc"},
-    _BASE: ("Base model", _BASE, False),
+    BASE: ("Base model", BASE, False),
 }
 # Milliseconds of a pass on an NVIDIA A40, train and test.
 _PAPER_PASSES = {
@@ -105,6 +106,9 @@ def run(asked: Reproduction, *, repeats: int = REPEATS) -> Report:
         for heading, table in zip(_USERS.values(), tables[2 * number :]):
             parts += [f"### {heading}", _WHAT, dataclasses.replace(table, caption="")]
             parts.append(_lower_by(table))
+        titles = {name: LINES[name][0] for name in (*METHODS, BASE)}
+        tested = {key: own for key, own in runs.items() if key[0] in titles}
+        parts += paired_table(source.kind, tested, titles)
         frozen = runs["fedperc", "seen"][0].summary["frozen_bytes"]
         parts += ["### Table 3: time and memory", _TABLE_3.format(frozen), _passes(runs)]
         parts.append(_embedding_note(runs["whose", "seen"]))
@@ -123,7 +127,7 @@ def _plan(asked: Reproduction, kind: str, repeats: int) -> Runs:
             folder, note = f"{kind}/{name}_{users}", f", {users} users"
             runs[name, users] = asked.runs(TASK, row, folder, note=note, evaluate_on=users)
     measured: list[tuple[str, str, Measure]] = [
-        *((_BASE, users, base_model.test_base_model) for users in _USERS),
+        *((BASE, users, base_model.test_base_model) for users in _USERS),
         ("whose", "seen", measure_specificity),
         ("passes", "seen", functools.partial(time_passes, repeats=repeats)),
     ]
@@ -150,7 +154,7 @@ def _about(asked: Reproduction, source: Dialogues, runs: Runs) -> str:
         f"{about['num_contexts']} contexts. Preset {asked.preset}: {options.total_rounds:,} rounds "
         f"of at most {options.clients_per_round:,} users, {options.local_steps} steps of "
         f"{options.client_batch_size} utterances each; {asked.seeds_in_words()}. Base model: "
-        f"{base_model.describe(runs[_BASE, 'seen'][0].summary)}"
+        f"{base_model.describe(runs[BASE, 'seen'][0].summary)}"
     )
 
 

@@ -237,7 +237,9 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             )
             by_samples["all" if count is None else str(count)] = evaluate(trained)
         tests = {name: test_summary(own, own.overall()) for name, own in by_samples.items()}
-        return TestReport(by_samples["all"], description={"by_samples": tests})
+        results = by_samples["all"]
+        tokens = {"num_tokens": results.after["perplexity"][:, 1].astype(np.int64)}
+        return TestReport(results, columns=tokens, description={"by_samples": tests})
 
     def _noisy_mean(self, experiment: UtteranceExperiment) -> NoisyMean | None:
         """Returns what averages the trained users' embeddings, where unseen users start there."""

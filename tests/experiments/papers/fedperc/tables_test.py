@@ -77,6 +77,21 @@ def test_perplexities_are_those_of_the_runs(done):
     assert "cannot be compared" not in page and "a single seed, hence" in page
 
 
+def test_differences_are_those_of_perplexities(done):
+    folder, page = done
+    cells = cells_of(folder, "file_paired")
+    assert list(cells) == [m.title for m in tables.METHODS.values()]
+    perplexity = {u: cells_of(folder, f"file_{u}") for u in ("seen", "unseen")}
+    for title, row in cells.items():
+        assert len(row) == (2 if title == "FedPerC" else 4)
+        for column, cell in row.items():
+            users, other = column.split(" users, than ")
+            ours, theirs = (perplexity[users][t]["all"]["mean"] for t in (title, other))
+            assert cell["mean"] == pytest.approx(100 * (ours / theirs - 1), rel=1e-4, abs=1e-3)
+            assert cell["interval"][0] <= cell["mean"] <= cell["interval"][1]
+    assert "By how many per cent perplexity after all samples is higher" in page
+
+
 def test_rivals_have_rates_of_their_own(done):
     rates = {}
     for name in tables.METHODS:
