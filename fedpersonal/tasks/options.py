@@ -220,5 +220,10 @@ class TableOptions(Options):
 class TextOptions(TableOptions):
     """Where a table of clients' texts is."""
 
-    text_file: str | None = option(None, "An own table of texts, CSV or JSON lines.", in_help=True)
+    text_file: str | None = option(
+        None,
+        "An own table of texts, CSV or JSON lines. --user_column, --text_column and others say "
+        "what its columns are called.",
+        in_help=True,
+    )
     text_column: str = option("text", "Its column of texts.")

@@ -46,7 +46,10 @@ class InteractionOptions(
         choices=SOURCES.choices,
     )
     interactions_file: str | None = option(
-        None, "An own table of users and items, in place of --dataset.", in_help=True
+        None,
+        "An own table of users and items, in place of --dataset. --user_column, --item_column and "
+        "--time_column say what its columns are called.",
+        in_help=True,
     )
     item_column: str = option("item", "Its column of items.")
     min_interactions: int = option(3, "Users with fewer are left out.", at_least=3)

@@ -35,7 +35,10 @@ class RatingOptions(TableOptions, FactorizationOptions):
         choices=movielens.SOURCES.choices,
     )
     ratings_file: str | None = option(
-        None, "An own table of ratings, in place of --dataset.", in_help=True
+        None,
+        "An own table of ratings, in place of --dataset. --user_column, --item_column, "
+        "--rating_column and --time_column say what its columns are called.",
+        in_help=True,
     )
     item_column: str = option("item", "Its column of items.")
     rating_column: str = option("rating", "Its column of ratings.")
