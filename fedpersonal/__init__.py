@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from fedpersonal.data.client_table import clients_from_table
     from fedpersonal.data.splits import split_clients, split_examples, split_support_query
     from fedpersonal.errors import UserError
-    from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation, evaluate_clients
+    from fedpersonal.evaluation.client_results import ClientResults
+    from fedpersonal.evaluation.evaluate import build_evaluation, evaluate_clients
     from fedpersonal.loaded_run import LoadedRun, load_run
     from fedpersonal.local_state.rounds import Rounds, read_kept
     from fedpersonal.local_state.store import LocalStateStore

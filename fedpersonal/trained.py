@@ -16,7 +16,7 @@ from fedpersonal.algorithm import Algorithm
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.evaluation.evaluator import Evaluator
 from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.local_state.snapshot import Kept

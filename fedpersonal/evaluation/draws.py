@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.evaluation.client_results import ClientResults
 
 
 def over_draws(results: ClientResults, draws: Iterable[np.ndarray]) -> dict[str, dict[str, float]]:

@@ -9,231 +9,24 @@ paper's standard evaluation: predictions with the variables as they are.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Phase, RidgePhase
-from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
 from fedpersonal.client.checks import check_phases
-from fedpersonal.client.copied_rows import touched_copies
-from fedpersonal.client.pooled import PACKINGS, predict_in_turn
+from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.client.ridge import check_linear
-from fedpersonal.client.stacked import run_phase
-from fedpersonal.client.values import (
-    ClientValues,
-    Examples,
-    starting_copies,
-    starting_local_values,
-    starting_values,
-)
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import check_choice
-from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.model.metrics import Metric, finalize
+from fedpersonal.evaluation.client_results import ClientResults
+from fedpersonal.evaluation.computation import evaluation_computation, pack_evaluation
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.probing import check_rows_are_independent
-from fedpersonal.process.local_values import as_kept, local_of, local_type
-from fedpersonal.process.packing import as_examples, pack_parts, packed_type
-from fedpersonal.process.tracing import keras_computation
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ClientResults:
-    """Sums over each client's query set; clients in the order of the data set evaluated.
-
-    Attributes:
-        client_ids: (num_clients,) names.
-        num_examples: float64 (num_clients,): examples predicted.
-        before: Metric name, and `loss`, to float64 (num_clients, 2), the sums of values and of
-            weights, before personalisation; None where that was not asked for.
-        after: The same after it.
-        predictions: (num_clients, longest query set, ...) after it, padded; None where packing is
-            `pooled`, which sums them up at once unless asked for them.
-        metrics: The metrics, for their finalizers.
-    """
-
-    client_ids: np.ndarray
-    num_examples: np.ndarray
-    before: Mapping[str, np.ndarray] | None
-    after: Mapping[str, np.ndarray]
-    predictions: np.ndarray | None
-    metrics: tuple[Metric, ...]
-
-    def some(self, chosen: np.ndarray) -> ClientResults:
-        """Returns the results of some clients, bool (num_clients,)."""
-
-        def part(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return {name: pairs[chosen] for name, pairs in sums.items()}
-
-        return dataclasses.replace(
-            self,
-            client_ids=self.client_ids[chosen],
-            num_examples=self.num_examples[chosen],
-            before=None if self.before is None else part(self.before),
-            after=part(self.after),
-            predictions=None if self.predictions is None else self.predictions[chosen],
-        )
-
-    def overall(self) -> dict[str, float]:
-        """Returns the metrics over all examples of all clients, after personalisation."""
-        return self._overall(self.after)
-
-    def overall_before(self) -> dict[str, float]:
-        """Returns the same before personalisation; nothing where that was not asked for."""
-        return {} if self.before is None else self._overall(self.before)
-
-    def _overall(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-        values = finalize(self.metrics, {name: pairs.sum(0) for name, pairs in sums.items()})
-        return {name: float(value) for name, value in sorted(values.items())}
-
-    def per_client(self) -> dict[str, np.ndarray]:
-        """Returns columns, a row a client: id, examples, each metric before and after."""
-        columns = {"client": self.client_ids, "num_examples": self.num_examples.astype(np.int64)}
-        for stage, sums in (("before", self.before or {}), ("after", self.after)):
-            for name, values in finalize(self.metrics, sums).items():
-                columns[f"{name}_{stage}"] = values
-        return columns
-
-    def distribution(self) -> dict[str, Any]:
-        """Returns percentiles over clients of each metric, and the share of clients hurt.
-
-        A client is hurt when its mean loss is higher after personalisation than before. Where
-        nothing was predicted before, or nobody has examples, that share is None.
-        """
-        columns = self.per_client()
-        known = self.num_examples > 0
-        spread: dict[str, dict[str, float]] = {}
-        for name in self.after if known.any() else ():
-            values = np.nanpercentile(columns[f"{name}_after"][known], PERCENTILES)
-            spread[name] = {f"p{p}": float(value) for p, value in zip(PERCENTILES, values)}
-        if self.before is None or not known.any():
-            return {"percentiles": spread, "share_hurt": None}
-        hurt = columns["loss_after"][known] > columns["loss_before"][known]
-        return {"percentiles": spread, "share_hurt": float(hurt.mean())}
-
-
-def pack_evaluation(
-    model: PartitionedModel,
-    support: ClientDataset,
-    query: ClientDataset,
-    *,
-    clients: int,
-    batch_size: int,
-    query_batch_size: int | None = None,
-    touched_data: str = "none",
-) -> list[collections.OrderedDict]:
-    """Packs two data sets of the same clients into shards for an evaluation.
-
-    `query_batch_size` is None for one batch that holds the whole query set, which stacked packing
-    needs; `touched_data` is `all` where clients have rows of global lookup tables for themselves,
-    else `none`.
-    """
-    width = query_batch_size or max(1, int(query.counts.max(initial=1)))
-    order = np.argsort(-support.counts, kind="stable")
-    shards = []
-    for chunk in (order[i : i + clients] for i in range(0, len(order), clients)):
-        packed = pack_parts(
-            model,
-            (support, query),
-            chunk,
-            clients_per_shard=clients,
-            batch_sizes=(batch_size, width),
-            touched_data=touched_data,
-        )
-        ids = np.pad(chunk, (0, clients - len(chunk)), constant_values=-1).astype(np.int32)
-        shards.append(collections.OrderedDict(ids=ids, support=packed[0], query=packed[1]))
-    return shards
-
-
-# Validation and test share what is traced, and so do tests on more and more examples: tracing takes
-# longer than running.
-@functools.lru_cache(maxsize=4)
-def evaluation_computation(
-    model: PartitionedModel,
-    phases: tuple[Phase, ...],
-    *,
-    clients: int,
-    batch_size: int,
-    query_batch_size: int,
-    packing: str = "stacked",
-    with_kept: bool = False,
-    with_predictions: bool = False,
-    seed: int = 0,
-) -> tff.Computation:
-    """Builds the TFF computation of global variables, at SERVER, and packed shards, at CLIENTS.
-
-    It predicts once, after the phases. Arguments are of `build_evaluation` and, as packed, of
-    `pack_evaluation`.
-    """
-    # The support set is used as a whole.
-    phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)
-    weights_type = tff.to_type(
-        collections.OrderedDict(
-            (v.name, (v.dtype.as_numpy_dtype, list(v.shape))) for v in model.global_variables
-        )
-    )
-    fields = collections.OrderedDict(
-        ids=(np.int32, [clients]),
-        support=packed_type(model, clients_per_shard=clients, batch_size=batch_size),
-        query=packed_type(model, clients_per_shard=clients, batch_size=query_batch_size),
-    )
-    if with_kept:
-        fields["local"] = local_type(model, clients_per_shard=clients)
-    shard_type = tff.to_type(fields)
-    predict: Callable[..., Any] = _predict_stacked
-    if packing == "pooled":
-        predict = functools.partial(predict_in_turn, with_predictions=with_predictions)
-
-    @keras_computation(weights_type, shard_type)
-    def evaluate_shard(weights, shard):
-        support, query = (as_examples(model, shard[part]) for part in ("support", "query"))
-        local_seed, shared, local = tf.constant([seed, -1]), dict(weights), None
-        if with_kept:
-            kept = as_kept(shard["local"])
-            local = starting_local_values(model, support, local_seed, kept)
-            local.update(starting_copies(model, shared, support, kept))
-        values = starting_values(model, shared, support, local_seed, local)
-        values, (support, query) = touched_copies(model, phases, values, support, query)
-        sums, predictions = predict(model, phases, values, support, query)
-        output = collections.OrderedDict(
-            ids=shard["ids"],
-            num_examples=tf.reduce_sum(query.mask, [1, 2]),
-            sums=collections.OrderedDict(sorted(sums.items())),
-        )
-        if predictions is not None:
-            if packing == "pooled":  # These are (C, N, B).
-                predictions = tf.reshape(predictions, [tf.shape(predictions)[0], -1])
-            output["predictions"] = predictions
-        return output
-
-    @tff.federated_computation(
-        tff.FederatedType(weights_type, tff.SERVER), tff.FederatedType(shard_type, tff.CLIENTS)
-    )
-    def evaluate(weights, shards):
-        return tff.federated_map(evaluate_shard, (tff.federated_broadcast(weights), shards))
-
-    return evaluate
-
-
-def _predict_stacked(
-    model: PartitionedModel,
-    phases: Sequence[Phase],
-    values: ClientValues,
-    support: Examples,
-    query: Examples,
-) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Does the work of `predict_in_turn`, clients stacked; predictions are (C, B, ...)."""
-    for phase in phases:
-        values = run_phase(model, phase, values, support)
-    batch = take_batch(model, query, tf.zeros([tf.shape(query.mask)[0]], tf.int32), values)
-    outcome = predict_batch(model.personal, values, batch, training=False)
-    return batch_metric_sums(model, batch, outcome), outcome.predictions
+from fedpersonal.process.local_values import local_of
 
 
 def build_evaluation(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from fedpersonal.algorithm import Phase
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.evaluation.evaluate import ClientResults, build_evaluation
+from fedpersonal.evaluation.client_results import ClientResults
+from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.model.partition import PartitionedModel
 
 

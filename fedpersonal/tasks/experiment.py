@@ -12,7 +12,7 @@ from fedpersonal.algorithm import Phase
 from fedpersonal.algorithms.method import Method
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.process.boundary import as_table
 from fedpersonal.process.privacy import DifferentialPrivacy

@@ -14,7 +14,7 @@ from fedpersonal.data.loaded import fingerprint
 from fedpersonal.data.parts import is_query
 from fedpersonal.data.splits import check_query_sets, count_query_examples
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.simulation.clients import ReadWhenDrawn
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Data

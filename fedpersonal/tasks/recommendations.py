@@ -10,8 +10,8 @@ import numpy as np
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.ratings.interactions import Interactions
 from fedpersonal.data.ratings.ranking import as_clients
+from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.evaluation.direction import lower_is_better, main_metric
-from fedpersonal.evaluation.evaluate import ClientResults
 from fedpersonal.report.recommendations import ClientItems, Item, Recommendations
 from fedpersonal.tasks.task import EvaluationSet
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedpersonal import runtime
 from fedpersonal.errors import TrainingError
-from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.process.boundary import Crossing, bytes_per_client
 from fedpersonal.report.recommendations import Recommendations, write_recommendations
 from fedpersonal.simulation.loop import LoopResult

@@ -26,7 +26,7 @@ from fedpersonal.options import Options, Value, join, option
 from fedpersonal.tasks.options import RunOptions
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.evaluation.evaluator import Evaluator
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing

@@ -11,13 +11,10 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithm import GradientPhase, RidgePhase
 from fedpersonal.data.splits import split_support_query
-from fedpersonal.evaluation import evaluate
-from fedpersonal.evaluation.evaluate import (
-    ClientResults,
-    build_evaluation,
-    evaluate_clients,
-    pack_evaluation,
-)
+from fedpersonal.evaluation import computation
+from fedpersonal.evaluation.client_results import ClientResults
+from fedpersonal.evaluation.computation import pack_evaluation
+from fedpersonal.evaluation.evaluate import build_evaluation, evaluate_clients
 from fedpersonal.model.metrics import (
     HALF_STAR_ACCURACY,
     MAE,
@@ -162,8 +159,8 @@ def test_pooled_predictions_of_shards_as_wide_as_their_longest_query_set(split, 
 @pytest.mark.parametrize(("packing", "shared"), [("pooled", 2), ("stacked", 3)])
 def test_validation_and_test_share_what_is_traced(split, weights, monkeypatch, packing, shared):
     """Each traces when it is first called; stacked, where query sets are as wide."""
-    traced, trace = [], evaluate.keras_computation
-    monkeypatch.setattr(evaluate, "keras_computation", lambda *t: traced.append(t) or trace(*t))
+    traced, trace = [], computation.keras_computation
+    monkeypatch.setattr(computation, "keras_computation", lambda *t: traced.append(t) or trace(*t))
     support, query = split
     options = {"batch_size": BATCH_SIZE, "clients": len(COUNTS), "packing": packing}
     model, other = build_model(), query.head(2)

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.evaluation.evaluate import evaluation_computation
+from fedpersonal.evaluation.computation import evaluation_computation
 from fedpersonal.model.metrics import RATING_METRICS
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization

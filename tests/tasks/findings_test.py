@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.tasks.findings import check_clients, tell_never_drawn
 from fedpersonal.tasks.task import Data, EvaluationSet
 

@@ -20,7 +20,7 @@ from experiments.papers.runs import Run
 from fedpersonal.data.texts.labelled import most_frequent_labels
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import Kept, TrainedModel
 

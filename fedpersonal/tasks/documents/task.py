@@ -23,7 +23,7 @@ from fedpersonal.tasks.options import RunOptions, TextOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel

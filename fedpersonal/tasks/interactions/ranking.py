@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpersonal.data.ratings.ranking import as_clients
-from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.model.metrics import ranking_metrics
 from fedpersonal.tasks.interactions.data import InteractionData
 from fedpersonal.tasks.task import EvaluationSet

@@ -19,7 +19,7 @@ from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.task import Task, TestReport
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.recommendations import Recommendations
     from fedpersonal.tasks.experiment import Experiment

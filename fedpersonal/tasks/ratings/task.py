@@ -16,7 +16,7 @@ from fedpersonal.tasks.ratings.data import RatingData, is_ordered, split_ratings
 from fedpersonal.tasks.task import Task, TestReport
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.recommendations import Recommendations
     from fedpersonal.tasks.experiment import Experiment

@@ -22,7 +22,7 @@ from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS
 from fedpersonal.tasks.utterances.source import SOURCES, DialogueOptions, Dialogues
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.evaluate import ClientResults
+    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.local_state.noisy_mean import NoisyMean
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing

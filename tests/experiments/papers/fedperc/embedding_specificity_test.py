@@ -12,7 +12,7 @@ from experiments.papers.fedperc.embedding_specificity import (
     draw_others,
     shares,
 )
-from fedpersonal.evaluation.evaluate import ClientResults
+from fedpersonal.evaluation.client_results import ClientResults
 
 # Two contexts; user 6 has none to compare with, user 7 no embedding.
 CONTEXTS = np.array([0, 0, 1, 0, 1, 0, 2, 1])

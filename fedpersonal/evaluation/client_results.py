@@ -1,0 +1,87 @@
+"""What an evaluation has found of each client, and of them all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedpersonal.evaluation import PERCENTILES
+from fedpersonal.model.metrics import Metric, finalize
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientResults:
+    """Sums over each client's query set; clients in the order of the data set evaluated.
+
+    Attributes:
+        client_ids: (num_clients,) names.
+        num_examples: float64 (num_clients,): examples predicted.
+        before: Metric name, and `loss`, to float64 (num_clients, 2), the sums of values and of
+            weights, before personalisation; None where that was not asked for.
+        after: The same after it.
+        predictions: (num_clients, longest query set, ...) after it, padded; None where packing is
+            `pooled`, which sums them up at once unless asked for them.
+        metrics: The metrics, for their finalizers.
+    """
+
+    client_ids: np.ndarray
+    num_examples: np.ndarray
+    before: Mapping[str, np.ndarray] | None
+    after: Mapping[str, np.ndarray]
+    predictions: np.ndarray | None
+    metrics: tuple[Metric, ...]
+
+    def some(self, chosen: np.ndarray) -> ClientResults:
+        """Returns the results of some clients, bool (num_clients,)."""
+
+        def part(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {name: pairs[chosen] for name, pairs in sums.items()}
+
+        return dataclasses.replace(
+            self,
+            client_ids=self.client_ids[chosen],
+            num_examples=self.num_examples[chosen],
+            before=None if self.before is None else part(self.before),
+            after=part(self.after),
+            predictions=None if self.predictions is None else self.predictions[chosen],
+        )
+
+    def overall(self) -> dict[str, float]:
+        """Returns the metrics over all examples of all clients, after personalisation."""
+        return self._overall(self.after)
+
+    def overall_before(self) -> dict[str, float]:
+        """Returns the same before personalisation; nothing where that was not asked for."""
+        return {} if self.before is None else self._overall(self.before)
+
+    def _overall(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+        values = finalize(self.metrics, {name: pairs.sum(0) for name, pairs in sums.items()})
+        return {name: float(value) for name, value in sorted(values.items())}
+
+    def per_client(self) -> dict[str, np.ndarray]:
+        """Returns columns, a row a client: id, examples, each metric before and after."""
+        columns = {"client": self.client_ids, "num_examples": self.num_examples.astype(np.int64)}
+        for stage, sums in (("before", self.before or {}), ("after", self.after)):
+            for name, values in finalize(self.metrics, sums).items():
+                columns[f"{name}_{stage}"] = values
+        return columns
+
+    def distribution(self) -> dict[str, Any]:
+        """Returns percentiles over clients of each metric, and the share of clients hurt.
+
+        A client is hurt when its mean loss is higher after personalisation than before. Where
+        nothing was predicted before, or nobody has examples, that share is None.
+        """
+        columns = self.per_client()
+        known = self.num_examples > 0
+        spread: dict[str, dict[str, float]] = {}
+        for name in self.after if known.any() else ():
+            values = np.nanpercentile(columns[f"{name}_after"][known], PERCENTILES)
+            spread[name] = {f"p{p}": float(value) for p, value in zip(PERCENTILES, values)}
+        if self.before is None or not known.any():
+            return {"percentiles": spread, "share_hurt": None}
+        hurt = columns["loss_after"][known] > columns["loss_before"][known]
+        return {"percentiles": spread, "share_hurt": float(hurt.mean())}
