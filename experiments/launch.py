@@ -91,7 +91,7 @@ def task_main(task: Task) -> Callable[[], None]:
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
         with runtime.quick_imports():
-            from fedpersonal.tasks.experiment import open_experiment, run_experiment
+            from fedpersonal.tasks.experiment_run import open_experiment, run_experiment
 
         path = given.output_dir or f"results/{given.experiment_name or task.name}"
         declared = task.options.declarations().items()

@@ -179,7 +179,7 @@ def open_run(
     run: Run, about: Mapping[str, Any] | None = None
 ) -> tuple[Experiment[Any, Any], RunFolder]:
     """Builds the experiment of a run and opens its folder; `about` None asks the data."""
-    from fedpersonal.tasks.experiment import open_experiment
+    from fedpersonal.tasks.experiment_run import open_experiment
 
     options = run.trainer.options
     source = run.task.read(options)
@@ -197,7 +197,7 @@ def open_run(
 def _work(run: Run, about: Mapping[str, Any]) -> None:
     from fedpersonal.loaded_run import load_run
     from fedpersonal.report.write import write_report
-    from fedpersonal.tasks.experiment import run_experiment
+    from fedpersonal.tasks.experiment_run import run_experiment
 
     experiment, folder = open_run(run, about)
     if run.trained_by is None:

@@ -65,7 +65,7 @@ class Validation:
 
 def train(run: Run, sweep_dir: pathlib.Path) -> None:
     """Trains a run and evaluates validation clients, never test clients."""
-    from fedpersonal.tasks.experiment import train_experiment
+    from fedpersonal.tasks.experiment_run import train_experiment
 
     take_part(sweep_dir)
     experiment, folder = open_run(run)
@@ -96,7 +96,7 @@ def write_validation(run: Run, validation: Validation) -> None:
 
 def test(run: Run, sweep_dir: pathlib.Path) -> None:
     """Tests a run that was trained, and writes what any run has in the end."""
-    from fedpersonal.tasks.experiment import run_experiment
+    from fedpersonal.tasks.experiment_run import run_experiment
 
     take_part(sweep_dir)
     run_experiment(*open_run(run), progress=False)

@@ -13,7 +13,7 @@ from fedpersonal.algorithms.method import Layers
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation import evaluator
 from fedpersonal.options import option
-from fedpersonal.tasks import experiment
+from fedpersonal.tasks import experiment, experiment_run
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
 from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
@@ -335,7 +335,7 @@ def look_at_everything(task, options_class, all_values, patch):
             pass
 
     patch.setattr(experiment, "Trainer", Trainer)
-    patch.setattr(experiment, "RunFolder", Folder)
+    patch.setattr(experiment_run, "RunFolder", Folder)
     patch.setattr(evaluator, "build_evaluation", lambda *args, **options: None)
     for method in task.methods.values():
         options = task.settle(options_class(algorithm=method.name, local_steps=0))
@@ -348,12 +348,12 @@ def look_at_everything(task, options_class, all_values, patch):
         for algorithm in (values.get("algorithm", task.defaults["algorithm"]), "centralized"):
             options = options_class(**{**values, "algorithm": algorithm})
             source = task.read(options)
-            built, folder = experiment.open_experiment(
+            built, folder = experiment_run.open_experiment(
                 task, source, options, "nowhere", config={}, may_differ=(), data=None
             )
             built.evaluation(built.data.test)
             with pytest.raises(StopIteration):
-                experiment.run_experiment(built, folder)
+                experiment_run.run_experiment(built, folder)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -307,7 +307,7 @@ class Tiny:
 
     def run_in(self, path, experiment):
         """Runs an experiment in a folder."""
-        from fedpersonal.tasks.experiment import run_experiment
+        from fedpersonal.tasks.experiment_run import run_experiment
 
         summary = run_experiment(experiment, open_folder(path, experiment), progress=False)
         finished = Finished(experiment, path)

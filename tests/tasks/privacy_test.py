@@ -8,7 +8,7 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.privacy_budget import PrivacyBudget
-from fedpersonal.tasks.experiment import open_experiment
+from fedpersonal.tasks.experiment_run import open_experiment
 from fedpersonal.tasks.task import all_tasks
 
 TASKS = all_tasks()

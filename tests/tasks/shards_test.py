@@ -6,7 +6,7 @@ import pytest
 
 from fedpersonal import trainer
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.experiment import open_experiment
+from fedpersonal.tasks.experiment_run import open_experiment
 from fedpersonal.tasks.task import all_tasks
 
 TASK = all_tasks()["movielens"]

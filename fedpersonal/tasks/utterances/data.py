@@ -18,7 +18,7 @@ from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.language_models.base_model import BaseModel
-    from fedpersonal.tasks.utterances.task import UtteranceRun
+    from fedpersonal.tasks.utterances.options import UtteranceRun
 
 # What a label is where there is nothing to predict.
 NO_LABEL = -1

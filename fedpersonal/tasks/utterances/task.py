@@ -1,4 +1,4 @@
-"""Language modelling of utterances in contexts as a task: options, model, tests by samples."""
+"""Language modelling of utterances in contexts as a task: data, model, tests by samples."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import numpy as np
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
-from fedpersonal.options import option
-from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 from fedpersonal.tasks.utterances.data import UtteranceData, finetuning_sets, split_utterances
 from fedpersonal.tasks.utterances.history import add_history_of, add_own_history
 from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS
-from fedpersonal.tasks.utterances.source import SOURCES, DialogueOptions, Dialogues
+from fedpersonal.tasks.utterances.options import UtteranceOptions, UtteranceRun
+from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.client_results import ClientResults
@@ -34,58 +33,8 @@ if TYPE_CHECKING:
 
 # After fine-tuning on so many utterances of each client; None for all that it has.
 SAMPLES = (1, 5, 15, None)
-
-
 # Larger than any norm, and small enough for float32.
 _NO_BOUND = 1e30
-
-
-class UtteranceOptions(DialogueOptions):
-    """The utterances, the base model, and how clients start."""
-
-    evaluate_on: str = option(
-        "seen",
-        "Test on other utterances of the users who train, or on users who never took part.",
-        choices=("seen", "unseen"),
-        in_help=True,
-    )
-    text_length: int = option(32, "Tokens of an utterance.", at_least=4, at_most=10**6)
-    too_long: str = option(
-        "cut", "What becomes of utterances with more tokens.", choices=("cut", "error")
-    )
-    base_model: str | None = option(
-        None,
-        "A GPT-2 in HuggingFace's format, a folder or a name such as distilgpt2. [default: a small "
-        "one is pretrained on what users who do not take part have written]",
-    )
-    base_model_revision: str | None = option(
-        None, "The commit, tag or branch of a base model on the hub. [default: the newest]"
-    )
-    base_model_adapted: bool = option(
-        False,
-        "Train the pretrained base further on what users who do not take part have written in the "
-        "same data, and on nothing else.",
-    )
-    base_model_dir: str = option(
-        "results/base_models", "Keeps pretrained base models.", may_differ=True
-    )
-    unseen_start: str | None = option(
-        None,
-        "Where unseen users start: the noisy mean of what the others keep, the mean itself, or as "
-        "everybody. [default: noisy_mean with embeddings, mean with larger parts]",
-        choices=("noisy_mean", "mean", "fresh"),
-    )
-    noise_multiplier: float = option(0.1, "Noise of that mean, by --clip_norm.", at_least=0)
-    clip_norm: float = option(1.0, "Bound on what one user adds to it.", at_least=1e-9)
-    history_length: int = option(96, "Tokens that a generator reads.", at_least=1, at_most=10**6)
-    prefix_length: int = option(
-        1, "Vectors of FedPerC's embeddings and of other prefixes.", at_least=1, at_most=1000
-    )
-    lora_rank: int = option(8, "The rank of LoRA's factors.", at_least=1, at_most=1000)
-
-
-class UtteranceRun(UtteranceOptions, RunOptions):
-    """These options, and those of any run."""
 
 
 class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):

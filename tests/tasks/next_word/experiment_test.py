@@ -11,7 +11,8 @@ from fedpersonal.data.generated.corpus import generate_corpus
 from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
 from fedpersonal.data.texts.vocabulary import Vocabulary
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks.experiment import build_experiment, run_experiment
+from fedpersonal.tasks.experiment import build_experiment
+from fedpersonal.tasks.experiment_run import run_experiment
 from fedpersonal.tasks.next_word import source
 from fedpersonal.tasks.next_word.data import sample_stack_overflow
 from fedpersonal.tasks.next_word.task import TASK

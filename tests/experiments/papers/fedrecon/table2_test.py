@@ -14,7 +14,7 @@ from experiments.papers import runs as run_module
 from experiments.papers.fedrecon import figure2, figure3, table1, table2, word_tables
 from experiments.papers.reproduction import Reproduction, Row
 from fedpersonal.errors import UserError
-from fedpersonal.tasks import experiment
+from fedpersonal.tasks import experiment_run
 
 EMBEDDING, UNITS, PROJECTION, WORDS = 4, 6, 3, 100
 GIVEN = {
@@ -39,7 +39,7 @@ def reproduction_in(folder, **changes):
 def _done(tmp_path_factory):
     """A folder that was stopped before its fourth run, its page, and what was trained."""
     folder, trained = tmp_path_factory.mktemp("table2"), []
-    train = experiment.run_experiment
+    train = experiment_run.run_experiment
 
     def log(built, *args, **options):
         if len(trained) == 3:
@@ -49,7 +49,7 @@ def _done(tmp_path_factory):
         return train(built, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "run_experiment", log)
+        patch.setattr(experiment_run, "run_experiment", log)
         with pytest.raises(KeyboardInterrupt):
             table2.run(reproduction_in(folder))
         assert not (folder / "table2.md").exists()
