@@ -57,7 +57,11 @@ _SCRIPTS = {
 }}
 complete -o default -F _fedpersonal fedpersonal""",
 }
-_SCRIPTS["zsh"] = "autoload -U +X bashcompinit && bashcompinit\n" + _SCRIPTS["bash"]
+# `complete` is bash's; zsh's own is loaded first, where the user has not done so.
+_SCRIPTS["zsh"] = f"""\
+(( $+functions[compdef] )) || {{{{ autoload -U compinit && compinit; }}}}
+autoload -U bashcompinit && bashcompinit
+{_SCRIPTS["bash"]}"""
 
 
 def main() -> None:

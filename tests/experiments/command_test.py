@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
+import pty
 import re
 import resource
+import select
 import shutil
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -107,3 +112,33 @@ def test_bash_completes_subcommands_and_flags(script, words, expected):
     program = f'{script}\n{asked}\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
     assert sorted(done.stdout.split()) == expected and not done.stderr
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh is installed")
+def test_zsh_completes_in_a_terminal(script, tmp_path):
+    loading = command._SCRIPTS["zsh"].removesuffix(command._SCRIPTS["bash"]).format()
+    (tmp_path / "completion.zsh").write_text(loading + script)
+    (tmp_path / ".zshrc").write_text("source ~/completion.zsh; echo loaded\n")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(HOME=str(tmp_path), ZDOTDIR=str(tmp_path), TERM="dumb")
+        os.execvp("zsh", ["zsh", "-i"])
+
+    def shown(until):
+        """Returns what the terminal shows, up to a text."""
+        found, deadline = "", time.monotonic() + 60
+        while until not in found and time.monotonic() < deadline:
+            if select.select([terminal], [], [], 1)[0]:
+                found += os.read(terminal, 4096).decode(errors="replace")
+        return found
+
+    try:
+        assert "not found" not in shown("loaded")
+        os.write(terminal, b"fedpersonal mov\t")
+        assert "movielens" in shown("movielens")
+        os.write(terminal, b"--client_lear\t")
+        assert "--client_learning_rate" in shown("--client_learning_rate")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
