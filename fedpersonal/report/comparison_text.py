@@ -40,7 +40,8 @@ def about(comparison: Comparison) -> str:
     baseline, seeds = comparison.methods[0].name, comparison.methods[0].seeds
     said = (
         f"A difference is the method's figure less that of {baseline}, on the same examples of the "
-        "same clients, all together or, where clients weigh all alike, the mean over clients; with its 95 % interval in brackets, by a paired bootstrap over clients; "
+        "same clients: over all of them together or, where clients weigh all alike, the mean over "
+        "clients. Its 95 % interval is in brackets, by a paired bootstrap over clients; "
     )
     if len(seeds) > 1:
         said += (

@@ -166,7 +166,9 @@ def test_a_reader_looks_at_three_seeds_of_two_methods(write_run, tmp_path, open_
 
 @pytest.mark.parametrize("width", [420, 900, 1400])
 @pytest.mark.parametrize("better_by", [0.003, 0.2, 0.5])
-def test_differences_have_three_round_ticks_with_0(write_run, tmp_path, open_page, width, better_by):
+def test_differences_have_three_round_ticks_with_0(
+    write_run, tmp_path, open_page, width, better_by
+):
     folders = [write_run("a"), write_run("b", better_by=better_by)]
     page = open_page(write_comparison(folders, tmp_path / "c.html")[0], width)
     found = page.locator("[data-chart=histograms] .plot").last.locator("text[text-anchor=middle]")
