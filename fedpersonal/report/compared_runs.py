@@ -141,9 +141,8 @@ def read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
             methods are not tested on the same examples of the same clients, seed by seed.
     """
     if not FEWEST <= len(folders) <= MOST:
-        raise UserError(
-            f"a comparison is of {FEWEST} to {MOST} run folders; {len(folders)} are given."
-        )
+        given = f"{len(folders)} {'is' if len(folders) == 1 else 'are'} given"
+        raise UserError(f"a comparison is of {FEWEST} to {MOST} run folders; {given}.")
     groups: dict[str, dict[int | None, ComparedRun]] = {}
     for folder in folders:
         run = ComparedRun.read(folder)

@@ -23,10 +23,15 @@ _FEW = 3
 # Columns and rows.
 Table = tuple[list[str], list[list[str]]]
 
-ABOUT_SPREAD = "Percentiles over clients of their differences, each client counting once."
+ABOUT_SPREAD = (
+    "Percentiles over clients of their differences. Here, and in the charts above, each client "
+    "counts once, however many examples it has."
+)
 ABOUT_COSTS = (
-    "MB moved: what all clients of all rounds receive and send. Clients are hurt whose loss is "
-    "higher after personalisation than before."
+    "MB moved: what each client receives and sends in a round of training, times clients a round, "
+    "times rounds. Global variables and sums of metrics cross, local variables do not: a method "
+    "moves more if more of its model is global, or more rounds or clients train it. Clients are "
+    "hurt whose loss is higher after personalisation than before."
 )
 
 
@@ -35,7 +40,8 @@ def about(comparison: Comparison) -> str:
     baseline, seeds = comparison.methods[0].name, comparison.methods[0].seeds
     said = (
         f"A difference is the method's figure less that of {baseline}, on the same examples of the "
-        "same clients, with its 95 % interval in brackets, by a paired bootstrap over clients; "
+        "same clients: over all of them together or, where clients weigh all alike, the mean over "
+        "clients. Its 95 % interval is in brackets, by a paired bootstrap over clients; "
     )
     if len(seeds) > 1:
         said += (
@@ -44,8 +50,8 @@ def about(comparison: Comparison) -> str:
             "once, with its mean; "
         )
     return (
-        f"{said}within noise: the interval has 0 in it. The interval does not have what another "
-        "seed would change."
+        f"{said}within noise: the interval has 0 in it. The interval is over clients; another seed "
+        "would move the result, too, and that is not in it."
     )
 
 
@@ -81,7 +87,7 @@ def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
     metric, baseline, mean = label(comparison.metric), comparison.methods[0].name, found.mean
     digits, counts = _digits(comparison, comparison.metric), found.counts()
     interval = f"95 % interval {_signed(mean.low, digits)} to {_signed(mean.high, digits)}"
-    said = f"{metric} of {name} is {abs(mean.difference):.{digits}f}"
+    said = f"{metric} of {name}, {_whose(comparison)}, is {abs(mean.difference):.{digits}f}"
     said += f" {'higher' if mean.difference > 0 else 'lower'} than that of {baseline}"
     if len(found.clients) == 1:
         return f"{said}, for the only client, which tells nothing of others."
@@ -96,6 +102,14 @@ def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
         clients = len(found.clients)
         said += f"; {counts['gained']:,} of {clients:,} clients gain, {counts['lost']:,} lose"
     return f"{said}."
+
+
+def _whose(comparison: Comparison) -> str:
+    """Returns which of two means the main metric is."""
+    weighting = comparison.weighting(comparison.metric)
+    if weighting == "all alike":
+        return "the mean over clients"
+    return f"over all clients' {weighting} together"
 
 
 def method_rows(comparison: Comparison) -> Table:

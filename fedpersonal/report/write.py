@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 
+import numpy as np
+
 from fedpersonal.atomic_files import write_text
 from fedpersonal.report.boundary_picture import WIDTH, boundary_picture
 from fedpersonal.report.clients import dots, percentile_rows
@@ -69,7 +71,7 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
 
 
 def key_figures(run: RunData) -> list[tuple[str, str]]:
-    """Returns names and texts of what a run came to over all examples, and what it took."""
+    """Returns names and texts of what a run came to, and what it took."""
     test, told = run.summary.get("test") or {}, []
     before = test.get("before") or {}
     for name, value in test.items():
@@ -77,7 +79,7 @@ def key_figures(run: RunData) -> list[tuple[str, str]]:
             text = plain(value, 4)
             if is_number(before.get(name)):
                 text += f" (before: {plain(before[name], 4)})"
-            told.append((label(name), text))
+            told.append((label(name) + _whose(run, name, value), text))
     counts = {"clients tested": test.get("num_clients"), "examples": test.get("num_examples")}
     counts["rounds"] = len(run.rounds)
     told += [(name, f"{value:,}") for name, value in counts.items() if is_number(value)]
@@ -90,3 +92,14 @@ def key_figures(run: RunData) -> list[tuple[str, str]]:
     if is_number(epsilon):
         told.append(("privacy", f"epsilon {plain(epsilon)}"))
     return told
+
+
+def _whose(run: RunData, name: str, value: float) -> str:
+    """Returns which of two means a metric of the test is, where clients' values tell."""
+    if f"{name}_after" not in run.clients and name not in run.clients:
+        return ""
+    values = run.after(name)
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return ""
+    return ", mean client" if np.isclose(known.mean(), value, rtol=1e-5) else ", all together"

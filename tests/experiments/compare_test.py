@@ -35,7 +35,7 @@ def test_a_page_and_its_tables_are_written(run_program, folders, tmp_path):
     assert (status, errors) == (0, "")
     paths = [tmp_path / "out" / f"seeds.{kind}" for kind in ("html", "md", "csv")]
     assert output.split() == [str(path) for path in paths]
-    assert "loss of fed_recon is 0.1000 lower than that of fed_avg" in paths[1].read_text("utf-8")
+    assert "is 0.1000 lower than that of fed_avg" in paths[1].read_text("utf-8")
     rows = list(csv.DictReader(paths[2].read_text("utf-8").splitlines()))
     assert float(rows[1]["difference"]) == pytest.approx(-0.1)
     table = fp.compare(folders)

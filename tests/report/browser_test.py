@@ -1,6 +1,9 @@
 """The page in a real browser: it opens at once, and can be pointed at."""
 
+import io
+
 import pytest
+from matplotlib.image import imread
 
 from benchmarks.report_page import chromium, longest_hover, seconds_to_open
 from fedpersonal.report.write import write_report
@@ -137,6 +140,33 @@ def test_it_fits_the_screen(open_page, report, width, scheme):
     page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 29)"}[scheme]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_shadow_shows_that_a_table_goes_on(open_page, report, scheme):
+    page = open_page(report, color_scheme=scheme)
+    page.set_viewport_size({"width": 420, "height": 900})
+    table = page.locator(".wide", has=page.locator("#percentiles"))
+    table.locator("table").evaluate("table => (table.style.visibility = 'hidden')")
+
+    def edges():
+        """How far each edge's colour is from the middle's."""
+        rows = imread(io.BytesIO(table.screenshot()))
+        row = rows[len(rows) // 2]
+        return [abs(row[x] - row[len(row) // 2]).max() for x in (1, -2)]
+
+    def scroll_to(left):
+        table.evaluate("(node, left) => (node.scrollLeft = left)", left)
+        return [difference > 0.08 for difference in edges()]
+
+    assert scroll_to(0) == [False, True]
+    assert scroll_to(60) == [True, True]
+    assert scroll_to(10_000) == [True, False]
+    page.set_viewport_size({"width": 1400, "height": 900})
+    assert scroll_to(0) == [False, False]
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 420, "height": 900})
+    assert edges() == [0, 0]
 
 
 def test_it_is_printed_light_and_without_controls(open_page, report):

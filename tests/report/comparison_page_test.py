@@ -118,7 +118,7 @@ def test_a_reader_looks_at_three_seeds_of_two_methods(write_run, tmp_path, open_
     folders = [write_run("fed_avg", seed=s) for s in (1, 2, 3)]
     folders += [write_run("fed_recon", seed=s, better_by=0.02) for s in (1, 2, 3)]
     page = open_page(write_comparison(folders, tmp_path / "c.html")[0])
-    assert "RMSE of fed_recon is" in page.locator("#verdict").inner_text()
+    assert "RMSE of fed_recon, over all" in page.locator("#verdict").inner_text()
     assert page.locator("#methods table").first.locator("tbody tr").count() == 2
     # A line and a band for each method in each of 5 panels, and marks where points are few.
     curves = page.locator("#curves svg path[fill=none]")
@@ -162,6 +162,25 @@ def test_a_reader_looks_at_three_seeds_of_two_methods(write_run, tmp_path, open_
     page.locator("[data-chart=scatter] .plot").focus()
     page.keyboard.press("ArrowRight")
     assert "seed" in page.locator("#tip").inner_text()
+
+
+@pytest.mark.parametrize("width", [420, 900, 1400])
+@pytest.mark.parametrize("better_by", [0.003, 0.2, 0.5])
+def test_differences_have_three_round_ticks_with_0(
+    write_run, tmp_path, open_page, width, better_by
+):
+    folders = [write_run("a"), write_run("b", better_by=better_by)]
+    page = open_page(write_comparison(folders, tmp_path / "c.html")[0], width)
+    found = page.locator("[data-chart=histograms] .plot").last.locator("text[text-anchor=middle]")
+    *labels, _ = found.evaluate_all(
+        "nodes => nodes.map((n) => [n.textContent, n.getBoundingClientRect()])"
+        ".map(([text, {left, right}]) => [text, left, right])"
+    )
+    ticks = [float(text.replace("−", "-")) for text, *_ in labels]
+    assert len(ticks) >= 3 and 0 in ticks and ticks == sorted(ticks)
+    step = ticks[1] - ticks[0]
+    assert round(step / 10 ** np.floor(np.log10(step) + 1e-9), 6) in (1, 2, 2.5, 5)
+    assert all(a[2] + 3 < b[1] for a, b in zip(labels, labels[1:]))
 
 
 @pytest.mark.parametrize("width", [400, 900, 1400])

@@ -121,7 +121,7 @@ def test_other_tests_are_refused(write_run, why, changes):
 def test_folders_that_are_no_comparison_are_refused(write_run, tmp_path):
     run, other = write_run("a"), write_run("b")
     for folders, why in [
-        ([run], "of 2 to 10 run folders; 1 are given"),
+        ([run], "of 2 to 10 run folders; 1 is given"),
         ([run] * 11, "11 are given"),
         ([run, other, run], "is given twice"),
         ([run, write_run("a")], "are the same run: no option differs, and the seed of both is 1"),
@@ -158,11 +158,29 @@ def test_the_verdict_tells_noise_from_a_difference(write_run):
     noisy = write_run("c", better_by=0.0)
     told = verdicts(compare_runs([base, better, noisy]))
     assert told[0].startswith("Of 3 methods, the best RMSE is that of b, 1.")
-    assert "RMSE of b is 0." in told[1] and "lower than that of a, which is better" in told[1]
-    assert "RMSE of c is" in told[2] and "than that of a, which is within noise" in told[2]
+    assert "RMSE of b, over all clients' examples together, is 0." in told[1]
+    assert "lower than that of a, which is better" in told[1]
+    assert "RMSE of c, over all" in told[2] and "than that of a, which is within noise" in told[2]
     alone = [write_run(name, num_clients=1) for name in ("d", "e")]
     assert "for the only client, which tells nothing" in verdicts(compare_runs(alone))[0]
     assert "higher than that of b, which is worse" in verdicts(compare_runs([better, base]))[0]
+
+
+def test_the_verdict_says_which_mean_it_is_of(write_run):
+    hits = np.arange(30) % 2
+    folders = [
+        write_run(n, columns={"hr@10": hits * sign}, test={"hr@10": float(hits.mean()) * sign})
+        for n, sign in (("a", 1.0), ("b", 0.5))
+    ]
+    told = {m: verdicts(compare_runs(folders, metric=m))[0] for m in ("rmse", "hr@10")}
+    assert told["rmse"].startswith("RMSE of b, over all clients' examples together, is")
+    assert told["hr@10"].startswith("HR@10 of b, the mean over clients, is 0.2500 lower")
+
+
+def test_notes_say_what_is_counted_and_what_an_interval_lacks(write_run):
+    page = markdown(compare_runs([write_run("a"), write_run("b")]))
+    assert "times clients a round, times rounds" in page and "local variables do not" in page
+    assert "another seed would move the result, too, and that is not in it" in page
 
 
 def test_tables_stay_tables_whatever_the_options_say(write_run, tmp_path):

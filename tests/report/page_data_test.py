@@ -17,7 +17,7 @@ from fedpersonal.report.numbers import percent, plain, size
 from fedpersonal.report.options_told import command, options_told
 from fedpersonal.report.run_data import read_run
 from fedpersonal.report.verdict import judge
-from fedpersonal.report.write import report_page
+from fedpersonal.report.write import key_figures, report_page
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 
 
@@ -33,6 +33,20 @@ def test_curves_go_over_rounds_seconds_and_bytes(tmp_path, make_run):
     assert validation["seconds"] == [2.5, 5, 7.5, 10]
     assert validation["bytes"] == [800 * 7 * number for number in (5, 10, 15, 20)]
     np.testing.assert_allclose(validation["y"], table["eval/rmse"], rtol=1e-4)
+
+
+def test_figures_say_which_mean_they_are(write_run):
+    hits, words = np.arange(30) % 3 / 2, np.linspace(0.2, 0.9, 30)
+    columns = {"hr@10": hits, "words_after": words, "num_words": np.arange(1, 31)}
+    test = {
+        "hr@10": hits.mean(),
+        "words": np.average(words, weights=columns["num_words"]),
+        "x": 3.0,
+    }
+    run = read_run(write_run("a", columns=columns, test={**test, "words_after": words.mean()}))
+    names = [name for name, _ in key_figures(run)]
+    assert {"RMSE, all together", "HR@10, mean client", "words, all together"} <= {*names}
+    assert {"words after, mean client", "x", "rounds"} <= {*names}
 
 
 def test_thin_curves_keep_what_stands_out():

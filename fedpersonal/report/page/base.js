@@ -25,9 +25,12 @@ const isNumber = (value) => Number.isFinite(value);
 function number(value, digits = 4) {
   if (!isNumber(value)) return "none";
   const size = Math.abs(value);
-  if (size && (size < 1e-3 || size >= 1e15)) return value.toExponential(digits - 2);
   const decimals = size ? Math.max(0, digits - 1 - Math.floor(Math.log10(size))) : 0;
-  return value.toLocaleString("en-US", { maximumFractionDigits: Math.min(decimals, 8) });
+  const text =
+    size && (size < 1e-3 || size >= 1e15)
+      ? value.toExponential(digits - 2)
+      : value.toLocaleString("en-US", { maximumFractionDigits: Math.min(decimals, 8) });
+  return text.replaceAll("-", "−");
 }
 
 function bytes(value) {
@@ -64,7 +67,7 @@ function scale([low, high], [from, to], log = false) {
   return place;
 }
 
-// About `count` round numbers in a scale's domain.
+// About `count` round numbers in a scale's domain, and at least three where parts of 1 may be.
 function ticks(place, count) {
   const [low, high] = place.domain;
   if (place.log && high / low > 8) {
@@ -79,10 +82,16 @@ function ticks(place, count) {
   }
   const raw = Math.max((high - low) / count, place.isWhole ? 1 : 0);
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((digit) => digit * power).find((each) => each >= raw);
-  const found = [];
-  for (let i = Math.ceil(low / step); i * step <= high + step / 1e6; i++) found.push(i * step + 0);
-  return found;
+  const steps = [10, 5, 2.5, 1, 0.5].map((digit) => digit * power);
+  const multiples = (step) => {
+    const found = [];
+    for (let i = Math.ceil(low / step); i * step <= high + step / 1e6; i++) found.push(i * step + 0);
+    return found;
+  };
+  const usual = multiples([1, 2, 5, 10].map((digit) => digit * power).find((each) => each >= raw));
+  if (usual.length > 2) return usual;
+  const finer = steps.filter((step) => !place.isWhole || Number.isInteger(step)).map(multiples);
+  return finer.find((found) => found.length > 2) || usual;
 }
 
 // Draws grid, ticks and labels around a plot: `box` has left, right, top, bottom in pixels.

@@ -32,6 +32,8 @@ charts.histograms = (figure, table) => {
 function drawHistogram(place, { label, fill, values, part, isChange, lower, range }) {
   const { root, box } = frame(place, 0.5, 220, { top: 22 });
   let [low, high] = range || extent(values);
+  // Who neither gains nor loses is at 0, which is seen even where nobody is there.
+  if (isChange) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
   const bins = 30;
   let step = (high - low) / bins;
   if (isChange) {
