@@ -6,6 +6,7 @@ import collections
 import concurrent.futures
 import gc
 import logging
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -277,3 +278,14 @@ def test_what_was_prepared_ends_with_its_computation():
     del computation
     gc.collect()
     assert not local._interpreters
+
+
+def test_what_was_prepared_ends_with_its_context():
+    local = LocalContext(pytest.fail)
+    computation = tff.tensorflow.computation(lambda: tf.constant(1))
+    assert _call(local, computation, ()) == 1
+    (interpreter,) = map(weakref.ref, local._interpreters.values())
+    del local
+    gc.collect()
+    assert interpreter() is None
+    assert _call(LocalContext(pytest.fail), computation, ()) == 1
