@@ -41,6 +41,11 @@ def _leave_to_graph(result: tf.Tensor) -> None:
     gradient = registered[name]["type"]
     graph = result.graph
     graph._custom_gradients = [*getattr(graph, "_custom_gradients", ()), gradient]
-    known = weakref.ref(gradient)
-    registered[name]["type"] = lambda *given: known()(*given)
+    registered[name]["type"] = functools.partial(_call, weakref.ref(gradient))
     weakref.finalize(gradient, registered.pop, name, None).atexit = False
+
+
+def _call(gradient: weakref.ref[Gradient], *given: object) -> object:
+    known = gradient()
+    assert known is not None  # Else its name is registered no more.
+    return known(*given)
