@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from fedpersonal.models.custom_gradient import custom_gradient
+
 
 class LSTM(tf.keras.layers.Layer):
     """Keras' LSTM that returns sequences: the same weights, outputs and gradients, in less time.
@@ -152,7 +154,7 @@ def _predict(sequence, kernel, recurrent_kernel, bias, is_real):
 def _run(sequence, kernel, recurrent_kernel, bias, is_real):
     """Does the same, and keeps the states and gates of all steps for the gradient."""
 
-    @tf.custom_gradient
+    @custom_gradient
     def recurrence(sequence, kernel, recurrent_kernel, bias):
         steps, from_input, zeros = _begin(sequence, kernel, recurrent_kernel, bias)
         units = zeros.shape[-1]

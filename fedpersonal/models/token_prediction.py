@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from fedpersonal.model.metrics import Metric
+from fedpersonal.models.custom_gradient import custom_gradient
 
 PAD = 0
 
@@ -117,7 +118,7 @@ def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor, best: tf.Tensor) -> tf.
     TensorFlow's own passes over a wide softmax several times more often than this does.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def losses(logits):
         probabilities = tf.nn.softmax(logits)
         highest = tf.gather(logits, best, batch_dims=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.eager import context
 
 from fedpersonal.runtime import xla
 
@@ -133,7 +135,7 @@ def _compiled(
     """Returns a graph as one that XLA compiles for each shape of its arguments."""
     with _xla_lock:
         xla.keep_operations_whole()
-    wrapped = _import(xla.for_xla(graph_def))
+    wrapped = _import(_with_own_functions(xla.for_xla(graph_def)))
     plain = _prune(wrapped, feeds, fetches)
     function = tf.function(lambda *given: plain(*given), autograph=False, jit_compile=True)
     specs = [wrapped.graph.get_tensor_by_name(name) for name in feeds]
@@ -173,18 +175,23 @@ def _function(
     for node in graph_def.node:
         if node.op == "VarHandleOp":
             node.attr["shared_name"].s = _ANONYMOUS
-    wrapped = _import(graph_def)
+    own = _with_own_functions(graph_def)
+    wrapped = _import(own)
     graph = wrapped.graph
     handles = [node.name + ":0" for node in graph_def.node if node.op == "VarHandleOp"]
     variables = [graph.get_tensor_by_name(name) for name in handles if initialize_op]
     function = _prune(wrapped, [*feeds, *handles] if initialize_op else feeds, fetches)
     if not variables:
-        return lambda arguments: function(*map(tf.convert_to_tensor, arguments))
+
+        def run(arguments: Sequence[Any]) -> Sequence[Any]:
+            return function(*map(tf.convert_to_tensor, arguments))
+
+        return _with_functions(run, own)
     with graph.as_default(), tf.control_dependencies([graph.get_operation_by_name(initialize_op)]):
         created = [tf.identity(handle) for handle in variables]
     create = wrapped.prune([], created)
 
-    def run(arguments: Sequence[Any]) -> Sequence[Any]:
+    def run_with_variables(arguments: Sequence[Any]) -> Sequence[Any]:
         handles = create()
         try:
             return function(*map(tf.convert_to_tensor, arguments), *handles)
@@ -192,15 +199,28 @@ def _function(
             for handle in handles:
                 tf.raw_ops.DestroyResourceOp(resource=handle)
 
+    return _with_functions(run_with_variables, own)
+
+
+def _with_functions(run: _Run, graph_def: tf.compat.v1.GraphDef) -> _Run:
+    """Has a graph's functions end with what runs it; TensorFlow would keep them."""
+    names = [function.signature.name for function in graph_def.library.function]
+    weakref.finalize(run, _remove, names).atexit = False
     return run
+
+
+def _remove(names: Sequence[str]) -> None:
+    known = context.context()
+    for name in names:
+        while known.has_function(name):  # It counts how often it was told of it.
+            known.remove_function(name)
 
 
 def _import(graph_def: tf.compat.v1.GraphDef) -> Any:
     """Returns a wrapped function whose graph has a graph's operations, under their names."""
-    own = _with_own_functions(graph_def)
 
     def imported() -> None:
-        tf.import_graph_def(own, name="")
+        tf.import_graph_def(graph_def, name="")
 
     return tf.compat.v1.wrap_function(imported, [])
 

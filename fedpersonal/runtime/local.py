@@ -54,7 +54,8 @@ class LocalContext(tff.framework.SyncContext):
         """Runs a computation on an argument and returns its result."""
         if id(comp) not in self._interpreters:
             self._interpreters[id(comp)] = self._prepare(comp)
-            weakref.finalize(comp, self._interpreters.pop, id(comp), None).atexit = False
+            # The computation may outlive this context, and must not hold what the context has made.
+            weakref.finalize(comp, _forget, weakref.ref(self), id(comp)).atexit = False
         interpreter = self._interpreters[id(comp)]
         if interpreter is None:
             return self._handed_over(comp, arg)
@@ -81,3 +82,10 @@ class LocalContext(tff.framework.SyncContext):
         if self._fallback is None:
             self._fallback = self._make_fallback()
         return self._fallback.invoke(comp, arg)
+
+
+def _forget(context: weakref.ref[LocalContext], key: int) -> None:
+    """Drops what a context has made of a computation that is gone."""
+    alive = context()
+    if alive is not None:
+        alive._interpreters.pop(key, None)

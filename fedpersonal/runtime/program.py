@@ -10,7 +10,6 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
-import gc
 import logging
 import os
 import shutil
@@ -19,22 +18,20 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import psutil
 
 from fedpersonal.runtime import supervisor
+from fedpersonal.runtime.services import close_channels, retire_services
 
 _WORKER_NAME = "worker_binary"
-_FACTORY = "tensorflow_federated.python.core.impl.executor_stacks.executor_factory"
-_SECONDS_TO_START = 10.0
 _SECONDS_TO_LEAVE = 30.0
 
-_started = False
+_started_in: int | None = None  # The process.
 _leaving = False  # A signal has raised an exit,
 _left = False  # which has come to the exit hooks.
 
@@ -103,10 +100,10 @@ def start() -> None:
     leaves those of TFF's own context behind. A second signal does not disturb what the program
     does at its end, for 30 seconds. Calling it again does nothing.
     """
-    global _started
-    if _started:
+    global _started_in
+    if _started_in is not None:
         return
-    _started = True
+    _started_in = os.getpid()
     quiet_logs()
     spare_home()
     atexit.register(_end)
@@ -205,51 +202,14 @@ def _end() -> None:
     """Ends the workers of this process, and everything in TFF that would start new ones."""
     global _left
     _left = True
-    _retire_services()
-    deadline = time.monotonic() + _SECONDS_TO_START
-    while _is_starting_worker() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    channels = retire_services()
     workers = _workers()
     for worker in workers:
         with contextlib.suppress(psutil.NoSuchProcess):
             worker.kill()  # It keeps nothing, and SIGINT may be ignored since birth ('nohup').
     psutil.wait_procs(workers)
-
-
-def _retire_services() -> None:
-    """Disarms the objects through which TFF starts its workers and, too late, ends them.
-
-    A computation that loses its worker, to Ctrl-C say, asks its `ServiceManager` for another one,
-    in a thread that may be halfway when the program ends. And a manager's `__del__` would print an
-    'Exception ignored': the modules that it needs are gone when the interpreter finalizes it.
-    """
-    factory: Any = sys.modules.get(_FACTORY)
-    if factory is None:
-        return
-    factory.subprocess = types.SimpleNamespace(Popen=_refuse)
-    gc.unfreeze()  # What is frozen is not among the objects.
-    for item in gc.get_objects():
-        kind = type(item)
-        if kind.__name__ == "ServiceManager" and kind.__module__.startswith("tensorflow_federated"):
-            item.get_stub = _refuse
-            if hasattr(kind, "__del__"):
-                del kind.__del__
-
-
-def _refuse(*_: object, **__: object) -> NoReturn:
-    raise RuntimeError("The program is ending; TFF starts no worker any more.")
-
-
-def _is_starting_worker() -> bool:
-    """Says whether a thread of TFF, which has lost its worker, is still about to start another."""
-    for thread, frame in sys._current_frames().items():
-        if thread == threading.get_ident():
-            continue
-        for caller, _ in traceback.walk_stack(frame):
-            names = (caller.f_globals.get("__name__"), caller.f_code.co_name)
-            if names == (_FACTORY, "start_process"):
-                return True
-    return False
+    if os.getpid() == _started_in:  # A fork has its parent's channels, without their threads.
+        close_channels(channels)
 
 
 def _workers() -> list[psutil.Process]:

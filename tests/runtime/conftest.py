@@ -68,6 +68,19 @@ def _forbid_own_network():
     return _FORBID
 
 
+@pytest.fixture(name="tells_threads", scope="session")
+def _tells_threads():
+    """Begins a program that tells at its very end, as an error, whether gRPC still runs in it."""
+    return """
+import atexit, pathlib, sys
+def tell_threads():
+    names = {path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")}
+    if any(name in names for name in ("event_engine", "grpc_global_tim")):
+        print(sorted(names), file=sys.stderr)
+atexit.register(tell_threads)
+"""
+
+
 @pytest.fixture(name="listening", scope="session")
 def _listening():
     """Finds the sockets of a process that listen in this process's own network."""

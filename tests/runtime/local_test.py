@@ -6,12 +6,14 @@ import collections
 import concurrent.futures
 import gc
 import logging
+import weakref
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.eager import context
 
 from fedpersonal.runtime.local import LocalContext
 from fedpersonal.runtime.worker import worker_context
@@ -277,3 +279,31 @@ def test_what_was_prepared_ends_with_its_computation():
     del computation
     gc.collect()
     assert not local._interpreters
+
+
+def test_what_was_prepared_ends_with_its_context():
+    local = LocalContext(pytest.fail)
+    computation = tff.tensorflow.computation(lambda: tf.constant(1))
+    assert _call(local, computation, ()) == 1
+    (interpreter,) = map(weakref.ref, local._interpreters.values())
+    del local
+    gc.collect()
+    assert interpreter() is None
+    assert _call(LocalContext(pytest.fail), computation, ()) == 1
+
+
+def test_functions_of_a_graph_end_with_it_and_datasets_that_it_has_made_live_on():
+    @tff.tensorflow.computation(tff.SequenceType(np.float32))
+    def doubled(values):
+        return values.map(lambda x: 2.0 * x)
+
+    before = set(context.context().list_function_names())
+    local = LocalContext(pytest.fail)
+    dataset = _call(local, doubled, (tf.data.Dataset.from_tensor_slices([1.0, 2.5]),))
+    assert any("_graph_" in str(n) for n in {*context.context().list_function_names()} - before)
+    del local, doubled
+    gc.collect()
+    left = {*context.context().list_function_names()} - before
+    assert not [name for name in left if "_graph_" in str(name)]
+    assert list(dataset) == [2.0, 5.0]
+    assert list(dataset.map(lambda x: x + 1.0)) == [3.0, 6.0]

@@ -179,10 +179,10 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.fixture(name="with_tff", scope="module")
-def _with_tff():
+def _with_tff(tells_threads):
     # All at once, since each spends its time importing TFF.
     processes = {
-        name: _begin(_TFF.replace("{before}", before) + ending)
+        name: _begin(tells_threads + _TFF.replace("{before}", before) + ending)
         for name, (before, ending) in _WITH_TFF.items()
     }
     return {name: _finish(process) for name, process in processes.items()}

@@ -250,9 +250,9 @@ else:
 
 
 @pytest.fixture(name="with_tff", scope="module")
-def _with_tff():
+def _with_tff(tells_threads):
     # All at once, since each spends its time importing TFF.
-    processes = {name: _begin(_TFF + ending) for name, ending in _WITH_TFF.items()}
+    processes = {name: _begin(tells_threads + _TFF + ending) for name, ending in _WITH_TFF.items()}
     return {name: _finish(process) for name, process in processes.items()}
 
 

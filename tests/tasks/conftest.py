@@ -316,7 +316,8 @@ class Tiny:
         return finished
 
 
-@pytest.fixture(name="tiny", scope="session")
+# Not of the session: each experiment keeps what was traced for it.
+@pytest.fixture(name="tiny", scope="module")
 def _tiny(tmp_path_factory, request):
     from fedpersonal.tasks.utterances import task
 

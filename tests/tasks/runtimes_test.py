@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LocalStateStore
+from fedpersonal.runtime import worker as tff_worker
 from fedpersonal.runtime.local import LocalContext
-from fedpersonal.runtime.worker import worker_context
 from fedpersonal.tasks.task import all_tasks
 
 TASKS = all_tasks()
@@ -32,7 +34,10 @@ def _offering(method):
 
 @pytest.fixture(name="worker", scope="module")
 def _worker():
-    return worker_context()
+    # One of this file's own, which ends with it: after so many computations it is large.
+    with mock.patch.object(tff_worker, "_workers", {}):
+        yield tff_worker.worker_context()
+        tff_worker._workers[False].end()
 
 
 def _round(context, trainer, folder, cohort=None):
@@ -52,7 +57,7 @@ def _round(context, trainer, folder, cohort=None):
 
 @pytest.mark.parametrize(("task", "method"), _cases())
 def test_a_round_leads_to_the_same(tiny, worker, tmp_path, task, method):
-    experiment = tiny.built(TASKS[task], algorithm=method)
+    experiment = tiny.build(TASKS[task], algorithm=method)  # Nobody shares it: not kept.
     if not experiment.method.trains:
         pytest.skip("it runs no round")
     results = []

@@ -1,0 +1,98 @@
+"""The end of TFF's services: of what starts its workers, and of gRPC's threads that reach them.
+
+This module loads neither TensorFlow nor TFF.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+_TFF = "tensorflow_federated"
+_FACTORY = f"{_TFF}.python.core.impl.executor_stacks.executor_factory"
+_SECONDS_TO_START = 10.0
+_SECONDS_TO_CLOSE = 1.0
+
+
+def retire_services() -> list[Any]:
+    """Disarms the objects through which TFF starts its workers and, too late, ends them.
+
+    A computation that loses its worker, to Ctrl-C say, asks its `ServiceManager` for another one,
+    in a thread that may be halfway when the program ends. And a manager's `__del__` would print an
+    'Exception ignored': the modules that it needs are gone when the interpreter finalizes it.
+
+    Returns:
+        TFF's channels to its workers, which nobody watches any more; see `close_channels`.
+    """
+    factory: Any = sys.modules.get(_FACTORY)
+    if factory is None:
+        return []
+    factory.subprocess = types.SimpleNamespace(Popen=_refuse)
+    channels = []
+    gc.unfreeze()  # What is frozen is not among the objects.
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind.__name__ == "ServiceManager" and kind.__module__.startswith(_TFF):
+            item.get_stub = _refuse
+            if hasattr(kind, "__del__"):
+                del kind.__del__
+        elif kind.__name__ == "Channel" and kind.__module__ == "grpc._channel":
+            watching = item._connectivity_state.callbacks_and_connectivities
+            if any(callback.__module__.startswith(_TFF) for callback, _ in watching):
+                item._unsubscribe_all()
+                channels.append(item)
+    _wait_while(_is_starting_worker, _SECONDS_TO_START)
+    return channels
+
+
+def close_channels(channels: Sequence[Any]) -> None:
+    """Closes channels of this process, and waits for the end of gRPC's threads.
+
+    Otherwise they run on while the interpreter is taken apart, which crashes now and then.
+    """
+    states = [channel._connectivity_state for channel in channels]
+    _wait_while(lambda: any(s.polling or s.delivering for s in states), _SECONDS_TO_CLOSE)
+    for channel in channels:
+        channel.close()
+    if channels:  # It ends them in a thread of its own.
+        _wait_while(_has_grpc_threads, _SECONDS_TO_CLOSE)
+
+
+def _has_grpc_threads() -> bool:
+    """Looks for threads of C++, which Python does not list."""
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as name:
+                if name.read() == "event_engine\n":
+                    return True
+    return False
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("The program is ending; TFF starts no worker any more.")
+
+
+def _is_starting_worker() -> bool:
+    """Says whether a thread of TFF, which has lost its worker, is still about to start another."""
+    for thread, frame in sys._current_frames().items():
+        if thread == threading.get_ident():
+            continue
+        for caller, _ in traceback.walk_stack(frame):
+            names = (caller.f_globals.get("__name__"), caller.f_code.co_name)
+            if names == (_FACTORY, "start_process"):
+                return True
+    return False
+
+
+def _wait_while(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
