@@ -16,7 +16,7 @@ def test_flags_are_told_and_mistakes_are_one_line(run_commands, tmp_path):
     help_text, *mistakes = run_commands(commands, modules=["pandas"], cwd=tmp_path)
     assert help_text[2] == 0
     # An option of several tasks is one flag; what rows settle is none.
-    assert len(re.findall(r"--text_column\b", help_text[0])) == 1
+    assert len(re.findall(r"^  --text_column\b", help_text[0], re.MULTILINE)) == 1
     assert not re.search(r"--vocab_size\b", help_text[0]) and "--label_column" in help_text[0]
     expected = [
         "--text_file is no option of --target=table1",
