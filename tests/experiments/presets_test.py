@@ -208,7 +208,7 @@ MEANING = {
     "tv_shows_paper_rivals": {
         **_TV_SHOWS,
         "algorithm": "split_learning",
-        "client_learning_rate": 0.001,
+        "client_learning_rate": 0.0005,
         "proximal": 1,
         "finetuning_learning_rate": 0.0001,
         "clip_norm": 1,

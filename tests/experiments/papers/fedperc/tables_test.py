@@ -101,9 +101,9 @@ def test_rivals_have_rates_of_their_own(done):
     assert rates == {
         "fedperc": (0.1, 0.01),
         "fedperc_generated": (0.003, 1),
-        "split_learning": (0.001, 1),
+        "split_learning": (0.0005, 1),
         "split_learning_fresh": (0.003, 1),
-        "meta_learning": (0.001, 1),
+        "meta_learning": (0.003, 1),
         "meta_learning_fresh": (0.003, 1),
     }
 
