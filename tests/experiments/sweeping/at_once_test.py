@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -22,13 +21,16 @@ from fedpersonal.errors import TrainingError, UserError
 PROCESSORS = sorted(os.sched_getaffinity(0))
 
 
-def note(path, seconds):
-    """Writes when it began and ended, and what it may use."""
-    began = time.time()
-    time.sleep(seconds)
+def note(path, number):
+    """Writes when it began and ended, and what it may use; it ends when so many have begun."""
+    began, deadline = time.time(), time.monotonic() + 600
+    path.with_suffix(".began").touch()
+    while len(list(path.parent.glob("*.began"))) < number and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
     print("noted")
     told = [began, time.time(), sorted(os.sched_getaffinity(0))]
-    pathlib.Path(path).write_text(json.dumps(told))
+    path.write_text(json.dumps(told))
 
 
 def note_process(path):
@@ -49,7 +51,9 @@ def fail(kind):
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_so_many_run_at_once_on_processors_of_their_own(tmp_path, number):
-    calls = {n: Call(note, (tmp_path / f"{n}.json", 0.5), tmp_path / f"{n}.log") for n in range(5)}
+    calls = {
+        n: Call(note, (tmp_path / f"{n}.json", number), tmp_path / f"{n}.log") for n in range(5)
+    }
     ended = []
     call_at_once(calls, at_once=number, ended=lambda key, error: ended.append((key, error)))
     assert sorted(ended) == [(n, None) for n in range(5)]
