@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from experiments import option_flags
+from experiments.sweeping import page
 from experiments.sweeping.sweep import Sweep
 from experiments.sweeping.trials import Validation, write_validation
 from fedpersonal.atomic_files import read_json, write_json
@@ -217,6 +218,39 @@ def test_less_or_more_is_better_by_the_metric_and_diverged_settings_come_last(tm
     more = make(tmp_path / "more", scores, metric="accuracy", beside=9)
     assert order(more) == [0.4, 0.1, 0.5, 0.2, 0.3]
     assert len(more.tested(more.ranked())) == 4
+
+
+@pytest.mark.parametrize(
+    ("scores", "metric", "expected"),
+    [
+        (
+            {0.1: (3.0, 1.0), 0.2: (1.5, 1.5)},
+            "rmse",
+            "client_learning_rate=0.1, by 0.5000 ± 1.4142, but with 1 of 2 seeds only: other seeds "
+            "may choose the other.",
+        ),
+        (
+            {0.1: (0.5, 0.25), 0.2: (0.75, 0.5), 0.3: (0.1, None)},
+            "accuracy",
+            "client_learning_rate=0.1, by 0.2500 ± 0.0000, with each of the 2 seeds.",
+        ),
+        (
+            {0.1: (1.0,), 0.2: (1.5,)},
+            "rmse",
+            "client_learning_rate=0.2, by 0.5000 with a single seed: another seed may choose the "
+            "other.",
+        ),
+    ],
+)
+def test_the_lead_of_the_chosen_setting_is_told(tmp_path, scores, metric, expected):
+    sweep = make(tmp_path, scores, metric=metric)
+    told = page._next_best(sweep, sweep.ranked())
+    assert told == f"It leads the next best, {expected}"
+
+
+def test_no_lead_is_told_where_all_others_diverge(tmp_path):
+    sweep = make(tmp_path, {0.1: (1.0,), 0.2: (None,)})
+    assert page._next_best(sweep, sweep.ranked()) == ""
 
 
 def test_nothing_is_chosen_where_all_diverge(tmp_path):
