@@ -27,6 +27,7 @@ import psutil
 
 from fedpersonal.runtime import supervisor
 from fedpersonal.runtime.services import close_channels, retire_services
+from fedpersonal.runtime.wakeup import wake_main_thread_for_signals
 
 _WORKER_NAME = "worker_binary"
 _SECONDS_TO_LEAVE = 30.0
@@ -98,7 +99,8 @@ def start() -> None:
     Workers end with the program however it ends: normally, by `sys.exit`, by an exception, by
     Ctrl-C, or by SIGTERM and SIGHUP, which become exits with status 143 and 129. Only SIGKILL
     leaves those of TFF's own context behind. A second signal does not disturb what the program
-    does at its end, for 30 seconds. Calling it again does nothing.
+    does at its end, for 30 seconds. A signal is seen while TFF computes, too. Calling it again
+    does nothing.
     """
     global _started_in
     if _started_in is not None:
@@ -109,6 +111,7 @@ def start() -> None:
     atexit.register(_end)
     sys.unraisablehook = _Unraisable(sys.unraisablehook)
     if threading.current_thread() is threading.main_thread():
+        wake_main_thread_for_signals()
         for signum in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(signum) == signal.SIG_DFL:
                 signal.signal(signum, _exit)

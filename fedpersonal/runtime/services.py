@@ -19,7 +19,8 @@ from typing import Any, NoReturn
 _TFF = "tensorflow_federated"
 _FACTORY = f"{_TFF}.python.core.impl.executor_stacks.executor_factory"
 _SECONDS_TO_START = 10.0
-_SECONDS_TO_CLOSE = 1.0
+_SECONDS_TO_CLOSE = 3.0
+_GRPC_THREADS = ("event_engine\n", "grpc_global_tim\n", "grpc_shutdown\n")
 
 
 def retire_services() -> list[Any]:
@@ -62,7 +63,8 @@ def close_channels(channels: Sequence[Any]) -> None:
     _wait_while(lambda: any(s.polling or s.delivering for s in states), _SECONDS_TO_CLOSE)
     for channel in channels:
         channel.close()
-    if channels:  # It ends them in a thread of its own.
+    if channels and not _wait_while(_has_grpc_threads, 0.2):  # They end by a thread of gRPC.
+        gc.collect()  # The traceback of a call that failed keeps it, in a cycle.
         _wait_while(_has_grpc_threads, _SECONDS_TO_CLOSE)
 
 
@@ -71,7 +73,7 @@ def _has_grpc_threads() -> bool:
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # It has ended meanwhile.
             with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as name:
-                if name.read() == "event_engine\n":
+                if name.read() in _GRPC_THREADS:
                     return True
     return False
 
@@ -92,7 +94,11 @@ def _is_starting_worker() -> bool:
     return False
 
 
-def _wait_while(condition: Callable[[], bool], seconds: float) -> None:
+def _wait_while(condition: Callable[[], bool], seconds: float) -> bool:
+    """Says whether the condition has ended in time."""
     deadline = time.monotonic() + seconds
-    while condition() and time.monotonic() < deadline:
+    while condition():
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.01)
+    return True

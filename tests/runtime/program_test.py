@@ -23,7 +23,7 @@ print(subprocess.Popen([sys.argv[1], "1000"]).pid, flush=True)
 """
 
 _TFF = """
-import os, signal, sys, threading, time
+import os, signal, subprocess, sys, threading, time
 from fedpersonal import runtime
 import psutil
 {before}
@@ -57,13 +57,25 @@ with tff.framework.get_context_stack().install(context):
     assert double(5) == 10
 """
 
+# A call of gRPC that fails stays in its error's traceback.
+_LOST = """
+worker.kill()
+assert double(5) == 10
+"""
+
 _IN_FLIGHT = """
+main = threading.get_ident()
 def soon():
+    while sys._current_frames()[main].f_code.co_name != "wait":
+        time.sleep(0.1)
     time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGNAL)
+    END
 threading.Thread(target=soon, daemon=True).start()
 endless(1)
 """
+
+# As the terminal does it: to the worker as well, and from elsewhere.
+_CTRL_C = "subprocess.run(['sh', '-c', f'kill -INT {os.getpid()} {worker.pid}'])"
 
 # Leaves TFF the time to notice that its worker is gone and to start another.
 _SLOW_END = """
@@ -87,15 +99,10 @@ endless(1)
 # What comes before `runtime.start`, and after the first computation.
 _WITH_TFF = {
     "end": ("", _HELD),
-    "SIGTERM": (_SLOW_END, _IN_FLIGHT.replace("SIGNAL", "SIGTERM")),
+    "end after a lost worker": ("", _LOST),
+    "SIGTERM": (_SLOW_END, _IN_FLIGHT.replace("END", "os.kill(os.getpid(), signal.SIGTERM)")),
     "SIGTERM in a start": (_SLOW_END, _LATE_START),
-    # The terminal sends Ctrl-C to the worker as well.
-    "SIGINT": (
-        "",
-        _IN_FLIGHT.replace("SIGNAL", "SIGINT").replace(
-            "sleep(0.5)", "sleep(0.5); worker.send_signal(signal.SIGINT)"
-        ),
-    ),
+    "SIGINT": ("", _IN_FLIGHT.replace("END", _CTRL_C)),
 }
 
 
@@ -178,6 +185,37 @@ os.kill(os.getpid(), signal.SIGTERM)
     assert _finish(_begin(program, stand_in)).status == 7
 
 
+@pytest.mark.parametrize(("signum", "status"), [("SIGINT", -2), ("SIGTERM", 143)])
+def test_a_signal_that_another_thread_is_given_ends_a_wait(signum, status):
+    program = f"""
+import signal, threading, time
+from fedpersonal import runtime
+runtime.start()
+print(0, flush=True)
+def soon():
+    time.sleep(0.5)
+    signal.pthread_kill(threading.get_ident(), signal.{signum})
+threading.Thread(target=soon, daemon=True).start()
+threading.Event().wait()
+"""
+    assert _finish(_begin(program)).status == status
+
+
+def test_who_is_told_of_signals_already_stays_so():
+    program = """
+import os, signal
+from fedpersonal import runtime
+receiving, sending = os.pipe()
+os.set_blocking(sending, False)
+signal.set_wakeup_fd(sending)
+runtime.start()
+assert signal.set_wakeup_fd(-1) == sending
+print(0)
+"""
+    outcome = _finish(_begin(program))
+    assert (outcome.status, outcome.errors) == (0, "")
+
+
 @pytest.fixture(name="with_tff", scope="module")
 def _with_tff(tells_threads):
     # All at once, since each spends its time importing TFF.
@@ -190,7 +228,13 @@ def _with_tff(tells_threads):
 
 @pytest.mark.parametrize(
     ("ending", "status"),
-    [("end", 0), ("SIGTERM", 143), ("SIGTERM in a start", 143), ("SIGINT", -2)],
+    [
+        ("end", 0),
+        ("end after a lost worker", 0),
+        ("SIGTERM", 143),
+        ("SIGTERM in a start", 143),
+        ("SIGINT", -2),
+    ],
 )
 def test_programs_with_tff_end_cleanly_and_quietly(with_tff, ending, status):
     outcome = with_tff[ending]
