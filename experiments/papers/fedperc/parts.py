@@ -58,7 +58,7 @@ ROWS = (
     _row("ffa_lora", 0.03, 0.0003),
     _row("fedsa_lora", 0.003, 0.0003),
     _row("personal_lora", 0.003, 0.0003),
-    _row("meta_learning", 0.001, 0.0001, proximal=1.0),
+    _row("meta_learning", 0.003, 0.0001, proximal=1.0),
     _row("meta_learning_bias", 0.001, 0.0001, proximal=1.0, local_rate_factor=10.0),
     _central("central_fedperc", 0.01),
     _central("central_personal_bias", 0.01),
