@@ -205,14 +205,14 @@ def _end() -> None:
     """Ends the workers of this process, and everything in TFF that would start new ones."""
     global _left
     _left = True
-    channels = retire_services()
+    retire_services()
     workers = _workers()
     for worker in workers:
         with contextlib.suppress(psutil.NoSuchProcess):
             worker.kill()  # It keeps nothing, and SIGINT may be ignored since birth ('nohup').
     psutil.wait_procs(workers)
     if os.getpid() == _started_in:  # A fork has its parent's channels, without their threads.
-        close_channels(channels)
+        close_channels()
 
 
 def _workers() -> list[psutil.Process]:

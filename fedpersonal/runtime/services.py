@@ -13,31 +13,27 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 _TFF = "tensorflow_federated"
 _FACTORY = f"{_TFF}.python.core.impl.executor_stacks.executor_factory"
 _SECONDS_TO_START = 10.0
-_SECONDS_TO_CLOSE = 3.0
+_SECONDS_TO_CLOSE = 5.0
 _GRPC_THREADS = ("event_engine\n", "grpc_global_tim\n", "grpc_shutdown\n")
 
 
-def retire_services() -> list[Any]:
+def retire_services() -> None:
     """Disarms the objects through which TFF starts its workers and, too late, ends them.
 
     A computation that loses its worker, to Ctrl-C say, asks its `ServiceManager` for another one,
     in a thread that may be halfway when the program ends. And a manager's `__del__` would print an
     'Exception ignored': the modules that it needs are gone when the interpreter finalizes it.
-
-    Returns:
-        TFF's channels to its workers, which nobody watches any more; see `close_channels`.
     """
     factory: Any = sys.modules.get(_FACTORY)
     if factory is None:
-        return []
+        return
     factory.subprocess = types.SimpleNamespace(Popen=_refuse)
-    channels = []
     gc.unfreeze()  # What is frozen is not among the objects.
     for item in gc.get_objects():
         kind = type(item)
@@ -45,27 +41,44 @@ def retire_services() -> list[Any]:
             item.get_stub = _refuse
             if hasattr(kind, "__del__"):
                 del kind.__del__
-        elif kind.__name__ == "Channel" and kind.__module__ == "grpc._channel":
-            watching = item._connectivity_state.callbacks_and_connectivities
-            if any(callback.__module__.startswith(_TFF) for callback, _ in watching):
-                item._unsubscribe_all()
-                channels.append(item)
     _wait_while(_is_starting_worker, _SECONDS_TO_START)
-    return channels
 
 
-def close_channels(channels: Sequence[Any]) -> None:
-    """Closes channels of this process, and waits for the end of gRPC's threads.
+def close_channels() -> None:
+    """Closes TFF's channels to its workers, and waits for the end of gRPC's threads.
 
     Otherwise they run on while the interpreter is taken apart, which crashes now and then.
     """
-    states = [channel._connectivity_state for channel in channels]
-    _wait_while(lambda: any(s.polling or s.delivering for s in states), _SECONDS_TO_CLOSE)
-    for channel in channels:
-        channel.close()
-    if channels and not _wait_while(_has_grpc_threads, 0.2):  # They end by a thread of gRPC.
+    if _FACTORY not in sys.modules:
+        return
+    channels: dict[int, Any] = {}
+    deadline = time.monotonic() + _SECONDS_TO_CLOSE
+    while True:
+        # A thread that was starting a worker may have opened another channel meanwhile.
+        channels.update((id(channel), channel) for channel in _watched_channels())
+        if not channels:
+            return
+        states = [channel._connectivity_state for channel in channels.values()]
+        for channel in channels.values():
+            channel._unsubscribe_all()
+        _wait_while(lambda: any(s.polling or s.delivering for s in states), 1.0)  # noqa: B023
+        for channel in channels.values():
+            channel.close()
+        if _wait_while(_has_grpc_threads, 0.2) or time.monotonic() > deadline:
+            return
         gc.collect()  # The traceback of a call that failed keeps it, in a cycle.
-        _wait_while(_has_grpc_threads, _SECONDS_TO_CLOSE)
+
+
+def _watched_channels() -> list[Any]:
+    """Returns the channels of this process whose state TFF watches."""
+    found = []
+    for item in gc.get_objects():
+        kind = type(item)
+        if kind.__name__ == "Channel" and kind.__module__ == "grpc._channel":
+            watching = item._connectivity_state.callbacks_and_connectivities
+            if any(callback.__module__.startswith(_TFF) for callback, _ in watching):
+                found.append(item)
+    return found
 
 
 def _has_grpc_threads() -> bool:
