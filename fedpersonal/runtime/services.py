@@ -13,13 +13,14 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 _TFF = "tensorflow_federated"
 _FACTORY = f"{_TFF}.python.core.impl.executor_stacks.executor_factory"
 _SECONDS_TO_START = 10.0
 _SECONDS_TO_CLOSE = 5.0
+_SECONDS_TO_UNWATCH = 1.0
 _GRPC_THREADS = ("event_engine\n", "grpc_global_tim\n", "grpc_shutdown\n")
 
 
@@ -51,22 +52,27 @@ def close_channels() -> None:
     """
     if _FACTORY not in sys.modules:
         return
-    channels: dict[int, Any] = {}
+    channels = _watched_channels()
+    if not channels:
+        return
     deadline = time.monotonic() + _SECONDS_TO_CLOSE
     while True:
-        # A thread that was starting a worker may have opened another channel meanwhile.
-        channels.update((id(channel), channel) for channel in _watched_channels())
-        if not channels:
-            return
-        states = [channel._connectivity_state for channel in channels.values()]
-        for channel in channels.values():
-            channel._unsubscribe_all()
-        _wait_while(lambda: any(s.polling or s.delivering for s in states), 1.0)  # noqa: B023
-        for channel in channels.values():
-            channel.close()
+        _close(channels)
         if _wait_while(_has_grpc_threads, 0.2) or time.monotonic() > deadline:
             return
         gc.collect()  # The traceback of a call that failed keeps it, in a cycle.
+        # A thread that was starting a worker may have opened another channel meanwhile.
+        channels += _watched_channels()
+
+
+def _close(channels: Sequence[Any]) -> None:
+    """Closes channels when the threads that watch them have ended."""
+    states = [channel._connectivity_state for channel in channels]
+    for channel in channels:
+        channel._unsubscribe_all()
+    _wait_while(lambda: any(s.polling or s.delivering for s in states), _SECONDS_TO_UNWATCH)
+    for channel in channels:
+        channel.close()
 
 
 def _watched_channels() -> list[Any]:

@@ -75,9 +75,10 @@ PAPER_ROWS = (
     _row("FedRecon + finetune", "fed_recon_finetuning", 500, (_GLOBAL, 30.7, 28.9, 28.6)),
 )
 _NOT_PERSONALISED = _row("FedYogi", "fed_yogi", 500)
-# What training users would keep of these reaches nobody else, and takes 6 GB. The preset's rate of
-# reconstruction is for embeddings: it is ten times what a copy of the model bears.
-_REBUILT: dict[str, Value] = {"local_state": "rebuilt", "reconstruction_learning_rate": 0.3}
+# The preset's rate of reconstruction is for embeddings: ten times what a copy of the model bears.
+_COPY: dict[str, Value] = {"reconstruction_learning_rate": 0.3}
+# What training users would keep of these reaches nobody else, and takes 6 GB.
+_REBUILT: dict[str, Value] = {**_COPY, "local_state": "rebuilt"}
 _DITTO: dict[str, Value] = {**_REBUILT, "reconstruction_epochs": 5, "pull": 0.1}
 ROWS = (
     *PAPER_ROWS,
@@ -85,7 +86,7 @@ ROWS = (
     _row("Local training", "local_only", 500, own=_LOCAL),
     _row("Ditto", "ditto", 500, own=_DITTO),
     _row("APFL", "apfl", 500, own=_REBUILT),
-    _row("MR-MTL", "mr_mtl", 500, own={"reconstruction_learning_rate": 0.3}),
+    _row("MR-MTL", "mr_mtl", 500, own=_COPY),
     _row("Per-FedAvg", "per_fed_avg", 500, own=_ADAPTATION),
     _row("pFedMe", "pfedme", 500, own=_ENVELOPE),
 )
