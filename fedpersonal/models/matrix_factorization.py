@@ -1,4 +1,8 @@
-"""Matrix factorization of ratings (Singhal et al., section 5.1.1; Koren et al. 2009 for biases)."""
+"""Matrix factorization of ratings (Singhal et al., section 5.1.1; Koren et al. 2009 for biases).
+
+SVD++ (Koren, "Factorization Meets the Neighborhood", KDD 2008, section 3.2) adds what a user has
+rated at all, whatever the stars.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Union
 
 import tensorflow as tf
+
+from fedpersonal.models.bag import BagRows
 
 Initializer = Union[str, tf.keras.initializers.Initializer]
 
@@ -36,8 +42,8 @@ class SquaredNormLoss(tf.keras.layers.Layer):
         self._weight = weight
 
     def call(self, rating, vectors):
-        """Passes the rating (batch,) through; `vectors` are tensors of shape (batch, size)."""
-        norms = [tf.reduce_sum(tf.square(vector), axis=-1) for vector in vectors]
+        """Passes the rating (batch,) through; `vectors` are tensors of shape (batch, ..., size)."""
+        norms = [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in vectors]
         self.add_loss(self._weight * tf.add_n(norms))
         return rating
 
@@ -48,6 +54,7 @@ def matrix_factorization(
     num_users: int | None = None,
     embedding_dim: int = 50,
     use_biases: bool = False,
+    rated_places: int = 0,
     mean_rating: float = 0.0,
     scale: float = 1.0,
     l2: float = 0.0,
@@ -56,16 +63,19 @@ def matrix_factorization(
 ) -> Callable[[], tf.keras.Model]:
     """Returns a builder of R ~ P Q^T as a Keras model of input `item` (and `user`).
 
-    Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`). With `num_users` the
-    user layers are tables that the input `user` looks up; without, the model is one user's and they
-    hold a single vector: the local variables of federated reconstruction. The output has shape
-    (batch,).
+    Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`; `rated_embedding`).
+    With `num_users` the user layers are tables that the input `user` looks up; without, the model
+    is one user's and they hold a single vector: the local variables of federated reconstruction.
+    The output has shape (batch,).
 
     Args:
         num_items: Rows of the item table.
         num_users: Rows of the user table, or None for a one-user model.
         embedding_dim: K, the size of an embedding.
         use_biases: Whether to add a user bias and an item bias, which start from 0.
+        rated_places: If it is not 0, a bag of items that the user has rated adds to its embedding
+            (SVD++). Two inputs name them: `rated`, int32 (batch, rated_places), and `num_rated`,
+            int32 (batch,), how many of the places count. Their embeddings start from 0.
         mean_rating: Constant added to every prediction.
         scale: Factor of the rest of it; with `squared_error` of the same, training is that of
             ratings normalised to (rating - mean_rating) / scale.
@@ -95,7 +105,17 @@ def matrix_factorization(
             vectors_of(who, "embedding", inputs, embedding_dim, start)
             for who, start in starts.items()
         ]
-        rating = tf.reduce_sum(vectors[0] * vectors[1], axis=-1)
+        user = vectors[0]
+        if rated_places:
+            inputs["rated"] = tf.keras.Input([rated_places], dtype=tf.int32, name="rated")
+            inputs["num_rated"] = tf.keras.Input([], dtype=tf.int32, name="num_rated")
+            table = tf.keras.layers.Embedding(
+                num_items, embedding_dim, embeddings_initializer="zeros", name="rated_embedding"
+            )
+            rows = BagRows(name="rated_rows")([table(inputs["rated"]), inputs["num_rated"]])
+            vectors.append(rows)
+            user += tf.reduce_sum(rows, axis=1)
+        rating = tf.reduce_sum(user * vectors[1], axis=-1)
         if scale != 1.0:
             rating *= scale
         rating += mean_rating

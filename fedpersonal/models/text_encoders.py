@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 
 import tensorflow as tf
 
+from fedpersonal.models.bag import Bag
 from fedpersonal.models.recurrent import BidirectionalEnds
 
 PADDING = 0
@@ -104,7 +105,7 @@ class HashedWordEncoder:
         table = tf.keras.layers.Embedding(
             self.num_ids, self.word_dim, embeddings_initializer=self.start, name="words"
         )
-        return BagOfWords(name="bag")([table(inputs["text"]), inputs["num_words"]])
+        return Bag(name="bag")([table(inputs["text"]), inputs["num_words"]])
 
     def lengths(self, features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
         """Returns what the texts say."""
@@ -123,14 +124,3 @@ class CharacterMask(tf.keras.layers.Layer):
         """Returns where there are characters, bool (batch, time)."""
         del mask
         return tf.not_equal(inputs[0], PADDING)
-
-
-class BagOfWords(tf.keras.layers.Layer):
-    """Sums the embeddings of a text's words, over the root of their number."""
-
-    def call(self, inputs):
-        """Maps embeddings (batch, places, size) and numbers of words (batch,) to (batch, size)."""
-        embedded, num_words = inputs
-        is_word = tf.sequence_mask(num_words, tf.shape(embedded)[1], tf.float32)
-        roots = tf.sqrt(tf.cast(tf.maximum(num_words, 1), tf.float32))
-        return tf.einsum("bp,bps->bs", is_word / roots[:, tf.newaxis], embedded)

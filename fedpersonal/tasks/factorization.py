@@ -60,6 +60,7 @@ def factorization(
     metrics: Sequence[Metric],
     mean_rating: float = 0.0,
     scale: float = 1.0,
+    rated_places: int = 0,
 ) -> PartitionedModel:
     """Returns one user's model where layers are local, else one with a table of all users.
 
@@ -71,6 +72,7 @@ def factorization(
         metrics: Alike.
         mean_rating: As of `matrix_factorization`.
         scale: Alike.
+        rated_places: Alike.
     """
     import tensorflow as tf
 
@@ -82,12 +84,15 @@ def factorization(
         tables.update(user_embedding="user", user_bias="user")
     kinds = ("embedding", "bias") if options.use_biases else ("embedding",)
     tables = {name: feature for name, feature in tables.items() if name.endswith(kinds)}
+    if rated_places:
+        tables["rated_embedding"] = "rated"
     return PartitionedModel(
         matrix_factorization(
             num_items=sizes.num_items,
             num_users=None if local_layers else sizes.num_users,
             embedding_dim=options.embedding_dim,
             use_biases=options.use_biases,
+            rated_places=rated_places,
             mean_rating=mean_rating,
             scale=scale,
             embedding_initializer=tf.keras.initializers.RandomNormal(

@@ -18,6 +18,7 @@ from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.packing import as_examples, pack_clients
 from fedpersonal.process.process import build_process
+from fedpersonal.tasks.ratings.rated import add_rated
 
 BATCH_SIZE = 3
 NUM_ITEMS = 6
@@ -88,6 +89,37 @@ def check(solution, dataset, data, tables, *, l2, bias_l2):
         assert np.abs(solution[name][0]).min() > 0.01
         # No examples: the penalty alone, whose minimum is 0.
         np.testing.assert_array_equal(solution[name][[2, 4]], 0)
+
+
+def test_what_users_have_rated_is_explained_already(ratings):
+    """The solution is of what the bag of rated items leaves."""
+    places = 5
+    model = PartitionedModel(
+        matrix_factorization(
+            num_items=NUM_ITEMS,
+            embedding_dim=2,
+            use_biases=True,
+            mean_rating=MEAN,
+            rated_places=places,
+        ),
+        local_layers=["user_embedding", "user_bias"],
+    )
+    dataset = add_rated(ratings, ratings, places=places)
+    weights = weights_of(model)
+    phase = RidgePhase(data="all", l2=2.0)
+    solution, _ = values_after(model, [phase], dataset, weights)
+    for client in np.flatnonzero(dataset.counts):
+        features, labels = dataset.client(client)
+        count = features["num_rated"][0]
+        bag = weights["rated_embedding/embeddings"][features["rated"][0, :count]].sum(0)
+        rows = weights["item_embedding/embeddings"][features["item"]].astype(np.float64)
+        left = labels - MEAN - weights["item_bias/embeddings"][features["item"], 0]
+        left = left - rows @ (bag / np.sqrt(count))
+        design = np.column_stack([rows, np.ones(len(rows))])
+        normal = design.T @ design + 2 * np.eye(3)
+        expected = np.linalg.solve(normal, design.T @ left)
+        found = [solution[f"user_{kind}/vector"][client] for kind in ("embedding", "bias")]
+        np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("lookups", [{}, {"item_embedding": "item", "item_bias": "item"}])

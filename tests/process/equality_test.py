@@ -17,6 +17,7 @@ from fedpersonal.process.datasets import client_datasets
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import make_cohort
+from fedpersonal.tasks.ratings.rated import add_rated
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 MOMENTUM = tff.learning.optimizers.build_sgdm(0.1, momentum=0.8)
@@ -279,6 +280,21 @@ def test_joint_training_is_the_same_packed(factorization, optimizer):
         lookups={"item_embedding": "item"},
     )
     dataset = factorization.dataset
+    packed, per_client = (run(how, model, algorithm, dataset) for how in (PACKED, PER_CLIENT))
+    assert_same(packed, per_client, examples_a_round=examples_a_round(SETTINGS["disjoint"]))
+
+
+@pytest.mark.parametrize("reconstruction", ["gradient", "ridge"])
+def test_what_users_have_rated_is_the_same_packed(factorization, reconstruction):
+    model = PartitionedModel(
+        matrix_factorization(num_items=NUM_ITEMS, embedding_dim=2, rated_places=4, l2=0.1),
+        local_layers=["user_embedding"],
+        lookups={"item_embedding": "item", "rated_embedding": "rated"},
+    )
+    algorithm = fed_recon(
+        client_optimizer=SGD, reconstruction_optimizer=SGD, reconstruction=reconstruction
+    )
+    dataset = add_rated(factorization.dataset, factorization.dataset, places=4)
     packed, per_client = (run(how, model, algorithm, dataset) for how in (PACKED, PER_CLIENT))
     assert_same(packed, per_client, examples_a_round=examples_a_round(SETTINGS["disjoint"]))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.ratings import movielens
 from fedpersonal.data.ratings.ratings import Ratings, keep_users
 from fedpersonal.data.ratings.titles import item_titles
@@ -13,12 +14,14 @@ from fedpersonal.options import option
 from fedpersonal.tasks.factorization import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, is_ordered, split_ratings
-from fedpersonal.tasks.task import Task, TestReport
+from fedpersonal.tasks.ratings.rated import add_rated
+from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.recommendations import Recommendations
+    from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
 
@@ -65,6 +68,13 @@ class RatingOptions(TableOptions, FactorizationOptions):
     rating_offset: float = option(0.0, "Constant added to each prediction.")
     rating_scale: float = option(
         1.0, "Stars that a score of 1 adds to it; the loss is in scores.", above=0
+    )
+    rated_items: int = option(
+        0,
+        "Add the embeddings of so many items that a user has rated to the user's own (SVD++); 0: "
+        "none.",
+        at_least=0,
+        at_most=10_000,
     )
 
 
@@ -137,7 +147,25 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
             metrics=RATING_METRICS,
             mean_rating=options.rating_offset,
             scale=options.rating_scale,
+            rated_places=options.rated_items,
         )
+
+    def training_clients(
+        self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: RatingRun
+    ) -> ClientDataset | ReadWhenDrawn:
+        """Returns the clients that train, with what they have rated where the model asks."""
+        if isinstance(train, ClientDataset):
+            train = _with_rated(model, train, train)
+        return super().training_clients(model, train, options)
+
+    def for_evaluation(
+        self, model: PartitionedModel, part: EvaluationSet
+    ) -> tuple[ClientDataset, ClientDataset]:
+        """Returns both sets, with what the support set has rated where the model asks."""
+        support, query = (
+            _with_rated(model, own, part.support) for own in (part.support, part.query)
+        )
+        return self.for_model(model, support), self.for_model(model, query)
 
     def evaluated_model(
         self, sizes: SimpleNamespace, options: RatingRun, model: PartitionedModel
@@ -179,6 +207,14 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     def describe(self, experiment: RatingExperiment) -> dict[str, str]:
         """Says whom the summary is of."""
         return {"evaluate_on": experiment.options.evaluate_on}
+
+
+def _with_rated(
+    model: PartitionedModel, dataset: ClientDataset, known: ClientDataset
+) -> ClientDataset:
+    if "rated" not in model.input_spec:
+        return dataset
+    return add_rated(dataset, known, places=model.input_spec["rated"].shape[1])
 
 
 TASK = RatingTask()

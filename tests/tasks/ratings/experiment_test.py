@@ -15,6 +15,13 @@ LONGER = {"total_rounds": 6, "clients_per_round": 16, "client_batch_size": 8}
 RUNS = {
     "gradient": {"algorithm": "fed_recon", **LONGER, "test_draws": 9, "clients_per_draw": 1},
     "ridge": {"algorithm": "fed_recon", "reconstruction": "ridge", "ridge_l2": 2.0, **LONGER},
+    "rated": {
+        "algorithm": "fed_recon",
+        "reconstruction": "ridge",
+        "ridge_l2": 2.0,
+        "rated_items": 6,
+        **LONGER,
+    },
     "table": {"algorithm": "fed_avg", "evaluate_on": "seen", "local_epochs": 3, **LONGER},
     "kept": {"algorithm": "furl", "evaluate_on": "seen", **LONGER, "clients_per_round": 20},
     "centralized": {"algorithm": "centralized", "client_learning_rate": 0.2, **LONGER},
