@@ -11,7 +11,7 @@ class Bag(tf.keras.layers.Layer):
     def call(self, inputs):
         """Maps embeddings (batch, places, size) and numbers of things (batch,) to (batch, size).
 
-        The things come first; the places after them count nothing.
+        The things come first; the places after them do not count.
         """
         embedded, count = inputs
         return tf.einsum("bp,bps->bs", _shares(embedded, count), embedded)

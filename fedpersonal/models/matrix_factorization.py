@@ -61,7 +61,7 @@ def matrix_factorization(
     embedding_initializer: Initializer = "uniform",
     user_initializer: Initializer | None = None,
 ) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of R ~ P Q^T as a Keras model of input `item` (and `user`).
+    """Returns a builder of R ~ P Q^T as a Keras model of input `item` (and `user`, `rated`).
 
     Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`; `rated_embedding`).
     With `num_users` the user layers are tables that the input `user` looks up; without, the model
@@ -75,12 +75,12 @@ def matrix_factorization(
         use_biases: Whether to add a user bias and an item bias, which start from 0.
         rated_places: If it is not 0, a bag of items that the user has rated adds to its embedding
             (SVD++). Two inputs name them: `rated`, int32 (batch, rated_places), and `num_rated`,
-            int32 (batch,), how many of the places count. Their embeddings start from 0.
+            int32 (batch,), how many of the places count. `rated_embedding` starts from 0.
         mean_rating: Constant added to every prediction.
         scale: Factor of the rest of it; with `squared_error` of the same, training is that of
             ratings normalised to (rating - mean_rating) / scale.
         l2: Weight of the squared norms of the embeddings and biases in use, added to the loss of
-            each example.
+            each example; for a bag, the mean of its embeddings' squared norms (Koren: their sum).
         embedding_initializer: That of the embeddings.
         user_initializer: That of user embeddings alone; None for `embedding_initializer`.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 
 from fedpersonal.data.client_dataset import ClientDataset
 
@@ -15,19 +16,27 @@ def add_rated(dataset: ClientDataset, known: ClientDataset, *, places: int) -> C
     Args:
         dataset: Ratings.
         known: Ratings with the feature "item", of the same clients: what may be known of them.
-        places: How many items at most. Where a user has more, they are drawn, alike for all of its
-            ratings and in every run.
+        places: How many items at most. Of a user with more, hashes of its name and the items choose
+            some: the same ones for all of its ratings, whoever else is in the data set.
 
     Returns:
         The first data set with the features "rated", int32 (n, places), and "num_rated", int32
-        (n,), how many of these places count.
+        (n,), how many of these places count. The others repeat the first of them.
     """
-    order = np.random.default_rng(13).random(known.num_examples)
-    rows = np.lexsort((order, known.example_clients))
-    rows = rows[known.example_positions < places]  # The clients' rows are in their places still.
+    items = known.features["item"]
+    order = np.lexsort((_hashes(known), known.example_clients))
     numbers = np.minimum(known.counts, places)
     rated = np.zeros([known.num_clients, places], np.int32)
-    rated[np.arange(places) < numbers[:, np.newaxis]] = known.features["item"][rows]
+    has = np.flatnonzero(numbers)
+    place = np.arange(places) * (np.arange(places) < numbers[has, np.newaxis])
+    rated[has] = items[order[known.offsets[has, np.newaxis] + place]]
     of_users = {"rated": rated, "num_rated": numbers.astype(np.int32)}
     own = {name: column[dataset.example_clients] for name, column in of_users.items()}
     return dataclasses.replace(dataset, features={**dataset.features, **own})
+
+
+def _hashes(dataset: ClientDataset) -> np.ndarray:
+    """Returns a hash of each rating's client and item, uint64 (n,)."""
+    clients = pd.util.hash_array(dataset.client_ids, categorize=False)
+    items = pd.util.hash_array(dataset.features["item"].astype(np.uint64))
+    return pd.util.hash_array(clients[dataset.example_clients] ^ items)

@@ -71,10 +71,10 @@ class RatingOptions(TableOptions, FactorizationOptions):
     )
     rated_items: int = option(
         0,
-        "Add the embeddings of so many items that a user has rated to the user's own (SVD++); 0: "
-        "none.",
+        "Add the embeddings of up to so many items that a user has rated to the user's own "
+        "(SVD++); 0: none.",
         at_least=0,
-        at_most=10_000,
+        at_most=1_000,
     )
 
 
@@ -147,7 +147,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
             metrics=RATING_METRICS,
             mean_rating=options.rating_offset,
             scale=options.rating_scale,
-            rated_places=options.rated_items,
+            rated_places=min(options.rated_items, sizes.num_items),
         )
 
     def training_clients(
@@ -161,7 +161,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     def for_evaluation(
         self, model: PartitionedModel, part: EvaluationSet
     ) -> tuple[ClientDataset, ClientDataset]:
-        """Returns both sets, with what the support set has rated where the model asks."""
+        """Returns both sets, with what users rated in the support set where the model asks."""
         support, query = (
             _with_rated(model, own, part.support) for own in (part.support, part.query)
         )

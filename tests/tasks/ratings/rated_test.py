@@ -43,17 +43,38 @@ def test_all_of_few_and_as_many_as_fit_of_many(data):
     assert {min(n, 7) for n in data.train.counts.tolist()} == {3, 4, 5, 6, 7}
 
 
-def test_places_that_do_not_count_are_a_row_that_there_is(data):
-    found = add_rated(data.train, data.train, places=60)
-    assert found.features["rated"].dtype == found.features["num_rated"].dtype == np.int32
-    after = np.arange(60) >= found.features["num_rated"][:, np.newaxis]
-    assert after.any() and not found.features["rated"][after].any()
+def test_places_that_do_not_count_name_nothing_else(data):
+    """So whoever looks at what a client looks up sees no item that it has not rated."""
+    features = add_rated(data.train, data.train, places=60).features
+    assert features["rated"].dtype == features["num_rated"].dtype == np.int32
+    after = np.arange(60) >= features["num_rated"][:, np.newaxis]
+    assert after.any()
+    np.testing.assert_array_equal(
+        np.where(after, features["rated"], features["rated"][:, :1]),
+        np.broadcast_to(features["rated"][:, :1], after.shape),
+    )
 
 
-def test_the_draw_is_one_a_user_and_of_all_that_it_has_rated(data):
+def test_who_else_is_there_does_not_matter(data):
+    """Else a user would be known by others in training than in evaluation."""
+    whole = add_rated(data.train, data.train, places=7)
+    some = data.train.subset([30, 4, 17])
+    found = add_rated(some, some, places=7)
+    for place, client in enumerate([30, 4, 17]):
+        for name in ("rated", "num_rated"):
+            expected = whole.client(client)[0][name]
+            np.testing.assert_array_equal(found.client(place)[0][name], expected)
+
+
+def test_a_rating_more_changes_one_place_at_most(data):
+    shorter = data.train.head(int(data.train.counts.max()) - 1)
+    known = [dict(rated(add_rated(own, own, places=7))) for own in (data.train, shorter)]
+    cut = np.flatnonzero(data.train.counts != shorter.counts)
+    assert len(cut) and all(len(known[0][i] - known[1][i]) <= 1 for i in cut.tolist())
+
+
+def test_what_is_chosen_is_one_a_user_and_of_all_that_it_has_rated(data):
     found = add_rated(data.train, data.train, places=7)
-    again = add_rated(data.train, data.train, places=7)
-    np.testing.assert_array_equal(found.features["rated"], again.features["rated"])
     by_user = {}
     for client, named in rated(found):
         assert by_user.setdefault(client, named) == named
