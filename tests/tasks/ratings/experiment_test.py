@@ -23,6 +23,13 @@ RUNS = {
         **LONGER,
     },
     "table": {"algorithm": "fed_avg", "evaluate_on": "seen", "local_epochs": 3, **LONGER},
+    "rated_table": {
+        "algorithm": "fed_avg",
+        "evaluate_on": "seen",
+        "local_epochs": 3,
+        "rated_items": 6,
+        **LONGER,
+    },
     "kept": {"algorithm": "furl", "evaluate_on": "seen", **LONGER, "clients_per_round": 20},
     "centralized": {"algorithm": "centralized", "client_learning_rate": 0.2, **LONGER},
 }
