@@ -17,6 +17,7 @@ Untrained, they leave the base's logits as they are. A part is one of:
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,7 @@ class AdaptedLanguageModel(tf.keras.Model):
         start: np.ndarray,
         prefix_length: int = 1,
         lora_rank: int = 8,
+        lora_layers: str = "attention",
         num_users: int = 1,
     ):
         """Makes a model that untrained predicts as the base does.
@@ -54,18 +56,23 @@ class AdaptedLanguageModel(tf.keras.Model):
             start: float32 (dim,), the base's own embedding of a text's first token.
             prefix_length: How many vectors a `prefix` and a `layer_prefix` have.
             lora_rank: Columns of `lora_a`, and rows of `lora_b`.
+            lora_layers: The matrices of a block that have factors: `attention` for the one that
+                makes queries, keys and values, `all` for those after it, too.
             num_users: Rows of personal parts: one, unless a server has those of all.
         """
         super().__init__(name=NAME)
         dim, blocks = config.n_embd, config.n_layer
-        a_drawn = tf.keras.initializers.RandomNormal(stddev=dim**-0.5)
+        self._adapted = _adapted_layers(config, lora_layers)
+        read, made = (sum(sizes) for sizes in zip(*self._adapted.values()))
+        self._deviation = dim**-0.5
+        a_drawn = tf.keras.initializers.RandomNormal(stddev=self._deviation)
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {
             "bias": ((config.vocab_size,), "zeros"),
             "head": ((dim, config.vocab_size), "zeros"),
             "prefix": ((prefix_length, dim), "zeros"),
             "layer_prefix": ((2, blocks, prefix_length, dim), _KeysDrawn(stddev=_KEY_DEVIATION)),
-            "lora_a": ((blocks, dim, lora_rank), a_drawn),
-            "lora_b": ((blocks, lora_rank, 3 * dim), "zeros"),
+            "lora_a": ((blocks, read, lora_rank), a_drawn),
+            "lora_b": ((blocks, lora_rank, made), "zeros"),
         }
         self._shapes = {kind: shapes[kind][0] for kind in ("lora_a", *parts)}
         # Looked up like FedPerC's embeddings, own parts of many clients are trained in one pass.
@@ -95,9 +102,12 @@ class AdaptedLanguageModel(tf.keras.Model):
         blocks = self.base.blocks()
         if "lora_b" in values:
             factors = (tf.unstack(v, axis=1) for v in (self._lora_a(values), values["lora_b"]))
+            read, made = zip(*self._adapted.values())
             for block, a, b in zip(blocks, *factors):
-                layer = block.attn.c_attn
-                layer.call = functools.partial(_low_rank, layer, a, b)
+                pairs = zip(tf.split(a, read, axis=1), tf.split(b, made, axis=2))
+                for name, pair in zip(self._adapted, pairs):
+                    layer = operator.attrgetter(name)(block)
+                    layer.call = functools.partial(_low_rank, layer, *pair)
         if "layer_prefix" in values:
             pairs = tf.unstack(values["layer_prefix"], axis=1)
             for block, *own in zip(blocks, *(tf.unstack(pair, axis=1) for pair in pairs)):
@@ -120,7 +130,7 @@ class AdaptedLanguageModel(tf.keras.Model):
         if "lora_a" in values:
             return values["lora_a"]
         shape = self._shapes["lora_a"]
-        return tf.random.stateless_normal([1, *shape], _FROZEN_SEED, stddev=shape[1] ** -0.5)
+        return tf.random.stateless_normal([1, *shape], _FROZEN_SEED, stddev=self._deviation)
 
 
 def own_layers(parts: Mapping[str, str]) -> list[str]:
@@ -131,6 +141,19 @@ def own_layers(parts: Mapping[str, str]) -> list[str]:
 def layer_name(kind: str, whose: str) -> str:
     """Returns the name of a part's layer."""
     return f"{whose}_{kind}"
+
+
+def _adapted_layers(config: GPT2Config, which: str) -> dict[str, tuple[int, int]]:
+    """Returns the matrices of a block that LoRA adds to: numbers that each reads and makes."""
+    dim = config.n_embd
+    inner = config.n_inner or 4 * dim
+    layers = {
+        "attn.c_attn": (dim, 3 * dim),
+        "attn.c_proj": (dim, dim),
+        "mlp.c_fc": (dim, inner),
+        "mlp.c_proj": (inner, dim),
+    }
+    return layers if which == "all" else {"attn.c_attn": layers["attn.c_attn"]}
 
 
 class _Shared(tf.keras.layers.Layer):

@@ -10,14 +10,18 @@ from fedpersonal.models.adapted_language_model import _FROZEN_SEED
 from fedpersonal.tasks.utterances.methods import FEDERATED
 
 ADAPTED = {method.name: method for method in FEDERATED if method.parts}
+LORA = [name for name, method in ADAPTED.items() if "lora_b" in method.parts]
+# Which method, and where LoRA's factors are.
+CASES = [*((name, "attention") for name in ADAPTED), *((name, "all") for name in LORA)]
 BATCH, TIME, LENGTH, RANK = 3, 6, 4, 2
 
 
 @pytest.fixture(name="models", scope="module")
 def _models(build_method):
+    sizes = {"num_contexts": 2, "prefix_length": LENGTH, "lora_rank": RANK}
     return {
-        name: build_method(name, num_contexts=2, prefix_length=LENGTH, lora_rank=RANK)
-        for name in (*ADAPTED, "fedperc")
+        (name, layers): build_method(name, lora_layers=layers, **sizes)
+        for name, layers in (*CASES, ("fedperc", "attention"))
     }
 
 
@@ -68,9 +72,10 @@ class Reference:
         x = x + weights["wpe/embeddings"][: len(x)]
         for block in range(config.n_layer):
             x = x + self.attend(self.norm(x, f"h_._{block}/ln_1"), block, parts)
-            inner = self.linear(self.norm(x, f"h_._{block}/ln_2"), f"h_._{block}/mlp/c_fc")
+            inner = self.linear(self.norm(x, f"h_._{block}/ln_2"), block, "mlp/c_fc", parts)
             cubic = np.sqrt(2 / np.pi) * (inner + 0.044715 * inner**3)
-            x = x + self.linear(0.5 * inner * (1 + np.tanh(cubic)), f"h_._{block}/mlp/c_proj")
+            inner = 0.5 * inner * (1 + np.tanh(cubic))
+            x = x + self.linear(inner, block, "mlp/c_proj", parts)
         x = self.norm(x, "ln_f")[len(start) - 1 :]
         head = table.T
         if "head" in parts:
@@ -81,15 +86,26 @@ class Reference:
         scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
         return scaled * self.weights[f"{name}/gamma"] + self.weights[f"{name}/beta"]
 
-    def linear(self, x, name):
-        return x @ self.weights[f"{name}/weight"] + self.weights[f"{name}/bias"].reshape(-1)
+    def linear(self, x, block, name, parts):
+        """Applies a matrix of a block, and the factors that stand beside it."""
+        weight, bias = (self.weights[f"h_._{block}/{name}/{kind}"] for kind in ("weight", "bias"))
+        made = x @ weight + bias.reshape(-1)
+        if "lora_b" not in parts:
+            return made
+        blocks, dim = self.config.n_layer, self.config.n_embd
+        a = parts["lora_a"].reshape(blocks, -1, RANK)[block]
+        b = parts["lora_b"].reshape(blocks, RANK, -1)[block]
+        # Factors of a block stand one after the other, in the order in which it uses them.
+        places = {"attn/c_attn": (0, 0), "attn/c_proj": (1, 3)}
+        places.update({"mlp/c_fc": (2, 4), "mlp/c_proj": (3, 8)})
+        first_in, first_out = (dim * place for place in places[name])
+        a = a[first_in : first_in + weight.shape[0]]
+        b = b[:, first_out : first_out + weight.shape[1]]
+        return made + x @ a @ b if a.size else made
 
     def attend(self, x, block, parts):
         blocks, dim, heads = (getattr(self.config, n) for n in ("n_layer", "n_embd", "n_head"))
-        made = self.linear(x, f"h_._{block}/attn/c_attn")
-        if "lora_b" in parts:
-            a = parts["lora_a"].reshape(blocks, dim, RANK)[block]
-            made = made + x @ a @ parts["lora_b"].reshape(blocks, RANK, 3 * dim)[block]
+        made = self.linear(x, block, "attn/c_attn", parts)
         query, key, value = (m.reshape(len(x), heads, -1) for m in np.split(made, 3, axis=1))
         found = np.empty(query.shape)
         for place in range(len(x)):
@@ -99,17 +115,18 @@ class Reference:
                 if "layer_prefix" in parts:
                     both = parts["layer_prefix"].reshape(2, blocks, LENGTH, heads, dim // heads)
                     found[place, head] += self.read(one, *both[:, block, :, head])
-        return self.linear(found.reshape(len(x), dim), f"h_._{block}/attn/c_proj")
+        return self.linear(found.reshape(len(x), dim), block, "attn/c_proj", parts)
 
     def read(self, query, keys, values):
         weights = np.exp(keys @ query)
         return weights @ values[: len(keys)] / weights.sum()
 
 
-@pytest.mark.parametrize("name", ADAPTED)
-def test_logits_are_those_of_numpy(tiny_base, models, text, name):
-    model, method = models[name], ADAPTED[name]
-    values, frozen_a = drawn(model), [tiny_base.config.n_layer, tiny_base.config.n_embd, RANK]
+@pytest.mark.parametrize(("name", "layers"), CASES)
+def test_logits_are_those_of_numpy(tiny_base, models, text, name, layers):
+    model, method = models[name, layers], ADAPTED[name]
+    rows = tiny_base.config.n_embd * (7 if layers == "all" else 1)
+    values, frozen_a = drawn(model), [tiny_base.config.n_layer, rows, RANK]
     found = predict(model, values, text)
     for row in range(BATCH):
         parts = {"lora_a": None}
@@ -126,7 +143,7 @@ def test_logits_are_those_of_numpy(tiny_base, models, text, name):
 
 
 def test_longer_embeddings_of_fedperc_are_several_vectors(tiny_base, models, text):
-    model = models["fedperc"]
+    model = models["fedperc", "attention"]
     values = drawn(model)
     found = predict(model, values, text)
     for row in range(BATCH):
@@ -136,9 +153,10 @@ def test_longer_embeddings_of_fedperc_are_several_vectors(tiny_base, models, tex
         np.testing.assert_allclose(found[row], expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ADAPTED)
-def test_untrained_parts_leave_the_bases_logits(tiny_base, build_method, text, name):
-    model = build_method(name, num_contexts=2, prefix_length=1, lora_rank=RANK)
+@pytest.mark.parametrize(("name", "layers"), CASES)
+def test_untrained_parts_leave_the_bases_logits(tiny_base, build_method, text, name, layers):
+    sizes = {"prefix_length": 1, "lora_rank": RANK, "lora_layers": layers}
+    model = build_method(name, num_contexts=2, **sizes)
     values = model.initial_values(model.variables, tf.constant([3, 0]))
     found = predict(model, values, text, users=np.zeros(BATCH))
     for row in range(BATCH):
@@ -146,10 +164,10 @@ def test_untrained_parts_leave_the_bases_logits(tiny_base, build_method, text, n
         np.testing.assert_allclose(found[row], expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ADAPTED)
-def test_all_parts_learn(models, text, name):
+@pytest.mark.parametrize(("name", "layers"), CASES)
+def test_all_parts_learn(models, text, name, layers):
     """A gradient reaches each, if not from where they start then from anywhere else."""
-    model = models[name]
+    model = models[name, layers]
     values = drawn(model)
     inputs = {"text": text, "user": np.arange(BATCH)}
     features = {name: tf.constant(inputs[name], tf.int32) for name in model.input_spec}

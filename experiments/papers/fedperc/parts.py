@@ -27,15 +27,20 @@ _FEDPERC, _RIVALS = "tv_shows_{}", "tv_shows_{}_rivals"
 _METHODS = {method.name: method for method in METHODS}
 _PERPLEXITY, _NEW = "perplexity", "new lines"
 _BYTES = ("kept", "received", "sent")
-_ADAPTED = " (adapted base)"
+_ADAPTED, _WIDE = " (adapted base)", " (all matrices)"
 _BASE = "Base model"
+_ALL_MATRICES: dict[str, Value] = {"lora_layers": "all", "lora_rank": 32}
 
 
 def _row(name: str, rate: float, finetuning: float, **values: Value) -> Row:
     rates = {"client_learning_rate": rate, "finetuning_learning_rate": finetuning}
-    return Row(
-        _METHODS[name].title, _RIVALS, {"algorithm": name, "proximal": 0.01, **rates, **values}
-    )
+    values = {"algorithm": name, "proximal": 0.01, **rates, **values}
+    return Row(_METHODS[name].title, _RIVALS, values)
+
+
+def _wide(row: Row, **values: Value) -> Row:
+    """Returns the row with factors beside all matrices of a block."""
+    return Row(f"{row.name}{_WIDE}", row.preset, {**row.values, **_ALL_MATRICES, **values})
 
 
 def _central(name: str, rate: float, **values: Value) -> Row:
@@ -55,8 +60,11 @@ ROWS = (
     _row("shared_layer_prefix", 0.1, 0.001, prefix_length=4),
     _row("personal_layer_prefix", 0.01, 0.001, prefix_length=4),
     _row("lora", 0.01, 0.0003),
+    _wide(_row("lora", 0.006, 0.0003), total_rounds=32),
+    _wide(_row("lora_bias", 0.006, 0.0003), total_rounds=32),
     _row("ffa_lora", 0.03, 0.0003),
     _row("fedsa_lora", 0.003, 0.0003),
+    _wide(_row("fedsa_lora", 0.001, 0.0003), total_rounds=32),
     _row("personal_lora", 0.003, 0.0003),
     _row("meta_learning", 0.003, 0.0001, proximal=1.0),
     _row("meta_learning_bias", 0.001, 0.0001, proximal=1.0, local_rate_factor=10.0),
@@ -66,8 +74,19 @@ ROWS = (
     _central("central_fedsa_lora", 0.001),
     _central("central_personal_lora", 0.001),
     _central("central_meta_learning_bias", 0.001),
+    _wide(_central("central_lora_bias", 0.001)),
+    _wide(_central("central_fedsa_lora", 0.001)),
     Row(f"FedPerC{_ADAPTED}", _FEDPERC, {"algorithm": "fedperc", "base_model_adapted": True}),
 )
+# What a row with a part of each user's own is compared with beside: the same kind of part, shared.
+_SHARED = {
+    "FedPerC": "Shared prefix",
+    "Personal bias": "Shared bias",
+    "Personal prefix-tuning": "Shared prefix-tuning",
+    "FedSA-LoRA": "LoRA",
+    "Meta-Learning + personal bias": "Meta-Learning",
+    **{f"{name}{_WIDE}": f"LoRA{_WIDE}" for name in ("LoRA + personal bias", "FedSA-LoRA")},
+}
 _ABOUT = (
     "Test utterances of users who train, after fine-tuning on all of their other held-out ones; "
     "the base model does nothing with them. Perplexity, lower is better; and on new lines, those "
@@ -77,9 +96,10 @@ _ABOUT = (
     "everybody's data, and a part for each user; it does nothing more before a test."
 )
 _PAIRED = (
-    "By how many per cent perplexity is higher than the base model's, and than FedPerC's, on the "
-    "same users: in brackets the interval of 95 % of bootstraps over users, each seed's apart. "
-    "Where it has no zero inside, the difference is not by chance."
+    "By how many per cent perplexity is higher on the same users: than the base model's, than "
+    "FedPerC's, and than that of the same kind of part where it is shared. In brackets the "
+    "interval of 95 % of bootstraps over users, each seed's apart. Where it has no zero inside, "
+    "the difference is not by chance."
 )
 
 
@@ -170,16 +190,16 @@ def _perplexity(sums: Mapping[str, Sequence[float]]) -> float:
 
 
 def _paired(losses: Mapping[str, Sequence[Run]], lines: str) -> Cells:
-    """Compares each row with the base model and with FedPerC, on the same users."""
-    return {
-        name: {
-            f"than {other}": Cell((_higher_by(compare(losses[name], losses[other], lines)),))
-            for other in (_BASE, _OWN.name)
-            if other != name
+    """Compares each row with the base model, FedPerC and a shared part, on the same users."""
+    cells: Cells = {}
+    for name in (row for row in losses if row != _BASE):
+        others = {_BASE: _BASE, _OWN.name: _OWN.name, "shared": _SHARED.get(name, name)}
+        cells[name] = {
+            f"than {told}": Cell((_higher_by(compare(losses[name], losses[other], lines)),))
+            for told, other in others.items()
+            if other in losses and other != name
         }
-        for name in losses
-        if name != _BASE
-    }
+    return cells
 
 
 def compare(first: Sequence[Run], second: Sequence[Run], lines: str) -> PairedDifference:

@@ -34,6 +34,10 @@ _PARTS = {
     "personal_layer_prefix": ("Personal prefix-tuning", {"layer_prefix": "personal"}),
     # Hu et al., ICLR 2022, averaged.
     "lora": ("LoRA", {"lora_a": "shared", "lora_b": "shared"}),
+    "lora_bias": (
+        "LoRA + personal bias",
+        {"lora_a": "shared", "lora_b": "shared", "bias": "personal"},
+    ),
     # Sun et al., "Improving LoRA in Privacy-preserving Federated Learning", ICLR 2024.
     "ffa_lora": ("FFA-LoRA", {"lora_b": "shared"}),
     # Guo et al., "Selective Aggregation for Low-Rank Adaptation in Federated Learning", ICLR 2025.

@@ -130,6 +130,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             parts=getattr(method, "parts", None),
             prefix_length=options.prefix_length,
             lora_rank=options.lora_rank,
+            lora_layers=options.lora_layers,
             num_users=sizes.num_users if method.has_table else None,
         )
 

@@ -26,7 +26,7 @@ RUNS = {
     "generated": {"algorithm": "fedperc_generated"},
     "split_head": {"algorithm": "split_learning"},
     "shared_head": {"algorithm": "meta_learning"},
-    "adapted": {"algorithm": "fedsa_lora"},
+    "adapted": {"algorithm": "fedsa_lora", "lora_layers": "all"},
     "head_and_bias": {"algorithm": "meta_learning_bias"},
     "central": {"algorithm": "central_meta_learning_bias"},
 }
@@ -88,8 +88,9 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     tested = [results["perplexity"] for results in summary["by_samples"].values()]
     assert len(set(tested)) == len(tested) and finished.test["perplexity"] == tested[-1]
     ids = tiny_base.config.vocab_size
-    # Of LoRA, a factor of rank 8 for queries, keys and values of 8 numbers.
-    local = {"split_head": ids * 8, "shared_head": 0, "adapted": 8 * 3 * 8, "head_and_bias": ids}
+    # Of LoRA, factors of rank 8 for all that a block of 8 numbers makes.
+    made = 8 * (3 + 1 + 4 + 1)
+    local = {"split_head": ids * 8, "shared_head": 0, "adapted": 8 * made, "head_and_bias": ids}
     assert summary["local_bytes_per_client"] == 4 * local.get(name, 8)
 
     sent = {row["name"] for row in finished.boundary}

@@ -116,6 +116,18 @@ def test_differences_are_of_the_same_users(done):
     assert f"{100 * (ratio - 1):+.1f} ({low:+.1f} to {high:+.1f})" in page
 
 
+def test_own_parts_are_compared_with_the_same_kind_where_it_is_shared(done):
+    cells = json.loads((done[0] / "fedperc_parts.json").read_text())["tables"]["paired"]
+    assert [row for row, own in cells.items() if "than shared" in own] == ["Personal bias"]
+    names = ("losses_personal_bias", "losses_shared_bias")
+    own, shared = (summary_of(done[0], name)["all"] for name in names)
+    ratio = math.exp((sum(own["loss"]) - sum(shared["loss"])) / sum(own["tokens"]))
+    told = cells["Personal bias"]["than shared"]["mean"]
+    assert told.startswith(f"{100 * (ratio - 1):+.1f} (")
+    known = {row.name for row in parts.ROWS}
+    assert known.issuperset({*parts._SHARED, *parts._SHARED.values()})
+
+
 def test_every_part_has_a_row():
     rows = {row.values["algorithm"] for row in parts.ROWS}
     assert {method.name for method in FEDERATED if method.parts} <= rows
