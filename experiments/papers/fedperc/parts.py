@@ -64,7 +64,7 @@ ROWS = (
     _wide(_row("lora_bias", 0.006, 0.0003), total_rounds=32),
     _row("ffa_lora", 0.03, 0.0003),
     _row("fedsa_lora", 0.003, 0.0003),
-    _wide(_row("fedsa_lora", 0.001, 0.0003), total_rounds=32),
+    _wide(_row("fedsa_lora", 0.001, 0.0003), total_rounds=24),
     _row("personal_lora", 0.003, 0.0003),
     _row("meta_learning", 0.003, 0.0001, proximal=1.0),
     _row("meta_learning_bias", 0.001, 0.0001, proximal=1.0, local_rate_factor=10.0),
