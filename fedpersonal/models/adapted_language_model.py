@@ -9,9 +9,10 @@ Untrained, they leave the base's logits as they are. A part is one of:
 - `layer_prefix`, keys and values in each block (Li and Liang, "Prefix-Tuning", ACL 2021), with a
   softmax of their own, so that values of zero change nothing (Zhang et al., "LLaMA-Adapter", ICLR
   2024, section 3.2).
-- `lora_a` and `lora_b`, the factors of a matrix of low rank, added to what makes queries, keys and
-  values (Hu et al., "LoRA", ICLR 2022). Without a `lora_a` it is drawn once for all and frozen (Sun
-  et al., "Improving LoRA in Privacy-preserving Federated Learning", ICLR 2024).
+- `lora_a` and `lora_b`, the factors of a matrix of low rank, added to the one that makes queries,
+  keys and values, or to each matrix of a block (Hu et al., "LoRA", ICLR 2022). Without a `lora_a`
+  it is drawn once for all and frozen (Sun et al., "Improving LoRA in Privacy-preserving Federated
+  Learning", ICLR 2024).
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class AdaptedLanguageModel(tf.keras.Model):
             start: float32 (dim,), the base's own embedding of a text's first token.
             prefix_length: How many vectors a `prefix` and a `layer_prefix` have.
             lora_rank: Columns of `lora_a`, and rows of `lora_b`.
-            lora_layers: The matrices of a block that have factors: `attention` for the one that
-                makes queries, keys and values, `all` for those after it, too.
+            lora_layers: The matrices of a block that LoRA adds to: `attention` for the one that
+                makes queries, keys and values, `all` for all four.
             num_users: Rows of personal parts: one, unless a server has those of all.
         """
         super().__init__(name=NAME)

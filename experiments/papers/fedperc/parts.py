@@ -78,14 +78,11 @@ ROWS = (
     _wide(_central("central_fedsa_lora", 0.001)),
     Row(f"FedPerC{_ADAPTED}", _FEDPERC, {"algorithm": "fedperc", "base_model_adapted": True}),
 )
-# What a row with a part of each user's own is compared with beside: the same kind of part, shared.
+# Rows with a part of each user's own, and those that have the same shared one alone.
 _SHARED = {
     "FedPerC": "Shared prefix",
-    "Personal bias": "Shared bias",
-    "Personal prefix-tuning": "Shared prefix-tuning",
-    "FedSA-LoRA": "LoRA",
+    f"LoRA + personal bias{_WIDE}": f"LoRA{_WIDE}",
     "Meta-Learning + personal bias": "Meta-Learning",
-    **{f"{name}{_WIDE}": f"LoRA{_WIDE}" for name in ("LoRA + personal bias", "FedSA-LoRA")},
 }
 _ABOUT = (
     "Test utterances of users who train, after fine-tuning on all of their other held-out ones; "
@@ -97,7 +94,7 @@ _ABOUT = (
 )
 _PAIRED = (
     "By how many per cent perplexity is higher on the same users: than the base model's, than "
-    "FedPerC's, and than that of the same kind of part where it is shared. In brackets the "
+    "FedPerC's, and than that of the shared part alone, without a user's own. In brackets the "
     "interval of 95 % of bootstraps over users, each seed's apart. Where it has no zero inside, "
     "the difference is not by chance."
 )
@@ -190,10 +187,10 @@ def _perplexity(sums: Mapping[str, Sequence[float]]) -> float:
 
 
 def _paired(losses: Mapping[str, Sequence[Run]], lines: str) -> Cells:
-    """Compares each row with the base model, FedPerC and a shared part, on the same users."""
+    """Compares each row with the base model, FedPerC and its shared part, on the same users."""
     cells: Cells = {}
     for name in (row for row in losses if row != _BASE):
-        others = {_BASE: _BASE, _OWN.name: _OWN.name, "shared": _SHARED.get(name, name)}
+        others = {_BASE: _BASE, _OWN.name: _OWN.name, "the shared part": _SHARED.get(name, name)}
         cells[name] = {
             f"than {told}": Cell((_higher_by(compare(losses[name], losses[other], lines)),))
             for told, other in others.items()
