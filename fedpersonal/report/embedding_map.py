@@ -44,14 +44,15 @@ def embedding_map(run: RunData) -> dict[str, Any] | None:
     table = fitting[name].astype(np.float64)
     table = table[:: -(-len(table) // _MOST)]
     table -= table.mean(0)
-    variances, axes = np.linalg.eigh(table.T @ table)
-    if not variances[-1] > 0:
+    # Not by the matrix of covariances: a row may have a hundred thousand numbers.
+    _, deviations, axes = np.linalg.svd(table, full_matrices=False)
+    if not deviations[0] > 0:
         return None
-    axes = axes[:, :-3:-1]
+    axes = axes[:2].T
     # An axis has two directions; the larger entry points up.
     axes *= np.sign(axes[np.abs(axes).argmax(0), [0, 1]])
-    places = table @ axes
-    share = float(variances[-2:].sum() / variances.sum())
+    places, variances = table @ axes, np.square(deviations)
+    share = float(variances[:2].sum() / variances.sum())
     rows = len(fitting[name])
     return {
         "name": name,

@@ -172,6 +172,18 @@ def test_a_map_has_the_axes_of_most_variance(tmp_path, make_run):
     assert embedding_map(read_run(path)) is None
 
 
+def test_a_map_has_room_for_a_table_of_few_long_rows(tmp_path, make_run):
+    # As of a server that has each user's part of a language model: 19 rows of 147,456 numbers.
+    path, random = make_run(tmp_path), np.random.default_rng(0)
+    table = random.normal(size=(19, 147_456)).astype(np.float32)
+    (path / "model.npz").write_bytes(pack_arrays({"global users/embeddings": table}))
+    found = embedding_map(read_run(path))
+    table -= table.mean(0)
+    variances = np.linalg.eigvalsh(table @ table.T)
+    assert found["share"] == pytest.approx(variances[-2:].sum() / variances.sum(), rel=1e-4)
+    assert np.square(found["x"]).sum() == pytest.approx(variances[-1], rel=0.01)
+
+
 def test_what_is_no_finished_run_is_refused(tmp_path, make_run):
     with pytest.raises(UserError, match="not the folder of a run"):
         read_run(tmp_path)

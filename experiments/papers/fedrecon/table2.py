@@ -41,10 +41,13 @@ _SENT = (
 # A model of one's own starts from nothing: it needs more steps than a shared one's copy.
 _LOCAL: dict[str, Value] = {"finetuning_learning_rate": 1.0, "finetuning_epochs": 20}
 _ADAPTATION: dict[str, Value] = {"adaptation_learning_rate": 0.3, "adaptation_steps": 10}
+# The product of lambda and eta is 1: w goes all the way to theta.
 _ENVELOPE: dict[str, Value] = {
-    "inner_learning_rate": 0.1,
-    "outer_learning_rate": 0.1,
-    "envelope": 1.0,
+    "inner_learning_rate": 0.3,
+    "inner_steps": 2,
+    "outer_learning_rate": 10.0,
+    "envelope": 0.1,
+    "finetuning_epochs": 5,
 }
 
 
@@ -86,7 +89,7 @@ ROWS = (
     _row("Local training", "local_only", 500, own=_LOCAL),
     _row("Ditto", "ditto", 500, own=_DITTO),
     _row("APFL", "apfl", 500, own=_REBUILT),
-    _row("MR-MTL", "mr_mtl", 500, own=_COPY),
+    _row("MR-MTL", "mr_mtl", 500, own={**_COPY, "reconstruction_epochs": 5}),
     _row("Per-FedAvg", "per_fed_avg", 500, own=_ADAPTATION),
     _row("pFedMe", "pfedme", 500, own=_ENVELOPE),
 )
