@@ -45,7 +45,7 @@ class AdaptedLanguageModel(tf.keras.Model):
         start: np.ndarray,
         prefix_length: int = 1,
         lora_rank: int = 8,
-        lora_layers: str = "attention",
+        lora_matrices: str = "qkv",
         num_users: int = 1,
     ):
         """Makes a model that untrained predicts as the base does.
@@ -57,13 +57,13 @@ class AdaptedLanguageModel(tf.keras.Model):
             start: float32 (dim,), the base's own embedding of a text's first token.
             prefix_length: How many vectors a `prefix` and a `layer_prefix` have.
             lora_rank: Columns of `lora_a`, and rows of `lora_b`.
-            lora_layers: The matrices of a block that LoRA adds to: `attention` for the one that
-                makes queries, keys and values, `all` for all four.
+            lora_matrices: Those of a block that LoRA adds to: `qkv` for the one that makes
+                queries, keys and values, `all` for all four.
             num_users: Rows of personal parts: one, unless a server has those of all.
         """
         super().__init__(name=NAME)
         dim, blocks = config.n_embd, config.n_layer
-        self._adapted = _adapted_layers(config, lora_layers)
+        self._adapted = _matrices(config)[lora_matrices]
         read, made = (sum(sizes) for sizes in zip(*self._adapted.values()))
         self._deviation = dim**-0.5
         a_drawn = tf.keras.initializers.RandomNormal(stddev=self._deviation)
@@ -127,7 +127,7 @@ class AdaptedLanguageModel(tf.keras.Model):
         return logits
 
     def _lora_a(self, values: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns (1 or batch, blocks, dim, rank), the frozen one if there is no other."""
+        """Returns (1 or batch, blocks, what the matrices read, rank), or the frozen one."""
         if "lora_a" in values:
             return values["lora_a"]
         shape = self._shapes["lora_a"]
@@ -144,17 +144,17 @@ def layer_name(kind: str, whose: str) -> str:
     return f"{whose}_{kind}"
 
 
-def _adapted_layers(config: GPT2Config, which: str) -> dict[str, tuple[int, int]]:
-    """Returns the matrices of a block that LoRA adds to: numbers that each reads and makes."""
+def _matrices(config: GPT2Config) -> dict[str, dict[str, tuple[int, int]]]:
+    """Returns the matrices of a block that LoRA may add to: numbers that each reads and makes."""
     dim = config.n_embd
     inner = config.n_inner or 4 * dim
-    layers = {
-        "attn.c_attn": (dim, 3 * dim),
+    qkv = {"attn.c_attn": (dim, 3 * dim)}
+    others = {
         "attn.c_proj": (dim, dim),
         "mlp.c_fc": (dim, inner),
         "mlp.c_proj": (inner, dim),
     }
-    return layers if which == "all" else {"attn.c_attn": layers["attn.c_attn"]}
+    return {"qkv": qkv, "all": {**qkv, **others}}
 
 
 class _Shared(tf.keras.layers.Layer):
@@ -186,7 +186,7 @@ class _KeysDrawn(tf.keras.initializers.RandomNormal):
 
 @tf.autograph.experimental.do_not_convert  # Nothing in it branches on tensors.
 def _low_rank(layer: tf.keras.layers.Layer, a: tf.Tensor, b: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Does what a block's projection does and adds that of `a` (1 or batch, dim, rank) and `b`."""
+    """Does what a block's matrix does and adds that of `a` (1 or batch, inputs, rank) and `b`."""
     return type(layer).call(layer, x) + tf.matmul(tf.matmul(x, a), b)
 
 

@@ -18,7 +18,7 @@ class Bag(tf.keras.layers.Layer):
 
 
 class BagRows(tf.keras.layers.Layer):
-    """The rows that a `Bag` sums: embeddings over the root of how many they are, else zeros."""
+    """The rows that a `Bag` sums: each embedding over the root of their number."""
 
     def call(self, inputs):
         """Maps embeddings (batch, places, size) and numbers of things (batch,) to such rows."""

@@ -12,7 +12,7 @@ from fedpersonal.tasks.utterances.methods import FEDERATED
 ADAPTED = {method.name: method for method in FEDERATED if method.parts}
 LORA = [name for name, method in ADAPTED.items() if "lora_b" in method.parts]
 # Which method, and where LoRA's factors are.
-CASES = [*((name, "attention") for name in ADAPTED), *((name, "all") for name in LORA)]
+CASES = [*((name, "qkv") for name in ADAPTED), *((name, "all") for name in LORA)]
 BATCH, TIME, LENGTH, RANK = 3, 6, 4, 2
 
 
@@ -20,8 +20,8 @@ BATCH, TIME, LENGTH, RANK = 3, 6, 4, 2
 def _models(build_method):
     sizes = {"num_contexts": 2, "prefix_length": LENGTH, "lora_rank": RANK}
     return {
-        (name, layers): build_method(name, lora_layers=layers, **sizes)
-        for name, layers in (*CASES, ("fedperc", "attention"))
+        (name, layers): build_method(name, lora_matrices=layers, **sizes)
+        for name, layers in (*CASES, ("fedperc", "qkv"))
     }
 
 
@@ -143,7 +143,7 @@ def test_logits_are_those_of_numpy(tiny_base, models, text, name, layers):
 
 
 def test_longer_embeddings_of_fedperc_are_several_vectors(tiny_base, models, text):
-    model = models["fedperc", "attention"]
+    model = models["fedperc", "qkv"]
     values = drawn(model)
     found = predict(model, values, text)
     for row in range(BATCH):
@@ -155,7 +155,7 @@ def test_longer_embeddings_of_fedperc_are_several_vectors(tiny_base, models, tex
 
 @pytest.mark.parametrize(("name", "layers"), CASES)
 def test_untrained_parts_leave_the_bases_logits(tiny_base, build_method, text, name, layers):
-    sizes = {"prefix_length": 1, "lora_rank": RANK, "lora_layers": layers}
+    sizes = {"prefix_length": 1, "lora_rank": RANK, "lora_matrices": layers}
     model = build_method(name, num_contexts=2, **sizes)
     values = model.initial_values(model.variables, tf.constant([3, 0]))
     found = predict(model, values, text, users=np.zeros(BATCH))

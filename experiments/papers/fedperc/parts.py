@@ -29,7 +29,8 @@ _PERPLEXITY, _NEW = "perplexity", "new lines"
 _BYTES = ("kept", "received", "sent")
 _ADAPTED, _WIDE = " (adapted base)", " (all matrices)"
 _BASE = "Base model"
-_ALL_MATRICES: dict[str, Value] = {"lora_layers": "all", "lora_rank": 32}
+# Beside all matrices LoRA has room for more than its default rank of 8.
+_ALL_MATRICES: dict[str, Value] = {"lora_matrices": "all", "lora_rank": 32}
 
 
 def _row(name: str, rate: float, finetuning: float, **values: Value) -> Row:
@@ -39,7 +40,7 @@ def _row(name: str, rate: float, finetuning: float, **values: Value) -> Row:
 
 
 def _wide(row: Row, **values: Value) -> Row:
-    """Returns the row with factors beside all matrices of a block."""
+    """Returns the row with factors of rank 32 beside all matrices of a block."""
     return Row(f"{row.name}{_WIDE}", row.preset, {**row.values, **_ALL_MATRICES, **values})
 
 
@@ -80,7 +81,6 @@ ROWS = (
 )
 # Rows with a part of each user's own, and those that have the same shared one alone.
 _SHARED = {
-    "FedPerC": "Shared prefix",
     f"LoRA + personal bias{_WIDE}": f"LoRA{_WIDE}",
     "Meta-Learning + personal bias": "Meta-Learning",
 }
@@ -89,8 +89,10 @@ _ABOUT = (
     "the base model does nothing with them. Perplexity, lower is better; and on new lines, those "
     "that no utterance for training repeats word for word: {share} of all test utterances are "
     "repeated, {long} of those with {words} words and more. Bytes that a user keeps, and receives "
-    "and sends in a round, beside the frozen base of {frozen:,} bytes. Central: a server has "
-    "everybody's data, and a part for each user; it does nothing more before a test."
+    "and sends in a round, beside the frozen base of {frozen:,} bytes. All matrices: LoRA has rank "
+    "32 beside all four of a block, and trains for 32 rounds, FedSA-LoRA for 24; other rows have "
+    "the preset's rounds, and LoRA rank 8 beside the matrix of queries, keys and values. Central: "
+    "a server has everybody's data, and a part for each user; it does nothing more before a test."
 )
 _PAIRED = (
     "By how many per cent perplexity is higher on the same users: than the base model's, than "

@@ -210,7 +210,7 @@ def run(asked: Reproduction) -> Report:
     names = [row.name for row in rows]
     published = {row.name: row.published for row in rows}
     parts: list[str | ResultTable] = [
-        plan.heading("Table 2"),
+        plan.heading(f"Table 2 for {', '.join(compared)} words"),
         *notes,
         *_coverage(compared),
         accuracy_table(METRIC, compared, names, published),

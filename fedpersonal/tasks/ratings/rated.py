@@ -16,13 +16,18 @@ def add_rated(dataset: ClientDataset, known: ClientDataset, *, places: int) -> C
     Args:
         dataset: Ratings.
         known: Ratings with the feature "item", of the same clients: what may be known of them.
-        places: How many items at most. Of a user with more, hashes of its name and the items choose
-            some: the same ones for all of its ratings, whoever else is in the data set.
+        places: How many items at most. Of a user with more, hashes of its name and the items'
+            numbers choose some: the same ones for all of its ratings, whatever others have rated.
 
     Returns:
         The first data set with the features "rated", int32 (n, places), and "num_rated", int32
         (n,), how many of these places count. The others repeat the first of them.
+
+    Raises:
+        ValueError: The two have different clients.
     """
+    if not np.array_equal(dataset.client_ids, known.client_ids):
+        raise ValueError("dataset and known must have the same clients, in the same order.")
     items = known.features["item"]
     order = np.lexsort((_hashes(known), known.example_clients))
     numbers = np.minimum(known.counts, places)

@@ -20,7 +20,7 @@ from fedpersonal.options import option
 
 # Parts of the adapted models: whose each is.
 _PARTS = {
-    # FedAvg of what Lester et al. tune (EMNLP 2021): as many bytes a round as FedPerC.
+    # FedAvg of what Lester et al. tune (EMNLP 2021).
     "shared_prefix": ("Shared prefix", {"prefix": "shared"}),
     "shared_bias": ("Shared bias", {"bias": "shared"}),
     # Arivazhagan et al., 2019 (arXiv 1912.00818): personal layers, the smallest one.

@@ -48,7 +48,7 @@ def build_language_model(
     parts: Mapping[str, str] | None = None,
     prefix_length: int = 1,
     lora_rank: int = 8,
-    lora_layers: str = "attention",
+    lora_matrices: str = "qkv",
     num_users: int | None = None,
 ) -> PartitionedModel:
     """Returns a model around a frozen base.
@@ -64,7 +64,7 @@ def build_language_model(
         parts: Of an `adapted` model: whose each is.
         prefix_length: Vectors of a prefix that is not `generated`.
         lora_rank: The rank of LoRA's factors.
-        lora_layers: The matrices of a block that have them: `attention` or `all`.
+        lora_matrices: The matrices of a block that have them: `qkv` or `all`.
         num_users: Whose parts a server has, of a `prefix` or an `adapted` model; None if none are.
     """
     start = base.weights[HEAD][base.config.bos_token_id]
@@ -85,7 +85,7 @@ def build_language_model(
         model = adapted_language_model.AdaptedLanguageModel
         sizes = {"parts": parts, "start": start}
         sizes.update(prefix_length=prefix_length, num_users=num_users or 1)
-        sizes.update(lora_rank=lora_rank, lora_layers=lora_layers)
+        sizes.update(lora_rank=lora_rank, lora_matrices=lora_matrices)
         del input_spec["context"]
         owned = adapted_language_model.own_layers(parts or {})
         lookups = dict.fromkeys(owned, "user")

@@ -49,11 +49,11 @@ class UtteranceOptions(DialogueOptions):
         1, "Vectors of FedPerC's embeddings and of other prefixes.", at_least=1, at_most=1000
     )
     lora_rank: int = option(8, "The rank of LoRA's factors.", at_least=1, at_most=1000)
-    lora_layers: str = option(
-        "attention",
+    lora_matrices: str = option(
+        "qkv",
         "The matrices of a block that LoRA adds to: the one that makes queries, keys and values, "
         "or all four.",
-        choices=("attention", "all"),
+        choices=("qkv", "all"),
     )
 
 

@@ -66,6 +66,16 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     examples = "utterances"
     metrics = ("perplexity",)
 
+    def check(self, options: UtteranceRun) -> None:
+        """Refuses matrices for a LoRA that the method does not have."""
+        super().check(options)
+        method = self.method(options)
+        if options.lora_matrices != "qkv" and "lora_b" not in getattr(method, "parts", {}):
+            raise UserError(
+                f"--lora_matrices={options.lora_matrices} needs a method with LoRA; "
+                f"--algorithm={options.algorithm} has none."
+            )
+
     def read(self, options: UtteranceRun) -> Dialogues:
         """Finds the utterances that options name."""
         return Dialogues(*options.find(SOURCES), options)
@@ -130,7 +140,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             parts=getattr(method, "parts", None),
             prefix_length=options.prefix_length,
             lora_rank=options.lora_rank,
-            lora_layers=options.lora_layers,
+            lora_matrices=options.lora_matrices,
             num_users=sizes.num_users if method.has_table else None,
         )
 

@@ -66,6 +66,11 @@ def test_who_else_is_there_does_not_matter(data):
             np.testing.assert_array_equal(found.client(place)[0][name], expected)
 
 
+def test_of_other_clients_nothing_is_known(data):
+    with pytest.raises(ValueError, match="must have the same clients"):
+        add_rated(data.train, data.train.subset([4, 17]), places=7)
+
+
 def test_a_rating_more_changes_one_place_at_most(data):
     shorter = data.train.head(int(data.train.counts.max()) - 1)
     known = [dict(rated(add_rated(own, own, places=7))) for own in (data.train, shorter)]

@@ -26,7 +26,7 @@ RUNS = {
     "generated": {"algorithm": "fedperc_generated"},
     "split_head": {"algorithm": "split_learning"},
     "shared_head": {"algorithm": "meta_learning"},
-    "adapted": {"algorithm": "fedsa_lora", "lora_layers": "all"},
+    "adapted": {"algorithm": "fedsa_lora", "lora_matrices": "all"},
     "head_and_bias": {"algorithm": "meta_learning_bias"},
     "central": {"algorithm": "central_meta_learning_bias"},
 }
@@ -117,6 +117,11 @@ def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
     expected = evaluate(moved).overall()["perplexity"]
     (found,) = {results["perplexity"] for results in central.summary["by_samples"].values()}
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_matrices_for_lora_without_lora_are_the_users_mistake(tiny, table):
+    with pytest.raises(UserError, match="--lora_matrices=all needs .*=personal_bias has none"):
+        tiny.run(TASK, text_file=table, algorithm="personal_bias", lora_matrices="all")
 
 
 def test_a_server_knows_nothing_of_users_who_never_took_part(tiny, table):

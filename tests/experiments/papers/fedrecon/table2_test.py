@@ -140,7 +140,8 @@ def test_communication_is_that_counted_by_hand(done):
 
 def test_the_page_has_the_runs_figures(done):
     folder, page, _ = done
-    assert page.startswith("# Table 2 on generated (a stand-in: the paper's figures are Stack")
+    heading = f"# Table 2 for {WORDS} words on generated (a stand-in: the paper's figures are Stack"
+    assert page.startswith(heading)
     assert "Left out: vocabularies of 5,000 words; the training users have 1,1" in page
     # It is of one seed.
     assert "a single seed, hence no standard deviation" in page and "±" not in page
