@@ -61,7 +61,7 @@ def matrix_factorization(
     embedding_initializer: Initializer = "uniform",
     user_initializer: Initializer | None = None,
 ) -> Callable[[], tf.keras.Model]:
-    """Returns a builder of R ~ P Q^T as a Keras model of input `item` (and `user`, `rated`).
+    """Returns a builder of R ~ P Q^T as a Keras model of `item` (and `user`, `rated`, `num_rated`).
 
     Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`; `rated_embedding`).
     With `num_users` the user layers are tables that the input `user` looks up; without, the model
