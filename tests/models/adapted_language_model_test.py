@@ -11,7 +11,7 @@ from fedpersonal.tasks.utterances.methods import FEDERATED
 
 ADAPTED = {method.name: method for method in FEDERATED if method.parts}
 LORA = [name for name, method in ADAPTED.items() if "lora_b" in method.parts]
-# Which method, and where LoRA's factors are.
+# Which method, and the matrices that LoRA's factors are beside.
 CASES = [*((name, "qkv") for name in ADAPTED), *((name, "all") for name in LORA)]
 BATCH, TIME, LENGTH, RANK = 3, 6, 4, 2
 
@@ -20,8 +20,8 @@ BATCH, TIME, LENGTH, RANK = 3, 6, 4, 2
 def _models(build_method):
     sizes = {"num_contexts": 2, "prefix_length": LENGTH, "lora_rank": RANK}
     return {
-        (name, layers): build_method(name, lora_matrices=layers, **sizes)
-        for name, layers in (*CASES, ("fedperc", "qkv"))
+        (name, matrices): build_method(name, lora_matrices=matrices, **sizes)
+        for name, matrices in (*CASES, ("fedperc", "qkv"))
     }
 
 
@@ -122,10 +122,10 @@ class Reference:
         return weights @ values[: len(keys)] / weights.sum()
 
 
-@pytest.mark.parametrize(("name", "layers"), CASES)
-def test_logits_are_those_of_numpy(tiny_base, models, text, name, layers):
-    model, method = models[name, layers], ADAPTED[name]
-    rows = tiny_base.config.n_embd * (7 if layers == "all" else 1)
+@pytest.mark.parametrize(("name", "matrices"), CASES)
+def test_logits_are_those_of_numpy(tiny_base, models, text, name, matrices):
+    model, method = models[name, matrices], ADAPTED[name]
+    rows = tiny_base.config.n_embd * (7 if matrices == "all" else 1)
     values, frozen_a = drawn(model), [tiny_base.config.n_layer, rows, RANK]
     found = predict(model, values, text)
     for row in range(BATCH):
@@ -153,9 +153,9 @@ def test_longer_embeddings_of_fedperc_are_several_vectors(tiny_base, models, tex
         np.testing.assert_allclose(found[row], expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "layers"), CASES)
-def test_untrained_parts_leave_the_bases_logits(tiny_base, build_method, text, name, layers):
-    sizes = {"prefix_length": 1, "lora_rank": RANK, "lora_matrices": layers}
+@pytest.mark.parametrize(("name", "matrices"), CASES)
+def test_untrained_parts_leave_the_bases_logits(tiny_base, build_method, text, name, matrices):
+    sizes = {"prefix_length": 1, "lora_rank": RANK, "lora_matrices": matrices}
     model = build_method(name, num_contexts=2, **sizes)
     values = model.initial_values(model.variables, tf.constant([3, 0]))
     found = predict(model, values, text, users=np.zeros(BATCH))
@@ -164,10 +164,10 @@ def test_untrained_parts_leave_the_bases_logits(tiny_base, build_method, text, n
         np.testing.assert_allclose(found[row], expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "layers"), CASES)
-def test_all_parts_learn(models, text, name, layers):
+@pytest.mark.parametrize(("name", "matrices"), CASES)
+def test_all_parts_learn(models, text, name, matrices):
     """A gradient reaches each, if not from where they start then from anywhere else."""
-    model = models[name, layers]
+    model = models[name, matrices]
     values = drawn(model)
     inputs = {"text": text, "user": np.arange(BATCH)}
     features = {name: tf.constant(inputs[name], tf.int32) for name in model.input_spec}

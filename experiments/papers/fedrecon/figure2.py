@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.papers.fedrecon.table2 import METRIC, ROWS, communication, make_plan
+from experiments.papers.fedrecon.table2 import METRIC, ROWS, communication, make_plan, short_size
 from experiments.papers.reproduction import Reproduction
 from experiments.papers.result_picture import draw
 from experiments.papers.result_table import Cell, Cells, Report, ResultTable
@@ -49,7 +49,7 @@ def run(asked: Reproduction) -> Report:
             for cell in [cell for at, cell in curve.items() if at / scale <= x * (1 + 1e-9)][-1:]:
                 reached[name][f"{x:.3g} {unit}"] = cell
     facts = {"data": plan.source.describe(), "preset": plan.asked.preset, "unit": unit}
-    heading = plan.heading(f"Figure 2, {size:,} words,")
+    heading = plan.heading(f"Figure 2 for {short_size(size)} words")
     table = ResultTable("reached", reached, _CAPTION)
     return Report("figure2", asked.seeds, [heading, table], hidden=[picture], facts=facts)
 
