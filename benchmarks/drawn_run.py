@@ -53,6 +53,8 @@ def draw_run(
     after = before * random.normal(0.9, 0.1, clients)
     if not with_before:
         columns = {name: v for name, v in columns.items() if not name.endswith("_before")}
+    else:
+        columns["rmse_guess"] = 1.1 * before
     folder.write_per_client({**columns, "loss_after": after**2, "rmse_after": after})
     number = np.arange(1, rounds + 1)
     falling = 0.1 + 1 / np.sqrt(number) * random.uniform(0.9, 1.1, rounds)
@@ -74,7 +76,11 @@ def draw_run(
             "dataset": "drawn",
             "algorithm": settled.algorithm,
             "rounds": rounds,
-            "test": {"rmse": float(np.sqrt((after**2).mean())), "num_clients": clients},
+            "test": {
+                "rmse": float(np.sqrt((after**2).mean())),
+                "num_clients": clients,
+                "guesses": {"means": {"rmse": float(1.1 * np.sqrt((before**2).mean()))}},
+            },
         }
     )
     return folder.path

@@ -51,7 +51,7 @@ def measure(sizes: Mapping[str, Any], rounds: int, shards: int | None) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         if sizes["case"] == "texts":
             task: Any = DOCUMENTS
-            options = task.options(**work, text_length=80, client_batch_size=64)
+            options = task.options(**work, text_encoder="chars", client_batch_size=64)
             users, each = sizes["texts"] // _TEXTS_A_USER, (_TEXTS_A_USER, _TEXTS_A_USER)
             source: Any = generate_subreddits(num_users=users, texts_per_user=each, seed=0)
         else:

@@ -49,6 +49,6 @@ newcomer = fp.clients_from_table(
 )
 with run.trained as trained:
     scores = trained.predict({"item": np.arange(len(films))}, support=newcomer)
-print(
-    "a newcomer who likes", films[0], "and", films[2], "may like", *films[np.argsort(-scores)[:5]]
-)
+scores[rated["item"]] = -np.inf  # What the newcomer has rated is no news.
+top = films[np.argsort(-scores)[:5]]
+print("a newcomer who likes", films[0], "and", films[2], "may like", *top)

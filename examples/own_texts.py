@@ -32,7 +32,6 @@ def make_up_table() -> str:
 path = sys.argv[1] if sys.argv[1:] else make_up_table()
 folder = tempfile.mkdtemp() + "/run"
 flags = ["--flagfile=experiments/presets/reddit_quick.flags", f"--text_file={path}"]
-flags += ["--text_encoder=hashed_words", "--packing=stacked", "--local_learning_rate=1"]
 flags += ["--total_rounds=100", "--rounds_per_eval=25", f"--output_dir={folder}"]
 subprocess.run([sys.executable, "-m", "experiments.reddit", *flags], check=True)
 

@@ -50,7 +50,7 @@ class Nodes:
         where = [f"--address={self.address}"]
         if not self.processes:
             client_port = f"--ray-client-server-port={portpicker.pick_unused_port()}"
-            where = ["--head", f"--port={port}", f"--temp-dir={self.folder}", client_port]
+            where = ["--head", f"--port={port}", f"--temp-dir={self.folder}/r", client_port]
         command = ["--block", f"--num-cpus={processors}", "--object-store-memory=200000000"]
         process = subprocess.Popen(
             [sys.executable, "-m", "ray.scripts.scripts", "start", *where, *command],
@@ -96,6 +96,7 @@ def ray_nodes(*processors: int, **environment: str) -> Iterator[Nodes]:
         *processors: How many processors each node claims to have.
         **environment: Environment variables of the nodes and of programs that use them.
     """
+    # Ray lets everybody write to its own folder, so that is inside of one that nobody else enters.
     with tempfile.TemporaryDirectory(prefix="ray_") as folder:
         settings = {
             **os.environ,

@@ -9,8 +9,10 @@ _usual = sys.excepthook
 def _without_interruption(
     kind: type[BaseException], error: BaseException, trace: "TracebackType | None"
 ) -> None:
-    """Leaves Ctrl-C to the shell, also while modules are imported, before a program begins."""
-    if not issubclass(kind, KeyboardInterrupt):
+    """Says of Ctrl-C while modules are imported, before a program begins, that nothing was done."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("Stopped: nothing was begun.", file=sys.stderr)
+    else:
         _usual(kind, error, trace)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from absl import flags
 
 from experiments import launch
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, escaped
 
 FLAGS = flags.FLAGS
 
@@ -21,13 +21,18 @@ flags.DEFINE_bool("show_clients", False, "Give clients' names, which others need
 
 
 def main(folders: list[str]) -> None:
-    """Writes the comparison of the folders named."""
+    """Writes the comparison of the folders named, and prints its verdict."""
     if not FLAGS.output.endswith(".html"):
         raise UserError(f"--output is {FLAGS.output}; give a file that ends in .html.")
-    from fedpersonal.report.comparison_page import write_comparison
+    from fedpersonal.report.comparison import compare_runs
+    from fedpersonal.report.comparison_page import write_page
+    from fedpersonal.report.comparison_text import verdicts
 
-    options = {"metric": FLAGS.metric, "show_clients": FLAGS.show_clients}
-    for path in write_comparison(folders, FLAGS.output, **options):
+    comparison = compare_runs(folders, metric=FLAGS.metric)
+    paths = write_page(comparison, FLAGS.output, show_clients=FLAGS.show_clients)
+    for line in verdicts(comparison):
+        print(escaped(line))
+    for path in paths:
         print(path.resolve())
 
 

@@ -36,6 +36,7 @@ def main() -> None:
         from fedpersonal.local_state.store import LOCAL_STATE, read_all
         from fedpersonal.report.texts import add_texts
         from fedpersonal.saved_model import read_saved_model
+        from fedpersonal.simulation.rounds_of_files import check_rounds
         from fedpersonal.simulation.run_folder import RunFolder
         from fedpersonal.tasks.utterances.generation import find_name, generate
         from fedpersonal.tasks.utterances.methods import EMBEDDING
@@ -47,6 +48,7 @@ def main() -> None:
         raise UserError(
             f"{folder.path} is a run of {one_line(algorithm)}; only fedperc can generate."
         )
+    check_rounds(folder.path)
     saved, options = read_saved_model(folder.path), folder.config["options"]
     try:
         source, contexts = folder.summary["base_model"], saved.about["names"]["context"]
@@ -86,7 +88,9 @@ def main() -> None:
     print(f"{clients[user]} in {contexts[context]}:")
     for text in texts:
         print(f"  {text}")
-    add_texts(folder.path, str(clients[user]), contexts[context], FLAGS.prompt, texts)
+    rounds = folder.summary["rounds"]
+    user_id, context_id = str(clients[user]), contexts[context]
+    add_texts(folder.path, user_id, context_id, FLAGS.prompt, texts, rounds=rounds)
 
 
 if __name__ == "__main__":

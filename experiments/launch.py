@@ -10,19 +10,22 @@ import contextlib
 import errno
 import inspect
 import os
+import re
 import select
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import flags, logging
 
 from experiments import option_flags, program_help
 from fedpersonal import runtime
-from fedpersonal.errors import UserError, escaped
+from fedpersonal.errors import UserError, counted, escaped
 
 if TYPE_CHECKING:
+    from fedpersonal.simulation.run_folder import RunFolder
+    from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.tasks.task import Task
 
 flags.disclaim_key_flags()
@@ -53,7 +56,7 @@ def run(main: Callable[..., None]) -> None:
     """
     _enter_calling_folder()
     takes_arguments = bool(inspect.signature(main).parameters)
-    arguments = _parse_flags(sys.argv, takes_arguments=takes_arguments)
+    arguments, files = _parse_flags(sys.argv, takes_arguments=takes_arguments)
     logging.use_absl_handler()
     runtime.start()
     status = 0
@@ -61,7 +64,7 @@ def run(main: Callable[..., None]) -> None:
         _check_temporary_folder()
         main(arguments) if takes_arguments else main()
     except UserError as error:
-        status = _complain(error)
+        status = _complain(error, files)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
             runtime.leave(_UNREAD)
@@ -82,21 +85,37 @@ def task_main(task: Task) -> Callable[[], None]:
     option_flags.define(task.options)
 
     def main() -> None:
+        with _nothing_begun():
+            experiment, folder = prepare()
+        with _nothing_begun(folder):
+            summary = run(experiment, folder)
+        for line in [*task.report(summary), *_privacy_lines(summary)]:
+            print(line)
+        rounds, milliseconds = summary["rounds"], 1000 * summary["median_round_seconds"]
+        print(
+            f"{counted(rounds, 'rounds')} in {summary['train_wall_seconds']:.1f} s, median round "
+            f"{milliseconds:.0f} ms ({runtime.describe_runtime()}); results in {folder.path}"
+        )
+
+    def prepare() -> tuple[Experiment, RunFolder]:
+        from fedpersonal.simulation.run_folder import check_writable
+
         given = flags.FLAGS
         options = option_flags.parse(task.options)
         runtime.check_runtime(str(options.values()["runtime"]))
+        path = given.output_dir or f"results/{given.experiment_name or task.name}"
+        check_writable(path)
         source = task.read(options)
         print(source.summary(), flush=True)
         for line in task.warnings(source, options):
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
         with runtime.quick_imports():
-            from fedpersonal.tasks.experiment_run import open_experiment, run_experiment
+            from fedpersonal.tasks.experiment_run import open_experiment
 
-        path = given.output_dir or f"results/{given.experiment_name or task.name}"
         declared = task.options.declarations().items()
         sizes = {n: size for n, size in source.describe().items() if isinstance(size, int)}
-        experiment, folder = open_experiment(
+        return open_experiment(
             task,
             source,
             options,
@@ -105,16 +124,24 @@ def task_main(task: Task) -> Callable[[], None]:
             may_differ=[name for name, declaration in declared if declaration.rule.may_differ],
             data={**sizes, "values": source.fingerprint()},
         )
-        summary = run_experiment(experiment, folder)
-        for line in [*task.report(summary), *_privacy_lines(summary)]:
-            print(line)
-        print(
-            f"{summary['rounds']} rounds in {summary['train_wall_seconds']:.1f} s, median round "
-            f"{1000 * summary['median_round_seconds']:.0f} ms ({runtime.describe_runtime()}); "
-            f"results in {folder.path}"
-        )
+
+    def run(experiment: Experiment, folder: RunFolder) -> Mapping[str, Any]:
+        from fedpersonal.tasks.experiment_run import run_experiment
+
+        return run_experiment(experiment, folder)
 
     return main
+
+
+@contextlib.contextmanager
+def _nothing_begun(folder: RunFolder | None = None) -> Iterator[None]:
+    """Says so where Ctrl-C or a signal ends what comes before the first round of a folder."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if folder is None or not folder.metrics_csv.exists():
+            print("Stopped: nothing was begun.", file=sys.stderr, flush=True)
+        raise
 
 
 def _privacy_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -124,10 +151,17 @@ def _privacy_lines(summary: Mapping[str, Any]) -> list[str]:
         return []
     if told["epsilon"] is None:
         return ["no differential privacy: updates are clipped, but there is no noise"]
+    secret, public = (f"{told[f'epsilon_{draw}_draw']:.3f}" for draw in ("secret", "public"))
+    held = f"as long as nobody knows which clients were drawn, {public} if somebody does"
+    if told["draw"] == "public":
+        held = (
+            "against somebody who knows which clients were drawn, but not the noise; "
+            f"{secret} if nobody knows either (--dp_noise=secret)"
+        )
     return [
-        f"epsilon {told['epsilon']:.3f} at delta {told['delta']:.2g} for {told['neighbours']} "
-        f"(noise multiplier {told['noise_multiplier']:.4g}, {told['noise']}; "
-        f"{told['client_sampling']} sampling); metrics and evaluations are outside"
+        f"epsilon {told['epsilon']:.3f} at delta {told['delta']:.2g} ({told['neighbours']}) "
+        f"{held}; noise multiplier {told['noise_multiplier']:.4g} ({told['noise']}), "
+        f"{told['client_sampling']} sampling; metrics and evaluations are not covered"
     ]
 
 
@@ -145,23 +179,32 @@ def _enter_calling_folder() -> None:
         os.chdir(folder)
 
 
-def _parse_flags(argv: list[str], *, takes_arguments: bool) -> list[str]:
+def _parse_flags(argv: list[str], *, takes_arguments: bool) -> tuple[list[str], Mapping[str, str]]:
+    """Returns the arguments that are no flags, and which flags are set by which files."""
     program_help.define_flags(option_flags.defined)
     flags.FLAGS.set_gnu_getopt()  # Flags may come last.
+    expanded: list[str] = []
     try:
-        rest = flags.FLAGS(option_flags.expand_flagfiles(argv))
-    except (flags.Error, UserError) as error:
+        expanded = option_flags.expand_flagfiles(argv)
+        rest = flags.FLAGS(expanded)
+    except UserError as error:
         sys.exit(_complain(error))
+    except flags.Error as error:
+        sys.exit(_complain(option_flags.mistake(error), option_flags.files_of(expanded[1:])))
     except BrokenPipeError:  # Nobody reads the help.
         os._exit(_UNREAD)
     if len(rest) > 1 and not takes_arguments:
         sys.exit(_complain(f"unexpected argument {rest[1]!r}; flags are written --name=value."))
-    return rest[1:]
+    return rest[1:], option_flags.files_of(expanded[1:])
 
 
-def _complain(error: object) -> int:
-    """Prints a mistake of the user and returns the status that it ends with."""
+def _complain(error: object, files: Mapping[str, str] | None = None) -> int:
+    """Prints a mistake of the user, with the `files` of the flags it names; returns the status."""
     line = " ".join(str(error).replace("ERROR::", "").split())
+    named = [name for name in dict.fromkeys(re.findall(r"--(\w+)", line)) if name in (files or {})]
+    if files and named:
+        told = ", ".join(f"{files[name]} sets --{name}" for name in named)
+        line = f"{line.removesuffix('.')} ({told})."
     with contextlib.suppress(OSError):  # The disk with the log may be full, too.
         print("error:", escaped(line), file=sys.stderr)
     return _MISTAKE

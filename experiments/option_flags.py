@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 
 from absl import flags
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, did_you_mean
 from fedpersonal.options import Declaration, Options, Value
 
 # Flags belong to the binary that asks for them.
@@ -82,6 +83,12 @@ def given(
     return found
 
 
+class FromFile(str):
+    """An argument that stands in a file of flags, of this name."""
+
+    file: str
+
+
 def expand_flagfiles(arguments: Sequence[str], within: Sequence[pathlib.Path] = ()) -> list[str]:
     """Returns arguments with what flag files say in their place, those that they name, too.
 
@@ -103,6 +110,8 @@ def expand_flagfiles(arguments: Sequence[str], within: Sequence[pathlib.Path] = 
         path = path if has_value else next(rest, "")
         try:
             found, lines = _read_lines(path)
+            for line in lines:
+                line.file = path
             if found in within:
                 raise UserError("it includes itself")
         except (UserError, OSError) as error:
@@ -112,7 +121,7 @@ def expand_flagfiles(arguments: Sequence[str], within: Sequence[pathlib.Path] = 
     return expanded
 
 
-def _read_lines(path: str) -> tuple[pathlib.Path, list[str]]:
+def _read_lines(path: str) -> tuple[pathlib.Path, list[FromFile]]:
     """Returns where a flag file is, and its lines without comments."""
     workspace = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", _REPOSITORY))
     places = [place / path for place in (pathlib.Path(), workspace, _REPOSITORY) if path]
@@ -126,8 +135,30 @@ def _read_lines(path: str) -> tuple[pathlib.Path, list[str]]:
         raise UserError("it is not UTF-8 text") from None
     if "\0" in text:
         raise UserError("it is not text: it has a NUL byte")
-    lines = (line.strip() for line in text.splitlines())
+    lines = (FromFile(line.strip()) for line in text.splitlines())
     return found.resolve(), [line for line in lines if line and line[0] != "#"]
+
+
+def mistake(error: flags.Error) -> str:
+    """Returns what absl says against a flag as an option says it: name, value, what is right."""
+    said = str(error)
+    wrong = re.match(r"flag --(\w+)=(.*): ", said, re.DOTALL)
+    if wrong and wrong[1] in defined:
+        return str(defined[wrong[1]].mistake(wrong[2]))
+    unknown = re.match(r"Unknown command line flag '(.*?)'", said, re.DOTALL)
+    if unknown:
+        return f"--{unknown[1]} is no flag{did_you_mean(unknown[1], flags.FLAGS, '--')}"
+    return said
+
+
+def files_of(arguments: Sequence[str]) -> dict[str, str]:
+    """Returns the file of flags that has the last word on a flag, by the flags that have one."""
+    found = {}
+    for argument in arguments:
+        name = argument.lstrip("-").partition("=")[0]
+        name = name if name in flags.FLAGS else name.removeprefix("no")
+        found[name] = getattr(argument, "file", "")
+    return {name: file for name, file in found.items() if file}
 
 
 def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, Value]:
@@ -143,7 +174,7 @@ def read_flagfile(path: str | os.PathLike, options: type[Options]) -> dict[str, 
     try:
         rest = holder(expand_flagfiles(["flags", f"--flagfile={os.fspath(path)}"]))
     except flags.Error as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {mistake(error)}") from None
     if rest[1:]:
         raise UserError(f"{path}: {rest[1]!r} is no flag.")
     return {n: holder[n].value for n in options.declarations() if holder[n].present}
@@ -158,8 +189,10 @@ def _define(declaration: Declaration, holder: flags.FlagValues = flags.FLAGS) ->
         if declaration.kind is str:
             flags.DEFINE_list(name, values, rule.help, flag_values=holder)
         else:
-            parser, serializer = _Number(declaration), flags.ArgumentSerializer()
+            is_bool, serializer = declaration.kind is bool, flags.ArgumentSerializer()
+            parser = flags.BooleanParser() if is_bool else _Number(declaration)
             flags.DEFINE_multi(parser, serializer, name, values, rule.help, flag_values=holder)
+            holder[name].help = f"{rule.help} For several numbers, give it several times."
     elif rule.choices:
         flags.DEFINE_enum(name, default, rule.choices, rule.help, flag_values=holder)
     elif declaration.kind in (int, float):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 VARIABLES = ("global", "local", "all", "personal")
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")
+# What a client that has kept local variables predicts with.
+STARTS = ("kept", "rebuilt", "updated")
 WEIGHTINGS = ("num_examples", "uniform")
 
 

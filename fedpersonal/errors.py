@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 _LONGEST = 60
 _LONGEST_LINE = 200
@@ -26,6 +27,25 @@ def check_choice(owner: str, option: str, value: object, choices: tuple[str, ...
 def escaped(text: str) -> str:
     """Returns a text whose control characters are escaped: a terminal would obey them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def did_you_mean(word: str, choices: Iterable[str], mark: str = "") -> str:
+    """Returns how a message asks for the choice that is nearest to a word, or "." if none is near.
+
+    Args:
+        word: What was given.
+        choices: What there is.
+        mark: What stands before a choice, such as "--".
+    """
+    near = difflib.get_close_matches(word, list(choices), n=1)
+    return f"; did you mean {mark}{near[0]}?" if near else "."
+
+
+def counted(count: int, what: str) -> str:
+    """Returns so many of what begins with a plural, such as "lines left out", in words."""
+    things, _, others = what.partition(" ")
+    things = things[:-1] if count == 1 and things.endswith("s") else things
+    return f"{count:,} {things} {others}".rstrip()
 
 
 def one_line(said: object) -> str:

@@ -19,6 +19,7 @@ from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.description import read_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.saved_model import check_model, read_saved_model
+from fedpersonal.simulation.rounds_of_files import check_rounds
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import ABOUT, RunRecord, read_about
 from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
@@ -52,9 +53,11 @@ class LoadedRun(RunRecord):
         """The trained model; `close` it where other programs want the store of local state.
 
         Raises:
-            UserError: If the run has not ended, is of another model or algorithm than those given,
-                or is of a program of one's own whose algorithm, or model, is not given.
+            UserError: If the run has not ended, or has gone on since; is of another model or
+                algorithm than those given, or is of a program of one's own whose algorithm, or
+                model, is not given.
         """
+        check_rounds(self.path)
         saved = read_saved_model(self.path)
         if "task" in self.config["options"]:
             pieces, trains = self._of_task(saved.about)
@@ -168,11 +171,14 @@ def load_run(
     Args:
         folder: The folder, of a binary or of a program of one's own that gave it to `Trainer.fit`.
         model: The partitioned model that a program trained; not needed where all of its layers,
-            its loss and its metrics are Keras' own, nor for a binary's run.
+            its loss and its metrics are Keras' own and read no file, nor for a binary's run.
         algorithm: The algorithm of a program.
         finetuning: As of its `Trainer`.
 
     Raises:
-        UserError: If it is no run's folder.
+        UserError: If it is no run's folder, or has files of several rounds, as of a finished run
+            that goes on: `RunFolder.read` opens these.
     """
-    return LoadedRun(RunFolder.read(folder).path, model, algorithm, finetuning)
+    path = RunFolder.read(folder).path
+    check_rounds(path)
+    return LoadedRun(path, model, algorithm, finetuning)

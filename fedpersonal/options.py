@@ -6,12 +6,14 @@ check, its absl flag, its entry in `config.json`, the class' docstring and the r
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, did_you_mean
 
 Value = Union[bool, int, float, str, tuple, None]
 _Own = TypeVar("_Own", bound="Options")
@@ -99,7 +101,7 @@ class Declaration:
         if not self.is_list:
             return self._check_one(value, value)
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise self._mistake(value)
+            raise self.mistake(value)
         return tuple(self._check_one(one, value) for one in value)
 
     @property
@@ -116,9 +118,13 @@ class Declaration:
             return []
         if isinstance(value, bool):
             return [f"--{self.name}" if value else f"--no{self.name}"]
-        if isinstance(value, tuple) and self.kind is int:
+        if not isinstance(value, tuple):
+            return [f"--{self.name}={value}"]
+        if self.kind is not str:
             return [f"--{self.name}={one}" for one in value]
-        return [f"--{self.name}={','.join(value) if isinstance(value, tuple) else value}"]
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(value)  # A text may have commas.
+        return [f"--{self.name}={line.getvalue()}"]
 
     def _check_one(self, value: Any, shown: Value) -> Any:
         if isinstance(value, numbers.Real) and not isinstance(value, bool):
@@ -126,13 +132,15 @@ class Declaration:
             if (self.kind is float or (self.kind is int and is_whole)) and self.rule.allows(value):
                 value = self.kind(value)
         if type(value) is not self.kind or not self.rule.allows(value):
-            raise self._mistake(shown)
+            raise self.mistake(shown)
         return value
 
-    def _mistake(self, value: Value) -> UserError:
+    def mistake(self, value: Value) -> UserError:
+        """Returns the error of a value that the option does not take."""
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         each = "each must be" if self.is_list else "it must be"
-        return UserError(f"--{self.name} is {shown[:80]}; {each} {self.wanted}.")
+        end = did_you_mean(shown, self.rule.choices)
+        return UserError(f"--{self.name} is {shown[:80]}; {each} {self.wanted}{end}")
 
 
 class Options:
@@ -182,6 +190,24 @@ class Options:
 
     def check(self) -> None:
         """Raises a `UserError` where options contradict each other; for subclasses."""
+
+    def refuse_idle(self, *names: str, where: str, unless: str = "") -> None:
+        """Raises a `UserError` if an option that has no effect is not left at its default.
+
+        Args:
+            names: Options that have none.
+            where: Where that is, such as `with --local_steps=10`.
+            unless: What would give them an effect, such as `--local_steps=0`; empty for nothing.
+        """
+        unless = f", or give {unless}" if unless else ""
+        for name in names:
+            declared, value = self._declared[name], getattr(self, name)
+            if value != declared.default:
+                usual = " ".join(declared.flags(declared.default)) or "none"
+                raise UserError(
+                    f"--{name} is {value}, which has no effect {where}: leave it out (its default "
+                    f"is {usual}){unless}."
+                )
 
     @classmethod
     def declarations(cls) -> Mapping[str, Declaration]:

@@ -16,10 +16,10 @@ from fedpersonal.atomic_files import OWNER_ONLY, atomic_write, read_bytes, write
 from fedpersonal.errors import UserError, listed
 from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.model.partition import PartitionedModel, VariableSpec
-from fedpersonal.simulation.run_record import ABOUT, KNOWN, RunRecord, read_about
+from fedpersonal.simulation.rounds_of_files import ROUND
+from fedpersonal.simulation.run_record import ABOUT, KNOWN, WEIGHTS, RunRecord, read_about
 from fedpersonal.trained import TrainedModel
 
-WEIGHTS = "model.npz"
 _GLOBAL, _LOCAL, _CLIENTS = "global ", "local ", "clients"
 
 
@@ -58,14 +58,16 @@ def save_model(
     if snapshot is not None:
         arrays[_CLIENTS] = snapshot.clients
         arrays.update({_LOCAL + name: value for name, value in snapshot.values.items()})
-    with atomic_write(folder.path / WEIGHTS, "wb", permissions=OWNER_ONLY) as file:
-        file.write(pack_arrays(arrays))
     known: dict[str, Any] = {name: getattr(trained, name) for name in KNOWN}
     spec = trained.model.local_variables
     known["local"] = {"kept": trained.algorithm.keeps, "variables": [_describe(v) for v in spec]}
+    arrays[ROUND] = np.array(trained.round_number)
     if folder.metrics_csv.exists():
         rounds = len(folder.metrics)
         known["metrics"] = [rounds, folder.metrics_checksum(rounds)]
+        arrays[ROUND] = np.array(rounds)
+    with atomic_write(folder.path / WEIGHTS, "wb", permissions=OWNER_ONLY) as file:
+        file.write(pack_arrays(arrays))
     write_json(folder.path / ABOUT, {**about, **known}, checked=True)
 
 

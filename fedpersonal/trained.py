@@ -9,19 +9,24 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.splits import split_support_query
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, listed
 from fedpersonal.evaluation.client_results import ClientResults
+from fedpersonal.evaluation.column_checks import check_column
 from fedpersonal.evaluation.evaluator import Evaluator
+from fedpersonal.evaluation.guess import GUESS
 from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.local_state.snapshot import Kept
 from fedpersonal.model.export import to_keras
+from fedpersonal.runtime.program import check_not_forked
 from fedpersonal.simulation.loop import LoopResult
+from fedpersonal.simulation.rounds_of_files import ROUND
 
 # Clients in a shard, where a program evaluates them.
 EVALUATED_TOGETHER = 100
@@ -58,7 +63,11 @@ class TrainedModel(Evaluator):
         self.resources.close()
 
     def results(
-        self, clients: ClientDataset, *, support: ClientDataset | None = None
+        self,
+        clients: ClientDataset,
+        *,
+        support: ClientDataset | None = None,
+        start: str = "kept",
     ) -> ClientResults:
         """Evaluates clients, each before and after its model is personalised.
 
@@ -67,17 +76,21 @@ class TrainedModel(Evaluator):
             support: What clients' models are personalised on, by the same names; None: every
                 second batch of `clients`, which is then not predicted. Clients that predict with
                 what they have kept, and do not fine-tune, need none, and predict all.
+            start: What clients do with local variables that they have kept: predict with them
+                (`kept`), rebuild them from the support set (`rebuilt`), or bring them up to date by
+                the same steps (`updated`); see `Evaluator.personalization`.
 
         Returns:
             Sums over each client's examples, in the order of `clients`, without predictions.
 
         Raises:
-            UserError: If a client is not in the support set, or nobody has anything to predict.
+            UserError: If a client is not in the support set, nobody has anything to predict, or
+                `start` is none of these.
         """
-        return self._results(clients, support, self._kept(clients.client_ids))
+        return self._results(clients, support, self._kept(clients.client_ids), start)
 
     def _results(
-        self, clients: ClientDataset, support: ClientDataset | None, kept: Kept
+        self, clients: ClientDataset, support: ClientDataset | None, kept: Kept, start: str
     ) -> ClientResults:
         has_kept, values = kept
         places, parts = [], []
@@ -86,9 +99,8 @@ class TrainedModel(Evaluator):
             if len(some):
                 theirs = (has_kept[some], {n: v[some] for n, v in values.items()})
                 places.append(some)
-                parts.append(
-                    self._evaluate(clients.subset(some), support, theirs if is_kept else None)
-                )
+                own = theirs if is_kept else None
+                parts.append(self._evaluate(clients.subset(some), support, own, start))
         if not sum(part.num_examples.sum() for part in parts):
             raise UserError(
                 "nobody has anything to predict: each client has too few examples for a query set."
@@ -97,47 +109,81 @@ class TrainedModel(Evaluator):
         return _join(parts, np.argsort(np.concatenate(places)))
 
     def evaluate(
-        self, clients: ClientDataset, *, support: ClientDataset | None = None
+        self,
+        clients: ClientDataset,
+        *,
+        support: ClientDataset | None = None,
+        start: str = "kept",
+        guess: Mapping[str, npt.ArrayLike] | None = None,
     ) -> pd.DataFrame:
         """Evaluates clients, and says of each what came of it.
 
         Args:
             clients: As of `results`.
             support: As of `results`.
+            start: As of `results`.
+            guess: What the model must beat: metric's name to (num_clients,) values, in the order of
+                `clients`, of a guess that trains no model, on the same examples. A report judges
+                by it: initial local variables alone are nothing to compare with.
 
         Returns:
             A row a client: its name `client`; `num_examples`, which it predicts; `has_kept`,
-            whether it does so with local variables that it has kept; and the loss and each metric
+            whether it has kept local variables from a round; and the loss and each metric
             before and after personalisation: `loss_before`, `loss_after`, `rmse_before`... Before,
-            local variables are initial ones. NaN where a client has nothing to predict.
+            local variables are initial ones. NaN where a client has nothing to predict. With
+            `guess` also its values, such as `rmse_guess`. `round` is the model's, so that a
+            `per_client.csv` of another one is not taken for the run's.
+
+        Raises:
+            UserError: As `results`; or if `guess` has another metric, or not a number a client.
         """
+        names = ["loss", *(metric.name for metric in self.model.metrics)]
+        unknown = [name for name in guess or () if name not in names]
+        if unknown:
+            raise UserError(
+                f"guess has {unknown[0]!r}, which is no metric of the model: {listed(names)}."
+            )
+        told = {
+            name + GUESS: check_column(f"guess[{name!r}]", values, clients.num_clients)
+            for name, values in (guess or {}).items()
+        }
         kept = self._kept(clients.client_ids)
-        table = pd.DataFrame(self._results(clients, support, kept).per_client())
+        table = pd.DataFrame({**self._results(clients, support, kept, start).per_client(), **told})
         table.insert(2, "has_kept", kept[0])
+        table[ROUND] = self.round_number
         return table
 
     def overall(
-        self, clients: ClientDataset, *, support: ClientDataset | None = None
+        self,
+        clients: ClientDataset,
+        *,
+        support: ClientDataset | None = None,
+        start: str = "kept",
     ) -> dict[str, float]:
         """Returns the loss and each metric over all examples of all clients, personalised.
+
+        Left out is a metric in which no client counts.
 
         Args:
             clients: As of `results`.
             support: As of `results`.
+            start: As of `results`.
         """
-        return self.results(clients, support=support).overall()
+        return self.results(clients, support=support, start=start).overall()
 
     def _evaluate(
-        self, query: ClientDataset, support: ClientDataset | None, kept: Kept | None
+        self, query: ClientDataset, support: ClientDataset | None, kept: Kept | None, start: str
     ) -> ClientResults:
-        has_kept = kept is not None
+        phases = self.personalization(kept is not None, start)
+        if start == "rebuilt":
+            kept = None
         if support is not None:
             support = _of_clients(support, query.client_ids)
-        elif self.personalization(has_kept):
+        elif phases:
             support, query = split_support_query(query, batch_size=self.batch_size)
         else:
             support = query.head(0)
-        return self.pack(support, query, has_kept=has_kept)(self.weights, kept)
+        return self.pack(support, query, phases, has_kept=kept is not None)(self.weights, kept)
 
     def _kept(self, client_ids: Sequence[str] | np.ndarray) -> Kept:
         if self.kept_by is None:
@@ -145,7 +191,11 @@ class TrainedModel(Evaluator):
         return self.kept_by([*client_ids])
 
     def values(
-        self, client: str | None = None, *, support: ClientDataset | None = None
+        self,
+        client: str | None = None,
+        *,
+        support: ClientDataset | None = None,
+        start: str = "kept",
     ) -> dict[str, np.ndarray]:
         """Returns the value of every variable of a client's model, by name.
 
@@ -154,27 +204,30 @@ class TrainedModel(Evaluator):
             support: Examples from which it personalises its model: of one client, or of several
                 among which it is. None for a client that uses what it has kept; with client=None,
                 for a model with initial local variables.
+            start: As of `results`.
 
         Raises:
             UserError: If it needs a support set and there is none, or the set is not the client's.
         """
+        check_not_forked()
         if support is not None and (client is not None or support.num_clients != 1):
             support = _of_clients(support, [client])
         known, kept = self._kept([] if client is None else [client])
         has_kept = bool(known.any())
-        phases = self.personalization(has_kept)
+        phases = self.personalization(has_kept, start)
         if client is not None and support is None and phases:
-            lacks = "fine-tunes its model" if has_kept else "has kept no local variables"
+            lacks = "trains its model first" if has_kept else "has kept no local variables"
             raise UserError(
                 f"client {client!r} {lacks}; give support, its examples, or client=None for a "
                 "model with initial local variables."
             )
+        brings = has_kept and start != "rebuilt"
         return personalize(
             self.model,
             phases if support is not None else (),
             self.weights,
             support,
-            kept={name: value[0] for name, value in kept.items()} if has_kept else None,
+            kept={name: value[0] for name, value in kept.items()} if brings else None,
             batch_size=self.batch_size,
             seed=self.seed,
         )
@@ -185,6 +238,7 @@ class TrainedModel(Evaluator):
         *,
         client: str | None = None,
         support: ClientDataset | None = None,
+        start: str = "kept",
     ) -> np.ndarray:
         """Predicts with a client's model.
 
@@ -192,6 +246,7 @@ class TrainedModel(Evaluator):
             features: Input name to (n, ...).
             client: As of `values`.
             support: As of `values`.
+            start: As of `values`.
 
         Returns:
             The model's output, (n, ...); (n,) of one number an example.
@@ -202,7 +257,7 @@ class TrainedModel(Evaluator):
         missing = sorted(self.model.input_spec.keys() - features.keys())
         if missing:
             raise UserError(f"features lack the model's input {missing[0]!r}; got {[*features]}.")
-        values = self.values(client, support=support)
+        values = self.values(client, support=support, start=start)
         given = {n: tf.cast(features[n], s.dtype) for n, s in self.model.input_spec.items()}
         return self._output(values, given).numpy()
 
@@ -220,15 +275,20 @@ class TrainedModel(Evaluator):
         return output
 
     def to_keras(
-        self, client: str | None = None, *, support: ClientDataset | None = None
+        self,
+        client: str | None = None,
+        *,
+        support: ClientDataset | None = None,
+        start: str = "kept",
     ) -> tf.keras.Model:
         """Returns a client's model as a Keras model with its weights.
 
         Args:
             client: As of `values`.
             support: As of `values`.
+            start: As of `values`.
         """
-        return to_keras(self.model.personal, self.values(client, support=support))
+        return to_keras(self.model.personal, self.values(client, support=support, start=start))
 
     def export(
         self,
@@ -236,6 +296,7 @@ class TrainedModel(Evaluator):
         client: str | None = None,
         *,
         support: ClientDataset | None = None,
+        start: str = "kept",
     ) -> None:
         """Writes a client's model as a SavedModel, which TensorFlow loads without this library.
 
@@ -243,8 +304,9 @@ class TrainedModel(Evaluator):
             folder: Where to. With a client's local variables, its owner alone may read it.
             client: As of `values`.
             support: As of `values`.
+            start: As of `values`.
         """
-        model = self.to_keras(client, support=support)
+        model = self.to_keras(client, support=support, start=start)
         is_open = client is None and support is None
         mask = os.umask(0o022)
         try:

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow_federated as tff
+from absl import logging
 
 from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
-from fedpersonal.local_state.snapshot import Snapshot
+from fedpersonal.local_state.snapshot import Snapshot, kept_with_weights
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.checks import check_own_rows
-from fedpersonal.model.description import describe_model
+from fedpersonal.model.description import describe_model, list_parts
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import as_table, both_ways, bytes_per_client, check_boundary
+from fedpersonal.process.dropped import find_dropped
 from fedpersonal.process.execution import Execution, default_num_shards
 from fedpersonal.process.memory import check_memory
 from fedpersonal.process.process import build_process
@@ -32,11 +34,12 @@ from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.callbacks.callback import Callback
 from fedpersonal.simulation.callbacks.watched_metric import BestModel
 from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, describe_clients
-from fedpersonal.simulation.draw import Draw, draw_clients
+from fedpersonal.simulation.draw import draw_clients
 from fedpersonal.simulation.loop import run_rounds
 from fedpersonal.simulation.participation import Participation
-from fedpersonal.simulation.privacy_budget import PrivacyBudget, describe_privacy, spending
+from fedpersonal.simulation.privacy_budget import Spending
 from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.simulation.run_secret import derived, forget_secret, new_secret, settle_secret
 from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
 
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from fedpersonal.audit.report import Audit
     from fedpersonal.optimizers.keras import AnyOptimizer
     from fedpersonal.process.aggregation import Aggregator
+    from fedpersonal.process.boundary import Crossing
     from fedpersonal.process.privacy import DifferentialPrivacy
     from fedpersonal.process.server import State
 
@@ -95,7 +99,7 @@ class Trainer:
             server_optimizer: What takes the mean of the clients' updates for a gradient; None for
                 SGD of rate 1, which adds the mean.
             clients_per_round: Clients drawn for a round; of fewer clients, all.
-            batch_size: Examples of a client's batch.
+            batch_size: Examples of a client's batch, at most as many as the largest client has.
             local_steps: Batches that a client draws at random for a round; None for all it has.
             participation: What becomes of the clients drawn; None if all take part.
             execution: `packed`, many clients in a shard, which is fast; or `per_client`.
@@ -113,6 +117,7 @@ class Trainer:
             LocalVariableError: If a local variable would leave its client.
         """
         runtime.start()
+        runtime.check_not_forked()
         self._plain_model = model
         self.model = model = algorithm.prepare(model)
         self.algorithm = algorithm
@@ -120,43 +125,33 @@ class Trainer:
             check_own_rows(model, train)
         self._finetuning = tuple(finetuning)
         self._batch_size, self._seed = batch_size, seed
-        self.privacy, self.budget = privacy, None
-        if clients_of_round is None:
-            self._draw = draw_clients(
-                algorithm,
-                train,
-                clients_per_round=clients_per_round,
-                batch_size=batch_size,
-                local_steps=local_steps,
-                sampling=client_sampling,
-                participation=participation,
-                is_private=privacy is not None,
-                num_bytes_fn=lambda: both_ways(self.crossings),
-                seed=seed,
-            )
-        elif privacy is not None:
-            raise UserError("differential privacy counts on a random draw, not clients_of_round.")
-        elif participation is not None:
-            raise UserError("participation is of clients drawn at random, not clients_of_round.")
-        else:
-            many = train.num_clients
-            self._draw = Draw(train, clients_of_round, many, clients_per_round, clients_per_round)
+        self._secret = new_secret() if privacy is not None and privacy.is_secret else None
+        self.crossings: list[Crossing] = []  # Known once the process is built.
+        self._draw_by = functools.partial(
+            draw_clients,
+            algorithm,
+            train,
+            clients_of_round=clients_of_round,
+            clients_per_round=clients_per_round,
+            batch_size=batch_size,
+            local_steps=local_steps,
+            sampling=client_sampling,
+            participation=participation,
+            is_private=privacy is not None,
+            num_bytes_fn=lambda: both_ways(self.crossings),
+            seed=seed,
+        )
+        self._draw = self._draw_by(secret_seed=self._derived("clients"))
+        self.privacy, self.budget, self._spending = privacy, None, None
         if privacy is not None:
-            expected = privacy.expected_clients or float(self._draw.clients_per_round)
-            self.privacy = privacy = dataclasses.replace(privacy, expected_clients=expected)
-            self.budget = PrivacyBudget(
-                num_clients=self._draw.num_clients,
-                clients_per_round=self._draw.clients_per_round,
-                sampling=client_sampling,
-                noise_multiplier=privacy.noise_multiplier,
-                delta=privacy.delta,
-            )
+            self._spending = Spending.of(privacy, self._draw, sampling=client_sampling)
+            self.privacy, self.budget = self._spending.privacy, self._spending.budget
         self.num_shards = shards or default_num_shards()
         check_memory(model, self.num_shards, clients=self._draw.room if model.copies else 0)
         self._execution = Execution.for_cohorts(
             self._draw.room,
             kind=execution,
-            batch_size=batch_size,
+            batch_size=self._draw.largest_batch(batch_size),
             packing=packing,
             shards=self.num_shards,
         )
@@ -169,8 +164,15 @@ class Trainer:
             server_optimizer=server_optimizer,
             seed=seed,
         )
+        self._given = {
+            "algorithm": algorithm,
+            "finetuning": self._finetuning,
+            "server_optimizer": server_optimizer,
+            "aggregator": aggregator,
+            "clients_of_round": clients_of_round,
+        }
         self._has_aggregator = not (aggregator is None and privacy is None)
-        self.process = self._build(model, aggregator=aggregator, privacy=privacy)
+        self.process = self._build(model, aggregator=aggregator, **self._private())
         self.crossings = check_boundary(model, self.process.next)
         if aggregator is not None and self._execution.is_packed:
             # A shard sends what it has added up, which may be larger than what is added.
@@ -221,7 +223,8 @@ class Trainer:
             callbacks: What else takes part, such as `EarlyStopping`.
             best: A metric of `metrics.csv`, such as `eval/loss`: the model returned is that of the
                 round where it was best, with what clients had kept then. Checkpoints carry this
-                model, too. None for the last round's.
+                model, too. None for the last round's, which a warning says if the metric was NaN
+                in every round.
             best_mode: Whether less of that metric (`min`) or more (`max`) is better.
             progress: Whether to report progress on stderr.
 
@@ -233,7 +236,10 @@ class Trainer:
             UserError: If training diverges, or the folder holds another run, or one of other data,
                 or cannot be written.
         """
-        resources = contextlib.ExitStack()
+        if best is None and best_mode != "min":
+            raise UserError(f"best_mode={best_mode!r} has no effect without best: leave it out.")
+        resources, opened = contextlib.ExitStack(), contextlib.ExitStack()
+        is_temporary = folder is None
         try:
             is_saved = folder is not None and not isinstance(folder, RunFolder)
             if folder is None:
@@ -242,14 +248,21 @@ class Trainer:
                 folder = RunFolder.open(
                     folder, self._describe(), about={"num_shards": self.num_shards}
                 )
+                opened.callback(folder.close)
                 folder.write_boundary(as_table(self.crossings))
             folder.check_data(describe_clients(self._draw.train))
+            self._settle_secret(folder)
+            # A command's options say all of this.
+            if not is_temporary and "task" not in folder.config["options"]:
+                folder.check_training({"model": list_parts(self._plain_model), **self._given})
             store = None
             if self.algorithm.keeps:
                 path = folder.path / LOCAL_STATE
                 store = LocalStateStore.open(path, self.model.local_variables)
                 resources.callback(store.close)
-            kept_best = BestModel(best, mode=best_mode, keep=_keep(store)) if best else None
+            kept_best = (
+                BestModel(best, mode=best_mode, keep=kept_with_weights(store)) if best else None
+            )
             loop = run_rounds(
                 process=Rounds(self.process, store),
                 cohort_fn=self.cohort,
@@ -264,11 +277,19 @@ class Trainer:
                 saved_in=StoreCheckpoints(store) if store else None,
                 callbacks=[*callbacks, kept_best] if kept_best else callbacks,
                 columns_fn=self._columns(rounds),
+                dropped_fn=None if self._secret is not None else self._dropped(store),
             )
             trained = self._trained(store, loop.state, loop.resumed_from + loop.rounds_run)
             trained = dataclasses.replace(trained, loop=loop, resources=resources)
             snapshot = None
-            if kept_best:
+            if kept_best and not kept_best.best_round:
+                logging.warning(
+                    "%s was NaN in every round, so there is no best round; this is the model of "
+                    "the last one, %d.",
+                    best,
+                    trained.round_number,
+                )
+            elif kept_best:
                 weights, local = kept_best.kept["weights"], kept_best.kept["local"]
                 snapshot = Snapshot(**local) if local else None
                 trained = dataclasses.replace(
@@ -278,22 +299,24 @@ class Trainer:
                     round_number=kept_best.best_round,
                 )
             if is_saved:
-                about = {"model": describe_model(self._plain_model)}
+                spent = self.describe_privacy(loop.resumed_from + loop.rounds_run)
+                about = {"model": describe_model(self._plain_model), "privacy": spent}
                 save_model(folder, trained, about, snapshot=snapshot)
                 _write_report(folder)
+            forget_secret(folder.path)
         except BaseException as error:
             resources.close()
             has_failed = isinstance(error, TrainingError)
             if has_failed and isinstance(folder, RunFolder) and folder.path.is_dir():
                 _write_report(folder, failure=str(error))
             raise
+        finally:
+            opened.close()
         return trained
 
     def describe_privacy(self, rounds: int) -> dict[str, Any]:
         """Returns what rounds have spent, of what mechanism, for JSON; nothing without privacy."""
-        if self.privacy is None or self.budget is None:
-            return {}
-        return describe_privacy(self.privacy, self.budget, rounds)
+        return self._spending.describe(rounds) if self._spending else {}
 
     def describe_participation(self, rounds: int) -> dict[str, float]:
         """Returns what became of all rounds' clients, for JSON; nothing if all took part."""
@@ -301,19 +324,32 @@ class Trainer:
 
     def _columns(self, rounds: int) -> Callable[[int], dict[str, float]]:
         """Returns what gives further columns of a round's row, by its number."""
-        spent = spending(self.budget, rounds) if self.budget else None
+        spent = self._spending.by_round(rounds) if self._spending else None
         draw, told = self._draw, {}
         if self._has_aggregator and self.privacy is None:
             told = {k: v for k, v in bytes_per_client(self.crossings).items() if v is not None}
         return lambda number: {**(spent(number) if spent else {}), **draw.columns(number), **told}
 
-    def count_rounds(self, rounds: int) -> dict[str, int]:
-        """Returns in how many rounds each training client took part, by name.
+    def attended_rounds(self, rounds: int) -> dict[str, list[int]]:
+        """Returns in which rounds, from 1, each training client took part, by name.
 
         Args:
             rounds: Rounds that were run.
+
+        Raises:
+            UserError: If the draw of clients is secret.
         """
-        return self._draw.count_rounds(rounds)
+        if self._secret is not None:
+            raise UserError("who was drawn is secret, as the noise of differential privacy is.")
+        return self._draw.attended_rounds(rounds)
+
+    def expect_never_drawn(self, rounds: int) -> float:
+        """Returns how many training clients to expect in no round.
+
+        Args:
+            rounds: Rounds to run.
+        """
+        return self._draw.expect_never_drawn(rounds)
 
     def audit(self, *, rounds: int = 4) -> Audit:
         """Checks by experiment what crosses the boundary; `docs/explanation/boundary.md` tells how.
@@ -372,6 +408,25 @@ class Trainer:
             round_number=round_number,
         )
 
+    def _derived(self, purpose: str) -> int | None:
+        return None if self._secret is None else derived(self._secret, purpose)
+
+    def _private(self) -> dict[str, Any]:
+        return {"privacy": self.privacy, "secret_seed": self._derived("noise")}
+
+    def _settle_secret(self, folder: RunFolder) -> None:
+        """Has noise and draw follow from the secret of the run that goes on in a folder."""
+        if self._secret is None:
+            return
+        known, self._secret = self._secret, settle_secret(folder.path, self._secret)
+        if self._secret != known:
+            self._draw = self._draw_by(secret_seed=self._derived("clients"))
+            self.process = self._build(self.model, **self._private())
+
+    def _dropped(self, store: LocalStateStore | None) -> Callable[[Any, int], list[str]]:
+        next_round = Rounds(self.process, store).next
+        return lambda state, number: find_dropped(next_round, state, self.cohort(number))
+
     def _describe(self) -> dict[str, Any]:
         execution = self._execution
         return {
@@ -388,19 +443,11 @@ class Trainer:
 
 
 def _write_report(folder: RunFolder, *, failure: str | None = None) -> None:
-    """Writes the page of a run; where one has failed, that is what the user has to know first."""
+    """Writes the page of a run, without clients that were evaluated in an earlier round.
+
+    Where a run has failed, that is what the user has to know first.
+    """
     from fedpersonal.report.write import write_report
 
     with contextlib.suppress(*([UserError] if failure else [])):
-        write_report(folder.path, failure=failure)
-
-
-def _keep(store: LocalStateStore | None) -> Callable[[State | KeptState], dict[str, Any]]:
-    """Returns what keeps the weights of a state, and what clients have kept: it moves on."""
-
-    def keep(state: State | KeptState) -> dict[str, Any]:
-        weights = dict(state.global_model_weights.trainable)
-        local = vars(Snapshot.take(store, state)) if store else None
-        return {"weights": weights, "local": local and dict(local)}
-
-    return keep
+        write_report(folder.path, failure=failure, only_last=True)

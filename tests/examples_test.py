@@ -76,6 +76,9 @@ def test_an_example_runs_a_binary_and_opens_its_run(name, pattern, tmp_path):
     assert finished.returncode == 0, finished.stderr
     before, after = map(float, re.findall(pattern, finished.stdout))
     assert after < 0.8 * before if name == "own_ratings" else after > 1.2 * before
+    if name == "own_ratings":
+        recommended = re.search(r"likes 0 and 2 may like (.*)", finished.stdout)[1].split()
+        assert len(recommended) == 5 and not {"0", "1", "2", "3"} & {*recommended}, "rated ones"
 
 
 def test_own_model_takes_own_data(tmp_path):

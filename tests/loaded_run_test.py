@@ -147,32 +147,100 @@ def as_own_layer(layer):
     layer.update(class_name="Own", module="this", registered_name="Own")
 
 
+def as_registered_layer(layer):
+    layer.update(registered_name="own>Registered")
+
+
 def with_own_initializer(layer):
     own = {"class_name": "Own", "config": {}, "module": "this", "registered_name": "Own"}
     layer["config"]["bias_initializer"] = own
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (as_lambda, "with a Lambda layer is not read"),
-        (as_own_layer, "part of the module 'this' is not"),
-        (with_own_initializer, "part of the module 'this' is not"),
-    ],
-)
-def test_a_model_with_code_is_not_read(keras_run, change, message):
+def with_function(module):
+    def change(layer):
+        function = {"class_name": "function", "module": module, "config": "get_file"}
+        layer["config"]["activation"] = {**function, "registered_name": "get_file"}
+
+    return change
+
+
+def as_function_of_keras(layer):
+    layer.update(class_name="get_file", module="keras.utils")
+
+
+def as_operation(function):
+    def change(layer):
+        layer.update(class_name="TFOpLambda", module="keras.src.layers.core.tf_op_layer")
+        layer.update(registered_name="TFOpLambda", config={"name": "dense", "function": function})
+        layer["inbound_nodes"] = [["_CONSTANT_VALUE", -1, "planted", {"contents": "planted"}]]
+
+    return change
+
+
+def as_node(layer):
+    node = {"name": "planted", "op": "WriteFile", "input": ["a", "b"]}
+    config = {"name": "planted", "node_def": node, "constants": {"0": "planted", "1": "planted"}}
+    layer.update(class_name="TensorFlowOpLayer", module="keras.src.engine.base_layer")
+    layer.update(registered_name="TensorFlowOpLayer", config=config)
+
+
+def as_lookup(kind, **config):
+    def change(layer):
+        layer.update(class_name=kind, config={"name": "dense", **config})
+
+    return change
+
+
+FUNCTION = {"class_name": "function", "module": "os", "config": "system", "registered_name": None}
+PLANTED = {
+    "lambda": (as_lambda, "layer 'Lambda' is not read"),
+    "own layer": (as_own_layer, "part 'this.Own' is not read"),
+    "registered layer": (as_registered_layer, "layer 'Dense' is not read"),
+    "own initializer": (with_own_initializer, "part 'this.Own' is not read"),
+    "function": (with_function("keras.utils"), "part 'keras.utils.function' is not read"),
+    "built-in": (with_function("builtins"), "part 'builtins.function' is not read"),
+    "function as layer": (as_function_of_keras, "part 'keras.utils.get_file' is not read"),
+    "writing": (as_operation("io.write_file"), "operation 'io.write_file' is not read"),
+    "older writing": (as_operation("compat.v1.io.write_file"), "'compat.v1.io.write_file' is"),
+    "node of a graph": (as_node, "operation 'WriteFile' is not read"),
+    "download": (as_operation("keras.utils.get_file"), "operation 'keras.utils.get_file' is not"),
+    "vocabulary": (as_lookup("StringLookup", vocabulary="/etc/passwd"), "file '/etc/passwd' is"),
+    "texts": (as_lookup("TextVectorization", vocabulary="/etc/passwd"), "file '/etc/passwd' is"),
+    "own split": (as_lookup("TextVectorization", split=FUNCTION), "part 'os.function' is not read"),
+    "class": (as_lookup("ClassMethod", cls_symbol="io.gfile.GFile"), "layer 'ClassMethod' is not"),
+    "columns": (as_lookup("DenseFeatures", feature_columns=[]), "layer 'DenseFeatures' is not"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), PLANTED.values(), ids=PLANTED)
+def test_a_model_with_code_or_files_is_not_read(keras_run, tmp_path, monkeypatch, change, message):
     from fedpersonal.model.description import read_model
 
+    monkeypatch.chdir(tmp_path)
     about = json.loads((keras_run[0] / "model.json").read_text())["model"]
     described = json.loads(about["keras"])
     change(next(x for x in described["config"]["layers"] if x["class_name"] == "Dense"))
     # JSON has more than one way to write a name.
     text = json.dumps(described).replace('"Lambda"', '"\\u004cambda"')
-    with pytest.raises(fp.UserError, match=message):
-        read_model({**about, "keras": text})
-    with pytest.raises(fp.UserError, match="part of the module 'this' is not"):
-        read_model({**about, "loss": {"class_name": "Own", "config": {}, "module": "this"}})
-    assert "this" not in sys.modules
+    with tf.keras.utils.custom_object_scope({"own>Registered": Weighing}):
+        with pytest.raises(fp.UserError, match=f"{message}.*give load_run the model itself"):
+            read_model({**about, "keras": text})
+    assert "this" not in sys.modules and not list(tmp_path.iterdir())
+
+
+def test_a_loss_with_code_and_what_keras_does_not_write_are_not_read(keras_run):
+    from fedpersonal.model.description import read_model
+
+    about = json.loads((keras_run[0] / "model.json").read_text())["model"]
+    own = {"class_name": "Own", "config": {}, "module": "this", "registered_name": None}
+    for name, value in (("loss", own), ("metrics", [own])):
+        with pytest.raises(fp.UserError, match="part 'this.Own' is not read from a file"):
+            read_model({**about, name: value})
+    described = {**json.loads(about["keras"]), "compile_config": {"optimizer": own}}
+    with pytest.raises(fp.UserError, match="has entries that Keras does not write"):
+        read_model({**about, "keras": json.dumps(described)})
+    with pytest.raises(fp.UserError, match="the model 'Own' is not read"):
+        read_model({**about, "keras": json.dumps({**described, "class_name": "Own"})})
 
 
 def test_another_model_is_refused_by_name(keras_run):

@@ -209,3 +209,20 @@ def test_methods_settle_what_is_left_to_them(task):
     asked = {"server_optimizer": "adagrad", "server_learning_rate": 0.5}
     assert task.settle(task.options(**asked)).server_learning_rate == 0.5
     assert task.settle(task.options(server_optimizer="sgd")).server_learning_rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "said"),
+    [
+        ("movielens", {"local_steps": 4, "local_epochs": 2}, "local_epochs is 2"),
+        ("movielens", {"local_steps": 4, "max_local_steps": 9}, "max_local_steps is 9"),
+        ("tv_shows", {"local_epochs": 2}, "local_epochs is 2"),
+        ("movielens", {"dp_clip_norm": 0.3}, "dp_clip_norm is 0.3"),
+        ("movielens", {"execution": "per_client", "shards": 2}, "shards is 2"),
+        ("movielens", {"ray_node_seconds": 5.0}, "ray_node_seconds is 5.0"),
+    ],
+    ids=str,
+)
+def test_an_option_that_has_no_effect_is_refused(task, given, said):
+    with pytest.raises(UserError, match=f"--{said}, which has no effect.* leave it out"):
+        all_tasks()[task].options(**given)

@@ -11,6 +11,7 @@ import tensorflow as tf
 import fedpersonal as fp
 
 NUM_CLIENTS, SEEN, EXAMPLES = 8, 6, 12
+KERNEL = np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)
 
 
 def functional():
@@ -42,8 +43,7 @@ def frozen(folder):
         wide = tf.keras.layers.Dense(4, activation="tanh", name="base", trainable=False)(x)
         return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="own")(wide))
 
-    kernel = np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)
-    values = {"base/kernel": kernel, "base/bias": np.ones(4, np.float32)}
+    values = {"base/kernel": KERNEL, "base/bias": np.ones(4, np.float32)}
     return build, fp_frozen(folder, values)
 
 
@@ -148,6 +148,33 @@ def test_a_client_is_asked_as_it_is_evaluated(trained_of, kind, local_state):
         assert squared_error(found, labels) == pytest.approx(table["loss_after"][i], rel=1e-4)
 
 
+@pytest.mark.parametrize("start", ["kept", "rebuilt", "updated"])
+def test_what_is_kept_may_be_rebuilt_or_brought_up_to_date(trained_of, start):
+    """By gradient descent of NumPy on the support set, the shared part as it is."""
+    trained, data = trained_of("frozen", "kept")
+    support, query = split(data)
+    table = trained.evaluate(query, support=support, start=start)
+    assert list(table["has_kept"]) == [i < SEEN for i in range(NUM_CLIENTS)]
+    kernel = trained.weights["own/kernel"]
+    for i in range(NUM_CLIENTS):
+        has_kept = i < SEEN and start != "rebuilt"
+        bias = float(trained.values(f"c{i}" if has_kept else None)["own/bias"][0])
+
+        def outputs(features, bias):
+            return (np.tanh(features["x"] @ KERNEL + 1) @ kernel)[:, 0] + bias
+
+        if i >= SEEN or start != "kept":
+            features, labels = support.client(i)
+            for first in range(0, len(labels), 4):
+                error = outputs(features, bias) - labels
+                bias -= 0.1 * 2 * error[first : first + 4].mean()
+        features, labels = query.client(i)
+        expected = outputs(features, bias)
+        assert table["loss_after"][i] == pytest.approx(squared_error(expected, labels), rel=1e-4)
+        found = trained.predict(features, client=f"c{i}", support=support, start=start)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("client", ["c0", None])
 def test_keras_and_a_saved_model_predict_the_same(trained_of, kind, client, tmp_path):
@@ -204,9 +231,16 @@ def test_columns_are_those_that_are_documented(trained_of):
     name = trained.model.metrics[0].name
     assert list(table) == [
         *("client", "num_examples", "has_kept"),
-        *(f"{name}_before", "loss_before", f"{name}_after", "loss_after"),
+        *(f"{name}_before", "loss_before", f"{name}_after", "loss_after", "round"),
     ]
     assert (table["num_examples"] == EXAMPLES // 3).all()  # The second of three batches.
+    guessed = trained.evaluate(data, guess={name: range(NUM_CLIENTS)})
+    assert {*guessed} == {*table, f"{name}_guess"}
+    assert list(guessed[f"{name}_guess"]) == list(range(NUM_CLIENTS))
+    with pytest.raises(fp.UserError, match=f"guess has 'auc', which is no metric .*: loss, {name}"):
+        trained.evaluate(data, guess={"auc": [0.5] * NUM_CLIENTS})
+    with pytest.raises(fp.UserError, match=rf"guess\['{name}'\] must have the shape \[8\], got"):
+        trained.evaluate(data, guess={name: 0.5})
 
 
 def test_clients_that_have_kept_need_no_support_set(trained_of):
@@ -262,6 +296,10 @@ def test_mistakes_are_named(trained_of):
     features, _ = data.client(0)
     with pytest.raises(fp.UserError, match="client 'c7' has kept no local variables; give support"):
         trained.predict(features, client="c7")
+    with pytest.raises(fp.UserError, match="client 'c0' trains its model first; give support"):
+        trained.predict(features, client="c0", start="updated")
+    with pytest.raises(fp.UserError, match="start is 'fresh'; it must be one of kept, rebuilt"):
+        trained.evaluate(data, start="fresh")
     with pytest.raises(fp.UserError, match="support has no client 'c2'; its 2 clients are 'c0'"):
         trained.evaluate(data, support=data.subset([0, 1]))
     with pytest.raises(fp.UserError, match="support has 8 clients; say which one"):

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import fedpersonal as fp
+from fedpersonal.draws import Purpose, generator
 
 CLIENTS, WANTED, ROUNDS, SEED, BATCH_SIZE = 14, 4, 4, 3, 4
 COUNTS = np.arange(CLIENTS) + 3
@@ -71,13 +72,13 @@ def assert_equal(found, expected, atol=0.0):
 def reporting(number):
     """Who reports, and who has worked in vain, of FURL's clients: the documented rule by hand."""
     eligible = np.flatnonzero(COUNTS >= 5)
-    random = np.random.default_rng((SEED, number))
+    random = generator(Purpose.ROUND_CLIENTS, SEED, round_number=number)
     drawn = eligible[random.choice(len(eligible), math.ceil(WANTED * 1.75), replace=False)]
     luck = random.random(len(drawn))
     begins = (luck >= 0.2) | (luck == luck.max())
-    after = np.random.default_rng((SEED, number, 0x6C6F7374))
+    after = generator(Purpose.ROUND_END, SEED, round_number=number)
     lost, jitter = after.random(len(drawn)) < 0.2, after.standard_normal(len(drawn))
-    slowness = np.exp(0.5 * np.random.default_rng((SEED, 0x73706565)).standard_normal(CLIENTS))
+    slowness = np.exp(0.5 * generator(Purpose.SPEEDS, SEED).standard_normal(CLIENTS))
     work = EPOCHS * COUNTS[drawn] * 0.1 * slowness[drawn] * np.exp(0.1 * jitter)
     # The global layer, 2 x 3 weights and 3 biases, to the client and back; the round's number; the
     # client's weight, two sums of the loss, and two counts: 4 bytes each.

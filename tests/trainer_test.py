@@ -75,6 +75,25 @@ def test_a_run_goes_on_to_the_same_bits(trainer, data, tmp_path):
         assert_equal(contents(trained, data), expected)
 
 
+def test_clients_of_an_older_round_are_not_shown(trainer, data, tmp_path):
+    """They were evaluated before the run went on: no page has them, until they are again."""
+
+    def has_clients():
+        return '"dots":null' not in (tmp_path / "report.html").read_text().replace(" ", "")
+
+    for rounds in (1, 2):
+        with fit(trainer, rounds, folder=tmp_path) as trained:
+            assert not has_clients()
+            if rounds == 2:
+                with pytest.raises(fp.UserError, match="round 1 has per_client.csv; round 2 has"):
+                    fp.write_report(tmp_path)
+            table = trained.evaluate(data)
+        assert (table["round"] == rounds).all()
+        table.to_csv(tmp_path / "per_client.csv", index=False)
+        fp.write_report(tmp_path)
+        assert has_clients()
+
+
 def test_a_run_without_a_folder_leaves_none(trainer, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with fit(trainer, 1):
@@ -129,8 +148,40 @@ def test_a_run_of_another_model_is_one_line(trainer, dense_model, data, tmp_path
     wider = dense_model(units=4, metrics=["RootMeanSquaredError"])
     seen = data.subset(np.arange(10))
     other = fp.Trainer(wider, trainer.algorithm, seen, clients_per_round=4, batch_size=4)
-    with pytest.raises(fp.UserError, match="of another model"):
+    with pytest.raises(fp.UserError) as caught:
         fit(other, folder=tmp_path)
+    said = str(caught.value)
+    assert (
+        "holds a run with other options: model.variables.shared/kernel[0][1] was 3 and is" in said
+    )
+    assert "\n" not in said
+
+
+def test_a_run_goes_on_with_what_it_was_trained_with_alone(model, dense_model, data, tmp_path):
+    """What is described is compared; `description_test` has all that there is."""
+
+    def make(rate=0.2, model=model, weighting="num_examples", **options):
+        algorithm = fp.furl(client_optimizer=tf.keras.optimizers.SGD(rate), weighting=weighting)
+        own = {"clients_per_round": 4, "batch_size": 4, **options}
+        return fp.Trainer(model, algorithm, data, **own)
+
+    fit(make(), 2, folder=tmp_path).close()
+    before = (tmp_path / "metrics.csv").read_text()
+    slow = tff.learning.optimizers.build_sgdm(0.5)
+    mae = dense_model(metrics=["RootMeanSquaredError"], loss="mae")
+    others = {
+        r"algorithm.phases\[0\].optimizer.learning_rate was 0.2 and is now 0.1": {"rate": 0.1},
+        "algorithm.weighting was .num_examples. and is now .uniform": {"weighting": "uniform"},
+        "server_optimizer.lr was 1.0 and is now 0.5": {"server_optimizer": slow},
+        "finetuning": {"finetuning": [fp.GradientPhase("all", "all", slow)]},
+        "model.loss was .mse. and is now .mae.": {"model": mae},
+    }
+    for message, changed in others.items():
+        with pytest.raises(fp.UserError, match=f"holds a run with other options: .*{message}"):
+            fit(make(**changed), folder=tmp_path)
+    assert (tmp_path / "metrics.csv").read_text() == before
+    with fit(make(), 3, folder=tmp_path) as trained:
+        assert trained.loop.resumed_from == 2
 
 
 def test_a_run_that_learns_nothing_is_refused(model, data, tmp_path):
@@ -187,6 +238,26 @@ def test_the_best_model_is_that_of_its_round(trainer, data, losses, mode, best_r
     with loaded:
         assert loaded.round_number == best_round
         assert_equal(contents(loaded, data), seen[best_round])
+        loaded.evaluate(data).to_csv(tmp_path / "per_client.csv", index=False)
+    fp.write_report(tmp_path)  # Of the run's end, though its last round is another.
+
+
+def test_a_best_metric_that_is_never_a_number_loses_nothing(trainer, data, tmp_path, caplog):
+    """As an AUC is, where validation examples have one label."""
+    auc = iter([np.nan, np.nan, np.nan, 0.5])
+    options = {"validate": lambda trained: {"auc": next(auc)}, "rounds_per_eval": 1}
+    options.update(best="eval/auc", best_mode="max", folder=tmp_path)
+    for _ in range(2):  # The second one has no round to run.
+        caplog.clear()
+        with fit(trainer, 3, **options) as trained:
+            assert trained.round_number == 3
+            last = contents(trained, data)
+        assert "eval/auc was NaN in every round" in caplog.messages[-1]
+    model = {"algorithm": trainer.algorithm, "model": trainer.model}
+    with fp.load_run(tmp_path, **model).trained as loaded:
+        assert_equal(contents(loaded, data), last)
+    with fit(trainer, 4, **options) as trained:
+        assert trained.round_number == 4
 
 
 def test_early_stopping_ends_a_run(trainer, losses):
@@ -248,17 +319,19 @@ DROPPING = fp.Participation(dropout_rate=0.5, lost_update_rate=0.4, lost_clients
 @pytest.mark.parametrize("options", [{}, {"local_steps": 2}, {"participation": DROPPING}], ids=str)
 def test_those_drawn_are_counted(model, data, options):
     trainer = fp.Trainer(model, ALGORITHMS["kept"], data, clients_per_round=3, seed=4, **options)
-    rounds_of = trainer.count_rounds(2)
-    cohorts = [list(trainer.cohort(number).client_ids) for number in (1, 2)]
-    if "participation" in options:  # Seed 4 loses clients that keep what they have trained.
-        lost = [list(trainer.cohort(number).lost.client_ids) for number in (1, 2)]
-        cohorts = [one + other for one, other in zip(cohorts, lost)]
-    assert sum(rounds_of.values()) == sum(map(len, cohorts))
-    for client, rounds in rounds_of.items():
-        assert rounds == sum(client in cohort for cohort in cohorts)
+    attended = trainer.attended_rounds(2)
+    drawn = [trainer.cohort(number) for number in (1, 2)]
+    lost = [list(cohort.lost.client_ids) if cohort.lost else [] for cohort in drawn]
+    # Seed 4 loses clients that keep what they have trained.
+    assert any(lost) == ("participation" in options)
+    cohorts = [[*cohort.client_ids, *other] for cohort, other in zip(drawn, lost)]
+    for client in data.client_ids:
+        expected = [number for number, cohort in enumerate(cohorts, 1) if client in cohort]
+        assert attended[client] == expected
+    assert set(attended) == {*data.client_ids}
     with fit(trainer, 2) as trained:
         known, _ = trained.kept_by(data.client_ids)
-    assert [rounds_of[client] > 0 for client in data.client_ids] == known.tolist()
+    assert [bool(attended[client]) for client in data.client_ids] == known.tolist()
     assert 0 < known.sum() < 12
 
 
@@ -283,7 +356,8 @@ def test_a_private_run_that_goes_on_accounts_once(model, data, tmp_path):
         assert trained.loop.rounds_run == ROUNDS - 2
         assert_equal(contents(trained, data), expected)
     columns = [fp.RunFolder.read(tmp_path / n).metrics["epsilon"] for n in ("straight", "stopped")]
-    spent = [trainer.budget.epsilon(n) for n in range(1, ROUNDS + 1)]
+    most = [max(map(len, trainer.attended_rounds(n).values())) for n in range(1, ROUNDS + 1)]
+    spent = [trainer.budget.epsilon_of_known_draw(n) for n in most]
     assert [list(column) for column in columns] == [spent, spent]
     told = trainer.describe_privacy(ROUNDS)
     assert (told["epsilon"], told["client_sampling"]) == (spent[-1], "poisson")

@@ -17,9 +17,7 @@ class DigitOptions(Options):
 
     num_clients: int = option(50, "Clients.", at_least=10, at_most=200)
     skew: float = option(0.5, "Dirichlet's parameter: the less, the fewer labels.", above=0)
-    unseen_clients: float = option(
-        0.2, "Share of the clients who never take part.", at_least=0.1, at_most=0.9
-    )
+    unseen_clients: float = option(0.2, "Share who never take part.", at_least=0.1, at_most=0.9)
     hidden_units: int = option(32, "Units of the hidden layer.", at_least=1, at_most=10_000)
 
 
@@ -80,10 +78,8 @@ def write_as_clients(digits: Digits, options: DigitRun) -> fp.ClientDataset:
     random = np.random.default_rng([options.seed, 1])
     shares = random.dirichlet(np.full(options.num_clients, options.skew), digits.labels.max() + 1)
     owners = np.array([random.choice(options.num_clients, p=shares[k]) for k in digits.labels])
-    turns, strengths = (
-        random.integers(0, 4, options.num_clients),
-        random.uniform(0.4, 1.0, options.num_clients),
-    )
+    turns = random.integers(0, 4, options.num_clients)
+    strengths = random.uniform(0.4, 1.0, options.num_clients)
     images = np.stack([np.rot90(i, turns[c]) * strengths[c] for i, c in zip(digits.images, owners)])
     order = np.lexsort([random.random(len(owners)), owners])
     return fp.ClientDataset(
@@ -95,17 +91,14 @@ def write_as_clients(digits: Digits, options: DigitRun) -> fp.ClientDataset:
 
 
 def split_digits(digits: Digits, options: DigitRun) -> DigitData:
-    """Sets some clients apart, and splits the images of each other one 80/10/10 %."""
+    """Sets the last clients apart, and splits the images of each other one 80/10/10 %."""
     everybody = write_as_clients(digits, options)
-    share = options.unseen_clients
-    seen, _, unseen = fp.split_clients(
-        everybody.num_clients, fractions=(1 - share, 0.0, share), seed=options.seed
-    )
-    parts = fp.split_examples(everybody.subset(np.sort(seen)), seed=options.seed, ordered=False)
+    # The clients were drawn alike, so the last of them are as good as any.
+    num_seen = round((1 - options.unseen_clients) * everybody.num_clients)
+    seen, unseen = np.split(np.arange(everybody.num_clients), [num_seen])
+    parts = fp.split_examples(everybody.subset(seen), seed=options.seed, ordered=False)
     train, validation, test = parts
-    halves = fp.split_support_query(
-        everybody.subset(np.sort(unseen)), batch_size=1, split="aggregated"
-    )
+    halves = fp.split_support_query(everybody.subset(unseen), batch_size=1, split="aggregated")
     return DigitData(
         digits.name,
         train,

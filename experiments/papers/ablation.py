@@ -14,6 +14,7 @@ from typing import Any
 from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
 from experiments.papers.runs import Run, complete
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.direction import find_metric
 from fedpersonal.options import Value
 from fedpersonal.tasks.task import Built, Source, Task
 
@@ -112,7 +113,8 @@ class Ablation:
 
     def _cells(self, runs: Mapping[str, Sequence[Run]], own: int) -> dict[Column, Cell]:
         """Returns a row's figures: of the clients it tests, and bytes."""
-        metric = self.task.metrics[0]
+        test = next(iter(runs.values()))[0].summary["test"]
+        metric = next(filter(None, (find_metric(name, test) for name in self.task.metrics)))
         cells: dict[Column, Cell] = {}
         for whom, of_whom in runs.items():
             tells_both = "unseen" in of_whom[0].summary

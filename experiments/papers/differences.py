@@ -29,4 +29,5 @@ def difference(
         ValueError: As `paired_difference`.
     """
     by_seed, found = paired_difference(ours, others, metric)
-    return Cell(tuple(by_seed.tolist()), interval=(found.low, found.high))
+    interval = (found.low, found.high) if found.has_interval else None
+    return Cell(tuple(by_seed.tolist()), interval=interval)

@@ -37,10 +37,11 @@ _RATES = {math.inf: 96.0, 8: 48.0, 4: 36.0, 2: 18.0, 1: 12.0}
 # Lines so many times as high as the least error are named below the picture.
 _OFF_SCALE = 1.4
 _ABOUT = f"""\
-Test users take no part in training. Epsilon is of one user added or removed; metrics and the choice
-of hyperparameters are outside it. {PAPER} and {BEST} are as they are without
-privacy, but for 300 rounds, uniform weights, Poisson sampling and, where private, a bound on
-updates: 0.1 for the one, which adaptive clipping lets diverge, and adaptive for the other.
+Test users take no part in training. Epsilon is of one user added or removed, where nobody knows
+which users were drawn: both noise and draw follow from a secret. Metrics and the choice of
+hyperparameters are outside it. {PAPER} and {BEST} are as they are without privacy, but for 300
+rounds, uniform weights, Poisson sampling and, where private, a bound on updates: 0.1 for the one,
+which adaptive clipping lets diverge, and adaptive for the other.
 {PRIVATE} is tuned for small bounds."""
 _EXTRAPOLATED = f"""\
 The last column is extrapolated, not measured: what the same rounds would spend with {MANY:,}
@@ -52,20 +53,24 @@ def _row(preset: str, what: str, **values: Value) -> Row:
     settled: dict[str, Value] = {"dp_target_epsilon": None, "client_sampling": "poisson", **values}
     if preset != PRIVATE:
         settled.update(total_rounds=300, weighting="uniform")
-    if preset == PAPER:  # With adaptive clipping it diverges.
-        settled["dp_clipping"] = "fixed"
     return Row(f"{preset}: {what}", preset, settled)
 
 
 def _private_row(preset: str, epsilon: int) -> Row:
-    own: dict[str, Value] = {"dp_target_epsilon": float(epsilon)}
+    own: dict[str, Value] = {"dp_target_epsilon": float(epsilon), "dp_noise": "secret"}
+    if preset == PAPER:  # With adaptive clipping it diverges.
+        own["dp_clipping"] = "fixed"
     if preset == PRIVATE:
         own["server_learning_rate"] = _RATES[epsilon]
     return _row(preset, f"epsilon {epsilon}", **own)
 
 
 CLIPPED = _row(
-    PRIVATE, "clipping alone", dp_noise_multiplier=0.0, server_learning_rate=_RATES[math.inf]
+    PRIVATE,
+    "clipping alone",
+    dp_noise_multiplier=0.0,
+    dp_noise="seeded",
+    server_learning_rate=_RATES[math.inf],
 )
 # Shares the run, not its training.
 UNTRAINED = dataclasses.replace(CLIPPED, name=f"{PRIVATE}: no training")

@@ -23,7 +23,6 @@ from fedpersonal.tasks.interactions.task import TASK
 PRESET = "interactions_quick"
 HR, NDCG, HR_ALL, NDCG_ALL = "HR@10", "NDCG@10", "HR@10 of all", "NDCG@10 of all"
 COLUMNS = {HR: "hr@10", NDCG: "ndcg@10", HR_ALL: "hr@10_all", NDCG_ALL: "ndcg@10_all"}
-METRICS = {name: ClientMetric(key, weights=None, scale=100) for name, key in COLUMNS.items()}
 _COMPARED = (HR, NDCG_ALL)
 _FAIR, LEAKING = NEGATIVES
 _CAPTIONS = {
@@ -33,8 +32,8 @@ _CAPTIONS = {
     "public code of PFedRec: who learns which items are no negatives knows what is held out.",
 }
 _ABOUT = """\
-Each user's last interaction is held out ({split}), and ranked among 99 items that the user has \
-never chosen; *of all*: among all that it has not in training. All figures are percentages. \
+Each user's last interaction is held out ({split}), and ranked among {sampled} items that the user \
+has never chosen; *of all*: among all that it has not in training. All figures are percentages. \
 *Paper*: on MovieLens-1M, from the literature at second hand; FedNCF has 60.6 and 33.3 there."""
 
 
@@ -109,14 +108,16 @@ def run(asked: Reproduction) -> Report:
     every = [run for by_row in runs.values() for own in by_row.values() for run in own]
     complete(every, source.describe(), isolated=asked.isolated)
     split = "by time" if source.times is not None else "drawn by chance, since there are no times"
-    guess = _popularity(asked, source) if POPULARITY in rows else []
+    guess, suffix = [], source.candidates_suffix
+    if POPULARITY in rows:
+        guess = _popularity(asked, source)
     parts: list[str | ResultTable] = [
         f"# Recommendation on {source.name}\n\n{asked.seeds_in_words().capitalize()}. "
-        + _ABOUT.format(split=split),
+        + _ABOUT.format(split=split, sampled="up to 99" if suffix else "99"),
         differences.ABOUT,
     ]
     for negatives, own in runs.items():
-        cells = _cells(own, guess)
+        cells = _cells(own, guess, suffix)
         parts.append(ResultTable(negatives, cells, _CAPTIONS[negatives]))
     return Report("recommendation", asked.seeds, parts, facts={"data": source.describe()})
 
@@ -144,30 +145,36 @@ def _popularity(asked: Reproduction, source: Interactions) -> list[pd.DataFrame]
     tables = []
     for seed in asked.seeds:
         data = TASK.split(source, TASK.options(**asked.values(TASK, PRESET, seed=seed)))
-        ranks = rank_by_popularity(data)
-        tables.append(pd.DataFrame({"client": data.test.query.client_ids, **ranks}))
+        ranks = rank_by_popularity(data, data.test)
+        tables.append(pd.DataFrame({"client": data.test.query.client_ids, **ranks}).dropna())
     return tables
 
 
-def _cells(runs: Mapping[Row, Sequence[Run]], guess: Sequence[pd.DataFrame]) -> Cells:
+def _cells(runs: Mapping[Row, Sequence[Run]], guess: Sequence[pd.DataFrame], suffix: str) -> Cells:
     """Returns the figures of a protocol, and each row's differences from FedMF."""
+    columns = {
+        name: key if key.endswith("_all") else f"{key}{suffix}" for name, key in COLUMNS.items()
+    }
+    metrics = {name: ClientMetric(key, weights=None, scale=100) for name, key in columns.items()}
     cells: Cells = {}
     tables: dict[str, Sequence[pd.DataFrame]] = {}
     if guess:
         tables[POPULARITY.name] = guess
         cells[POPULARITY.name] = {
             name: Cell(tuple(metric.overall(table) for table in guess))
-            for name, metric in METRICS.items()
+            for name, metric in metrics.items()
         }
     for row, own in runs.items():
-        tables[row.name] = [run.record.per_client for run in own]
+        # Users who left too few items are not ranked.
+        ranked = [*columns.values()]
+        tables[row.name] = [run.record.per_client.dropna(subset=ranked) for run in own]
         cells[row.name] = {
             name: over_seeds(own, "test", key, scale=100, published=row.published.get(name))
-            for name, key in COLUMNS.items()
+            for name, key in columns.items()
         }
     for name, table in tables.items() if FEDMF in runs else ():
         if name != FEDMF.name:
             for column in _COMPARED:
-                found = differences.difference(table, tables[FEDMF.name], METRICS[column])
+                found = differences.difference(table, tables[FEDMF.name], metrics[column])
                 cells[name][f"{column} − FedMF's"] = found
     return cells

@@ -15,7 +15,7 @@ from fedpersonal.simulation import run_config
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import RunRecord
 from fedpersonal.tasks.options import RunOptions
-from fedpersonal.tasks.task import Task, TestReport
+from fedpersonal.tasks.task import Task
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
@@ -79,7 +79,7 @@ class Run:
     def may_differ(self) -> set[str]:
         """Returns the options that do not tell it from other runs."""
         declared = self.options.declarations().items()
-        names = {n for n, d in declared if d.rule.may_differ and n != "total_rounds"}
+        names = {n for n, d in declared if d.rule.may_differ and n not in ("total_rounds", "start")}
         read = self.task.method(self.options).options
         if not issubclass(read, FinetuningOptions):
             names |= FinetuningOptions.declarations().keys()
@@ -207,17 +207,17 @@ def _work(run: Run, about: Mapping[str, Any]) -> None:
             if run.measure:
                 summary = run.measure(run, experiment, trained)
             else:
-                summary, report = _test(run, experiment, trained)
-                folder.write_per_client({**report.results.per_client(), **report.columns})
+                summary = _test(run, experiment, trained, folder)
             folder.write_summary(summary)
             write_report(run.path)
 
 
 def _test(
-    run: Run, experiment: Experiment, trained: TrainedModel
-) -> tuple[Mapping[str, Any], TestReport]:
-    """Tests what another method has trained by the method of a run; returns the summary too."""
-    from fedpersonal.tasks.report import summarize
+    run: Run, experiment: Experiment, trained: TrainedModel, folder: RunFolder
+) -> dict[str, Any]:
+    """Tests what another method has trained by the method of a run; returns the summary."""
+    from fedpersonal.tasks.experiment_run import with_findings
+    from fedpersonal.tasks.report import write_test
 
     task, options, trainer = run.task, run.options, run.trainer
     built = task.build(task.sizes(experiment.data), options)
@@ -227,13 +227,13 @@ def _test(
         raise ValueError(f"{pair} have other variables, so they cannot share a training.")
     method = task.method(options)
     own = dataclasses.replace(experiment, method=method, options=options, **vars(built))
-    report = task.test(own, trained)
-    summary = {
+    report, test = with_findings(own, trained, task.test(own, trained)), own.data.test
+    return {
         **trainer.summary,
         "algorithm": options.algorithm,
         "trained_by": trainer.options.algorithm,
+        "is_personalised": own.is_personalised(test),
         **task.describe(own),
         **report.description,
-        "test": summarize(report),
+        "test": write_test(folder, report, task.guesses(own, test), rounds=trained.round_number),
     }
-    return summary, report

@@ -7,7 +7,6 @@ that takes several values has them joined by `+`, and `none` stands for no value
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,8 @@ from typing import Union
 
 import numpy as np
 
-from fedpersonal.errors import UserError, quoted
+from fedpersonal.draws import Purpose, generator
+from fedpersonal.errors import UserError, did_you_mean, quoted
 from fedpersonal.options import Declaration, Options, Value
 
 _LOG = "log:"
@@ -73,9 +73,8 @@ def parse_grid(text: str, options: type[Options]) -> dict[str, Values]:
         if not equals or not values:
             raise _mistake(f"{quoted(part.strip())} has no values; write it as name=value,value")
         if name not in declared:
-            near = difflib.get_close_matches(name, declared, n=1)
-            meant = f"; {near[0]} is one" if near else ""
-            raise _mistake(f"{quoted(name)} is no option that can be chosen{meant}")
+            meant = did_you_mean(name, declared)
+            raise UserError(f"--grid: {quoted(name)} is no option that can be chosen{meant}")
         if name in grid:
             raise _mistake(f"{name} is there twice")
         grid[name] = _values(values, declared[name])
@@ -102,7 +101,7 @@ def draw_settings(grid: Mapping[str, Values], number: int, seed: int) -> list[Se
     Raises:
         UserError: There are not so many.
     """
-    random = np.random.default_rng(seed)
+    random = generator(Purpose.SETTINGS, seed)
     settings: list[Setting] = []
     for _ in range(_TRIES * number):
         setting = {name: _draw(values, random) for name, values in grid.items()}

@@ -13,7 +13,8 @@ from experiments.papers.result_table import Cell
 from experiments.sweeping.sweep import Scored, Sweep, tests
 from experiments.sweeping.trials import value_text, values_text
 from fedpersonal.atomic_files import write_csv, write_text
-from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.evaluation.direction import find_metric, lower_is_better
+from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.report.compared_runs import FEWEST, MOST
 
 _DIGITS = 4
@@ -71,6 +72,7 @@ def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
         "were not looked at before. No run was stopped early.",
         _table(sweep, ranked),
         f"Chosen: **{values_text(best.setting)}**. {_next_best(sweep, ranked)}".rstrip(),
+        *_guessed(sweep, best),
         "Its command, to be given where that of the sweep was:",
         f"    {command}",
         "Tested once, after the choice, " + over + ":",
@@ -108,13 +110,32 @@ def _next_best(sweep: Sweep, ranked: Sequence[Scored]) -> str:
     return f"{told}, but with {ahead} of {len(leads)} seeds only: other seeds may choose the other."
 
 
+def _guessed(sweep: Sweep, best: Scored) -> list[str]:
+    """Says whether the chosen setting beats the best guess on the same validation clients."""
+    guess = sweep.guess(best)
+    if not guess:
+        return []
+    sign = -1 if lower_is_better(sweep.chosen_by) else 1
+    beats = sign * (best.mean - guess[1]) > 0
+    said = "the chosen setting beats it" if beats else "**no setting beats it**"
+    return [
+        f"A guess that trains no model, {guess[0]}, has {sweep.chosen_by} {guess[1]:.{_DIGITS}f} "
+        f"on the same validation clients: {said}."
+    ]
+
+
 def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
     tested = sweep.tested(ranked)
     told = tested[0].trials[0].run.summary["test"]
-    metrics = [name for name in sweep.task.metrics if isinstance(told.get(name), float)]
+    found = (find_metric(name, told) for name in sweep.task.metrics)
+    metrics = [name for name in found if name]
     rows = [
         [values_text(one.setting), *(_cell(tests(one, name)) for name in metrics)] for one in tested
     ]
+    of_tests = [trial.run.summary["test"] for trial in tested[0].trials]
+    best = [best_guess(of_tests, name) for name in metrics]
+    if any(best):
+        rows.append(["best guess", *(f"{g[1]:.{_DIGITS}f}, {g[0]}" if g else "–" for g in best)])
     table = tabulate.tabulate(rows, ["", *metrics], tablefmt="github", disable_numparse=True)
     if len(tested) == 1:
         return table
@@ -135,6 +156,8 @@ def _records(sweep: Sweep, ranked: Sequence[Scored]) -> list[dict[str, Any]]:
     """Returns a row a run: its setting, its validation, its test where it was tested."""
     records = []
     tested = sweep.tested(ranked)
+    told = tested[0].trials[0].run.summary["test"]
+    names = [name for name in sweep.task.metrics if find_metric(name, told)]
     metrics = [v.metrics for one in ranked for v in [one.trials[0].validation] if not v.diverged]
     for place, one in enumerate(ranked, start=1):
         for trial in one.trials:
@@ -146,7 +169,7 @@ def _records(sweep: Sweep, ranked: Sequence[Scored]) -> list[dict[str, Any]]:
                     **{name: value_text(value) for name, value in one.setting.items()},
                     "seed": trial.seed,
                     **{f"validation_{n}": validation.metrics.get(n, "") for n in metrics[0]},
-                    **{f"test_{name}": test.get(name, "") for name in sweep.task.metrics},
+                    **{f"test_{n}": test.get(find_metric(n, test), "") for n in names},
                     "diverged": validation.diverged,
                     "run": trial.run.path.relative_to(sweep.output_dir),
                 }

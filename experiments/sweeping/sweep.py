@@ -20,7 +20,8 @@ from experiments.sweeping.at_once import alone_in, call_at_once, fitting
 from experiments.sweeping.grid import Setting
 from experiments.sweeping.trials import Trial, Validation, values_text
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.evaluation.direction import find_metric, lower_is_better
+from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.options import Value
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.task import Task
@@ -96,8 +97,12 @@ class Sweep:
 
     @property
     def chosen_by(self) -> str:
-        """The metric by which a setting is chosen."""
-        return self.metric or self.task.metrics[0]
+        """The metric by which a setting is chosen, the first that validations have."""
+        if self.metric:
+            return self.metric
+        found = (trial.validation.metrics for trial in self.trials if trial.is_validated)
+        known = next((metrics for metrics in found if metrics), ())
+        return next((n for n in self.task.metrics if find_metric(n, known)), self.task.metrics[0])
 
     def check(self) -> None:
         """Raises a `UserError` where options contradict each other, or a folder has another run."""
@@ -127,6 +132,12 @@ class Sweep:
                 print("Stopped; the same command goes on from there.", file=sys.stderr, flush=True)
                 raise
         return ranked
+
+    def guess(self, scored: Scored) -> tuple[str, float] | None:
+        """Returns the best guess on the validation clients of a setting, and its mean."""
+        told = [{"guesses": trial.validation.guesses} for trial in scored.trials]
+        name = find_metric(self.chosen_by, scored.trials[0].validation.metrics)
+        return best_guess(told, name or self.chosen_by)
 
     def tested(self, ranked: Sequence[Scored]) -> list[Scored]:
         """Returns the settings of which test clients are looked at, the chosen one first."""
@@ -162,7 +173,7 @@ class Sweep:
         if not diverged:
             for trial, validation in zip(own, found):
                 self._check_comparable(trial, validation)
-        scores = [] if diverged else [v.metrics[self.chosen_by] for v in found]
+        scores = [] if diverged else [self._figure(v.metrics) for v in found]
         return Scored(setting, own, scores, diverged)
 
     def _call(self, verb: str, function: Callable[..., None], missing: Sequence[Trial]) -> None:
@@ -197,17 +208,24 @@ class Sweep:
     def _outcome(self, trial: Trial, verb: str) -> str:
         """Returns in words what came of a run."""
         if verb == "test":
-            value = trial.run.summary["test"].get(self.chosen_by)
-            return "done" if value is None else f"{self.chosen_by} {value:.4f}"
+            test = trial.run.summary["test"]
+            known = find_metric(self.chosen_by, test)
+            return f"{self.chosen_by} {self._figure(test):.4f}" if known else "done"
         validation = trial.validation
         if validation.diverged:
             return f"diverged: {validation.diverged}"
         self._check_comparable(trial, validation)
-        return f"validation {self.chosen_by} {validation.metrics[self.chosen_by]:.4f}"
+        return f"validation {self.chosen_by} {self._figure(validation.metrics):.4f}"
+
+    def _figure(self, metrics: Mapping[str, Any]) -> float:
+        """Returns the metric by which a setting is chosen, which these have."""
+        name = find_metric(self.chosen_by, metrics)
+        assert name  # Since `_check_comparable`.
+        return metrics[name]
 
     def _check_comparable(self, trial: Trial, validation: Validation) -> None:
         """Raises a `UserError` unless a validation has the metric, of the clients of the others."""
-        if self.chosen_by not in validation.metrics:
+        if not find_metric(self.chosen_by, validation.metrics):
             raise UserError(
                 f"--metric={self.chosen_by} is not told of validation clients; these are: "
                 f"{', '.join(validation.metrics)}."

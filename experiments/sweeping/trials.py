@@ -13,6 +13,7 @@ from experiments.sweeping.at_once import take_part
 from experiments.sweeping.grid import Setting
 from fedpersonal.atomic_files import read_json, write_json
 from fedpersonal.errors import TrainingError
+from fedpersonal.evaluation.guess import overall
 
 _FILE = "validation.json"
 _EVAL = "eval/"
@@ -56,11 +57,13 @@ class Validation:
         metrics: Metrics of the validation clients after the last round.
         clients: A hash of these clients and of what is predicted of them.
         diverged: Why there are none; empty where there are.
+        guesses: What they must beat, by the guess' name, on the same examples.
     """
 
     metrics: Mapping[str, float]
     clients: str = ""
     diverged: str = ""
+    guesses: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
 def train(run: Run, sweep_dir: pathlib.Path) -> None:
@@ -83,10 +86,11 @@ def train(run: Run, sweep_dir: pathlib.Path) -> None:
     except TrainingError as error:
         write_validation(run, Validation({}, diverged=str(error)))
         return
+    guesses = overall(run.task.guesses(experiment, experiment.data.validation))
     query = experiment.data.validation.query
     # Features may be what options make of them; what is predicted must be the same.
     hashed = dataclasses.replace(query, features={}).fingerprint()
-    write_validation(run, Validation(metrics, hashed))
+    write_validation(run, Validation(metrics, hashed, guesses=guesses))
 
 
 def write_validation(run: Run, validation: Validation) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import fedpersonal.algorithms
-from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
+from fedpersonal.algorithm import STARTS, Algorithm, GradientPhase, Phase
 from fedpersonal.data.parts import SPLITS
 from fedpersonal.model.names import MIXING
 from fedpersonal.optimizers.named import build_client_optimizer
@@ -40,6 +40,15 @@ class ClientOptions(Options):
         "num_examples", "Clients' weights: examples, or equal.", choices=("num_examples", "uniform")
     )
     max_update_norm: float = option(0.0, "Bound on a client's update; 0: none.", at_least=0)
+
+    def check(self) -> None:
+        """Raises a `UserError` where one option would make another one idle."""
+        super().check()
+        if self.local_steps:
+            where = f"with --local_steps={self.local_steps}"
+            self.refuse_idle(
+                "local_epochs", "max_local_steps", where=where, unless="--local_steps=0"
+            )
 
     def local_work(self) -> dict[str, Any]:
         """Returns what every algorithm's factory takes of these."""
@@ -96,6 +105,13 @@ class KeepingOptions(ClientOptions, RebuildingOptions):
         "kept",
         "Local variables: kept from round to round, or rebuilt in each.",
         choices=("kept", "rebuilt"),
+    )
+    start: str = option(
+        "kept",
+        "How seen clients are tested: with the local variables that they kept, with rebuilt ones, "
+        "or with kept ones after more local steps.",
+        choices=STARTS,
+        may_differ=True,
     )
 
     def settle(self, algorithm: Algorithm) -> Algorithm:

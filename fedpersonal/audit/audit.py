@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from fedpersonal.audit.checks import check_broadcast, check_reference, check_severed
-from fedpersonal.audit.declared import check_loss, check_metrics
+from fedpersonal.audit.declared import check_added, check_loss, check_metrics
 from fedpersonal.audit.inherent import measure
 from fedpersonal.audit.reference import Reference
 from fedpersonal.audit.report import Audit, Verdict, guarantee
@@ -55,7 +57,7 @@ def audit(
         ),
         _verdict(
             "severed",
-            "With the data loss times 0, nothing sent depends on local variables or labels.",
+            "With the data loss times 0, nothing sent depends on local variables or examples.",
             check_severed(subject, done, adds_losses=adds_losses),
         ),
         _verdict(
@@ -63,8 +65,13 @@ def audit(
         ),
         _verdict(
             "declared",
-            "Loss and metrics compare what a model predicts with labels.",
-            [*check_loss(subject, reference), *check_metrics(subject, reference)],
+            "Loss and metrics compare what a model predicts with labels; losses that it adds tell "
+            "no more than sizes.",
+            [
+                *check_loss(subject, reference),
+                *check_metrics(subject, reference),
+                *check_added(subject, reference),
+            ],
         ),
     ]
     notes = [
@@ -76,10 +83,17 @@ def audit(
             "severed and reference looked at the updates before the aggregator, which sees nothing "
             "but them and their weights"
         )
-    if adds_losses and model.local_variables:
+    if adds_losses:
         notes.append(
             "inherent: the model adds losses, and the loss that clients report includes them; of a "
-            "penalty on local variables it tells their size"
+            "penalty on local variables it tells their size, and of one on what layers make of "
+            "inputs something of these"
+        )
+    if np.unique(subject.clients.labels).size < 2:
+        notes.append("not tested: what labels tell, since all those of the clients are equal")
+    if model.example_weight is not None:
+        notes.append(
+            "not tested: what example_weight tells about labels (clients send its sum); read it"
         )
     if subject.algorithm.personal and subject.algorithm.personal.are_sent:
         notes.append(

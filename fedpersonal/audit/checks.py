@@ -8,9 +8,10 @@ from typing import Optional
 import numpy as np
 
 from fedpersonal.audit.reference import Arrays, Client, Reference
-from fedpersonal.audit.severed import other_labels, severed
+from fedpersonal.audit.severed import any_labels, severed
 from fedpersonal.audit.subject import Round, Subject
 from fedpersonal.audit.tap import Tap
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.process.boundary import Crossing
 
 # Two ways to compute the same differ by rounding, here less than this share of the largest value.
@@ -21,14 +22,18 @@ _SHAKEN = 30.0
 _ROUNDING_OF_COUNTS = 1e-6
 
 
-# What changes; what the client has kept then, and its labels; whether a penalty may tell.
-_Trial = tuple[str, Optional[Arrays], Optional[np.ndarray], bool]
+# Other labels or inputs may come to the same sum by chance: so many draws of each are tried.
+_DRAWS = 3
+
+# What changes; what the client has kept then, and draws of its labels or the order of its inputs;
+# whether a penalty may tell.
+_Trial = tuple[str, Optional[Arrays], list[dict[str, np.ndarray]], bool]
 
 
 def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:
     """What is broadcast does not depend on what clients bring to the round."""
     tap, found = Tap(subject.process.next, "broadcast"), []
-    labels = _changed_labels(subject, np.random.default_rng(0))
+    labels = _changed_labels(subject, generator(Purpose.AUDIT, 0, round_number=0))
     state = rounds[0].state
     if subject.has_aggregator:  # Its states are others than those of the rounds.
         state = subject.process.initialize()
@@ -51,17 +56,18 @@ def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:
 
 
 def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: bool) -> list[str]:
-    """With the data loss multiplied by 0, nothing sent depends on local variables or labels.
+    """With the data loss multiplied by 0, nothing sent depends on local variables or examples.
 
     Args:
         subject: What is audited.
         rounds: The rounds from whose states to try.
-        adds_losses: Whether the model adds losses, which may be a penalty on local variables: the
-            loss that is reported then tells their size, and opposite values must give the same.
+        adds_losses: Whether the model adds losses, which may depend on inputs and be a penalty on
+            local variables: the loss that is reported then tells their size, and opposite values
+            must give the same.
     """
     tap, found = Tap(subject.build(severed(subject.model)).next, "aggregate"), []
-    random = np.random.default_rng(1)
-    labels = _changed_labels(subject, random)
+    random = generator(Purpose.AUDIT, 0, round_number=1)
+    labels = [{"labels": _changed_labels(subject, random)} for _ in range(_DRAWS)]
     keeps = subject.algorithm.keeps
     trials: list[_Trial]
     one, other = (_random_local(subject, random) if keeps else None for _ in range(2))
@@ -69,8 +75,8 @@ def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: boo
         flipped = {name: -value for name, value in one.items()} if one else None
         trials = [
             ("labels", one, labels, False),
-            ("local variables", other, None, True),
-            ("the signs of local variables", flipped, None, False),
+            ("local variables", other, [{}], True),
+            ("the signs of local variables", flipped, [{}], False),
         ]
     elif subject.model.local_variables:
         trials = [("labels, or local variables with them,", None, labels, True)]
@@ -79,18 +85,26 @@ def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: boo
     copies = subject.algorithm.personal
     if copies and copies.are_sent:  # By the algorithm's own word, and the reference tells how.
         trials = trials[:1]
+    elif not adds_losses:
+        count = len(subject.examples(0).labels)
+        orders = [{"order": random.integers(0, count, count)} for _ in range(_DRAWS)]
+        trials.append(("inputs, or local variables with them,", one, orders, False))
     fresh: list[_Trial] = [("labels, or a first draw with them,", None, labels, True)]
     for past in rounds:
         for kept, tried in ((one, trials), (None, fresh if keeps else [])):
             before = tap(past.state, subject.argument(0, kept)).members[0] if tried else []
-            for what, changed, own, may_tell_size in tried:
-                after = tap(past.state, subject.argument(0, changed, labels=own)).members[0]
-                for name, amount in _differences(tap.crossings, before, after):
-                    if not (_is_named(name, "loss") and adds_losses and may_tell_size):
-                        found.append(
-                            f"round {past.number + 1}: {name} changes by {amount:.2g} when {what} "
-                            "do, and the data loss is 0"
-                        )
+            for what, changed, draws, may_tell_size in tried:
+                changes: dict[str, float] = {}
+                for own in draws:
+                    after = tap(past.state, subject.argument(0, changed, **own)).members[0]
+                    for name, amount in _differences(tap.crossings, before, after):
+                        changes[name] = max(amount, changes.get(name, 0.0))
+                found += [
+                    f"round {past.number + 1}: {name} changes by {amount:.2g} when {what} do, and "
+                    "the data loss is 0"
+                    for name, amount in changes.items()
+                    if not (_is_named(name, "loss") and adds_losses and may_tell_size)
+                ]
     return found
 
 
@@ -150,7 +164,7 @@ def _expected_leaves(
     """
     weights, local = dict(one.weights), dict(local)
     if shake:
-        random = np.random.default_rng(4)
+        random = generator(Purpose.AUDIT, 0, round_number=4)
         for values in (weights, local):
             for name, value in values.items():
                 factor = 1.0 + 3e-7 * random.choice([-1.0, 1.0], value.shape)
@@ -187,7 +201,7 @@ def _is_named(name: str, last: str) -> bool:
 
 def _changed_labels(subject: Subject, random: np.random.Generator) -> np.ndarray:
     own = subject.examples(0).labels
-    return other_labels(subject.model, own, subject.clients.labels.astype(own.dtype), random)
+    return any_labels(own, subject.clients.labels.astype(own.dtype), random)
 
 
 def _random_local(subject: Subject, random: np.random.Generator) -> Arrays:

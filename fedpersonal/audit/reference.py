@@ -101,6 +101,13 @@ class Reference:
         """Returns the model's output for examples, with its variables as they are."""
         return self._keras(self.model.arrange(_tensors(client.features)), training=False).numpy()
 
+    def added_losses(self, client: Client, values: Arrays) -> float:
+        """Returns the sum of the losses that the model adds, with some values of its variables."""
+        for name, value in values.items():
+            self._variables[name].assign(value)
+        self.predict(client)
+        return float(sum(tf.reduce_sum(loss).numpy() for loss in self._keras.losses))
+
     def run(self, weights: Arrays, local: Arrays, client: Client, round_number: int) -> Expected:
         """Runs a round.
 
@@ -259,7 +266,7 @@ class Reference:
 
     def _solve(self, phase: RidgePhase, batches: Sequence[Client]) -> None:
         """Solves for the local variables by the normal equations, in float64."""
-        local = self.model.local_variables
+        local = [v for v in self.model.local_variables if phase.moves(v)]
         for variable in local:
             self._variables[variable.name].assign(np.zeros(variable.shape, np.float32))
         rows, residuals = [np.zeros((0, sum(v.size for v in local)))], [np.zeros(0)]

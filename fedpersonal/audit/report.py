@@ -42,7 +42,7 @@ class Audit:
         verdicts: What its checks have come to.
         inherent: What honest updates tell.
         notes: What else is to be known.
-        guarantee: What is guaranteed, in a sentence.
+        guarantee: What is guaranteed if all checks hold, in a sentence.
     """
 
     crossings: Sequence[Crossing]
@@ -61,6 +61,11 @@ class Audit:
         """All leaks, a sentence each."""
         return [leak for verdict in self.verdicts for leak in verdict.found]
 
+    @property
+    def promise(self) -> str:
+        """The guarantee, which counts on what the checks look for."""
+        return self.guarantee if self.holds else "guarantee: none, since a check has found a leak"
+
     def as_json(self) -> dict[str, Any]:
         """Returns the audit as plain values."""
         return {
@@ -70,7 +75,7 @@ class Audit:
             **bytes_per_client(self.crossings),
             "inherent": [dataclasses.asdict(one) for one in self.inherent],
             "notes": list(self.notes),
-            "guarantee": self.guarantee,
+            "guarantee": self.promise,
         }
 
     def lines(self) -> Iterator[str]:
@@ -90,7 +95,7 @@ class Audit:
                 yield f"  and {len(verdict.found) - _MOST_SHOWN} more"
         yield from map(_inherent_line, _by_table(self.inherent))
         yield from self.notes
-        yield self.guarantee
+        yield self.promise
 
 
 def _in_bytes(size: int | None) -> str:
@@ -101,9 +106,11 @@ def guarantee(privacy: Mapping[str, Any]) -> str:
     """Returns what is guaranteed by what `Trainer.describe_privacy` says, in a sentence."""
     if privacy.get("epsilon") is None:
         return "guarantee: no formal guarantee; the size of a cohort alone hides what updates tell"
+    held = {"secret": "nobody knows who was drawn", "public": "nobody knows the noise"}
     return (
         f"guarantee: user-level differential privacy, epsilon {privacy['epsilon']:.3g} at delta "
-        f"{privacy['delta']:.3g} after {privacy['rounds']} rounds, for {privacy['neighbours']}"
+        f"{privacy['delta']:.3g} after {privacy['rounds']} rounds, for {privacy['neighbours']}, "
+        f"where {held[privacy['draw']]}"
     )
 
 

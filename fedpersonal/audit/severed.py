@@ -17,14 +17,15 @@ from fedpersonal.model.variables import VariableSpec
 
 
 def severed(model: PartitionedModel) -> PartitionedModel:
-    """Returns a model without its data loss and its metrics; losses that it adds stay.
+    """Returns a model without its data loss, its metrics and its examples' weights.
 
+    Losses that it adds stay. What examples weigh by their labels is sent by declaration.
     Its local variables start at random, so that they differ where examples do, even if they usually
     start as zeros. Exact reconstruction, which takes no loss, still fits them to the labels.
     """
     cut, loss = copy.copy(model), model._example_loss
     cut._example_loss = lambda labels, predictions: 0.0 * loss(labels, predictions)
-    cut.metrics = ()
+    cut.metrics, cut.example_weight = (), None
     for group in ("variables", "global_variables", "local_variables", "all_variables"):
         variables = getattr(model, group)
         setattr(cut, group, tuple(_random_start(v) if v.is_local else v for v in variables))
@@ -42,6 +43,8 @@ def other_labels(
     model: PartitionedModel, labels: np.ndarray, pool: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
     """Returns other labels of the same examples, which count as often as before.
+
+    Where each label has a weight of its own, that is the same labels in another order.
 
     Args:
         model: The model, whose `example_weight` says as how many an example counts.
@@ -62,7 +65,12 @@ def other_labels(
         ]
         if np.array_equal(*weights):
             return changed.astype(labels.dtype)
-    return labels
+    return random.permutation(labels)
+
+
+def any_labels(labels: np.ndarray, pool: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Returns other labels of as many examples, each drawn from a pool."""
+    return _others(labels, np.unique(pool), random).astype(labels.dtype)
 
 
 def _others(labels: np.ndarray, values: np.ndarray, random: np.random.Generator) -> np.ndarray:

@@ -63,7 +63,12 @@ class Subject:
         )
 
     def argument(
-        self, place: int, local: Arrays | None, *, labels: np.ndarray | None = None
+        self,
+        place: int,
+        local: Arrays | None,
+        *,
+        labels: np.ndarray | None = None,
+        order: np.ndarray | None = None,
     ) -> list[Any]:
         """Returns a cohort of one client as the process takes it.
 
@@ -71,8 +76,12 @@ class Subject:
             place: Which client.
             local: What it has kept, or None for nothing, where clients keep local variables.
             labels: Others than its own.
+            order: Which of its examples' inputs each example has, (n,); None for its own.
         """
         client = self.clients.subset([place])
+        if order is not None:
+            inputs = {name: column[order] for name, column in client.features.items()}
+            client = dataclasses.replace(client, features=inputs)
         if labels is not None:
             client = dataclasses.replace(client, labels=labels)
         return self.cohort(client, [local])

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import NamedTuple
+from collections.abc import Callable, Container
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fedpersonal.client.values import ClientValues, Examples, join_axes, over_clients
+from fedpersonal.client.values import (
+    ClientValues,
+    Examples,
+    join_axes,
+    over_clients,
+    over_real_examples,
+    tile_clients,
+)
 from fedpersonal.model.lookups import count_ids, fetch_rows
 from fedpersonal.model.metrics import Metric
+from fedpersonal.model.mixing import Mixing, find_mixing
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 
@@ -54,11 +62,13 @@ class Outcome(NamedTuple):
         predictions: (C, B, ...).
         losses: float32 (C, B), with the losses that the model adds.
         weights: float32 (C, B): as how many each example counts, 0 for padding.
+        mixing: What depends on a batch's other examples.
     """
 
     predictions: tf.Tensor
     losses: tf.Tensor
     weights: tf.Tensor
+    mixing: Mixing
 
 
 def predict_batch(
@@ -72,42 +82,76 @@ def predict_batch(
     shared = _without(values.shared, own)
     # What is equal for all clients stays out of the vectorised arguments.
     counted = {k: v[0] for k, v in count_ids(model, batch.features).items()}
-
-    places = tf.range(tf.shape(batch.mask)[1])
-
-    def client_output(element):
-        client_values, features, noise = element
-        output, added = model.predict(
-            {**shared, **client_values},
-            {**features, **counted},
-            training=training,
-            noise=fold(noise[0], places) if noise else None,
-            rows_in_order=True,
-        )
-        return model.as_labels(output), tuple(added)
-
     features = _without(batch.features, counted)
     if not own and not features:
         raise ValueError("a model needs a local variable, a moving variable or an input.")
     noise = (values.noise,) if training and values.noise is not None else ()
-    predictions, added = over_clients(client_output, (own, features, noise))
-    # Losses are example by example: all clients' at once.
     shape = tf.shape(batch.mask)
-    labels = join_axes(batch.labels, 2)
-    losses = tf.reshape(model.example_losses(labels, join_axes(predictions, 2)), shape)
-    weights = tf.reshape(model.example_weights(labels), shape)
+    places = tf.range(shape[1])
+
+    def client_output(client_values, noise, features, places, **options):
+        output, added = model.predict(
+            {**shared, **client_values},
+            features,
+            training=training,
+            noise=fold(noise[0], places) if noise else None,
+            **options,
+        )
+        return model.as_labels(output), tuple(added)
+
+    mixing = find_mixing(model.base, training=training)
+    if mixing.rows:
+        # Some of the ids that count are then missing.
+        every = {k: tile_clients(v, shape[0]) for k, v in counted.items()}
+        predictions, added = over_real_examples(
+            lambda element, examples: client_output(*element, *examples),
+            (own, noise),
+            ({**features, **every}, tile_clients(places, shape[0])),
+            batch.mask,
+        )
+    else:
+        predictions, added = over_clients(
+            lambda element: client_output(
+                element[0], element[1], {**element[2], **counted}, places, rows_in_order=True
+            ),
+            (own, noise, features),
+        )
+    losses, weights = _of_examples(
+        lambda *pair: (model.example_losses(*pair), model.example_weights(pair[0])),
+        batch,
+        predictions,
+        mixing,
+    )
     for extra in added:
         losses += weights * (extra if extra.shape.rank == 2 else extra[:, tf.newaxis])
-    return Outcome(predictions, losses, tf.where(batch.mask > 0, weights, 0.0))
+    return Outcome(predictions, losses, tf.where(batch.mask > 0, weights, 0.0), mixing)
+
+
+def _of_examples(
+    fn: Callable[[tf.Tensor, tf.Tensor], Any],
+    batch: Batch,
+    predictions: tf.Tensor,
+    mixing: Mixing,
+) -> Any:
+    """Maps labels and predictions (n, ...) to tensors (n, ...); returns them as (C, B, ...)."""
+    if mixing.rows or mixing.functions:
+        pair = batch.labels, predictions
+        return over_real_examples(lambda _, own: fn(*own), (), pair, batch.mask)
+    # Example by example: all clients' at once.
+    shape = tf.shape(batch.mask)
+    found = fn(join_axes(batch.labels, 2), join_axes(predictions, 2))
+    return tf.nest.map_structure(
+        lambda t: tf.reshape(t, tf.concat([shape, tf.shape(t)[1:]], 0)), found
+    )
 
 
 def batch_metric_sums(
     model: PartitionedModel, batch: Batch, outcome: Outcome
 ) -> dict[str, tf.Tensor]:
     """Sums values and weights of the loss and of every metric: name to float32 (C, 2)."""
-    shape = tf.shape(batch.mask)
-    values = example_values(model, join_axes(batch.labels, 2), join_axes(outcome.predictions, 2))
-    pairs = {k: tf.reshape(v, tf.concat([shape, [2]], 0)) for k, v in values.items()}
+    pairs = _of_examples(
+        lambda *pair: example_values(model, *pair), batch, outcome.predictions, outcome.mixing
+    )
     pairs["loss"] = tf.stack([outcome.losses, outcome.weights], axis=-1)
     # Not a product with the mask: what padding predicts may be anything, even NaN.
     real = batch.mask[..., tf.newaxis] > 0

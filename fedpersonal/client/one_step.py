@@ -28,8 +28,8 @@ from fedpersonal.client.pooled_batches import (
 from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.stacked import bound_local_values
 from fedpersonal.client.values import ClientValues, Examples, align, starting_values
+from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.model.probing import adds_losses_of_batches
 
 
 def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
@@ -44,7 +44,7 @@ def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
         and algorithm.max_update_norm is None
         and all(v.name in model.tables for v in model.local_variables)
         and all(plain_sgd_rate(optimizer_of(phase, v)) is not None for v in model.variables)
-        and not adds_losses_of_batches(model)
+        and not any(find_mixing(model, training=True))
     )
 
 
@@ -72,7 +72,7 @@ def step_together(
     batches, active, _, num_examples = schedule_phase(phase, examples)
     rows = longest_first(model, pool, rows_of_batches(examples, batches[0], active[0]))
     totals = sum_weights(pool, rows)
-    exists = tf.reduce_max(examples.mask, [1, 2])
+    exists = examples.exists
     weights = totals if algorithm.weighting == "num_examples" else exists
     slopes, metric_sums = _slopes(model, values, pool, rows, weights, totals)
     steps = {name: rates[name] * slope for name, slope in slopes.items()}

@@ -14,6 +14,7 @@ import tensorflow as tf
 from fedpersonal.algorithm import RidgePhase
 from fedpersonal.client.values import ClientValues, Examples
 from fedpersonal.model.lookups import count_ids, fetch_rows
+from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.probing import random_values
 
@@ -152,4 +153,9 @@ def check_linear(model: PartitionedModel) -> None:
             "ridge reconstruction needs a model that is linear in its local variables "
             f"{[v.name for v in model.local_variables]}; this one is not. Use gradient "
             "reconstruction."
+        )
+    if find_mixing(model, training=False).rows:
+        raise ValueError(
+            "ridge reconstruction solves example by example, but this model's output for an "
+            "example depends on the others of its batch. Use gradient reconstruction."
         )

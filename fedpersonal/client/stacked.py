@@ -124,7 +124,7 @@ def client_output(
     sane = tf.reduce_all([finite, *map(_all_finite, local.values())], axis=0)
     keep = tf.cast(finite, tf.float32)
     # A stack may be filled up with clients that do not exist.
-    exists = tf.reduce_max(examples.mask, [1, 2])
+    exists = examples.exists
     weights = sums["loss"][:, 1] if algorithm.weighting == "num_examples" else exists
     return ClientOutput(
         updates={k: where_client(finite, u, tf.zeros_like(u)) for k, u in updates.items()},

@@ -33,6 +33,11 @@ class Examples(NamedTuple):
     rows: dict[str, tf.Tensor]
     positions: dict[str, tf.Tensor]
 
+    @property
+    def exists(self) -> tf.Tensor:
+        """float32 (C,): 1 for a client with examples; 0 for one without, even of no batches."""
+        return tf.maximum(tf.reduce_max(self.mask, [1, 2]), 0.0)
+
 
 class ClientValues(NamedTuple):
     """Values of a model's variables for a stack of clients.
@@ -72,6 +77,57 @@ def over_clients(fn: Callable[[Any], Any], elements: Any) -> Any:
         alone = tf.nest.map_structure(lambda t: tf.squeeze(t, 0), elements)
         return tf.nest.map_structure(lambda t: t[tf.newaxis], fn(alone))
     return tf.vectorized_map(fn, elements)
+
+
+def over_real_examples(
+    fn: Callable[[Any, Any], Any], elements: Any, examples: Any, mask: tf.Tensor
+) -> Any:
+    """Applies `fn` to each client's slice of `elements` and to its real examples, and stacks.
+
+    One client comes after the other, so that no example meets another client's, or padding.
+
+    Args:
+        fn: Maps a slice, and examples (n, ...), to tensors, each a number or (n, ...).
+        elements: Tensors (C, ...).
+        examples: Tensors (C, B, ...).
+        mask: (C, B).
+
+    Returns:
+        Tensors (C,) or (C, B, ...), zeros where there is padding.
+    """
+
+    def client_result(element: Any) -> Any:
+        own, examples, mask = element
+        # All of padding where there is no more: not all code takes an empty batch.
+        places = tf.where(mask >= tf.reduce_max(mask))
+        found = fn(own, tf.nest.map_structure(lambda t: tf.gather_nd(t, places), examples))
+
+        def fill_up(values: tf.Tensor) -> tf.Tensor:
+            if not values.shape.rank:
+                return values
+            shape = tf.concat([tf.shape(mask), tf.shape(values)[1:]], 0)
+            filled = tf.scatter_nd(places, values, tf.cast(shape, places.dtype))
+            return tf.ensure_shape(filled, [*mask.shape, *values.shape[1:]])
+
+        return tf.nest.map_structure(fill_up, found)
+
+    given = (elements, examples, mask)
+    if mask.shape[0] == 1:
+        return over_clients(client_result, given)
+    traced = tf.function(client_result, autograph=False).get_concrete_function(
+        tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape[1:], t.dtype), given)
+    )
+    specs = tf.nest.map_structure(
+        lambda t: tf.TensorSpec(t.shape, t.dtype), traced.structured_outputs
+    )
+    if not tf.nest.flatten(specs):  # Such as the metrics of a model without any.
+        return specs
+    return tf.map_fn(
+        lambda element: tf.nest.pack_sequence_as(specs, tf.nest.flatten(traced(element))),
+        given,
+        fn_output_signature=specs,
+        parallel_iterations=1,
+    )
 
 
 def starting_values(

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from fedpersonal.data.checks import errors_of
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.names import number_names
 from fedpersonal.errors import UserError, listed, quoted
 
 
@@ -22,13 +24,14 @@ def clients_from_table(
 
     Args:
         table: A row an example.
-        client_column: The column of the clients' names, texts or numbers, which become text.
+        client_column: The column of the clients' names, texts or numbers, which become text. Its
+            type, and the order of categories, make no difference.
         features: Name of each input of the model to a column, which gives an array of shape
             (num_examples,), or to several, which give (num_examples, columns).
         label_column: The column of labels.
 
     Returns:
-        The clients, ordered by name.
+        The clients, ordered by name: as numbers if all are whole numbers, else as text.
 
     Raises:
         UserError: If a column is missing or there twice, is both that of clients and of labels, or
@@ -50,18 +53,12 @@ def clients_from_table(
         raise UserError(f"the table has two columns called {quoted(str(twice[0]))}")
     if client_column == label_column:
         raise UserError(f"client_column and label_column are both {client_column!r}")
-    if table[client_column].isna().any():
-        raise UserError(f"row {int(table[client_column].isna().argmax()) + 1} names no client")
-    try:
-        table = table.sort_values(client_column, kind="stable")
-    except TypeError:
-        raise UserError(
-            f"{client_column!r} names clients by texts and by numbers; make all texts"
-        ) from None
-    client_ids, counts = np.unique(table[client_column], return_counts=True)
+    with errors_of(f"client_column={client_column!r}"):
+        numbers, client_ids = number_names("client", table[client_column])
+    table = table.iloc[np.argsort(numbers, kind="stable")]
     return ClientDataset(
-        client_ids=np.array([str(client_id) for client_id in client_ids], object),
-        offsets=np.append(0, np.cumsum(counts)),
+        client_ids=client_ids,
+        offsets=np.append(0, np.cumsum(np.bincount(numbers))),
         features={name: table[columns].to_numpy() for name, columns in chosen.items()},
         labels=table[label_column].to_numpy(),
     )

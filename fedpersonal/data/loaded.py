@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fedpersonal.errors import counted
+
 
 def fingerprint(columns: Mapping[str, np.ndarray]) -> str:
     """Hashes arrays of numbers or of str, by name in whatever order, to 16 hexadecimal digits.
@@ -45,9 +47,9 @@ class LoadedData(abc.ABC):
     def summary(self) -> str:
         """A line that says what there is, and what was left out."""
         examples, users, *others = (
-            f"{n:,} {what[4:].replace('_', ' ')}" for what, n in self.sizes.items()
+            counted(n, what[4:].replace("_", " ")) for what, n in self.sizes.items()
         )
-        left_out = (f"; {count:,} {what}" for what, count in self.report.items() if count)
+        left_out = (f"; {counted(count, what)}" for what, count in self.report.items() if count)
         return f"{self.name}: {', '.join([f'{examples} of {users}', *others])}{''.join(left_out)}"
 
     def describe(self) -> dict[str, object]:

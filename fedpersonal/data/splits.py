@@ -7,13 +7,18 @@ import numpy as np
 from fedpersonal.data.checks import check_count, check_fractions
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.parts import SPLITS, is_in_part, split_parts
-from fedpersonal.errors import UserError, check_choice
+from fedpersonal.draws import Purpose, generator
+from fedpersonal.errors import UserError, check_choice, counted
 
 _FRACTIONS = (0.8, 0.1, 0.1)
 
 
 def split_clients(
-    num_clients: int, *, fractions: tuple[float, float, float] = _FRACTIONS, seed: int
+    num_clients: int,
+    *,
+    fractions: tuple[float, float, float] = _FRACTIONS,
+    seed: int,
+    purpose: Purpose = Purpose.SPLIT,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Shuffles the clients and deals each to train, validation or test.
 
@@ -21,13 +26,14 @@ def split_clients(
         num_clients: How many clients there are.
         fractions: The parts for train, validation and test, which sum to 1.
         seed: >= 0.
+        purpose: What tells these draws from others of the seed.
 
     Returns:
         Three arrays of client indices, int64, in shuffled order: disjoint, and together all.
     """
     num_clients = check_count("num_clients", num_clients)
     first, second, _ = check_fractions(fractions)
-    rng = np.random.default_rng(check_count("seed", seed))
+    rng = generator(purpose, check_count("seed", seed))
     bounds = np.rint(np.array([first, first + second]) * num_clients).astype(np.int64)
     train, validation, test = np.split(rng.permutation(num_clients), bounds)
     return train, validation, test
@@ -74,7 +80,7 @@ def places_from_end(dataset: ClientDataset, *, seed: int, ordered: bool) -> np.n
         seed: >= 0; without meaning if `ordered`.
         ordered: Whether they are in their order, or in a random one.
     """
-    rng = np.random.default_rng(check_count("seed", seed))
+    rng = generator(Purpose.SPLIT, check_count("seed", seed))
     places = dataset.example_positions
     if not ordered:
         by_chance = np.lexsort((rng.random(dataset.num_examples), dataset.example_clients))
@@ -136,8 +142,8 @@ def check_num_clients(name: str, num_clients: int, *, minimum: int, advice: str 
     """Raises a `UserError` if the data called `name` have too few clients to split."""
     if num_clients < minimum:
         raise UserError(
-            f"{name} has {num_clients} users; at least {minimum} are needed to hold some out."
-            f" {advice}".rstrip()
+            f"{name} has {counted(num_clients, 'users')}; at least {minimum} are needed to hold "
+            f"some out. {advice}".rstrip()
         )
 
 

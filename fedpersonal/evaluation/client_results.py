@@ -49,8 +49,24 @@ class ClientResults:
             predictions=None if self.predictions is None else self.predictions[chosen],
         )
 
+    def replace(self, places: np.ndarray, others: ClientResults) -> ClientResults:
+        """Returns these results with others after personalisation, of the clients at `places`."""
+        after = {name: sums.copy() for name, sums in self.after.items()}
+        for name, sums in others.after.items():
+            after[name][places] = sums
+        predictions = self.predictions
+        if predictions is not None and others.predictions is not None:
+            # Each is as wide as its longest query set, or wider.
+            width = min(predictions.shape[1], others.predictions.shape[1])
+            predictions = predictions.copy()
+            predictions[places, :width] = others.predictions[:, :width]
+        return dataclasses.replace(self, after=after, predictions=predictions)
+
     def overall(self) -> dict[str, float]:
-        """Returns the metrics over all examples of all clients, after personalisation."""
+        """Returns the metrics over all examples of all clients, after personalisation.
+
+        A metric in which nobody counts is left out: it has no value, while NaN is divergence.
+        """
         return self._overall(self.after)
 
     def overall_before(self) -> dict[str, float]:
@@ -58,7 +74,9 @@ class ClientResults:
         return {} if self.before is None else self._overall(self.before)
 
     def _overall(self, sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-        values = finalize(self.metrics, {name: pairs.sum(0) for name, pairs in sums.items()})
+        totals = {name: pairs.sum(0) for name, pairs in sums.items()}
+        counting = {name: pair for name, pair in totals.items() if pair[1]}
+        values = finalize(self.metrics, counting)
         return {name: float(value) for name, value in sorted(values.items())}
 
     def per_client(self) -> dict[str, np.ndarray]:
@@ -69,19 +87,30 @@ class ClientResults:
                 columns[f"{name}_{stage}"] = values
         return columns
 
+    def num_clients_of(self) -> dict[str, int]:
+        """Returns how many clients count in each metric: those with weight in it."""
+        return {name: int((pairs[:, 1] > 0).sum()) for name, pairs in self.after.items()}
+
     def distribution(self) -> dict[str, Any]:
         """Returns percentiles over clients of each metric, and the share of clients hurt.
 
-        A client is hurt when its mean loss is higher after personalisation than before. Where
-        nothing was predicted before, or nobody has examples, that share is None.
+        Percentiles are of those who count in a metric; there are none where nobody does. A client
+        is hurt when its mean loss is higher after personalisation than before, or is no number any
+        more. Where nothing was predicted before, or nobody has examples, that share is None.
         """
         columns = self.per_client()
         known = self.num_examples > 0
         spread: dict[str, dict[str, float]] = {}
-        for name in self.after if known.any() else ():
-            values = np.nanpercentile(columns[f"{name}_after"][known], PERCENTILES)
+        for name in self.after:
+            values = columns[f"{name}_after"][known]
+            values = values[~np.isnan(values)]
+            if not values.size:
+                continue
+            values = np.percentile(values, PERCENTILES)
             spread[name] = {f"p{p}": float(value) for p, value in zip(PERCENTILES, values)}
+        if self.before is not None:
+            known &= np.isfinite(columns["loss_before"])
         if self.before is None or not known.any():
             return {"percentiles": spread, "share_hurt": None}
-        hurt = columns["loss_after"][known] > columns["loss_before"][known]
+        hurt = ~(columns["loss_after"][known] <= columns["loss_before"][known])
         return {"percentiles": spread, "share_hurt": float(hurt.mean())}

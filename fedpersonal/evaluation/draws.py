@@ -18,17 +18,15 @@ def over_draws(results: ClientResults, draws: Iterable[np.ndarray]) -> dict[str,
 
     Returns:
         Metric name to `mean` and `sd`, after personalisation; a draw's metric is over all examples
-        of its clients.
+        of its clients. A draw in which nobody counts in a metric is none of that metric's.
     """
     found = []
     for clients in draws:
         chosen = np.zeros(len(results.num_examples), bool)
         chosen[clients] = True
         found.append(results.some(chosen).overall())
-    return {
-        name: {
-            "mean": float(np.mean([metrics[name] for metrics in found])),
-            "sd": float(np.std([metrics[name] for metrics in found])),
-        }
-        for name in found[0]
-    }
+    values: dict[str, list[float]] = {}
+    for metrics in found:
+        for name, value in metrics.items():
+            values.setdefault(name, []).append(value)
+    return {n: {"mean": float(np.mean(v)), "sd": float(np.std(v))} for n, v in values.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,8 +25,8 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import check_choice
 from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.evaluation.computation import evaluation_computation, pack_evaluation
+from fedpersonal.model.mixing import check_rows_are_independent
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.model.probing import check_rows_are_independent
 from fedpersonal.process.local_values import local_of
 
 
@@ -72,8 +73,12 @@ def build_evaluation(
     if any(isinstance(phase, RidgePhase) for phase in phases):
         check_linear(model.base)
     if packing == "pooled":
-        check_rows_are_independent(model.base)
+        for training in (False, True) if phases else (False,):
+            check_rows_are_independent(model.base, training=training)
     clients = max(1, min(clients, support.num_clients))
+    # Nobody's examples would fill larger batches. Rounded up, so that sets share what is traced.
+    largest = max(int(part.counts.max(initial=1)) for part in (support, query))
+    batch_size = min(batch_size, 2 ** math.ceil(math.log2(max(1, largest))))
     moves_globals = any(phase.variables not in ("local", "personal") for phase in phases)
     shards = pack_evaluation(
         model,

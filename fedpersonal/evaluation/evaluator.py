@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from fedpersonal.algorithm import Phase
+from fedpersonal.algorithm import STARTS, Phase
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.model.partition import PartitionedModel
@@ -16,8 +17,9 @@ from fedpersonal.model.partition import PartitionedModel
 class Evaluator:
     """A model as clients apply it.
 
-    A client that has kept local variables predicts with them. Any other rebuilds its own from a
-    support set. Either then fine-tunes its copy of the model, where there are phases for that.
+    A client that has kept local variables predicts with them, unless asked to rebuild them or to
+    bring them up to date first. Any other rebuilds its own from a support set. Either then
+    fine-tunes its copy of the model, where there are phases for that.
 
     Attributes:
         model: The partitioned model.
@@ -37,9 +39,23 @@ class Evaluator:
     together: int
     seed: int
 
-    def personalization(self, has_kept: bool) -> tuple[Phase, ...]:
-        """Returns what personalises the model of a client, by whether it has kept anything."""
-        return self.finetuning if has_kept else (*self.rebuilding, *self.finetuning)
+    def personalization(self, has_kept: bool, start: str = "kept") -> tuple[Phase, ...]:
+        """Returns what personalises the model of a client.
+
+        Args:
+            has_kept: Whether the client has kept local variables.
+            start: What it does with them. `kept`: it predicts with them. `rebuilt`: it forgets
+                them, and rebuilds its own. `updated`: it takes the steps that rebuild, from what it
+                has kept; a `RidgePhase` starts from nothing, and rebuilds. A client that has kept
+                nothing rebuilds its own in any case.
+
+        Raises:
+            UserError: If `start` is none of these.
+        """
+        if start not in STARTS:
+            raise UserError(f"start is {start!r}; it must be one of {', '.join(STARTS)}.")
+        is_ready = has_kept and start == "kept"
+        return self.finetuning if is_ready else (*self.rebuilding, *self.finetuning)
 
     def pack(
         self,

@@ -3,17 +3,30 @@
 The paired bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993): clients are
 drawn with replacement, the same for both methods. What another seed of training would change is not
 in it: see the spread over seeds for that.
+
+Percentiles of the bootstrap are too narrow for few clients. Below `FEW` clients the interval is of
+subsets (Hartigan, "Using Subsample Values as Typical Values", JASA 64, 1969): of differences that
+are symmetric around the truth, the means of all non-empty subsets divide the line into intervals
+that have it with equal probability. It is what an exact test by sign flips does not reject.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
+
+FEW = 30
+"""Below so many clients, subsets of them make the interval, not the bootstrap."""
+
+FEWEST = 6
+"""Fewer clients than these have no interval of 95 %: of 2**5 sign flips one alone is over 2.5 %."""
 
 # Numbers held at once for the draws.
 _CHUNK = 2**22
@@ -25,8 +38,8 @@ class PairedDifference:
 
     Attributes:
         difference: The first method's metric minus the second one's; of several runs the mean.
-        low: Lower end of its interval.
-        high: Upper end.
+        low: Lower end of its interval; -inf where the clients are too few for any.
+        high: Upper end; inf where they are.
     """
 
     difference: float
@@ -35,8 +48,13 @@ class PairedDifference:
 
     @property
     def is_within_noise(self) -> bool:
-        """Whether the interval has 0 in it."""
+        """Whether the interval has 0 in it, as it has where the clients are too few for one."""
         return self.low <= 0 <= self.high
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the clients suffice for an interval."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 def client_sums(means: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> np.ndarray:
@@ -72,8 +90,10 @@ def paired_bootstrap(
             has zeros: a client is then drawn for all runs at once.
         second: The same of the other method, for the same clients in the same order.
         finalize: Maps means to the metric: `np.sqrt` for RMSE, `np.exp` for perplexity.
-        confidence: Probability of the interval, whose ends are percentiles of the draws.
-        draws: How often the clients are drawn.
+        confidence: Probability of the interval. Its ends are percentiles of the draws; of fewer
+            clients than `FEW`, order statistics of the subsets; of so few that no subsets suffice,
+            infinite.
+        draws: How often the clients are drawn, or at most so many subsets.
         seed: Fixes the draws.
 
     Raises:
@@ -94,21 +114,52 @@ def paired_bootstrap(
             metrics = finalize(totals[..., 0] / totals[..., 1])
         return (metrics[:, 0] - metrics[:, 1]).mean(-1)
 
-    rng, found, chunk = np.random.default_rng(seed), [], max(1, _CHUNK // num_clients)
+    point = float(differences(np.ones((1, num_clients)))[0])
+    counts = (sums[..., 1] > 0).any((0, 1))
+    if counts.sum() < FEW:
+        found = differences(_subsets(counts, draws, seed))
+        known = np.sort(found[np.isfinite(found)])
+        place = math.floor((1 - confidence) / 2 * (len(known) + 1) + 1e-9)
+        if not place:
+            return PairedDifference(point, -math.inf, math.inf)
+        return PairedDifference(point, float(known[place - 1]), float(known[-place]))
+    drawn_differences = np.concatenate(
+        [differences(drawn) for drawn in _drawn(num_clients, draws, seed)]
+    )
+    # A draw may have no client of a run, which then has no metric.
+    known = drawn_differences[np.isfinite(drawn_differences)]
+    tail = 50 * (1 - confidence)
+    low, high = np.percentile(known, [tail, 100 - tail])
+    return PairedDifference(point, float(low), float(high))
+
+
+def _drawn(num_clients: int, draws: int, seed: int) -> Iterator[np.ndarray]:
+    """Yields how often each client is drawn, (some of the draws, num_clients)."""
+    rng, chunk = generator(Purpose.BOOTSTRAP, seed), max(1, _CHUNK // num_clients)
     for start in range(0, draws, chunk):
         size = min(chunk, draws - start)
         drawn = rng.integers(num_clients, size=(size, num_clients))
         places = drawn + num_clients * np.arange(size)[:, np.newaxis]
         counts = np.bincount(places.reshape(-1), minlength=size * num_clients)
-        found.append(differences(counts.reshape(size, num_clients)))
-    drawn_differences = np.concatenate(found)
-    # A draw of few clients may have none of a run, which then has no metric.
-    known = drawn_differences[np.isfinite(drawn_differences)]
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(known, [tail, 100 - tail])
-    return PairedDifference(
-        float(differences(np.ones((1, num_clients)))[0]), float(low), float(high)
-    )
+        yield counts.reshape(size, num_clients)
+
+
+def _subsets(counts: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """Returns non-empty subsets of the clients that count, a row each: all, or so many by chance.
+
+    Args:
+        counts: bool (num_clients,): who counts.
+        most: How many subsets at most, >= 1.
+        seed: Fixes the chance.
+    """
+    number = int(counts.sum())
+    if 2**number - 1 <= most:
+        chosen = np.arange(1, 2**number)[:, np.newaxis] >> np.arange(number) & 1
+    else:
+        chosen = generator(Purpose.BOOTSTRAP, seed).integers(2, size=(most, number))
+    subsets = np.zeros((len(chosen), len(counts)))
+    subsets[:, counts] = chosen
+    return subsets[subsets.any(1)]
 
 
 def _checked(first: npt.ArrayLike, second: npt.ArrayLike) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.language_models.base_model import BaseModel, weight_name
 
 if TYPE_CHECKING:
@@ -24,9 +25,7 @@ _MAX_GRADIENT_NORM = 1.0
 _INITIAL_DEVIATION = 0.02
 
 
-def new_model(
-    sizes: ModelSizes, tokenizer: GPT2TokenizerFast, seed: np.random.SeedSequence
-) -> TFGPT2LMHeadModel:
+def new_model(sizes: ModelSizes, tokenizer: GPT2TokenizerFast, seed: int) -> TFGPT2LMHeadModel:
     """Returns a model without dropout, its weights drawn as GPT-2's were."""
     from transformers.models.gpt2.configuration_gpt2 import GPT2Config
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
@@ -45,7 +44,7 @@ def new_model(
     )
     model = TFGPT2LMHeadModel(config)
     model.build_in_name_scope()
-    random = np.random.default_rng(seed)
+    random = generator(Purpose.PRETRAINED_WEIGHTS, seed)
     # What Keras draws depends on what was drawn before; biases and scales are 0 and 1 already.
     for variable in model.weights:
         if "/ln_" not in variable.name and "bias" not in variable.name:

@@ -17,6 +17,7 @@ import numpy as np
 import tqdm
 
 from fedpersonal.data.checks import check_count, check_counts
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.language_models.base_model import BaseModel, check_is_free, save_base_model
 from fedpersonal.language_models.gpt2_training import GPT2Trainer, copy_model, new_model
@@ -171,8 +172,7 @@ def pretrain(
     if state_file is not None:
         about = {"steps": steps, "batch_size": batch_size, "rate": learning_rate, "seed": seed}
         state = SavedState(state_file, {**about, "start": _told(start)}, texts)
-    order_seed, weight_seed = np.random.SeedSequence(seed).spawn(2)
-    random = np.random.default_rng(order_seed)
+    random = generator(Purpose.PRETRAINING_TEXTS, seed)
     num_held_out = max(1, round(_VALIDATION_SHARE * len(texts)))
     first = int(random.integers(len(texts) - num_held_out + 1))
     last = first + num_held_out
@@ -185,7 +185,7 @@ def pretrain(
         tokenizer, positions, model = start.tokenizer, start.config.n_positions, copy_model(start)
     else:
         tokenizer = train_tokenizer([training_texts[i] for i in some], vocab_size=start.vocab_size)
-        positions, model = start.positions, new_model(start, tokenizer, weight_seed)
+        positions, model = start.positions, new_model(start, tokenizer, seed)
     held_out = _encode(texts[first:last], tokenizer)
     training = _encode(training_texts, tokenizer)
     length = min(positions, len(training))

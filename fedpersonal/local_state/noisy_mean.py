@@ -67,8 +67,9 @@ class NoisyMean:
         def add_noise(sums):
             mean = collections.OrderedDict()
             for i, (name, first) in enumerate(origin().items()):
+                # Initial values have seeds from -2 on.
                 noise = tf.random.stateless_normal(
-                    tf.shape(first), [seed, i], stddev=noise_multiplier * clip_norm
+                    tf.shape(first), [seed, -3 - i], stddev=noise_multiplier * clip_norm
                 )
                 mean[name] = first + (sums["clipped"][name] + noise) / sums["count"]
             return mean

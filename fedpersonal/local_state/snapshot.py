@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,3 +55,14 @@ class Snapshot:
             values[name] = np.zeros([len(found), *column.shape[1:]], column.dtype)
             values[name][found >= 0] = column[found[found >= 0]]
         return found >= 0, values
+
+
+def kept_with_weights(store: LocalStateStore | None) -> Callable[[Any], dict[str, Any]]:
+    """Returns what keeps the weights of a state, and what clients have kept: it moves on."""
+
+    def keep(state: Any) -> dict[str, Any]:
+        weights = dict(state.global_model_weights.trainable)
+        local = vars(Snapshot.take(store, state)) if store else None
+        return {"weights": weights, "local": local and dict(local)}
+
+    return keep

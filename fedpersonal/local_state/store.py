@@ -80,8 +80,10 @@ class LocalStateStore:
             with contextlib.suppress(OSError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
                 os.chmod(path, OWNER_ONLY)
-            # Transactions are begun and ended by hand.
-            connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+            # Transactions are begun and ended by hand; SQLite itself lets one thread in at a time.
+            connection = sqlite3.connect(
+                path, timeout=0, isolation_level=None, check_same_thread=False
+            )
         try:
             with store_file.explained(path):
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")

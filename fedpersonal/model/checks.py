@@ -51,19 +51,17 @@ def _matched(model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
 
 def _check_column(name: str, wanted: str, column: np.ndarray, spec: tf.TensorSpec) -> None:
     """Checks a column (num_examples, ...) against a spec (batch, ...)."""
-    if spec.dtype != tf.string:
-        if column.dtype.kind not in "biuf":
-            raise UserError(
-                f"{name} has dtype {column.dtype}; the model's {wanted} is {spec.dtype.name}. Make "
-                f"numbers of it, an array of one shape for all examples."
-            )
-        if column.dtype.kind == "f" and spec.dtype.is_integer:
-            hint = "; or give PartitionedModel another label_spec" if name == "labels" else ""
-            raise UserError(
-                f"{name} has dtype {column.dtype}; the model's {wanted} is {spec.dtype.name}, and "
-                f"fractions would be lost. Use .astype(np.{spec.dtype.name}) if there are "
-                f"none{hint}."
-            )
+    if column.dtype.kind not in "biuf":
+        raise UserError(
+            f"{name} has dtype {column.dtype}; the model's {wanted} is {spec.dtype.name}. Make "
+            f"numbers of it, an array of one shape for all examples."
+        )
+    if column.dtype.kind == "f" and spec.dtype.is_integer:
+        hint = "; or give PartitionedModel another label_spec" if name == "labels" else ""
+        raise UserError(
+            f"{name} has dtype {column.dtype}; the model's {wanted} is {spec.dtype.name}, and "
+            f"fractions would be lost. Use .astype(np.{spec.dtype.name}) if there are none{hint}."
+        )
     shape, expected = column.shape[1:], tuple(spec.shape[1:])
     if not spec.shape[1:].is_compatible_with(shape):
         raise UserError(

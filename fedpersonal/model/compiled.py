@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Callable, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from keras.src.engine import training_v1  # What Keras makes of a model in a graph.
 from keras.src.layers.core.tf_op_layer import TFOpLambda
 
 from fedpersonal.errors import UserError
@@ -39,27 +40,46 @@ class ReadyModel(NamedTuple):
     compiled: CompileOptions | None
 
 
+# Threads that record now, and how many they are in all.
+_recording, _lock = threading.local(), threading.Lock()
+_count = 0
+
+
 @contextlib.contextmanager
 def recorded_compile() -> Iterator[dict[int, CompileOptions]]:
     """Has `compile` only note what it is given, under the model's id: nothing of it is used.
 
-    It would make variables, and metrics made outside of a graph would not work in it.
+    It would make variables, and metrics made outside of a graph would not work in it. Other
+    threads' models are compiled as ever.
     """
-    calls: dict[int, CompileOptions] = {}
-    classes = (tf.keras.Model, training_v1.Model)
-    own = [vars(kind)["compile"] for kind in classes]
-    signature = inspect.signature(own[0])
-
-    def compile_model(self: tf.keras.Model, *args: object, **kwargs: object) -> None:
-        calls[id(self)] = _options(signature.bind(self, *args, **kwargs).arguments)
-
-    for kind in classes:
-        kind.compile = compile_model
+    global _count
+    with _lock:
+        _count += 1
+        if _count == 1:
+            tf.keras.Model.compile = _note_or_compile
+    former, calls = getattr(_recording, "calls", None), dict[int, CompileOptions]()
+    _recording.calls = calls
     try:
         yield calls
     finally:
-        for kind, method in zip(classes, own):
-            kind.compile = method
+        _recording.calls = former
+        with _lock:
+            _count -= 1
+            if not _count:
+                tf.keras.Model.compile = _compile
+
+
+_compile = tf.keras.Model.compile
+_signature = inspect.signature(_compile)
+
+
+@functools.wraps(_compile)
+def _note_or_compile(self: tf.keras.Model, *args: object, **kwargs: object) -> None:
+    calls = getattr(_recording, "calls", None)
+    if calls is None:
+        _compile(self, *args, **kwargs)
+    else:
+        calls[id(self)] = _options(_signature.bind(self, *args, **kwargs).arguments)
 
 
 def _options(given: Mapping[str, object]) -> CompileOptions:
@@ -103,7 +123,7 @@ def take_apart(model: tf.keras.Model) -> ReadyModel:
     compiled = None
     if getattr(model, "_is_compiled", False):
         compiled = _options(model._get_compile_args())
-    _restore_argument_names(model)
+    restore_argument_names(model)
     try:
         copied = tf.keras.models.clone_model(model)
     except Exception as error:  # Whatever a layer's own code raises.
@@ -114,7 +134,7 @@ def take_apart(model: tf.keras.Model) -> ReadyModel:
     return ReadyModel(lambda: tf.keras.models.clone_model(model), weights, compiled)
 
 
-def _restore_argument_names(model: tf.keras.Model) -> None:
+def restore_argument_names(model: tf.keras.Model) -> None:
     """Tells operations such as `x[:, :1]` or `tf.reduce_sum(x, 1)` what their arguments are called.
 
     Keras copies arguments by name, and drops those without. Once a model is built where AutoGraph

@@ -22,13 +22,14 @@ class FrozenVariables:
     """Values by variable name, each in a file of its own.
 
     Attributes:
+        paths: Variable name to its file, which is named by its content.
         shapes: Variable name to shape.
         num_bytes: The size of all.
     """
 
     def __init__(self, paths: Mapping[str, pathlib.Path], shapes: Mapping[str, tuple[int, ...]]):
         """Takes variable name to its file and to its shape; `write` makes both."""
-        self._paths = dict(paths)
+        self.paths = dict(paths)
         self.shapes = dict(shapes)
         self.num_bytes = sum(4 * int(np.prod(shape)) for shape in self.shapes.values())
 
@@ -62,9 +63,9 @@ class FrozenVariables:
     def tensor(self, name: str) -> tf.Tensor:
         """Returns a variable's value, in a graph."""
         return tf.raw_ops.ImmutableConst(
-            dtype=tf.float32, shape=self.shapes[name], memory_region_name=str(self._paths[name])
+            dtype=tf.float32, shape=self.shapes[name], memory_region_name=str(self.paths[name])
         )
 
     def array(self, name: str) -> np.ndarray:
         """Returns a variable's value."""
-        return np.fromfile(self._paths[name], np.float32).reshape(self.shapes[name])
+        return np.fromfile(self.paths[name], np.float32).reshape(self.shapes[name])

@@ -56,3 +56,18 @@ def read_inputs(
         raise UserError(f"input_spec names {list(specs)}; the model's inputs are {list(names)}.")
     by_name = specs if set(specs) == set(names) else dict(zip(names, specs.values()))
     return {name: by_name[name] for name in names}, takes
+
+
+def check_is_numbers(what: str, spec: tf.TensorSpec) -> None:
+    """Raises a UserError if a model's input, or its labels, are texts: clients' examples are not.
+
+    Args:
+        what: Names it to the user, such as `input 'text'`.
+        spec: Its spec.
+    """
+    if not (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool):
+        raise UserError(
+            f"the model's {what} is {spec.dtype.name}; clients' examples must be numbers. Encode "
+            "them first, as by tf.keras.layers.StringLookup or TextVectorization on the column, "
+            "and have the model start from the numbers."
+        )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import func_graph
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import CompileOptions, recorded_compile
 from fedpersonal.model.initial_values import seeded_initializer
-from fedpersonal.model.inputs import InputSpec, arrange_inputs, read_inputs
+from fedpersonal.model.inputs import InputSpec, arrange_inputs, check_is_numbers, read_inputs
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec
 
@@ -56,6 +58,35 @@ def creation_key(kwargs: Mapping[str, Any]) -> tuple:
     return kwargs.get("name"), None if shape is None else tuple(shape), kwargs.get("trainable")
 
 
+@contextlib.contextmanager
+def sketched() -> Iterator[tuple[tf.Graph, list[tuple[tf.Variable, dict]]]]:
+    """Yields a graph to build a model in, and the list of its variables with what made them.
+
+    The graph is that of a function: in one of TensorFlow 1, Keras would change the classes of all
+    layers of the program, in its other threads, too. Variables have no values and take no memory.
+    """
+    created: list[tuple[tf.Variable, dict]] = []
+
+    def record(next_creator, **kwargs):
+        del next_creator
+        value = kwargs["initial_value"]
+        shape, dtype = kwargs.get("shape"), kwargs.get("dtype")
+        if shape is None or dtype is None:
+            if callable(value):  # Its draws are none of the model's.
+                with func_graph.FuncGraph("value").as_default():
+                    value = tf.convert_to_tensor(value(), dtype)
+            value = tf.convert_to_tensor(value, dtype)
+            shape, dtype = value.shape, value.dtype
+        known = {name: kwargs.get(name) for name in ("trainable", "name", "constraint")}
+        variable = UninitializedVariable(shape=shape, dtype=tf.as_dtype(dtype), **known)
+        created.append((variable, kwargs))
+        return variable
+
+    graph = func_graph.FuncGraph("sketch")
+    with graph.as_default(), tf.variable_creator_scope(record):
+        yield graph, created
+
+
 def inspect_model(
     build_model: ModelBuilder, input_spec: InputSpec | None, start: list[np.ndarray] | None
 ) -> Inspection:
@@ -68,53 +99,26 @@ def inspect_model(
         UserError: If it is no Keras model, does not tell its inputs, has several outputs, draws
             random numbers by itself, or two of its variables share a name.
     """
-    created: list[tuple[tf.Variable, dict]] = []
-
-    def record(next_creator, **kwargs):
-        variable = next_creator(**kwargs)
-        created.append((variable, kwargs))
-        return variable
-
-    model = None
-    try:
-        with tf.Graph().as_default() as graph, recorded_compile() as compiled:
-            with tf.variable_creator_scope(record), warnings.catch_warnings():
-                # Initializers that two layers share draw from seeds of their own.
-                warnings.filterwarnings("ignore", message="The initializer .* is unseeded")
-                model = build_model()
-                if not isinstance(model, tf.keras.Model):
-                    raise UserError(
-                        f"build_model must return a tf.keras.Model, it returned {model!r}."
-                    )
-                specs, takes = read_inputs(model, input_spec)
-                draws = NoiseDraws(fold(tf.zeros([1], tf.uint64), 0))
-                draws.give_to(model)
-                inputs = {k: tf.compat.v1.placeholder(s.dtype, s.shape) for k, s in specs.items()}
-                before = _list_operations(graph)
-                output = model(arrange_inputs(inputs, specs, takes), training=True)
-            _check_output(model, output)
-            _check_draws({*_list_operations(graph)} - {*before})
-            variables, keys = _list_variables(model, created, start)
-            untrained = {_name(v) for v in model.non_trainable_variables}
-    finally:
-        if isinstance(model, tf.keras.Model):
-            _restore_classes(model)
+    with sketched() as (graph, created), recorded_compile() as compiled:
+        model = build_model()
+        if not isinstance(model, tf.keras.Model):
+            raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
+        specs, takes = read_inputs(model, input_spec)
+        for name, spec in specs.items():
+            check_is_numbers(f"input {name!r}", spec)
+        draws = NoiseDraws(fold(tf.zeros([1], tf.uint64), 0))
+        draws.give_to(model)
+        inputs = {k: tf.compat.v1.placeholder(s.dtype, s.shape) for k, s in specs.items()}
+        before = _list_operations(graph)
+        output = model(arrange_inputs(inputs, specs, takes), training=True)
+        _check_output(model, output)
+        _check_draws({*_list_operations(graph)} - {*before})
+        variables, keys, untrained = _list_variables(model, created, start)
     names = [v.name for v in variables]
     if len(set(names)) != len(names):
         raise UserError(f"two variables share a name; name their layers apart: {names}.")
     options, draws_noise = compiled.get(id(model)), draws.count > 0
-    return Inspection(variables, frozenset(untrained), keys, specs, takes, options, draws_noise)
-
-
-def _restore_classes(model: tf.keras.Model) -> None:
-    """Undoes what Keras changes when it makes models and layers in a graph.
-
-    It turns their classes into those of Keras 1, also for the user's other objects of these
-    classes, until the next one of each is made outside of a graph.
-    """
-    for kind in {type(layer) for layer in model._flatten_layers()}:
-        new: Any = kind.__new__
-        new(kind)
+    return Inspection(variables, untrained, keys, specs, takes, options, draws_noise)
 
 
 def _check_output(model: tf.keras.Model, output: object) -> None:
@@ -143,7 +147,7 @@ def _list_operations(graph: tf.Graph) -> list[tuple[str, str]]:
 def _check_draws(added: set[tuple[str, str]]) -> None:
     """Raises a UserError if an operation draws without a seed of ours."""
     for kind, name in added:
-        if kind in _UNSEEDED_DRAWS and "/Initializer/" not in name:
+        if kind in _UNSEEDED_DRAWS:
             raise UserError(
                 f"the model draws random numbers by itself ({kind} {name!r}), and would draw anew "
                 "in each run. Have a Keras layer draw them, such as Dropout or GaussianNoise, made "
@@ -153,17 +157,27 @@ def _check_draws(added: set[tuple[str, str]]) -> None:
 
 def _list_variables(
     model: tf.keras.Model, created: list[tuple[tf.Variable, dict]], start: list[np.ndarray] | None
-) -> tuple[tuple[VariableSpec, ...], tuple[tuple, ...]]:
-    """Lists the model's own variables: those of an optimizer or of Keras' metrics are not."""
+) -> tuple[tuple[VariableSpec, ...], tuple[tuple, ...], frozenset[str]]:
+    """Lists the model's own variables: those of an optimizer or of Keras' metrics are not.
+
+    Returns:
+        The variables, their keys and the names of the untrained ones. Where Keras gives two one
+        name, they are called by their layers' paths.
+    """
     weights = {v.ref(): i for i, v in enumerate(model.weights)}
+    untrained = {v.ref() for v in model.non_trainable_variables}
     around = _layers_around(model)
     paths = {path for own in around.values() for path in own}
-    variables, keys = [], []
-    for variable, kwargs in created:
-        if variable.ref() not in weights and not variable.trainable:
-            continue
+    owned = [(v, kwargs) for v, kwargs in created if v.ref() in weights or v.trainable]
+    uses = collections.Counter(_name(v) for v, _ in owned)
+    variables, keys, names_of_untrained = [], [], set()
+    for variable, kwargs in owned:
         shape, dtype = tuple(variable.shape), variable.dtype.base_dtype
         name, own_paths = _name(variable), around.get(variable.ref(), [model.name])
+        if uses[name] > 1:
+            name = f"{own_paths[-1]}/{name.rpartition('/')[2]}"
+        if variable.ref() in untrained:
+            names_of_untrained.add(name)
         parts = name.split("/")
         prefixes = ["/".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
         names = [name, *reversed(own_paths), *(p for p in prefixes if p not in paths)]
@@ -178,7 +192,7 @@ def _list_variables(
     counts = collections.Counter(name for v in variables for name in v.names)
     ordered = [tuple(sorted(v.names, key=counts.__getitem__)) for v in variables]
     variables = [dataclasses.replace(v, names=names) for v, names in zip(variables, ordered)]
-    return tuple(variables), tuple(keys)
+    return tuple(variables), tuple(keys), frozenset(names_of_untrained)
 
 
 def _layers_around(model: tf.keras.Model) -> dict[object, list[str]]:

@@ -13,7 +13,7 @@ from typing import Any, Union
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.losses import ExampleFn, as_example_fn
+from fedpersonal.model.losses import ExampleFn, PerExample
 from fedpersonal.model.metrics import Metric
 
 AnyMetric = Union[Metric, str, tf.keras.metrics.Metric, ExampleFn]
@@ -99,10 +99,9 @@ def _chosen_by_shape(names: Sequence[str]) -> ExampleFn:
 
 def _per_example(fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> ExampleFn:
     """Makes a Keras function return one float32 an example, of float32 as Keras' objects do."""
-    values = as_example_fn(fn)
 
-    def example_values(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    def values(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
         pair = tf.cast(labels, tf.float32), tf.cast(predictions, tf.float32)
-        return tf.cast(values(*pair), tf.float32)
+        return tf.cast(fn(*pair), tf.float32)
 
-    return example_values
+    return PerExample(values)

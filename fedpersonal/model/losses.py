@@ -11,18 +11,33 @@ ExampleFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 Loss = Union[str, tf.keras.losses.Loss, ExampleFn]
 
 
-def as_example_fn(loss: Loss) -> ExampleFn:
-    """Makes a loss return one float an example, whatever form it was given in."""
-    loss = tf.keras.losses.get(loss)
-    call = loss.call if isinstance(loss, tf.keras.losses.Loss) else loss
+class PerExample:
+    """A function in any form that Keras takes for a loss, as one float an example."""
 
-    def example_losses(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-        if predictions.shape.rank == 1:
-            # Keras averages over the last axis, which must not be the batch.
-            labels, predictions = labels[:, tf.newaxis], predictions[:, tf.newaxis]
-        losses = call(labels, predictions)
-        if losses.shape.rank and losses.shape.rank > 1:
-            losses = tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
-        return losses
+    def __init__(self, given: Loss):
+        """Takes the function, a Keras loss, or the name of one."""
+        found = tf.keras.losses.get(given)
+        self._call = found.call if isinstance(found, tf.keras.losses.Loss) else found
 
-    return example_losses
+    def called(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+        """Returns what the function itself does."""
+        return self._call(*as_in_keras(labels, predictions))
+
+    def __call__(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+        """Returns one number an example; one of a whole batch is each example's."""
+        values = self.called(labels, predictions)
+        if values.shape.rank == 0:
+            return tf.fill(tf.shape(labels)[:1], values)
+        if values.shape.rank and values.shape.rank > 1:
+            values = tf.reduce_mean(values, axis=list(range(1, values.shape.rank)))
+        return values
+
+
+def as_in_keras(labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns labels and predictions as Keras' fit has them: (batch, 1) of one number an example.
+
+    Keras averages over the last axis, which must not be the batch.
+    """
+    if len(predictions.shape) > 1:
+        return labels, predictions
+    return labels[:, tf.newaxis], predictions[:, tf.newaxis]

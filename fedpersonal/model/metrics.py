@@ -81,22 +81,30 @@ def finalize(metrics: Sequence[Metric], sums: Mapping[str, np.ndarray]) -> dict[
         }
 
 
-def ranking_metrics(scores: np.ndarray, *, at: int) -> dict[str, np.ndarray]:
+def ranking_metrics(
+    scores: np.ndarray, *, at: int, candidates: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
     """Returns hit rate and NDCG of a single relevant item at a cut-off, for each client.
 
     Items of equal scores are in random order: the metrics are what that comes to on average. Where
-    scores are no numbers, the relevant item comes last.
+    scores are no numbers, the relevant item comes last. A client with no more candidates than the
+    cut-off has no metric, NaN: any order would have the item there.
 
     Args:
-        scores: Floats (num_clients, num_candidates), the relevant item's first.
+        scores: Floats (num_clients, width), the relevant item's first.
         at: The cut-off, such as 10.
+        candidates: Which scores count, bool of the same shape, the relevant item's among them; None
+            for all.
 
     Returns:
         `hr@10` and `ndcg@10`, float64 (num_clients,).
     """
     first, others = scores[:, :1], scores[:, 1:]
-    tied = (others == first).sum(1, keepdims=True)
-    before = others.shape[1] - tied - (others < first).sum(1, keepdims=True)
+    is_other = np.ones(others.shape, bool) if candidates is None else candidates[:, 1:]
+    counts = is_other.sum(1, keepdims=True)
+    tied = (is_other & (others == first)).sum(1, keepdims=True)
+    before = counts - tied - (is_other & (others < first)).sum(1, keepdims=True)
     places = np.arange(at)
     chances = ((before <= places) & (places <= before + tied)) / (1.0 + tied)
+    chances[counts[:, 0] < at] = np.nan
     return {f"hr@{at}": chances.sum(1), f"ndcg@{at}": chances @ (1.0 / np.log2(places + 2.0))}

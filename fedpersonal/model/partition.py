@@ -20,13 +20,14 @@ from tensorflow.python.autograph.impl import api as autograph
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import choose_loss_and_metrics, recorded_compile, take_apart
 from fedpersonal.model.frozen import FrozenVariables
-from fedpersonal.model.inputs import InputSpec, ModelInputs, arrange_inputs
+from fedpersonal.model.inputs import InputSpec, ModelInputs, arrange_inputs, check_is_numbers
 from fedpersonal.model.inspection import ModelBuilder, creation_key, inspect_model
 from fedpersonal.model.keras_metrics import Metrics, as_metrics
-from fedpersonal.model.losses import Loss, as_example_fn
+from fedpersonal.model.losses import ExampleFn, Loss, PerExample
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.rows_in_order import skip_lookups
 from fedpersonal.model.variables import VariableSpec, check_names, split_variables
+from fedpersonal.runtime.program import check_not_forked
 
 Values = dict[str, tf.Tensor]
 
@@ -44,6 +45,7 @@ class PartitionedModel:
         metrics: Metrics beside the loss.
         given_loss: The loss as it was given, or compiled.
         given_metrics: The metrics, likewise.
+        given_builder: What builds the Keras model.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
         own_rows: Name of each copy that has a single row, of a table of which each row belongs to
@@ -83,8 +85,9 @@ class PartitionedModel:
                 (`encoder/head`), or of single variables (`dense/bias`).
             frozen_layers: What never moves, likewise. The more specific name counts.
             frozen: Their values, under the variables' names.
-            loss: A Keras loss or its name, or a function of (labels, predictions) that returns one
-                float an example. None for what the model was compiled with, or else `mse`.
+            loss: A Keras loss or its name, or a function of (labels, predictions), shaped as in
+                Keras' fit, that returns one float an example, or one of the batch; it may compare
+                a client's examples. None for what the model was compiled with, or else `mse`.
             metrics: Metrics computed beside the loss: `Metric`s, or Keras metrics or their names
                 that are means over examples. None for what the model was compiled with.
             lookups: For big embedding tables: layer name to the name of the integer input that the
@@ -112,6 +115,8 @@ class PartitionedModel:
             UserError: If a name chooses no variable, or the model, its lookups, frozen values or
                 metrics are not as said above.
         """
+        check_not_forked()
+        check_is_numbers("label_spec", label_spec)
         start = compiled = None
         if isinstance(build_model, tf.keras.Model):
             build_model, start, compiled = take_apart(build_model)
@@ -134,8 +139,8 @@ class PartitionedModel:
         self.draws_noise = found.draws_noise
         self.example_weight = example_weight
         loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
-        self.given_loss, self.given_metrics = loss, metrics
-        self._example_loss = as_example_fn(loss)
+        self.given_loss, self.given_metrics, self.given_builder = loss, metrics, build_model
+        self._example_loss: ExampleFn = PerExample(loss)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         layers = (local_layers, frozen_layers)
         local, frozen_names = ((n,) if isinstance(n, str) else tuple(n) for n in layers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import tensorflow as tf
@@ -22,15 +21,17 @@ def random_values(model: PartitionedModel, *, seed: int = 0) -> Values:
     return values
 
 
-def random_features(model: PartitionedModel, num_examples: int, *, seed: int = 0) -> Values:
-    """Draws inputs (num_examples, ...), each unknown dimension 3; needs a graph.
+def random_features(
+    model: PartitionedModel, num_examples: int, *, seed: int = 0, places: int = 3
+) -> Values:
+    """Draws inputs (num_examples, ...), each unknown dimension of `places`; needs a graph.
 
     Looked-up ids are in the tables of `random_values`; other integers are 0 or 1, since nobody
-    knows what else they may be.
+    knows what else they may be; and other numbers positive, since logarithms are taken of them.
     """
     features = {}
     for name, spec in model.input_spec.items():
-        shape = [num_examples] + [d or 3 for d in spec.shape[1:]]
+        shape = [num_examples] + [d or places for d in spec.shape[1:]]
         if name in model.tables.values():
             rows = min(v.shape[0] for v in model.variables if model.tables.get(v.name) == name)
             count = math.prod(shape)
@@ -41,50 +42,9 @@ def random_features(model: PartitionedModel, num_examples: int, *, seed: int = 0
             ids = tf.reshape(tf.concat([ids, [0]], 0), shape)
             features[name] = tf.cast(ids, spec.dtype)
         elif spec.dtype.is_floating:
-            features[name] = tf.random.stateless_normal(shape, [seed, 2], dtype=spec.dtype)
+            drawn = tf.random.stateless_normal(shape, [seed, 2], dtype=spec.dtype)
+            features[name] = tf.abs(drawn)
         else:
             bits = tf.random.stateless_uniform(shape, [seed, 3], 0, 2, dtype=tf.int32)
             features[name] = tf.cast(bits, spec.dtype)
     return features
-
-
-@functools.lru_cache(maxsize=8)  # Building a model takes long; each evaluation asks.
-def check_rows_are_independent(model: PartitionedModel) -> None:
-    """Checks numerically that an example's output does not depend on its neighbours in a batch.
-
-    Raises:
-        ValueError: If it does: clients' examples must not be pooled then.
-    """
-
-    @tf.function(autograph=False)
-    def both_ways():
-        values, features = random_values(model), random_features(model, 3)
-        any_rows = tf.TensorSpec([None], tf.int32)
-
-        @tf.function(autograph=False, input_signature=[any_rows])  # The model is built once.
-        def output(rows):
-            chosen = {k: tf.gather(v, rows) for k, v in features.items()}
-            return model.predict(values, chosen, training=False)[0]
-
-        return output([0, 1, 2]), tf.concat([output([i]) for i in range(3)], axis=0)
-
-    together, alone = (t.numpy() for t in both_ways())
-    if together.shape != alone.shape or abs(together - alone).max() > 1e-3 * (1 + abs(alone).max()):
-        raise ValueError(
-            "pooled packing puts examples of several clients in one batch, but this model's output "
-            "for an example depends on the others of its batch. Use packing='stacked'."
-        )
-
-
-def adds_losses_of_batches(model: PartitionedModel) -> bool:
-    """Tells whether a model adds a loss that is not one value an example."""
-    ranks: list[int] = []
-
-    @tf.function(autograph=False)
-    def trace():
-        features = random_features(model, 2)
-        _, added = model.predict(random_values(model), features, training=True)
-        ranks.extend(loss.shape.rank for loss in added)
-
-    trace.get_concrete_function()
-    return any(rank != 1 for rank in ranks)

@@ -79,6 +79,8 @@ class Execution:
         Sums depend on the number of shards in their last digits; `shards` sets another one.
         """
         if kind == "per_client":
+            if packing != "stacked":
+                raise UserError(f"Execution: packing={packing!r} has no effect with per_client.")
             return cls.per_client(batch_size=batch_size)
         if clients < 1:
             raise UserError(f"Execution: a cohort must have at least 1 client, not {clients}.")

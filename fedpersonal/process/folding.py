@@ -64,7 +64,7 @@ def folding_server(
                 return client + 1, *accumulate(*folded, *made)
 
             # Clients that fill up a shard come last.
-            exists = tf.reduce_max(examples.mask, [1, 2])
+            exists = examples.exists
             present = tf.reduce_sum(tf.cast(exists, tf.int32))
             _, *folded = tf.while_loop(
                 lambda client, *_: client < present,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-import secrets
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,9 @@ class DifferentialPrivacy:
         clipping: `fixed`, or `adaptive`: the bound follows a quantile of the updates' norms (Andrew
             et al., "Differentially private learning with adaptive clipping", 2021, algorithm 1).
         target_quantile: The share of clients whose updates are to be within an adaptive bound.
-        noise: `seeded`: the noise follows from the run's seed, so who knows it can subtract the
-            noise. `secret`: from a seed that the operating system draws and that is not kept.
+        noise: `seeded`: the noise, and who is drawn, follow from the run's seed: who knows it knows
+            both, and can subtract the noise. `secret`: both follow from a secret that the operating
+            system draws; see `simulation.run_secret`.
         delta: The chance that the epsilon does not hold; None as of `PrivacyBudget`.
         expected_clients: Clients that a round has on average, by which the sum is divided; None for
             those of the `Trainer`.
@@ -77,6 +77,16 @@ class DifferentialPrivacy:
             if not is_right:
                 value = getattr(self, name)
                 raise UserError(f"DifferentialPrivacy: {name}={value} is out of range.")
+        if self.clipping == "fixed" and self.target_quantile != DifferentialPrivacy.target_quantile:
+            raise UserError(
+                f"DifferentialPrivacy: target_quantile={self.target_quantile} has no effect with "
+                "clipping='fixed': leave it out."
+            )
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether noise and draw of clients follow from a secret."""
+        return self.noise == "secret"
 
     @property
     def count_noise(self) -> float:
@@ -105,8 +115,11 @@ def private_server(
     privacy: DifferentialPrivacy,
     *,
     seed: int,
+    secret_seed: int | None = None,
 ) -> Server:
     """Returns the server of shards that send the sum of their clients' clipped updates.
+
+    Secret noise follows from `secret_seed`, of 126 bits.
 
     Raises:
         UserError: If the algorithm or the model would let a client's part escape its bound.
@@ -126,7 +139,11 @@ def private_server(
         raise UserError("DifferentialPrivacy: expected_clients is missing.")
     is_adaptive = privacy.clipping == "adaptive"
     first = collections.OrderedDict(clip_norm=np.float32(privacy.clip_norm)) if is_adaptive else ()
-    base = [seed, _NOISE] if privacy.noise == "seeded" else [secrets.randbits(63) for _ in "ab"]
+    base = [seed, _NOISE]
+    if privacy.is_secret:
+        if secret_seed is None:
+            raise UserError("DifferentialPrivacy: secret noise needs a secret_seed.")
+        base = [*divmod(secret_seed, 2**63)]
 
     def summary(start: Values, told: Any) -> Summary:
         bound = told["clip_norm"] if is_adaptive else tf.constant(privacy.clip_norm)
@@ -176,7 +193,7 @@ def _sum_clipped(
     A client counts as 1/2 within the bound and as -1/2 beyond it.
     """
     norms = tf.sqrt(squared_norms(output.updates))
-    exists = tf.reduce_max(examples.mask, [1, 2])
+    exists = examples.exists
     # An update whose norm is no finite number becomes 0.
     scales = exists * tf.math.divide_no_nan(bound, tf.maximum(norms, bound))
     sums = sum_clients(model, start, examples.rows, output._replace(weights=scales))

@@ -22,8 +22,8 @@ from fedpersonal.client.stacked import train_clients
 from fedpersonal.client.values import Examples, starting_copies, starting_local_values
 from fedpersonal.errors import UserError
 from fedpersonal.model.lookups import check_lookups
+from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.model.probing import check_rows_are_independent
 from fedpersonal.optimizers.keras import AnyOptimizer, as_tff_optimizer
 from fedpersonal.process.aggregation import Aggregator, weighted_aggregation
 from fedpersonal.process.execution import Execution
@@ -68,6 +68,7 @@ def build_process(
     aggregator: Aggregator | None = None,
     privacy: DifferentialPrivacy | None = None,
     seed: int = 0,
+    secret_seed: int | None = None,
 ) -> Process:
     """Builds the process that trains a model by an algorithm.
 
@@ -86,6 +87,7 @@ def build_process(
         privacy: What hides each client's part in the global variables; None for nothing.
         seed: Seed of the global variables' initial values, of local ones in each round, and of
             seeded noise.
+        secret_seed: What secret noise follows from; None without.
 
     Returns:
         A `LearningProcess`, whose `next(state, cohort.examples)` returns the new state and the
@@ -99,12 +101,15 @@ def build_process(
     """
     check_fit(model, algorithm)
     server_optimizer = as_tff_optimizer(server_optimizer)
+    find_mixing(model.base, training=True)  # It refuses what nobody means.
     if execution.packing == "pooled":
-        check_rows_are_independent(model.base)
+        check_rows_are_independent(model.base, training=True)
     if privacy is not None:
         if aggregator is not None:
             raise UserError("differential privacy takes no aggregator: it is one.")
-        server = private_server(model, algorithm, server_optimizer, privacy, seed=seed)
+        server = private_server(
+            model, algorithm, server_optimizer, privacy, seed=seed, secret_seed=secret_seed
+        )
     elif execution.is_packed and aggregator is None:
         server = summing_server(model, server_optimizer, seed=seed)
     else:

@@ -223,6 +223,9 @@ def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> colle
     for name, total in sums.items():
         if name in finalizers or name == "loss":
             mean = tf.math.divide_no_nan(total[0], total[1])
-            metrics[name] = finalizers.get(name, tf.identity)(mean)
+            value = finalizers.get(name, tf.identity)(mean)
+            # Where nobody counts there is no loss: 0 would be the best of all rounds.
+            nothing = tf.fill(tf.shape(value), tf.constant(np.nan, value.dtype))
+            metrics[name] = tf.where(total[1] > 0, value, nothing)
     metrics[f"num_{model.unit}"] = sums["loss"][1]
     return metrics

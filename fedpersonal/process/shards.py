@@ -60,6 +60,31 @@ class Cohort:
         if sorted(places) != list(range(len(counts))):
             raise ValueError(f"shards must hold each of {len(counts)} clients once, not {places}.")
 
+    def only(self, places: Sequence[int]) -> Cohort:
+        """Returns the cohort, in its shapes, where some places' clients alone have examples."""
+
+        def emptied(shard: Shard) -> Shard:
+            chosen = np.isin(shard.places, places)
+            if not isinstance(shard.examples, Mapping):  # One client's `tf.data.Dataset`.
+                return shard if chosen.all() else shard._replace(examples=shard.examples.take(0))
+            own = shard.examples
+
+            def kept(array: np.ndarray) -> np.ndarray:
+                zeros = np.full_like(array, "" if array.dtype == object else 0)
+                return np.where(chosen.reshape(-1, *[1] * (array.ndim - 1)), array, zeros)
+
+            features = collections.OrderedDict((n, kept(a)) for n, a in own["features"].items())
+            changed = {
+                "features": features,
+                "labels": kept(own["labels"]),
+                "mask": kept(own["mask"]),
+            }
+            return shard._replace(
+                examples=collections.OrderedDict((k, changed.get(k, v)) for k, v in own.items())
+            )
+
+        return dataclasses.replace(self, shards=list(map(emptied, self.shards)), lost=None)
+
     @property
     def examples(self) -> list[Any]:
         """What a process of rebuilt local variables takes for the cohort."""

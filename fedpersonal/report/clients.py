@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.evaluation.guess import GUESS
 from fedpersonal.report.numbers import label, percent, plain, rounded, shown
 from fedpersonal.report.run_data import RunData
 from fedpersonal.report.verdict import share_hurt
+from fedpersonal.simulation.rounds_of_files import ROUND
 
 MOST_DOTS = 6_000
 
@@ -43,7 +46,7 @@ def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
     order = rank_order(run)
     ranks = np.arange(len(order))
     if len(ranks) > MOST_DOTS:
-        ranks = np.sort(np.random.default_rng(0).choice(ranks, MOST_DOTS, replace=False))
+        ranks = np.sort(generator(Purpose.DOTS, 0).choice(ranks, MOST_DOTS, replace=False))
         order = order[ranks]
     numbers = run.clients.select_dtypes("number").columns
     names = [f"client {rank}" for rank in ranks + 1]
@@ -71,8 +74,8 @@ def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
                 "diagonal": before is not None,
             }
         )
-    known = {f"{m}{s}" for m in run.client_metrics for s in ("", "_before", "_after")}
-    further = [n for n in map(str, numbers) if n not in {*known, "num_examples", "client"}]
+    known = {f"{m}{s}" for m in run.client_metrics for s in ("", "_before", "_after", GUESS)}
+    further = [n for n in map(str, numbers) if n not in {*known, "num_examples", "client", ROUND}]
     columns = [
         {
             "label": label(name.removeprefix("num_")),
@@ -97,10 +100,11 @@ def percentile_rows(run: RunData) -> list[dict[str, Any]]:
     """Returns the rows of the table of percentiles: metric, stage, texts of numbers, share hurt."""
     rows = []
     for metric in sorted(run.client_metrics, key=lambda name: name != run.main_metric):
-        after, before = run.after(metric), run.before(metric)
-        stages, hurt = {"": after}, ""
+        after, before, guess = run.after(metric), run.before(metric), run.guess(metric)
+        guessed = {} if guess is None else {"guess": guess[1]}
+        stages, hurt = {"": after, **guessed}, ""
         if before is not None:
-            stages = {"before": before, "after": after, "change": after - before}
+            stages = {"before": before, **guessed, "after": after, "change": after - before}
             share = share_hurt(metric, before, after)
             hurt = "" if share is None else percent(share)
         for stage, values in stages.items():

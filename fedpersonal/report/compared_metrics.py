@@ -9,8 +9,9 @@ import numpy as np
 
 from fedpersonal.errors import UserError, listed, quoted
 from fedpersonal.evaluation.client_metric import ClientMetric
-from fedpersonal.evaluation.direction import main_metric
+from fedpersonal.evaluation.direction import find_metric, lower_is_better, main_metric
 from fedpersonal.report.compared_runs import HAS_EXAMPLES, ComparedRun
+from fedpersonal.report.run_data import is_number
 
 # How a metric of one client becomes a mean that adds up over clients, and back.
 _MEANS: Mapping[str, Mapping[str, Any]] = {
@@ -45,10 +46,29 @@ def common_metrics(
                 f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
             )
     task = runs[0].data.task
-    usual = [name for name in (task.metrics if task else ()) if name in shared]
+    found = (find_metric(name, shared) for name in (task.metrics if task else ()))
+    usual = [name for name in found if name]
     first = chosen or next(iter(usual), main_metric(shared))
     shared.sort(key=lambda name: (name != first, name not in usual, name == "loss"))
     return {name: _find_metric(name, runs) for name in shared}
+
+
+def pooled_metrics(runs: Sequence[ComparedRun]) -> list[str]:
+    """Returns the metrics that all runs tell of all clients, and not of each, such as `auc`.
+
+    Those that their task prints come first.
+    """
+    task = runs[0].data.task
+    usual = list(task.metrics) if task else []
+    of_clients = {name for run in runs for name in _metrics_of(run)}
+    return [
+        name
+        for name in dict.fromkeys([*usual, *runs[0].test])
+        if name not in of_clients
+        and not name.startswith("num_")
+        and lower_is_better(name) is not None
+        and all(is_number(run.test.get(name)) for run in runs)
+    ]
 
 
 def _metrics_of(run: ComparedRun) -> list[str]:
@@ -83,6 +103,7 @@ def _find_metric(name: str, runs: Sequence[ComparedRun]) -> ClientMetric:
 
 
 def _is_that_of_the_summary(name: str, metric: ClientMetric, run: ComparedRun) -> bool:
-    with np.errstate(all="ignore"):
-        overall = metric.overall(run.rows(metric.weights).reset_index())
+    rows = run.rows(metric.weights).reset_index()
+    with np.errstate(all="ignore"):  # Clients without a number do not count.
+        overall = metric.overall(rows[rows[metric.column].notna()])
     return bool(np.isclose(overall, run.test[name], rtol=_ROUNDING, atol=_ROUNDING**2))

@@ -14,8 +14,9 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.client_metric import ClientMetric, paired_difference
 from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.evaluation.paired_bootstrap import PairedDifference
-from fedpersonal.report.compared_metrics import common_metrics
+from fedpersonal.report.compared_metrics import common_metrics, pooled_metrics
 from fedpersonal.report.compared_runs import HAS_EXAMPLES, ComparedMethod, read_methods
 
 
@@ -29,6 +30,8 @@ class Difference:
         mean: Their mean, with its interval.
         clients: The difference of each client, by name, the mean over the seeds that test it.
         left_out: How many clients' metrics are no finite numbers in both, and are left out.
+        broken: How many of these have a number by the baseline alone.
+        mended: How many have one by the method alone.
     """
 
     lower: bool | None
@@ -36,15 +39,20 @@ class Difference:
     mean: PairedDifference
     clients: pd.Series
     left_out: int
+    broken: int = 0
+    mended: int = 0
 
     def counts(self) -> dict[str, int | None]:
-        """Returns how many clients `gained`, `lost` and are the `same`; None where not known."""
+        """Returns how many clients `gained`, `lost` and are the `same`; None where not known.
+
+        Who has no number by one of both methods alone has lost or gained.
+        """
         up, down = int((self.clients > 0).sum()), int((self.clients < 0).sum())
         gained, lost = (down, up) if self.lower else (up, down)
         same = len(self.clients) - up - down
         if self.lower is None:
             return {"gained": None, "lost": None, "same": same}
-        return {"gained": gained, "lost": lost, "same": same}
+        return {"gained": gained + self.mended, "lost": lost + self.broken, "same": same}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,19 +63,27 @@ class Comparison:
         methods: The methods, the baseline first.
         metrics: The metrics by name, the main one first, and how clients make each.
         differences: For each method but the baseline, by its name, a difference a metric.
+        pooled: Metrics that all runs tell of all clients, and not of each.
     """
 
     methods: Sequence[ComparedMethod]
     metrics: Mapping[str, ClientMetric]
     differences: Mapping[str, Mapping[str, Difference]]
+    pooled: Sequence[str] = ()
 
     @property
     def metric(self) -> str:
         """The main metric."""
         return next(iter(self.metrics))
 
+    def guess(self, metric: str) -> tuple[str, float] | None:
+        """Returns the best guess on the examples that all methods are tested on, and its metric."""
+        return best_guess([run.test for run in self.methods[0].paired], metric)
+
     def weighting(self, metric: str) -> str:
         """Returns by what clients weigh in the metric of them all, such as `examples`."""
+        if metric in self.pooled:
+            return ""
         weights = self.metrics[metric].weights
         if weights in (None, HAS_EXAMPLES):
             return "all alike"
@@ -81,8 +97,8 @@ class Comparison:
         """Returns a row a method and metric, the baseline's without a difference."""
         rows = []
         for method in self.methods:
-            for name in self.metrics:
-                values = self.values(method, name)
+            for name in (*self.metrics, *self.pooled):
+                values, guess = self.values(method, name), self.guess(name)
                 row = {
                     "method": method.name,
                     "metric": name,
@@ -92,7 +108,9 @@ class Comparison:
                     "value": values.mean(),
                     "value_sd": _deviation(values),
                 }
-                if method.name in self.differences:
+                if guess:
+                    row.update(guess=guess[0], guess_value=guess[1])
+                if name in self.differences.get(method.name, ()):
                     row.update(self._told(self.differences[method.name][name]))
                 rows.append(row)
         return pd.DataFrame(rows)
@@ -103,8 +121,8 @@ class Comparison:
             "baseline": self.methods[0].name,
             "paired_seeds": len(found.by_seed),
             "difference": found.mean.difference,
-            "low": found.mean.low,
-            "high": found.mean.high,
+            "low": found.mean.low if found.mean.has_interval else float("nan"),
+            "high": found.mean.high if found.mean.has_interval else float("nan"),
             "difference_sd": _deviation(found.by_seed),
             "within_noise": found.mean.is_within_noise,
             "num_clients": len(found.clients),
@@ -134,15 +152,16 @@ def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = N
         }
         for method in others
     }
-    return Comparison(methods, metrics, differences)
+    return Comparison(methods, metrics, differences, pooled_metrics(runs))
 
 
 def compare(folders: Sequence[str | os.PathLike], *, metric: str | None = None) -> pd.DataFrame:
     """Compares finished runs, as `compare_runs`, and returns a row a method and metric.
 
     The columns: `method`, `metric`, `better` (higher, lower or not known), `weighting`,
-    `num_seeds`, `value` and `value_sd` over seeds; and for methods but the baseline `difference`,
-    `low` and `high` (95 % paired bootstrap over clients), `difference_sd` over seeds,
+    `num_seeds`, `value` and `value_sd` over seeds; `guess` and `guess_value`, the best guess that
+    trains no model, where runs have any; and for methods but the baseline `difference`, `low` and
+    `high` (95 %, over clients; none of fewer than six), `difference_sd` over seeds,
     `within_noise`, how many clients `gained`, `lost` and are the `same`, and percentiles of
     clients' differences.
     """
@@ -163,10 +182,13 @@ def _difference(
     name: str, metric: ClientMetric, method: ComparedMethod, baseline: ComparedMethod
 ) -> Difference:
     tables: list[list[pd.DataFrame]] = [[], []]
-    left_out = 0
+    left_out = broken = mended = 0
     for pair in zip(method.paired, baseline.paired):
         rows = [run.rows(metric.weights) for run in pair]
-        known = np.logical_and(*(np.isfinite(table[metric.column]) for table in rows))
+        ours, others = (np.isfinite(table[metric.column]) for table in rows)
+        known = ours & others
+        broken += int((others & ~ours).sum())
+        mended += int((ours & ~others).sum())
         left_out += int((~known).sum())
         for of_method, table in zip(tables, rows):
             of_method.append(table[known].reset_index())
@@ -175,7 +197,7 @@ def _difference(
     by_seed, mean = paired_difference(tables[0], tables[1], metric)
     clients = client_means(method, metric) - client_means(baseline, metric)
     known = clients[np.isfinite(clients)]
-    return Difference(lower_is_better(name), by_seed, mean, known, left_out)
+    return Difference(lower_is_better(name), by_seed, mean, known, left_out, broken, mended)
 
 
 def _deviation(values: np.ndarray) -> float:

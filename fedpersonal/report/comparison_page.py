@@ -36,7 +36,14 @@ def write_comparison(
     Raises:
         UserError: If runs cannot be compared, as of `compare_runs`, or a file cannot be written.
     """
-    comparison, path = compare_runs(folders, metric=metric), pathlib.Path(page)
+    return write_page(compare_runs(folders, metric=metric), page, show_clients=show_clients)
+
+
+def write_page(
+    comparison: Comparison, page: str | os.PathLike, *, show_clients: bool = False
+) -> list[pathlib.Path]:
+    """Writes what `write_comparison` writes of runs that are compared already."""
+    path = pathlib.Path(page)
     write_text(path, comparison_page(comparison, show_clients=show_clients))
     return [path, *text.write_tables(comparison, path)]
 

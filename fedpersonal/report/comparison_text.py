@@ -13,7 +13,7 @@ import tabulate
 from fedpersonal.atomic_files import atomic_write, write_text
 from fedpersonal.errors import escaped
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.evaluation.direction import find_metric, lower_is_better
 from fedpersonal.report.compared_runs import ComparedMethod, differing_options
 from fedpersonal.report.comparison import Comparison, Difference
 from fedpersonal.report.numbers import label, shown
@@ -41,7 +41,8 @@ def about(comparison: Comparison) -> str:
     said = (
         f"A difference is the method's figure less that of {baseline}, on the same examples of the "
         "same clients: over all of them together or, where clients weigh all alike, the mean over "
-        "clients. Its 95 % interval is in brackets, by a paired bootstrap over clients; "
+        "clients. Its 95 % interval is in brackets, by a paired bootstrap over clients or, of fewer"
+        " than 30, by their subsets; fewer than 6 have none; "
     )
     if len(seeds) > 1:
         said += (
@@ -71,16 +72,48 @@ def verdicts(comparison: Comparison) -> list[str]:
         _verdict(comparison, method.name, comparison.differences[method.name][comparison.metric])
         for method in comparison.methods[1:]
     ]
+    further, first = [_guessed(comparison, comparison.metric)], comparison.methods[0].first
+    task = first.data.task
+    found = (find_metric(name, first.test) for name in (task.metrics if task else ()))
+    headline: str = next(filter(None, found), "")
+    if headline in comparison.pooled:
+        further += [_pooled(comparison, headline), _guessed(comparison, headline)]
     lower = lower_is_better(comparison.metric)
     if len(sentences) < 2 or lower is None:
-        return sentences
+        return [*sentences, *filter(None, further)]
     means = {m.name: comparison.values(m, comparison.metric).mean() for m in comparison.methods}
     names = sorted(means, key=lambda name: means[name], reverse=not lower)
     best, worst = (
         f"{n}, {means[n]:.{_digits(comparison, comparison.metric)}f}" for n in (names[0], names[-1])
     )
     told = f"Of {len(means)} methods, the best {label(comparison.metric)} is that of {best}"
-    return [f"{told}, the worst that of {worst}.", *sentences]
+    return [f"{told}, the worst that of {worst}.", *sentences, *filter(None, further)]
+
+
+def _guessed(comparison: Comparison, metric: str) -> str:
+    """Says which methods do not beat the best guess; nothing where there is none."""
+    best, lower = comparison.guess(metric), lower_is_better(metric)
+    if not best or lower is None:
+        return ""
+    sign, digits = (-1 if lower else 1), _digits(comparison, metric)
+    names = [
+        method.name
+        for method in comparison.methods
+        if sign * (np.mean([run.test[metric] for run in method.paired]) - best[1]) <= 0
+    ]
+    said = f"The best guess, {shown(best[0])}, has {label(metric)} {best[1]:.{digits}f}"
+    if len(names) == len(comparison.methods):
+        return f"{said}: no method beats it."
+    do = "does" if len(names) == 1 else "do"
+    return f"{said}: {', '.join(names)} {do} not beat it." if names else f"{said}."
+
+
+def _pooled(comparison: Comparison, metric: str) -> str:
+    digits = _digits(comparison, metric)
+    told = ", ".join(
+        f"{comparison.values(m, metric).mean():.{digits}f} by {m.name}" for m in comparison.methods
+    )
+    return f"{label(metric)}, which is of all examples at once and has no interval, is {told}."
 
 
 def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
@@ -91,16 +124,21 @@ def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
     said += f" {'higher' if mean.difference > 0 else 'lower'} than that of {baseline}"
     if len(found.clients) == 1:
         return f"{said}, for the only client, which tells nothing of others."
+    if not mean.has_interval:
+        return f"{said}, for {len(found.clients)} clients, too few to judge by."
     if mean.is_within_noise:
         said += f", which is within noise ({interval})"
     elif found.lower is None:
         said += f" ({interval})"
     else:
         judged = "better" if (mean.difference < 0) == found.lower else "worse"
+        judged += " for those who have a number by both" if found.left_out else ""
         said += f", which is {judged} ({interval})"
     if counts["gained"] is not None:
-        clients = len(found.clients)
+        clients = len(found.clients) + found.broken + found.mended
         said += f"; {counts['gained']:,} of {clients:,} clients gain, {counts['lost']:,} lose"
+    if found.broken:
+        said += f", {found.broken:,} of them as they have no number by {name}"
     return f"{said}."
 
 
@@ -113,19 +151,27 @@ def _whose(comparison: Comparison) -> str:
 
 
 def method_rows(comparison: Comparison) -> Table:
-    """Returns the table of methods and their metrics."""
+    """Returns the table of methods and their metrics, and of the best guess by each metric."""
+    metrics = [*comparison.metrics, *comparison.pooled]
     rows = [
         [
             method.name,
             ", ".join(map(str, method.runs)),
             *(
                 _mean(comparison.values(method, metric).tolist(), _digits(comparison, metric))
-                for metric in comparison.metrics
+                for metric in metrics
             ),
         ]
         for method in comparison.methods
     ]
-    return ["method", "seed numbers", *map(label, comparison.metrics)], rows
+    guesses = [(metric, comparison.guess(metric)) for metric in metrics]
+    if any(best for _, best in guesses):
+        cells = [
+            f"{best[1]:,.{_digits(comparison, metric)}f}, {shown(best[0])}" if best else "–"
+            for metric, best in guesses
+        ]
+        rows.append(["best guess", ", ".join(map(str, comparison.methods[0].seeds)), *cells])
+    return ["method", "seed numbers", *map(label, metrics)], rows
 
 
 def cost_rows(methods: Sequence[ComparedMethod]) -> Table:
@@ -153,9 +199,11 @@ def difference_rows(comparison: Comparison) -> Table:
             digits, mean, seeds = _digits(comparison, metric), found.mean, found.by_seed
             figures = (mean.difference, mean.low, mean.high)
             middle, low, high = (_signed(figure, digits) for figure in figures)
-            text = f"{middle} [{low}, {high}]"
+            text = (
+                f"{middle} [{low}, {high}]" if mean.has_interval else f"{middle}, too few clients"
+            )
             text += f" ± {seeds.std(ddof=1):.{digits}f}" if len(seeds) > 1 else ""
-            text += ", within noise" if mean.is_within_noise else ""
+            text += ", within noise" if mean.has_interval and mean.is_within_noise else ""
             counts = ["–" if n is None else f"{n:,}" for n in found.counts().values()]
             rows.append([name, label(metric), text, *counts, comparison.weighting(metric)])
     return ["method", "metric", "difference", "gain", "lose", "the same", "clients weigh"], rows

@@ -61,13 +61,14 @@ class Recommendations:
     clients: Sequence[ClientItems] = ()
 
 
-def write_recommendations(folder: pathlib.Path, found: Recommendations) -> None:
-    """Writes recommendations to a run's folder, for its owner alone to read.
+def write_recommendations(folder: pathlib.Path, found: Recommendations, *, rounds: int) -> None:
+    """Writes what is recommended after so many rounds to a run's folder, for its owner to read.
 
     Raises:
         UserError: If they cannot be written.
     """
-    write_json(folder / RECOMMENDATIONS, found, checked=True, permissions=OWNER_ONLY)
+    content = {**vars(found), "rounds": rounds}
+    write_json(folder / RECOMMENDATIONS, content, checked=True, permissions=OWNER_ONLY)
 
 
 def recommendations_told(folder: pathlib.Path) -> Recommendations:

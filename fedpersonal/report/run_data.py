@@ -16,14 +16,17 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.direction import main_metric
+from fedpersonal.evaluation.direction import find_metric, main_metric
+from fedpersonal.evaluation.guess import GUESS, strongest
+from fedpersonal.model.names import COPY, MIXING
+from fedpersonal.simulation.rounds_of_files import ROUND, check_rounds, rounds_of_files
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import ABOUT, read_about
 
 OUR_TASKS = "fedpersonal.tasks."
 # What counts are called.
-_COUNTS = ("num_", "rounds")
-_STAGES = ("_before", "_after")
+_COUNTS = ("num_", ROUND)
+_STAGES = ("_before", "_after", GUESS)
 _BOTH_WAYS = ("broadcast", "aggregate")
 _FILES = ("metrics.csv", "summary.json", "per_client.csv", "boundary.json", ABOUT)
 
@@ -87,10 +90,17 @@ class RunData:
     def main_metric(self) -> str | None:
         """What its clients are judged by, its task's first metric if it can be; or None."""
         paired = self.paired_metrics
+        guessed = [name for name in self.client_metrics if name + GUESS in self.clients]
         for name in self.task.metrics if self.task else ():
-            if name in paired:
-                return name
-        return main_metric(paired) or main_metric(self.client_metrics)
+            found = find_metric(name, [*paired, *guessed])
+            if found:
+                return found
+        return main_metric(guessed) or main_metric(paired) or main_metric(self.client_metrics)
+
+    @property
+    def starts_untrained(self) -> bool:
+        """Whether clients have initial local variables before personalisation, and no copies."""
+        return any(not v["name"].startswith((f"{COPY}/", MIXING)) for v in self.local)
 
     @functools.cached_property
     def task(self) -> Any:
@@ -110,6 +120,13 @@ class RunData:
     def before(self, metric: str) -> np.ndarray | None:
         """Returns the same before personalisation; None where that was not evaluated."""
         return self._column(f"{metric}_before") if f"{metric}_before" in self.clients else None
+
+    def guess(self, metric: str) -> tuple[str, np.ndarray] | None:
+        """Returns the name of the guess by a metric, and each client's value; None without one."""
+        if metric + GUESS not in self.clients:
+            return None
+        best = strongest((self.summary.get("test") or {}).get("guesses"), metric)
+        return best[0] if best else "the guess", self._column(metric + GUESS)
 
     def _column(self, name: str) -> np.ndarray:
         values = pd.to_numeric(self.clients[name], errors="coerce").to_numpy(np.float64)
@@ -152,18 +169,28 @@ class RunData:
         return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-def read_run(folder: str | os.PathLike, *, failure: str | None = None) -> RunData:
+def read_run(
+    folder: str | os.PathLike, *, failure: str | None = None, only_last: bool = False
+) -> RunData:
     """Reads a finished run, of a binary or of a program of one's own.
 
     Args:
         folder: Its folder.
         failure: What has ended it before its time; such a run need not be finished.
+        only_last: Whether files of other rounds than the last are left out, as after a failure;
+            else they are an error.
 
     Raises:
         UserError: It is no run's folder, its run goes on, or a file is damaged.
     """
     record = RunFolder.read(folder)
     has = {name: (record.path / name).exists() for name in _FILES}
+    if failure is None and not only_last:
+        check_rounds(record.path)
+    else:  # What was written when the run ended before is not of the rounds since then.
+        found = rounds_of_files(record.path)
+        last = found.get("metrics.csv")
+        has = {name: has[name] and found.get(name, last) == last for name in _FILES}
 
     def check(name: str, is_whole: bool) -> None:
         if not is_whole:
@@ -175,7 +202,8 @@ def read_run(folder: str | os.PathLike, *, failure: str | None = None) -> RunDat
     local = about.get("local", {})
     check(ABOUT, isinstance(local, dict) and local.get("kept") in (None, False, True))
     check(ABOUT, _are_variables(local.get("variables", [])))
-    summary = record.summary if has["summary.json"] else {}
+    privacy = {"privacy": about["privacy"]} if about.get("privacy") else {}
+    summary = record.summary if has["summary.json"] else privacy
     check("summary.json", _is_summary(summary))
     boundary = record.boundary if has["boundary.json"] else []
     check("boundary.json", _are_variables(boundary))
@@ -206,8 +234,12 @@ def _are_variables(value: Any) -> bool:
 
 def _is_summary(value: Mapping[str, Any]) -> bool:
     test = value.get("test", {})
-    objects = (test, value.get("privacy", {}))
-    return all(isinstance(v, dict) for v in objects) and isinstance(test.get("before", {}), dict)
+    objects = [test, value.get("privacy", {})]
+    if isinstance(test, dict):
+        guesses = test.get("guesses", {})
+        objects += [guesses, test.get("before", {}), test.get("num_clients_of", {})]
+        objects += guesses.values() if isinstance(guesses, dict) else []
+    return all(isinstance(v, dict) for v in objects)
 
 
 def is_number(value: object) -> bool:

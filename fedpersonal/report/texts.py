@@ -33,25 +33,44 @@ class Texts:
 
 
 def add_texts(
-    folder: pathlib.Path, client: str, context: str, prompt: str, texts: Sequence[str]
+    folder: pathlib.Path,
+    client: str,
+    context: str,
+    prompt: str,
+    texts: Sequence[str],
+    *,
+    rounds: int,
 ) -> None:
     """Adds texts to those of a run, in place of former ones of the same client and beginning.
+
+    Args:
+        folder: The run's folder.
+        client: Whose texts they are.
+        context: In what context.
+        prompt: How they begin.
+        texts: The texts.
+        rounds: How many rounds the run has; texts of its model after fewer are removed.
 
     Raises:
         UserError: If the file is damaged, or cannot be written.
     """
     new = {"client": client, "context": context, "prompt": prompt}
-    old = [e for e in _read(folder) if {key: e[key] for key in _KEYS} != new]
-    write_json(folder / GENERATED, [*old, {**new, "texts": [*texts]}])
+    old = [e for e in _read(folder, rounds) if {key: e[key] for key in _KEYS} != new]
+    write_json(folder / GENERATED, [*old, {**new, "texts": [*texts], "rounds": rounds}])
 
 
-def texts_told(folder: pathlib.Path) -> Texts:
+def texts_told(folder: pathlib.Path, *, rounds: object = None) -> Texts:
     """Returns the texts of a run as a page shows them.
+
+    Args:
+        folder: The run's folder.
+        rounds: How many rounds the run has; texts of its model after fewer are left out. None for
+            all texts.
 
     Raises:
         UserError: If the file is damaged.
     """
-    entries = _read(folder)
+    entries = _read(folder, rounds)
     clients = list(dict.fromkeys(e["client"] for e in entries))
     found = {tuple(e[key] for key in _KEYS): e["texts"] for e in entries}
     rows = [
@@ -68,7 +87,7 @@ def texts_told(folder: pathlib.Path) -> Texts:
     return Texts([shown(client) for client in clients], rows)
 
 
-def _read(folder: pathlib.Path) -> list[dict]:
+def _read(folder: pathlib.Path, rounds: object) -> list[dict]:
     path = folder / GENERATED
     entries = read_json(path, kind=list) if path.exists() else []
     for entry in entries:
@@ -76,4 +95,5 @@ def _read(folder: pathlib.Path) -> list[dict]:
         texts = entry.get("texts") if is_whole else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise UserError(f"{path} is damaged: an entry is no client's texts.")
-    return entries
+    # Texts of older versions say no round.
+    return [e for e in entries if rounds is None or e.get("rounds", rounds) == rounds]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.evaluation.paired_bootstrap import (
+    FEWEST,
     PairedDifference,
     client_sums,
     paired_bootstrap,
@@ -25,9 +27,10 @@ class Verdict:
     Attributes:
         text: The sentence.
         metric: What is judged by; None where no client was evaluated.
-        interval: Of the mean over clients: of after minus before, or of the metric where there is
-            nothing before; None for fewer than two clients.
-        share_hurt: The share of clients that personalisation hurt by this metric, or None.
+        interval: Of the mean over clients: of after minus what it is compared with, or of the
+            metric where that is nothing; None for too few clients.
+        share_hurt: The share of clients that are worse off by this metric than with what it is
+            compared with, or None.
     """
 
     text: str
@@ -37,66 +40,129 @@ class Verdict:
 
 
 def judge(run: RunData) -> Verdict:
-    """Says what personalisation did to the mean client, with its 95 % interval."""
+    """Says whether personalisation beats the stronger of nothing and a guess, for the mean client.
+
+    Local variables that nobody has trained are nothing to compare with: of them alone, without a
+    guess, it says no more than the figures.
+    """
     if run.failure is not None:
         return Verdict(f"The run failed. {run.failure}")
     metric = run.main_metric
     if metric is None:
         return Verdict(_of_rounds(run))
-    after, before = run.after(metric), run.before(metric)
-    known = np.isfinite(after) & (True if before is None else np.isfinite(before))
-    if not known.any():
+    after, before, guess = run.after(metric), run.before(metric), run.guess(metric)
+    known = np.ones(len(after), bool)
+    for values in (before, guess and guess[1]):
+        known &= True if values is None else np.isfinite(values)
+    if before is None and guess is None:
+        known = np.isfinite(after)
+    if not (known & np.isfinite(after)).any():
         return Verdict(f"No client has a finite {label(metric)}.", metric)
-    after = after[known]
-    if before is None:
+    after, before = after[known], None if before is None else before[known]
+    if guess is not None:
+        guess = guess[0], guess[1][known]
+    if before is not None and guess is None and run.starts_untrained:
+        return _of_values(metric, after, untrained=before)
+    if before is None and guess is None:
         return _of_values(metric, after)
-    return _of_pairs(metric, before[known], after)
+    return _of_pairs(metric, before, guess, after)
 
 
 def share_hurt(metric: str, before: np.ndarray, after: np.ndarray) -> float | None:
-    """Returns the share of clients who are worse off after personalisation; NaN does not count."""
-    lower = lower_is_better(metric)
-    known = np.isfinite(before) & np.isfinite(after)
+    """Returns the share of clients who are worse off after personalisation, or have no number.
+
+    Clients without a number before do not count.
+    """
+    lower, known = lower_is_better(metric), np.isfinite(before)
     if lower is None or not known.any():
         return None
-    worse = (after > before) if lower else (after < before)
-    return float(worse[known].mean())
+    is_fine = (after <= before) if lower else (after >= before)
+    return float((~is_fine | ~np.isfinite(after))[known].mean())
 
 
-def _of_pairs(metric: str, before: np.ndarray, after: np.ndarray) -> Verdict:
-    name, lower, hurt = label(metric), lower_is_better(metric), share_hurt(metric, before, after)
-    told = f"{name} from {plain(before.mean())} to {plain(after.mean())}"
+def _of_pairs(
+    metric: str, before: np.ndarray | None, guess: tuple[str, np.ndarray] | None, after: np.ndarray
+) -> Verdict:
+    """Compares clients with what they had before or with the guess, whichever is stronger."""
+    name, lower, whole = label(metric), lower_is_better(metric), np.isfinite(after)
+
+    def is_stronger(values: np.ndarray, than: np.ndarray) -> bool:
+        return (values[whole].mean() - than[whole].mean()) * (1 if lower else -1) < 0
+
+    by_guess = guess is not None and (before is None or is_stronger(guess[1], before))
+    reference = guess[1] if guess and by_guess else before
+    assert reference is not None
+    hurt, broken = share_hurt(metric, reference, after), int((~whole).sum())
+    means = plain(reference[whole].mean()), plain(after[whole].mean())
+    moves = before is not None and not np.array_equal(before, after)
+    verb, told = "it takes the mean client's ", f"{name} from {means[0]} to {means[1]}"
+    if guess and by_guess:
+        stage = f" ({plain(before[whole].mean())} before)" if before is not None and moves else ""
+        verb = "the mean client's "
+        told = f"{name} is {means[1]}{stage}, against {means[0]} for {guess[0]}"
+    elif guess:
+        told += f" ({guess[0]}: {plain(guess[1][whole].mean())})"
+    number = f"{len(after):,} test clients"
+    if whole.sum() < FEWEST and not broken:
+        few = "One test client" if len(after) == 1 else f"{number}, too few to judge by"
+        few += ", which tells nothing of others" if len(after) == 1 else ""
+        return Verdict(f"{few}: {told}.", metric, None, hurt)
+    found = _bootstrap(after[whole], reference[whole])
+    change = f"{_interval(found, signed)}, {number}"
     end = "" if hurt is None else f"; {percent(hurt) if hurt else 'none'} of them are hurt"
-    if len(after) == 1:
+    if by_guess and hurt is not None:
+        end = f"; for {percent(hurt) if hurt else 'none'} of them the guess is better"
+    if broken:
         return Verdict(
-            f"One test client, which tells nothing of others: {told}.", metric, None, hurt
+            f"Personalisation leaves {broken:,} of {number} without a finite {name}; "
+            f"{verb.replace('the mean client', 'the mean other client')}{told} ({change}){end}.",
+            metric,
+            found,
+            hurt,
         )
-    found = _bootstrap(after, before)
-    interval = f"95 % interval {signed(found.low)} to {signed(found.high)}"
-    change = f"{signed(found.difference)}, {interval}, {len(after):,} test clients"
+    helps = not found.is_within_noise and (found.difference < 0) == lower
+    subject = "Personalisation" if moves else "The model"
+    start = f"{subject} takes the mean client's {told}"
+    if by_guess:
+        does = ("helps" if moves else "beats the guess") if helps else "does not beat the guess"
+        start = f"{subject} {does}: {verb}{told}"
+    elif lower is not None and not found.is_within_noise:
+        start = f"{subject} {'helps' if helps else 'hurts'}: {verb}{told}"
     if found.is_within_noise:
-        start = f"Personalisation takes the mean client's {told}, which is within noise"
-    elif lower is None:
-        start = f"Personalisation takes the mean client's {told}"
-    else:
-        does = "helps" if (found.difference < 0) == lower else "hurts"
-        start = f"Personalisation {does}: it takes the mean client's {told}"
+        start += ", which is within noise"
     return Verdict(f"{start} ({change}){end}.", metric, found, hurt)
 
 
-def _of_values(metric: str, values: np.ndarray) -> Verdict:
-    name = label(metric)
-    if len(values) == 1:
-        text = f"One test client, which tells nothing of others: {name} {plain(values[0])}."
-        return Verdict(text, metric)
-    found = _bootstrap(values, np.zeros_like(values))
+def _of_values(metric: str, values: np.ndarray, untrained: np.ndarray | None = None) -> Verdict:
+    name, whole = label(metric), np.isfinite(values)
+    found = _bootstrap(values[whole], np.zeros(whole.sum()))
+    number = "one test client" if len(values) == 1 else f"{len(values):,} test clients"
+    said = f"The mean client's {name} is {_interval(found, plain, number)}"
+    if untrained is None:
+        return Verdict(
+            f"{said}; clients were not evaluated before personalisation.", metric, _known(found)
+        )
+    hurt = share_hurt(metric, untrained, values)
+    if not whole.all():
+        said += f"; {(~whole).sum():,} of them have none"
     return Verdict(
-        f"The mean client's {name} is {plain(found.difference)} (95 % interval {plain(found.low)} "
-        f"to {plain(found.high)}, {len(values):,} test clients); clients were not evaluated before "
-        "personalisation.",
+        f"{said}. Before, with local variables that nobody has trained, it is "
+        f"{plain(untrained.mean())}, which is nothing to compare with: give `evaluate` a guess.",
         metric,
-        found,
+        _known(found),
+        hurt,
     )
+
+
+def _interval(found: PairedDifference, shown: Callable[[float], str], number: str = "") -> str:
+    """Returns a figure with its interval in words."""
+    value, ends = shown(found.difference), f"{shown(found.low)} to {shown(found.high)}"
+    interval = f"95 % interval {ends}" if found.has_interval else "too few clients for an interval"
+    return f"{value} ({interval}, {number})" if number else f"{value}, {interval}"
+
+
+def _known(found: PairedDifference) -> PairedDifference | None:
+    return found if found.has_interval else None
 
 
 def _bootstrap(first: np.ndarray, second: np.ndarray) -> PairedDifference:

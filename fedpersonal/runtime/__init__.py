@@ -10,11 +10,20 @@ from fedpersonal.runtime.choice import (
     use_runtime,
 )
 from fedpersonal.runtime.imports import quick_imports
-from fedpersonal.runtime.program import leave, peak_rss_mb, quiet_logs, rss_mb, spare_home, start
+from fedpersonal.runtime.program import (
+    check_not_forked,
+    leave,
+    peak_rss_mb,
+    quiet_logs,
+    rss_mb,
+    spare_home,
+    start,
+)
 
 __all__ = [
     "COMPILE",
     "RUNTIMES",
+    "check_not_forked",
     "check_runtime",
     "describe_runtime",
     "ensure_runtime",

@@ -11,7 +11,7 @@ import importlib.machinery
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
@@ -20,7 +20,7 @@ _TFF = "tensorflow_federated"
 
 
 def set_default_context(make: Callable[[], tff.framework.SyncContext]) -> None:
-    """Sets TFF's default context: now, or as soon as TFF has been imported.
+    """Sets TFF's default context, of all threads: now, or as soon as TFF has been imported.
 
     A context that a program installs or sets itself comes first, as always in TFF.
 
@@ -67,4 +67,21 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 def _set(make: Callable[[], tff.framework.SyncContext]) -> None:
     import tensorflow_federated as tff
 
-    tff.framework.get_context_stack().set_default_context(make())
+    stack = tff.framework.get_context_stack()
+    kind = type(stack)
+    if "_of_all_threads" not in vars(kind):
+        stack.__class__ = type(kind.__name__, (_OfAllThreads, kind), {"_of_all_threads": None})
+    stack.set_default_context(make())
+
+
+class _OfAllThreads:
+    """TFF's stack of contexts is one for each thread; with this its default is that of all."""
+
+    def set_default_context(self, context: Any) -> None:
+        super().set_default_context(context)  # type: ignore[misc]
+        type(self)._of_all_threads = context  # type: ignore[attr-defined]
+
+    @property
+    def current(self) -> Any:
+        self._stack[0] = self._of_all_threads  # type: ignore[attr-defined]
+        return super().current  # type: ignore[misc]

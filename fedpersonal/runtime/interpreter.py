@@ -209,11 +209,11 @@ _EVALUATE: Mapping[type, Callable[..., Any]] = {
 }
 
 
-def _parts(block: tff.framework.ComputationBuildingBlock) -> list[Any]:
+def blocks_in(block: tff.framework.ComputationBuildingBlock) -> list[Any]:
     """Returns a building block and all that are within it."""
     found = [block]
     for child in block.children():
-        found.extend(_parts(child))
+        found.extend(blocks_in(child))
     return found
 
 
@@ -221,7 +221,7 @@ def graphs_in(
     block: tff.framework.ComputationBuildingBlock,
 ) -> list[tff.framework.CompiledComputation]:
     """Returns the graphs within a building block, which may be one itself, in a fixed order."""
-    return [p for p in _parts(block) if isinstance(p, tff.framework.CompiledComputation)]
+    return [p for p in blocks_in(block) if isinstance(p, tff.framework.CompiledComputation)]
 
 
 def _zeros(type_spec: tff.Type) -> Any:
@@ -250,13 +250,13 @@ def _add_to(total: Any, value: Any) -> Any:
 
 
 def _intrinsics(block: tff.framework.ComputationBuildingBlock) -> list[tff.framework.Intrinsic]:
-    return [part for part in _parts(block) if isinstance(part, tff.framework.Intrinsic)]
+    return [part for part in blocks_in(block) if isinstance(part, tff.framework.Intrinsic)]
 
 
 def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
     """Returns the graphs that members of CLIENTS run, by `id`."""
     found: set[int] = set()
-    for part in _parts(root):
+    for part in blocks_in(root):
         if isinstance(part, tff.framework.Call) and isinstance(
             part.function, tff.framework.Intrinsic
         ):
@@ -266,7 +266,7 @@ def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
 
 
 def _check(root: tff.framework.ComputationBuildingBlock) -> None:
-    for part in _parts(root):
+    for part in blocks_in(root):
         if type(part) not in (*_EVALUATE, tff.framework.Intrinsic):
             raise Unsupported(f"it has a {type(part).__name__}")
         if isinstance(part, tff.framework.Intrinsic) and part.uri not in _KNOWN_URIS:

@@ -18,6 +18,7 @@ from fedpersonal.runtime import values
 from fedpersonal.runtime.graphs import Unsupported
 from fedpersonal.runtime.interpreter import Interpreter
 from fedpersonal.runtime.processors import count_processors
+from fedpersonal.runtime.program import note_run
 from fedpersonal.runtime.values import Members
 
 _log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class LocalContext(tff.framework.SyncContext):
 
     def invoke(self, comp: tff.Computation, arg: Any) -> Any:
         """Runs a computation on an argument and returns its result."""
+        note_run()
         if id(comp) not in self._interpreters:
             self._interpreters[id(comp)] = self._prepare(comp)
             # The computation may outlive this context, and must not hold what the context has made.

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 import psutil
 
+from fedpersonal.errors import UserError
 from fedpersonal.runtime import supervisor
 from fedpersonal.runtime.services import close_channels, retire_services
 from fedpersonal.runtime.wakeup import wake_main_thread_for_signals
@@ -35,6 +36,8 @@ _SECONDS_TO_LEAVE = 30.0
 _started_in: int | None = None  # The process.
 _leaving = False  # A signal has raised an exit,
 _left = False  # which has come to the exit hooks.
+_has_run = False  # TensorFlow, in sessions of ours;
+_lacks_threads = False  # it had before this process was forked.
 
 
 def quiet_logs() -> None:
@@ -109,12 +112,38 @@ def start() -> None:
     quiet_logs()
     spare_home()
     atexit.register(_end)
+    os.register_at_fork(after_in_child=_see_what_forked)
     sys.unraisablehook = _Unraisable(sys.unraisablehook)
     if threading.current_thread() is threading.main_thread():
         wake_main_thread_for_signals()
         for signum in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(signum) == signal.SIG_DFL:
                 signal.signal(signum, _exit)
+
+
+def check_not_forked() -> None:
+    """Raises a UserError in a fork of a process in which TensorFlow had run.
+
+    A fork lacks the threads of TensorFlow, and would wait for them without end.
+    """
+    if _lacks_threads:
+        raise UserError(
+            "this process was forked after TensorFlow had run, so TensorFlow cannot run in it: "
+            "start it by multiprocessing.get_context('spawn'), or fork before anything is trained."
+        )
+
+
+def note_run() -> None:
+    """Notes that TensorFlow runs in this process; a UserError as of `check_not_forked`."""
+    global _has_run
+    check_not_forked()
+    _has_run = True
+
+
+def _see_what_forked() -> None:
+    global _lacks_threads
+    eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    _lacks_threads = _lacks_threads or _has_run or getattr(eager, "_initialized", False)
 
 
 def leave(status: int) -> NoReturn:

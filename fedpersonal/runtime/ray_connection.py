@@ -9,6 +9,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from typing import Any
 
@@ -23,6 +24,9 @@ _LAST_WORDS = (
 # Ray's switch, named after its first use, and read when Ray is imported: 0 makes it listen on the
 # loopback device alone.
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+# The path of a socket has at most 107 bytes, of which Ray's session and our own names take 84.
+_LONGEST_FOLDER = 23
 
 
 class Connection:
@@ -40,7 +44,12 @@ class Connection:
                 "a machine of the cluster."
             )
         self._is_local = address is None
-        _connect(address)
+        self._folder = _make_folder() if address is None else None
+        try:
+            _connect(address, self._folder)
+        except BaseException:
+            self._remove_folder()
+            raise
         import ray
 
         self.address: str = ray.get_runtime_context().gcs_address
@@ -61,16 +70,27 @@ class Connection:
 
         atexit.unregister(self.close)
         self._watch.communicate(b"bye\n")
-        if not ray.is_initialized():
-            return
-        folder = ray._private.worker._global_node.get_session_dir_path()
-        ray.shutdown()
-        if self._is_local:
-            shutil.rmtree(folder, ignore_errors=True)
+        if ray.is_initialized():
+            ray.shutdown()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _connect(address: str | None) -> None:
-    """Connects this process; SIGTERM keeps what it did before."""
+def _make_folder() -> str:
+    """Makes the folder of a local Ray's session, with its sockets, for this user alone."""
+    usual = tempfile.gettempdir()
+    short = usual if len(os.fsencode(usual)) <= _LONGEST_FOLDER else "/tmp"
+    return tempfile.mkdtemp(prefix="fp-ray-", dir=short)
+
+
+def _connect(address: str | None, folder: str | None) -> None:
+    """Connects this process; SIGTERM keeps what it did before.
+
+    Ray lets everybody write to the folder of its sessions, so this lies in `folder`.
+    """
     mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
     if mode != "token":
         raise UserError(f"RAY_AUTH_MODE is {mode!r}; it must be token, or not set.")
@@ -79,7 +99,7 @@ def _connect(address: str | None) -> None:
         os.environ[_LOOPBACK] = "0"
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once.
         own = {"include_dashboard": False, "num_cpus": count_processors()}
-        settings = {"address": "local", **own}
+        settings = {"address": "local", "_temp_dir": os.path.join(folder or "", "r"), **own}
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 

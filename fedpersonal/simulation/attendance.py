@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.clock import ClientClock, count_work
 from fedpersonal.simulation.participation import Participation, count_examples
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from fedpersonal.algorithm import Algorithm
     from fedpersonal.data.client_dataset import ClientDataset
     from fedpersonal.simulation.clients import ReadWhenDrawn
-
-# What tells the draws of a round's end from those of its beginning and of clients' examples.
-_END = 0x6C6F7374
 
 
 class Outcome(NamedTuple):
@@ -40,9 +38,8 @@ class Outcome(NamedTuple):
 class Attendance:
     """Tells for each round who takes part: a pure function of the seed and its number.
 
-    A round's end draws, of NumPy's default generator of (seed, round, 0x6c6f7374) and for all
-    clients drawn, uniform numbers, which below `lost_update_rate` lose an update, and then standard
-    normal ones, each client's jitter.
+    A round's end draws, of `Purpose.ROUND_END` and for all clients drawn, uniform numbers, which
+    below `lost_update_rate` lose an update, and then standard normal ones, each client's jitter.
     """
 
     def __init__(
@@ -92,11 +89,16 @@ class Attendance:
             sampling=sampling,
         )
 
+    @property
+    def sampler(self) -> ClientSampler:
+        """What draws the clients."""
+        return self._sampler
+
     def of(self, round_number: int) -> Outcome:
         """Returns what becomes of the clients of a round >= 0."""
         chosen, begins = self._sampler.draw(round_number)
         drawn = self._eligible[chosen]
-        random = np.random.default_rng((self._seed, round_number, _END))
+        random = generator(Purpose.ROUND_END, self._seed, round_number=round_number)
         is_lost = begins & (random.random(len(drawn)) < self._options.lost_update_rate)
         luck, limit = random.standard_normal(len(drawn)), self._options.round_time_limit
         seconds = np.zeros(len(drawn))

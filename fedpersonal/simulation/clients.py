@@ -11,6 +11,7 @@ import numpy as np
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.example_sampling import draw_examples
 from fedpersonal.data.loaded import fingerprint
+from fedpersonal.draws import Purpose, generator
 
 # Round number to clients, and which of them take part.
 ClientsOfRound = Callable[[int], tuple[ClientDataset, np.ndarray]]
@@ -75,8 +76,10 @@ def drawn_clients(
             dataset, indices = train.subset(indices), everybody
         if examples_per_round is None:
             return dataset, indices
-        seeds = [seed, round_number]
-        return draw_examples(dataset, indices, count=examples_per_round, seed=seeds), everybody
+        drawn = draw_examples(
+            dataset, indices, count=examples_per_round, seed=seed, round_number=round_number
+        )
+        return drawn, everybody
 
     return clients_of
 
@@ -93,7 +96,8 @@ def pooled_clients(
     def clients_of(round_number: int) -> tuple[ClientDataset, np.ndarray]:
         epoch, part = divmod(round_number - 1, rounds_per_epoch)
         examples, _ = train.in_round(1 + epoch, np.arange(train.num_clients))
-        order = np.random.default_rng([seed, 1 + epoch]).permutation(train.num_examples)
+        rng = generator(Purpose.EPOCH, seed, round_number=1 + epoch)
+        order = rng.permutation(train.num_examples)
         chosen = order[part * size : (part + 1) * size]
         pooled = ClientDataset(
             client_ids=np.array(["everyone"], object),

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpersonal.data.parts import count_batches, is_in_part
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 
 if TYPE_CHECKING:
     from fedpersonal.algorithm import Phase
-
-# What tells the draw of speeds from that of a round's clients; no round has such a number.
-_SPEEDS = 0x73706565
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +51,9 @@ class ClientClock:
     def slowness(self, num_clients: int, seed: int) -> np.ndarray:
         """Returns float64 (num_clients,): as how many times as slow as the median each client is.
 
-        It is `exp(speed_spread * z)`, where `z` are the standard normal numbers of NumPy's default
-        generator of (seed, 0x73706565).
+        It is `exp(speed_spread * z)`, where `z` are standard normal numbers of `Purpose.SPEEDS`.
         """
-        normal = np.random.default_rng((seed, _SPEEDS)).standard_normal(num_clients)
+        normal = generator(Purpose.SPEEDS, seed).standard_normal(num_clients)
         return np.exp(self.speed_spread * normal)
 
     def seconds(

@@ -12,9 +12,10 @@ import numpy as np
 
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.errors import UserError
 from fedpersonal.simulation.attendance import Attendance, attend
 from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, drawn_clients
-from fedpersonal.simulation.participation import Participation
+from fedpersonal.simulation.participation import Participation, count_examples
 from fedpersonal.simulation.sampling import ClientSampler
 
 
@@ -28,6 +29,7 @@ class Draw:
         num_clients: How many may take part.
         clients_per_round: How many a round has, on average where their number is random.
         room: How many clients shards have room for.
+        share_kept: The chance of a client that a round wants to end it with what it has trained.
         lost_of_round: Those who train and whose updates are lost, where they keep what they
             trained; or None.
         sampler: What draws them, where all who are drawn take part.
@@ -40,10 +42,22 @@ class Draw:
     num_clients: int
     clients_per_round: int
     room: int
+    share_kept: float = 1.0
     lost_of_round: ClientsOfRound | None = None
     sampler: ClientSampler | None = None
     attendance: Attendance | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def most_rounds(self, rounds: int) -> np.ndarray:
+        """Returns what `ClientSampler.most_rounds` does, of clients drawn at random."""
+        sampler = self.attendance.sampler if self.attendance else self.sampler
+        assert sampler
+        return sampler.most_rounds(rounds)
+
+    def largest_batch(self, batch_size: int) -> int:
+        """Returns a size that makes the same batches, without room that nobody's examples fill."""
+        counts = count_examples(self.train) if self.is_random else None
+        return batch_size if counts is None else min(batch_size, max(1, int(counts.max(initial=1))))
 
     @property
     def is_random(self) -> bool:
@@ -58,13 +72,24 @@ class Draw:
         """Returns the sums of these columns."""
         return self.attendance.totals(rounds) if self.attendance else {}
 
-    def count_rounds(self, rounds: int) -> dict[str, int]:
-        """Returns in how many of the first rounds each training client took part, by name."""
-        counts = dict.fromkeys(self.train.client_ids.tolist(), 0)
+    def attended_rounds(self, rounds: int) -> dict[str, list[int]]:
+        """Returns in which of the first rounds each training client took part, by name."""
+        attended: dict[str, list[int]] = {client: [] for client in self.train.client_ids}
         for round_number in range(1, rounds + 1):
             for client in self._names(round_number):
-                counts[client] = counts.get(client, 0) + 1
-        return counts
+                attended.setdefault(client, []).append(round_number)
+        return attended
+
+    def expect_never_drawn(self, rounds: int) -> float:
+        """Returns how many training clients to expect in none of so many rounds.
+
+        Clients that a time limit bars are not counted.
+        """
+        if not self.is_random:
+            return 0.0
+        chance = min(1.0, self.clients_per_round / self.num_clients * self.share_kept)
+        barred = self.train.num_clients - self.num_clients
+        return barred + self.num_clients * (1 - chance) ** rounds
 
     def _names(self, round_number: int) -> np.ndarray:
         # Who is drawn is known without the examples, which may be on disk.
@@ -82,6 +107,7 @@ def draw_clients(
     algorithm: Algorithm,
     train: ClientDataset | ReadWhenDrawn,
     *,
+    clients_of_round: ClientsOfRound | None = None,
     clients_per_round: int,
     batch_size: int,
     local_steps: int | None,
@@ -90,13 +116,27 @@ def draw_clients(
     is_private: bool,
     num_bytes_fn: Callable[[], int],
     seed: int,
+    secret_seed: int | None = None,
 ) -> Draw:
-    """Returns a random draw of clients; the arguments are those of `Trainer` and `Attendance`.
+    """Returns a draw of clients; the arguments are those of `Trainer` and `Attendance`.
+
+    `secret_seed` is what clients are drawn by in place of `seed`, by which they draw examples.
 
     Raises:
-        UserError: If an option is out of range, or participation does not fit the rest.
+        UserError: If an option is out of range, or does not fit the rest.
     """
+    if clients_of_round is not None:
+        if is_private:
+            raise UserError("differential privacy counts on a random draw, not clients_of_round.")
+        if participation is not None:
+            raise UserError("participation is of clients drawn at random, not clients_of_round.")
+        if local_steps or sampling != "fixed":
+            name = "local_steps" if local_steps else "client_sampling"
+            raise UserError(f"{name} is of a random draw, not clients_of_round: leave it out.")
+        many = train.num_clients
+        return Draw(train, clients_of_round, many, clients_per_round, clients_per_round)
     eligible, num_clients = None, train.num_clients
+    clients_seed = seed if secret_seed is None else secret_seed
     if participation is not None:
         participation.check_draw(sampling, is_private=is_private)
         eligible = participation.eligible(train)
@@ -113,7 +153,7 @@ def draw_clients(
         "client_sampling": sampling,
     }
     if participation is None:
-        sampler = ClientSampler(num_clients=num_clients, seed=seed, **scheme)
+        sampler = ClientSampler(num_clients=num_clients, seed=clients_seed, **scheme)
         return Draw(
             train,
             draw(sampler.sample),
@@ -131,16 +171,19 @@ def draw_clients(
         batch_size=batch_size,
         examples_per_round=most,
         num_bytes_fn=num_bytes_fn,
-        seed=seed,
+        seed=clients_seed,
         **scheme,
     )
     keeps = participation.lost_clients_keep
+    reports = (1 - participation.dropout_rate) * (1 + participation.over_selection)
+    share_kept = reports if keeps else reports * (1 - participation.lost_update_rate)
     return Draw(
         train,
         draw(lambda number: attendance.of(number).reported),
         num_clients,
         clients_per_round,
         room,
+        share_kept,
         lost_of_round=draw(lambda number: attendance.of(number).lost) if keeps else None,
         attendance=attendance,
         options={**options, "participation": dataclasses.asdict(participation)},

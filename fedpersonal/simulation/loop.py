@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 from fedpersonal.simulation.callbacks.learning_check import LearningCheck
@@ -56,6 +58,7 @@ def run_rounds(
     saved_in: Storage | None = None,
     callbacks: Sequence[Callback] = (),
     columns_fn: Callable[[int], Mapping[str, float]] | None = None,
+    dropped_fn: Callable[[Any, int], Sequence[str]] | None = None,
 ) -> LoopResult:
     """Runs rounds 1 to `total_rounds`, or those that former sessions have left.
 
@@ -77,14 +80,16 @@ def run_rounds(
         saved_in: Where checkpoints are; None for files in the run folder.
         callbacks: What else takes part, in this order, such as `EarlyStopping`.
         columns_fn: Gives further columns of a round's row, by its number.
+        dropped_fn: Names the first clients whose updates a round drops, by the state before it and
+            its number; it is called once, when this begins.
 
     Returns:
         The last state and the times.
 
     Raises:
         UserError: An option is out of range, the run has gone beyond `total_rounds`, its files
-            are damaged or cannot be written, a training loss is not finite, or no client's update
-            could be used (see `LearningCheck`).
+            are damaged or cannot be written, a loss or weights are not finite, or no client's
+            update could be used (see `LearningCheck`).
     """
     periods = {"rounds_per_eval": rounds_per_eval, "rounds_per_checkpoint": rounds_per_checkpoint}
     for name, value in {"total_rounds": total_rounds, **periods}.items():
@@ -110,15 +115,23 @@ def run_rounds(
             seconds = time.perf_counter() - start
 
             metrics = _flatten(output.metrics, prefix="train")
-            _check_finite_loss(metrics, round_number)
+            if metrics.get("train/num_examples", 1):  # Of nobody's examples there is no loss.
+                _check_finite_loss(metrics, round_number)
+            if dropped_fn and metrics.get("train/num_dropped_updates") and not learning.has_warned:
+                learning.dropped = dropped_fn(run.state, round_number)
             is_due = round_number % rounds_per_eval == 0 or round_number == total_rounds
             if evaluate_fn is not None and is_due:
-                metrics.update(_flatten(evaluate_fn(output.state, round_number), prefix="eval"))
+                # What has diverged is told in one line.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    evaluated = _flatten(evaluate_fn(output.state, round_number), prefix="eval")
+                _check_finite_loss(evaluated, round_number)
+                metrics.update(evaluated)
             if columns_fn is not None:
                 metrics.update(columns_fn(round_number))
             run.state, run.round_number, run.metrics = output.state, round_number, metrics
             run.seconds = seconds
             run.train_wall_seconds += seconds
+            run_folder.check_is_ours()
             for callback in everybody:
                 callback.on_round_end(run)
             if run.stop_reason is not None:

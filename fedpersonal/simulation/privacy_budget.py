@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import dp_accounting
+import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 
 from fedpersonal.errors import UserError
@@ -16,6 +17,7 @@ from fedpersonal.simulation.sampling import SAMPLINGS
 
 if TYPE_CHECKING:
     from fedpersonal.process.privacy import DifferentialPrivacy
+    from fedpersonal.simulation.draw import Draw
 
 _LEAST_NOISE, _MOST_NOISE = 0.1, 1e5
 _HIGHEST_ORDER = 128
@@ -24,6 +26,9 @@ _HIGHEST_ORDER = 128
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
     """The (epsilon, delta) of rounds with clients drawn in a certain way.
+
+    `epsilon` is that against who does not know which clients were drawn, `epsilon_of_known_draw`
+    that against who does.
 
     Attributes:
         num_clients: Clients that may take part.
@@ -52,12 +57,16 @@ class PrivacyBudget:
         object.__setattr__(self, "delta", delta)
 
     @classmethod
-    def for_epsilon(cls, epsilon: float, *, rounds: int, **scheme: Any) -> PrivacyBudget:
+    def for_epsilon(
+        cls, epsilon: float, *, rounds: int, most_rounds: int | None = None, **scheme: Any
+    ) -> PrivacyBudget:
         """Returns the budget with the least noise, to a thousandth, that spends at most an epsilon.
 
         Args:
             epsilon: What all rounds may spend.
             rounds: How many they are.
+            most_rounds: In how many of them one client is drawn at most, where the draw is known;
+                None where it is secret.
             **scheme: The other attributes of the class.
 
         Raises:
@@ -65,7 +74,10 @@ class PrivacyBudget:
         """
 
         def spent(noise: float) -> float:
-            return cls(noise_multiplier=noise, **scheme).epsilon(rounds)
+            budget = cls(noise_multiplier=noise, **scheme)
+            if most_rounds is None:
+                return budget.epsilon(rounds)
+            return budget.epsilon_of_known_draw(most_rounds)
 
         high = 1.0
         while spent(high) > epsilon:
@@ -106,13 +118,27 @@ class PrivacyBudget:
             return 0.0
         return self._epsilon_of(rounds) if self.noise_multiplier else math.inf
 
+    def epsilon_of_known_draw(self, most_rounds: int) -> float:
+        """Returns what is spent against who knows which clients were drawn in which rounds.
+
+        Args:
+            most_rounds: In how many of the rounds one client was drawn at most.
+        """
+        if most_rounds == 0:
+            return 0.0
+        if not self.noise_multiplier:
+            return math.inf
+        # So many Gaussian mechanisms are one; a client in another's place moves a sum twice as far.
+        is_replaced = self.neighbours == "one client replaced"
+        noise = self.noise_multiplier / (2 if is_replaced else 1) / math.sqrt(most_rounds)
+        return _loss(noise, 1).get_epsilon_for_delta(self.delta)
+
     @functools.cached_property
     def _epsilon_of(self) -> Callable[[int], float]:
         """Rounds to epsilon; what one round costs is computed once."""
         noise, delta = self.noise_multiplier, self.delta
         if self.draws_all:
-            # So many Gaussian mechanisms are one.
-            return lambda rounds: _loss(noise / math.sqrt(rounds), 1).get_epsilon_for_delta(delta)
+            return self.epsilon_of_known_draw
         rate = self.clients_per_round / self.num_clients
         if self.sampling == "poisson":
             one = _loss(noise, rate)
@@ -131,39 +157,84 @@ class PrivacyBudget:
         return lambda rounds: dp_accounting.rdp.compute_epsilon(orders, rounds * costs, delta)[0]
 
 
-def spending(budget: PrivacyBudget, rounds: int) -> Callable[[int], dict[str, float]] | None:
-    """Returns what a round's row says of epsilon, never less than what is spent; None for nothing.
+@dataclasses.dataclass(frozen=True)
+class Spending:
+    """What a run spends.
 
-    PLD takes 10 ms for a number of rounds: it is asked for at every fiftieth of the run.
+    Attributes:
+        privacy: Its mechanism.
+        budget: How its clients are drawn.
+        most_rounds: Maps rounds to what `ClientSampler.most_rounds` says of their public draw.
     """
-    if not budget.noise_multiplier:
-        return None
-    every = math.ceil(rounds / 50)
-    epsilon_by = functools.lru_cache(maxsize=1)(budget.epsilon)
 
-    def spent(round_number: int) -> dict[str, float]:
-        return {"epsilon": epsilon_by(min(rounds, every * math.ceil(round_number / every)))}
+    privacy: DifferentialPrivacy
+    budget: PrivacyBudget
+    most_rounds: Callable[[int], np.ndarray]
 
-    return spent
+    @classmethod
+    def of(cls, privacy: DifferentialPrivacy, draw: Draw, *, sampling: str) -> Spending:
+        """Returns what is spent where clients are drawn so; they are expected unless others are."""
+        expected = privacy.expected_clients or float(draw.clients_per_round)
+        budget = PrivacyBudget(
+            num_clients=draw.num_clients,
+            clients_per_round=draw.clients_per_round,
+            sampling=sampling,
+            noise_multiplier=privacy.noise_multiplier,
+            delta=privacy.delta,
+        )
+        settled = dataclasses.replace(privacy, expected_clients=expected)
+        return cls(settled, budget, draw.most_rounds)
 
+    def by_round(self, rounds: int) -> Callable[[int], dict[str, float]] | None:
+        """Returns what a round's row says of epsilon, never less than what is spent; or None.
 
-def describe_privacy(
-    privacy: DifferentialPrivacy, budget: PrivacyBudget, rounds: int
-) -> dict[str, Any]:
-    """Returns what rounds have spent, of what mechanism, for JSON; an epsilon of None is none."""
-    epsilon = budget.epsilon(rounds)
-    return {
-        **dataclasses.asdict(privacy),
-        "epsilon": epsilon if math.isfinite(epsilon) else None,
-        "delta": budget.delta,
-        "neighbours": budget.neighbours,
-        "accountant": budget.accountant,
-        "rounds": rounds,
-        "num_clients": budget.num_clients,
-        "clients_per_round": budget.clients_per_round,
-        "client_sampling": "all" if budget.draws_all else budget.sampling,
-        "update_noise_multiplier": privacy.update_noise_multiplier,
-    }
+        PLD takes 10 ms for a number of rounds: it is asked for at every fiftieth of the run.
+        """
+        budget, every = self.budget, math.ceil(rounds / 50)
+        if not budget.noise_multiplier:
+            return None
+        known = None if self.privacy.is_secret else self.most_rounds(rounds)
+
+        @functools.lru_cache(maxsize=1)
+        def epsilon_by(number: int) -> float:
+            if known is None:
+                return budget.epsilon(number)
+            return budget.epsilon_of_known_draw(int(known[number]))
+
+        def spent(round_number: int) -> dict[str, float]:
+            return {"epsilon": epsilon_by(min(rounds, every * math.ceil(round_number / every)))}
+
+        return spent
+
+    def describe(self, rounds: int) -> dict[str, Any]:
+        """Returns what rounds have spent, of what mechanism, for JSON; no epsilon is None."""
+        privacy, budget = self.privacy, self.budget
+        # Of a secret draw only its owner could count them: as if a client were in all rounds.
+        most = rounds if privacy.is_secret else int(self.most_rounds(rounds)[-1])
+        both = {
+            "epsilon_secret_draw": budget.epsilon(rounds),
+            "epsilon_public_draw": budget.epsilon_of_known_draw(most),
+        }
+        told = {name: value if math.isfinite(value) else None for name, value in both.items()}
+        draw = "secret" if privacy.is_secret else "public"
+        accountant = budget.accountant
+        if not privacy.is_secret:
+            accountant = f"PLD of the Gaussian mechanism, one client in at most {most} rounds"
+        return {
+            **dataclasses.asdict(privacy),
+            "epsilon": told[f"epsilon_{draw}_draw"],
+            **told,
+            "draw": draw,
+            "most_rounds": most,
+            "delta": budget.delta,
+            "neighbours": budget.neighbours,
+            "accountant": accountant,
+            "rounds": rounds,
+            "num_clients": budget.num_clients,
+            "clients_per_round": budget.clients_per_round,
+            "client_sampling": "all" if budget.draws_all else budget.sampling,
+            "update_noise_multiplier": privacy.update_noise_multiplier,
+        }
 
 
 def _orders() -> list[float]:

@@ -19,6 +19,8 @@ from fedpersonal.errors import UserError, escaped, one_line
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
 # The entry of `config.json` with the clients that train.
 TRAINING_DATA = "training_data"
+# That with what a program trains, and how.
+TRAINING = "training"
 # So much of a value, and of all that differs, is said.
 _LONGEST_VALUE, _LONGEST = 300, 1200
 # What may differ from session to session.
@@ -55,8 +57,7 @@ def settle(
     check_same("options", old["options"], config["options"], folder, ignore)
     if "data" in old:
         check_same("data", old["data"], config.setdefault("data", old["data"]), folder)
-    if TRAINING_DATA in old:
-        config[TRAINING_DATA] = old[TRAINING_DATA]
+    config.update({name: old[name] for name in (TRAINING_DATA, TRAINING) if name in old})
     if "num_shards" in old:
         shards = old["num_shards"]
         check_same("shards", shards, config.setdefault("num_shards", shards), folder)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import errno
 import fcntl
 import os
 import pathlib
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,17 +17,39 @@ import pandas as pd
 from fedpersonal.atomic_files import atomic_write, to_json, write_json
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import run_config
+from fedpersonal.simulation.description import describe, flat
 from fedpersonal.simulation.run_record import RunRecord
 
+_LOCK = ".lock"
 # Options that may change between the sessions of one run.
 MAY_DIFFER = frozenset({"output_dir", "total_rounds", "rounds_per_checkpoint"})
 
-# Locks held by this process, by folder; they end with the process.
-_locks: dict[pathlib.Path, int] = {}
+# Those that this process holds.
+_locks: list[_Lock] = []
+_registry = threading.Lock()
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Makes sure, before anything slow, that a run folder can be made or written; makes nothing.
+
+    Raises:
+        UserError: If it cannot.
+    """
+    folder = pathlib.Path(path).absolute()
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    why = errno.EACCES if folder.is_dir() else errno.ENOTDIR
+    if why == errno.ENOTDIR or not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"Cannot write to the run folder {path}: {os.strerror(why)} ({folder}).")
 
 
 class RunFolder(RunRecord):
-    """One run on disk; open it with `RunFolder.open`, or to look at it with `RunFolder.read`."""
+    """One run on disk; open it with `RunFolder.open`, or to look at it with `RunFolder.read`.
+
+    Until it is closed, other processes and other threads cannot open it.
+    """
+
+    _lock: _Lock | None = None
 
     @classmethod
     def open(
@@ -54,16 +80,36 @@ class RunFolder(RunRecord):
         try:
             folder = cls(pathlib.Path(path).resolve())
             folder.path.mkdir(parents=True, exist_ok=True)
-            _lock(folder.path)
+            folder._lock = _acquire(folder.path)
         except BlockingIOError as error:
-            raise UserError(f"Another process is running in {path}; wait or end it.") from error
+            raise UserError(f"Another {error} is running in {path}; wait or end it.") from error
         except OSError as error:
             raise UserError(f"Cannot write to the run folder {path}: {error.strerror}.") from error
-        if folder.metrics_csv.exists() and not folder.config_json.exists():
-            raise UserError(f"{folder.path} has a metrics.csv that is not a run's; give another.")
-        config = run_config.settle(folder.config_json, options, ignore=ignore, about=about)
-        write_json(folder.config_json, config, checked=True)
+        try:
+            if folder.metrics_csv.exists() and not folder.config_json.exists():
+                raise UserError(
+                    f"{folder.path} has a metrics.csv that is not a run's; give another."
+                )
+            config = run_config.settle(folder.config_json, options, ignore=ignore, about=about)
+            write_json(folder.config_json, config, checked=True)
+        except BaseException:
+            folder.close()
+            raise
         return folder
+
+    def close(self) -> None:
+        """Lets others open the folder; this object is not to write any more."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            _give_back(lock)
+
+    def check_is_ours(self) -> None:
+        """Raises a UserError if the folder was moved, copied in place or made anew meanwhile."""
+        if self._lock is not None and not self._lock.is_there():
+            raise UserError(
+                f"{self.path} is not the folder in which this run began: it was moved, removed or "
+                "made anew meanwhile. Nothing more is written to it; begin again."
+            )
 
     def check_data(self, data: Mapping[str, Any]) -> None:
         """Writes to `config.json` which data the run trains on, or makes sure that it still does.
@@ -74,9 +120,23 @@ class RunFolder(RunRecord):
         Raises:
             UserError: Former sessions had other data; it names the parts that differ.
         """
+        self._check(run_config.TRAINING_DATA, "data", data)
+
+    def check_training(self, training: Any) -> None:
+        """Writes to `config.json` what a program trains, and how, or makes sure that it still does.
+
+        Args:
+            training: All that says so, which `describe` takes.
+
+        Raises:
+            UserError: Former sessions trained otherwise; it names what differs.
+        """
+        self._check(run_config.TRAINING, "options", flat(to_json(describe(training))))
+
+    def _check(self, entry: str, what: str, parts: Mapping[str, Any]) -> None:
         config = self.config
-        known = config.setdefault(run_config.TRAINING_DATA, to_json(data))
-        run_config.check_same("data", known, to_json(data), self.path)
+        known = config.setdefault(entry, to_json(parts))
+        run_config.check_same(what, known, to_json(parts), self.path)
         write_json(self.config_json, config, checked=True)
 
     @staticmethod
@@ -107,14 +167,56 @@ class RunFolder(RunRecord):
             pd.DataFrame(columns).to_csv(file, index=False, lineterminator="\n")
 
 
-def _lock(folder: pathlib.Path) -> None:
-    """Keeps other processes out of a run folder until this one ends, or raises BlockingIOError."""
-    if folder in _locks:
-        return
-    file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(file)
-        raise
-    _locks[folder] = file
+@dataclasses.dataclass(eq=False)
+class _Lock:
+    """A lock file of a folder, locked for so many `RunFolder`s of one thread of this process."""
+
+    folder: pathlib.Path
+    file: int
+    thread: int
+    holders: int = 0
+
+    def is_there(self) -> bool:
+        """Tells whether the folder's lock file is the one that is locked."""
+        try:
+            return os.path.samestat(os.stat(self.folder / _LOCK), os.fstat(self.file))
+        except OSError:
+            return False
+
+
+def _acquire(folder: pathlib.Path) -> _Lock:
+    """Keeps others out of a run folder, or raises a BlockingIOError that names who is in it."""
+    with _registry:
+        # Closing any descriptor of a file gives up its lock: each has one.
+        if _find(folder) is None:
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                is_held = isinstance(error, BlockingIOError)
+                raise (BlockingIOError("process") if is_held else error) from None
+            _locks.append(_Lock(folder, descriptor, threading.get_ident()))
+        lock = _find(folder)
+        if lock is None:  # Removed at this moment.
+            raise BlockingIOError("process")
+        if (lock.folder, lock.thread) != (folder, threading.get_ident()):
+            raise BlockingIOError("run of this program")
+        lock.holders += 1
+        return lock
+
+
+def _find(folder: pathlib.Path) -> _Lock | None:
+    """Returns the lock that this process has of the lock file that is in a folder now."""
+    with contextlib.suppress(FileNotFoundError):
+        file = os.stat(folder / _LOCK)
+        return next((one for one in _locks if os.path.samestat(file, os.fstat(one.file))), None)
+    return None
+
+
+def _give_back(lock: _Lock) -> None:
+    with _registry:
+        lock.holders -= 1
+        if not lock.holders:
+            os.close(lock.file)
+            _locks.remove(lock)

@@ -23,6 +23,8 @@ FIRST_COLUMNS = ["round", "seconds"]
 _ROUND = re.compile("[0-9]{1,12}")
 # What says that a run has ended, and what it always says.
 ABOUT = "model.json"
+# The model itself.
+WEIGHTS = "model.npz"
 KNOWN = ("batch_size", "seed", "round_number")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 
 SAMPLINGS = ("fixed", "poisson")
@@ -63,9 +64,21 @@ class ClientSampler:
         drawn, stays = self.draw(round_number)
         return drawn[stays]
 
+    def most_rounds(self, rounds: int) -> np.ndarray:
+        """Returns in how many of the first n rounds one client is drawn at most, by n.
+
+        int64 (rounds + 1,). Clients that drop out were drawn, too.
+        """
+        counts, most = np.zeros(self._sizes[0], np.int64), np.zeros(rounds + 1, np.int64)
+        for number in range(1, rounds + 1):
+            drawn, _ = self.draw(number)
+            counts[drawn] += 1
+            most[number] = max(most[number - 1], counts[drawn].max(initial=0))
+        return most
+
     def draw(self, round_number: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the indices of the clients drawn, and which of them, bool, do not drop out."""
-        random = np.random.default_rng((self._seed, round_number))
+        random = generator(Purpose.ROUND_CLIENTS, self._seed, round_number=round_number)
         num_clients, count = self._sizes
         if self._is_poisson:
             count = random.binomial(num_clients, count / num_clients)

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Generic
 
+import numpy as np
+
 from fedpersonal.algorithm import Phase
 from fedpersonal.algorithms.method import Method
 from fedpersonal.data.client_dataset import ClientDataset
@@ -15,6 +17,7 @@ from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.simulation.clients import pooled_clients
 from fedpersonal.simulation.privacy_budget import PrivacyBudget
+from fedpersonal.simulation.sampling import ClientSampler
 from fedpersonal.tasks.findings import check_clients
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import (
@@ -53,33 +56,63 @@ class Experiment(Built, Generic[OptionsT, DataT]):
         """Tells whether clients bring local variables that they have kept."""
         return part.seen and self.algorithm.keeps
 
+    def is_personalised(self, part: EvaluationSet) -> bool:
+        """Tells whether clients predict with anything else than what the server has."""
+        return self.has_kept(part) or bool(self.evaluator.personalization(False))
+
     def evaluation(
         self,
         part: EvaluationSet,
         phases: tuple[Phase, ...] | None = None,
         *,
         brings_kept: bool | None = None,
+        start: str | None = None,
         **options: bool,
     ) -> Callable[[TrainedModel], ClientResults]:
         """Packs clients and returns what evaluates a trained model on them.
 
         Args:
             part: The clients.
-            phases: As of `Evaluator.pack`.
-            brings_kept: Whether clients start from what they have kept; None for `has_kept`.
+            phases: What trains a client's copy, in place of the evaluator's fine-tuning. Clients
+                that train rebuild what they have not kept before it, others nothing.
+            brings_kept: Whether all clients start from what `trained` has for them; None for
+                `has_kept`, where those who have kept nothing rebuild their local variables.
+            start: As of `Evaluator.personalization`; None for `--start`.
             **options: The others of `Evaluator.pack`.
         """
-        brings = self.has_kept(part) if brings_kept is None else brings_kept
-        phases = self.evaluator.personalization(brings) if phases is None else phases
-        support, query = self.task.for_evaluation(self.evaluator.model, part)
-        if not phases and part.support is self.data.train:
-            # Packing all that clients have trained on takes long, and nothing would read it.
-            support = query.head(0)
-        evaluate = self.evaluator.pack(support, query, phases, has_kept=brings, **options)
+        evaluator, is_given = self.evaluator, brings_kept is not None
+        has_kept = self.has_kept(part) if brings_kept is None else brings_kept
+        if phases is not None:
+            rebuilding = evaluator.rebuilding if has_kept else ()
+            evaluator = dataclasses.replace(evaluator, rebuilding=rebuilding, finetuning=phases)
+        if start is None or is_given:
+            start = "kept" if is_given else str(getattr(self.options, "start", "kept"))
+        phases, brings = evaluator.personalization(has_kept, start), has_kept and start != "rebuilt"
+        support, query = self.task.for_evaluation(evaluator.model, part)
+        # Packing all that clients have trained on takes long, and nothing would read it.
+        is_read = phases or part.support is not self.data.train
+        evaluate = evaluator.pack(
+            support if is_read else query.head(0), query, phases, has_kept=brings, **options
+        )
 
         def of(trained: TrainedModel) -> ClientResults:
-            kept_by = trained.kept_by if brings else None
-            return evaluate(trained.weights, kept_by and kept_by(query.client_ids.tolist()))
+            if not brings:
+                return evaluate(trained.weights)
+            assert trained.kept_by
+            kept = trained.kept_by(query.client_ids.tolist())
+            results, lacking = evaluate(trained.weights, kept), np.flatnonzero(~kept[0])
+            if is_given or start != "kept" or not len(lacking):
+                return results
+            # Others fill up the shard: another size would be traced anew, which takes longer.
+            some = np.append(lacking, np.flatnonzero(kept[0]))
+            some = some[: max(len(lacking), evaluator.together)]
+            sets = support.subset(some), query.subset(some)
+            with_predictions = options.get("with_predictions", False)
+            rebuild = evaluator.pack(
+                *sets, has_kept=False, with_before=False, with_predictions=with_predictions
+            )
+            rebuilt = rebuild(trained.weights).some(np.isin(some, lacking))
+            return results.replace(lacking, rebuilt)
 
         return of
 
@@ -152,7 +185,7 @@ def build_experiment(
             initial_accumulator=options.server_initial_accumulator,
             decay_rounds=options.decay_rounds,
         ),
-        packing=options.packing,
+        packing=options.packing if options.execution == "packed" else "stacked",
         shards=shards or options.shards,
         seed=options.seed,
         **work,
@@ -174,13 +207,20 @@ def _privacy(options: RunOptions, num_clients: int) -> DifferentialPrivacy:
     """Returns what options ask for, with the noise found; none where they ask for none."""
     noise = options.dp_noise_multiplier
     if options.dp_target_epsilon is not None:
+        scheme: dict[str, Any] = {
+            "num_clients": num_clients,
+            "clients_per_round": min(options.clients_per_round, num_clients),
+            "sampling": options.client_sampling,
+        }
+        most, rounds = None, options.total_rounds
+        if options.dp_noise == "seeded":
+            most = int(ClientSampler(seed=options.seed, **scheme).most_rounds(rounds)[-1])
         noise = PrivacyBudget.for_epsilon(
             options.dp_target_epsilon,
-            rounds=options.total_rounds,
-            num_clients=num_clients,
-            clients_per_round=min(options.clients_per_round, num_clients),
-            sampling=options.client_sampling,
+            rounds=rounds,
+            most_rounds=most,
             delta=options.dp_delta,
+            **scheme,
         ).noise_multiplier
     return DifferentialPrivacy(
         noise_multiplier=noise or 0.0,

@@ -7,13 +7,15 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from fedpersonal import runtime
 from fedpersonal.process.boundary import as_table
 from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.run_config import read_num_shards
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.experiment import Experiment, build_experiment
-from fedpersonal.tasks.findings import tell_never_drawn, tell_outliers
+from fedpersonal.tasks.findings import tell_attendance, tell_outliers, warn_never_drawn
 from fedpersonal.tasks.report import report_run
 from fedpersonal.tasks.task import DataT, OptionsT, SourceT, Task, TestReport
 from fedpersonal.trained import TrainedModel
@@ -75,6 +77,13 @@ def train_experiment(
     if not experiment.method.trains:
         return experiment.trainer.untrained()
     options, validate = experiment.options, experiment.task.validate(experiment)
+    if experiment.has_kept(experiment.data.test):
+        warn_never_drawn(
+            experiment.trainer.expect_never_drawn,
+            options.total_rounds,
+            num_clients=experiment.data.train.num_clients,
+            clients_per_round=options.clients_per_round,
+        )
     return experiment.trainer.fit(
         rounds=options.total_rounds,
         folder=run_folder,
@@ -99,18 +108,22 @@ def run_experiment(
     task, options = experiment.task, experiment.options
     crossings, further = task.boundary(experiment)
     run_folder.write_boundary([*as_table(crossings), *further])
-    with train_experiment(experiment, run_folder, progress=progress) as trained:
+    # What has diverged is told in one line, without NumPy's warnings.
+    quiet: Any = np.errstate(over="ignore", invalid="ignore")
+    with train_experiment(experiment, run_folder, progress=progress) as trained, quiet:
         report = task.test(experiment, trained)
         names = {name: column.tolist() for name, column in task.names(experiment).items()}
         about = {"sizes": task.sizes(experiment.data), "names": names}
         save_model(run_folder, trained, about)
+        guesses = task.guesses(experiment, experiment.data.test)
         recommendations = task.recommend(experiment, trained, report.results)
-        report = _with_findings(experiment, trained, report)
+        report = with_findings(experiment, trained, report)
     return report_run(
         run_folder,
         trained.loop,
         report,
         crossings,
+        guesses=guesses,
         recommendations=recommendations,
         description={
             "dataset": experiment.data.name,
@@ -118,9 +131,11 @@ def run_experiment(
             "rounds": options.total_rounds if experiment.method.trains else 0,
             "seed": options.seed,
             "num_training_clients": experiment.data.train.num_clients,
+            "is_personalised": experiment.is_personalised(experiment.data.test),
             **task.describe(experiment),
+            **_tell_dropped(trained, run_folder),
             **_tell_privacy(experiment, trained),
-            **_tell_participation(experiment, trained),
+            **_tell_participation(experiment, run_folder),
             **report.description,
         },
     )
@@ -128,13 +143,16 @@ def run_experiment(
 
 def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
     """Returns the summary's entry on differential privacy, if there is any."""
-    told = experiment.trainer.describe_privacy(trained.round_number)
+    loop = trained.loop
+    told = experiment.trainer.describe_privacy(loop.resumed_from + loop.rounds_run if loop else 0)
     if not told:
         return {}
     sizes = ", ".join(experiment.task.sizes(experiment.data))
+    by_seed = "noise and draw of clients, for anyone who knows the seed (config.json)"
     kept = "what clients keep (local_state.sqlite), which stays on their devices elsewhere"
     outside = [
         "training metrics and counts (metrics.csv), evaluations and per_client.csv",
+        *([by_seed] if told["draw"] == "public" else []),
         f"the number of training clients, and what the model is built of: {sizes}",
         *([kept] if experiment.algorithm.keeps else []),
         *experiment.task.outside_privacy(experiment),
@@ -142,17 +160,35 @@ def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, An
     return {"privacy": {**told, "outside": outside}}
 
 
-def _tell_participation(experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
+def _tell_dropped(trained: TrainedModel, run_folder: RunFolder) -> dict[str, int]:
+    """Returns the summary's count of updates that were left out, as they were not finite."""
+    if trained.loop is None:
+        return {}
+    dropped = run_folder.metrics.get("train/num_dropped_updates")
+    return {} if dropped is None else {"num_dropped_updates": int(dropped.sum())}
+
+
+def _tell_participation(experiment: Experiment, run_folder: RunFolder) -> dict[str, Any]:
     """Returns the summary's entry on clients that did not take part, if any were to."""
-    told = experiment.trainer.describe_participation(trained.round_number)
-    return {"participation": told} if told else {}
+    names = experiment.trainer.describe_participation(1)
+    if not names:
+        return {}
+    # A draw that was secret in former sessions cannot be drawn again.
+    rows = run_folder.metrics
+    return {"participation": {name: sum(rows[name].tolist()) for name in names}}
 
 
-def _with_findings(experiment: Experiment, trained: TrainedModel, report: TestReport) -> TestReport:
+def with_findings(experiment: Experiment, trained: TrainedModel, report: TestReport) -> TestReport:
     """Adds what is known of the clients to what the test came to."""
-    data, columns = experiment.data, dict(report.columns)
+    data, columns, further = experiment.data, dict(report.columns), dict(report.further)
     told = {**report.description, **experiment.findings, **tell_outliers(trained, data.train)}
-    if trained.loop is not None and experiment.method.is_federated and data.test.seen:
-        rounds_of = experiment.trainer.count_rounds(experiment.options.total_rounds)
-        columns["rounds"], told["never_drawn"] = tell_never_drawn(report.results, rounds_of)
-    return dataclasses.replace(report, columns=columns, description=told)
+    privacy = experiment.trainer.privacy
+    # Who was drawn, and how often, stays secret where that is what privacy counts on.
+    is_told = data.test.seen and not (privacy and privacy.is_secret)
+    if trained.round_number and experiment.method.is_federated and is_told:
+        rounds = experiment.options.total_rounds
+        attended = experiment.trainer.attended_rounds(rounds)
+        more_columns, more = tell_attendance(report.results, attended, rounds)
+        columns.update(more_columns)
+        further.update(more)
+    return dataclasses.replace(report, columns=columns, description=told, further=further)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedpersonal.data.loaded import fingerprint
 from fedpersonal.data.parts import is_query
 from fedpersonal.data.splits import check_query_sets, count_query_examples
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.simulation.clients import ReadWhenDrawn
 from fedpersonal.tasks.options import RunOptions
@@ -37,10 +39,13 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
     """
     query = data.test.query
     if not query.num_examples:
+        lower = "" if data.test.seen else "Lower --client_batch_size, or keep"
         raise UserError(
             "no test client has anything to predict: each has too few examples for a query set. "
-            "Lower --client_batch_size, or keep only clients with more examples."
+            f"{lower or 'Keep'} only clients with more examples."
         )
+    if not data.validation.query.num_examples:
+        _warn("no validation client has anything to predict: there will be no eval/ figures")
     labels = {name: getattr(query, name) for name in ("client_ids", "offsets", "labels")}
     told = {"test_labels": fingerprint(labels)}
     has_query = is_query(algorithm.phases[-1].data)
@@ -58,24 +63,57 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
     return {**told, "num_clients_without_query": without}
 
 
-def tell_never_drawn(
-    results: ClientResults, rounds_of: Mapping[str, int]
-) -> tuple[np.ndarray, dict[str, Any] | None]:
-    """Counts clients that no round has drawn apart from those that took part.
+def warn_never_drawn(
+    expect: Callable[[int], float], rounds: int, *, num_clients: int, clients_per_round: int
+) -> None:
+    """Warns, before rounds are run, where they will never draw more than 1 % of the clients.
+
+    Args:
+        expect: As of `Trainer.expect_never_drawn`.
+        rounds: Rounds to run.
+        num_clients: How many clients train.
+        clients_per_round: How many of them a round draws.
+    """
+    never = expect(rounds)
+    if never <= 0.01 * num_clients:
+        return
+    more = next((rounds * 2**n for n in range(1, 11) if expect(rounds * 2**n) < 1), None)
+    end = f"; {more:,} rounds would leave {expect(more):.1g}" if more else ""
+    _warn(
+        f"about {never:,.0f} of {num_clients:,} clients will never be drawn in {rounds:,} rounds "
+        f"of {clients_per_round:,}{end}"
+    )
+
+
+def tell_attendance(
+    results: ClientResults, attended: Mapping[str, Sequence[int]], rounds: int
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Tells when clients took part, and counts those that no round has drawn apart.
 
     Args:
         results: Of clients that are among those who train.
-        rounds_of: In how many rounds each training client took part, by name.
+        attended: In which rounds each training client took part, by name.
+        rounds: Rounds that were run.
 
     Returns:
-        The rounds of each client, (num_clients,) int64; and, of those never drawn, how many they
-        are, with their metrics, or None.
+        Columns of a value for each client: `rounds`, in how many it took part, and `rounds_since`,
+        how many were run after the last of these, NaN if there is none. And entries of the test:
+        `never_drawn`, how many were never drawn, with their metrics, or None; and `rounds_since`,
+        percentiles over the others.
     """
-    rounds = np.array([rounds_of.get(client, 0) for client in results.client_ids], np.int64)
-    chosen = (rounds == 0) & (results.num_examples > 0)
-    if not chosen.any():
-        return rounds, None
-    return rounds, {"num_clients": int(chosen.sum()), **results.some(chosen).overall()}
+    own = [attended.get(client, ()) for client in results.client_ids]
+    counts = np.array([len(numbers) for numbers in own], np.int64)
+    since = np.array([rounds - max(numbers, default=math.nan) for numbers in own], np.float64)
+    told: dict[str, Any] = {"never_drawn": None}
+    is_tested = results.num_examples > 0
+    never, others = is_tested & (counts == 0), is_tested & (counts > 0)
+    if never.any():
+        overall = results.some(never).overall()
+        told["never_drawn"] = {"num_clients": int(never.sum()), **overall}
+    if others.any():
+        values = np.percentile(since[others], PERCENTILES)
+        told["rounds_since"] = {f"p{p}": float(value) for p, value in zip(PERCENTILES, values)}
+    return {"rounds": counts, "rounds_since": since}, told
 
 
 def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn) -> dict[str, int]:

@@ -52,7 +52,7 @@ class PrivacyOptions(Options):
     )
     dp_noise: str = option(
         "seeded",
-        "Noise by --seed, which who knows it can subtract; or by a seed that nobody keeps.",
+        "Where noise and the draw of clients come from: --seed, which is public, or a secret.",
         choices=("seeded", "secret"),
     )
 
@@ -66,8 +66,11 @@ class PrivacyOptions(Options):
         super().check()
         if self.dp_noise_multiplier is not None and self.dp_target_epsilon is not None:
             raise UserError("--dp_target_epsilon finds the noise: give no --dp_noise_multiplier.")
-        if self.dp_delta is not None and not self.is_private:
-            raise UserError("--dp_delta needs --dp_noise_multiplier or --dp_target_epsilon.")
+        if not self.is_private:
+            names = ("dp_delta", "dp_clipping", "dp_clip_norm", "dp_target_quantile", "dp_noise")
+            self.refuse_idle(*names, where="without --dp_noise_multiplier or --dp_target_epsilon")
+        elif self.dp_clipping == "fixed":
+            self.refuse_idle("dp_target_quantile", where="with --dp_clipping=fixed")
 
 
 class ParticipationOptions(Options):
@@ -193,6 +196,10 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
                 f"--ray_address is {self.ray_address}, but --runtime is {self.runtime}; give "
                 "--runtime=ray with it."
             )
+        if self.runtime != "ray":
+            self.refuse_idle("ray_node_seconds", where=f"with --runtime={self.runtime}")
+        if self.execution == "per_client":
+            self.refuse_idle("packing", "shards", where="with --execution=per_client")
         if self.runtime == "ray" and self.execution != "packed":
             raise UserError(
                 f"--runtime=ray sends packed shards to its nodes; --execution is {self.execution}."

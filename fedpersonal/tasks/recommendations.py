@@ -10,8 +10,9 @@ import numpy as np
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.ratings.interactions import Interactions
 from fedpersonal.data.ratings.ranking import as_clients
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.evaluation.client_results import ClientResults
-from fedpersonal.evaluation.direction import lower_is_better, main_metric
+from fedpersonal.evaluation.direction import find_metric, lower_is_better, main_metric
 from fedpersonal.report.recommendations import ClientItems, Item, Recommendations
 from fedpersonal.tasks.task import EvaluationSet
 
@@ -91,7 +92,8 @@ def _choose(
     """Returns by what metric clients are chosen, their places, and why each is shown."""
     columns = results.per_client()
     paired = [name[: -len("_before")] for name in columns if name.endswith("_before")]
-    metric = next((n for n in experiment.task.metrics if n in paired), main_metric(paired))
+    usual = filter(None, (find_metric(name, paired) for name in experiment.task.metrics))
+    metric = next(usual, main_metric(paired))
     known = np.flatnonzero(results.num_examples > 0)
     if metric is not None:
         gains = columns[f"{metric}_after"] - columns[f"{metric}_before"]
@@ -108,7 +110,7 @@ def _choose(
             for place in ranked[-2:]:
                 groups.setdefault(place, "most hurt" if gains[place] < 0 else "least helped")
             return metric, np.array([*groups], np.int64), [*groups.values()]
-    rng = np.random.default_rng(experiment.options.seed)
+    rng = generator(Purpose.RECOMMENDED_CLIENTS, experiment.options.seed)
     chosen = np.sort(rng.choice(known, min(CLIENTS, len(known)), replace=False))
     return None, chosen, ["drawn at random"] * len(chosen)
 

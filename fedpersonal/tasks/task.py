@@ -23,11 +23,13 @@ from fedpersonal.algorithms.method import Layers, Method, methods
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.options import Options, Value, join, option
+from fedpersonal.tasks.figures import figures_text, tested_text
 from fedpersonal.tasks.options import RunOptions
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.evaluation.evaluator import Evaluator
+    from fedpersonal.evaluation.guess import Guess
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
     from fedpersonal.report.recommendations import Recommendations
@@ -114,14 +116,17 @@ class TestReport:
     Attributes:
         results: Of the test clients.
         metrics: Further metrics over all clients.
-        columns: Further columns of a value for each client.
+        columns: Further columns of a value for each client, those of metrics NaN where a client
+            does not count.
         description: Further entries of the summary.
+        further: Further entries of the summary's `test`, beside metrics.
     """
 
     results: ClientResults
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    further: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Task(Generic[OptionsT, SourceT, DataT]):
@@ -141,7 +146,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         evaluated_together: How many clients a shard holds when it is evaluated; 0 for all.
         evaluation_packing: `stacked` or `pooled`.
         examples: What its examples are called.
-        metrics: The metrics that a program prints.
+        metrics: The metrics that a program prints, the headline first; a run may lack some.
         usual_server_optimizer: The server optimizer of methods that have no usual one.
     """
 
@@ -301,11 +306,22 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         self, experiment: Experiment[OptionsT, DataT]
     ) -> Callable[[TrainedModel], ClientResults]:
         """Returns what evaluates a model between rounds."""
-        return experiment.evaluation(experiment.data.validation, with_before=False)
+        return experiment.evaluation(experiment.data.validation, start="kept", with_before=False)
 
     def test(self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel) -> TestReport:
         """Evaluates a trained model on the test clients, once."""
         return TestReport(experiment.evaluation(experiment.data.test)(trained))
+
+    def guesses(
+        self, experiment: Experiment[OptionsT, DataT], part: EvaluationSet
+    ) -> Mapping[str, Guess]:
+        """Returns what results must beat: guesses that train no model, by their names.
+
+        Args:
+            experiment: The experiment.
+            part: Whose query sets are predicted: its `validation` or `test` clients.
+        """
+        return {}
 
     def recommend(
         self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel, results: ClientResults
@@ -334,11 +350,17 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
         test = summary["test"]
-        values = ", ".join(f"{name} {test[name]:.4f}" for name in self.metrics)
         return [
-            f"test, {test['num_clients']:,} users, {test['num_examples']:,} {self.examples}: "
-            f"{values}"
+            f"{tested_text(test)}, {test['num_examples']:,} {self.examples}: "
+            f"{figures_text(test, self.metrics)}"
         ]
+
+
+def before_and_after(test: Mapping[str, Any], name: str, *, is_personalised: bool) -> str:
+    """Returns a metric of a summary's test, with its value before if clients personalise."""
+    if not is_personalised:
+        return f"{test[name]:.4f}"
+    return f"{test['before'][name]:.4f} before and {test[name]:.4f} after personalisation"
 
 
 @functools.cache

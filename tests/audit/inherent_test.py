@@ -55,18 +55,19 @@ def test_it_is_told_in_lines_and_as_json(audit):
 
 def test_a_leak_is_told_and_long_lists_are_cut():
     leaks = tuple(f"round {n}: weight changes" for n in range(7))
-    audit = Audit((), (Verdict("severed", "Nothing leaks.", leaks),), (), ["a note"], "none")
+    audit = Audit((), (Verdict("severed", "Nothing leaks.", leaks),), (), ["a note"], "epsilon 1")
     assert not audit.holds and audit.found == list(leaks)
     assert list(audit.lines())[2:] == [
         "severed: LEAK. Nothing leaks.", *(f"  {leak}" for leak in leaks[:5]), "  and 2 more",
-        "a note", "none",
+        "a note", "guarantee: none, since a check has found a leak",
     ]  # fmt: skip
 
 
 def test_a_guarantee_is_that_of_differential_privacy():
     assert "no formal guarantee" in guarantee({})
     spent = {"epsilon": 2.5, "delta": 1e-5, "rounds": 7, "neighbours": "one client replaced"}
-    assert guarantee(spent) == (
+    assert guarantee({**spent, "draw": "secret"}) == (
         "guarantee: user-level differential privacy, epsilon 2.5 at delta 1e-05 after 7 rounds, "
-        "for one client replaced"
+        "for one client replaced, where nobody knows who was drawn"
     )
+    assert guarantee({**spent, "draw": "public"}).endswith(", where nobody knows the noise")

@@ -12,11 +12,15 @@ import tensorflow_federated as tff
 from fedpersonal import trainer as trainer_module
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.algorithms.furl import furl
+from fedpersonal.audit.declared import check_added, check_loss, check_metrics
+from fedpersonal.audit.reference import Reference
+from fedpersonal.audit.subject import Subject
 from fedpersonal.model.metrics import RMSE, Metric
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import OwnVector, matrix_factorization
 from fedpersonal.process import process as process_module
 from fedpersonal.process import round_sums
+from fedpersonal.process.execution import Execution
 from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.process.process import KeptOutput, KeptProcess
 from fedpersonal.trainer import Trainer
@@ -50,7 +54,7 @@ def trainer_of(clients, *, model=None, algorithm=FURL, **options):
 
 
 def in_sums(change):
-    """Plants a leak in what a shard sums: of the sums, the local values before, and labels."""
+    """Plants a leak in what a shard sums: of the sums, the local values before, and examples."""
     honest = process_module.train_and_sum
 
     def leaky(model, algorithm, global_values, examples, seed, *, local, **options):
@@ -58,7 +62,7 @@ def in_sums(change):
             model, algorithm, global_values, examples, seed, local=local, **options
         )
         own = tf.reduce_sum(local[OWN] * tf.reduce_max(examples.mask, [1, 2])[:, tf.newaxis], 0)
-        change(sums, own, tf.reduce_sum(examples.labels * examples.mask), seed[1])
+        change(sums, own, examples, seed[1])
         return sums, after
 
     return mock.patch.object(process_module, "train_and_sum", leaky)
@@ -93,15 +97,15 @@ def add(sums, values):
     updates[TABLE] = tf.tensor_scatter_nd_add(updates[TABLE], [[5]], [row])
 
 
-def weigh(sums, own, labels, number):
+def weigh(sums, own, examples, number):
     sums["weight"] += 1e-2 * tf.reduce_sum(own)
 
 
-def rename(sums, own, labels, number):
+def rename(sums, own, examples, number):
     sums["metrics"]["num_examples"] = tf.reduce_sum(own)
 
 
-def in_a_new_leaf(sums, own, labels, number):
+def in_a_new_leaf(sums, own, examples, number):
     sums["note"] = collections.OrderedDict(harmless=own)
 
 
@@ -115,14 +119,19 @@ SUMS = {
     "as a client's weight": weigh,
     "in the place of a count": rename,
     "in a leaf of another name": in_a_new_leaf,
-    "in round 3 alone": lambda sums, own, labels, number: add(
+    "in round 3 alone": lambda sums, own, examples, number: add(
         sums, own * tf.cast(number == 2, tf.float32)
     ),
-    "times 1e-6": lambda sums, own, labels, number: add(sums, 1e-6 * own),
-    "times the update's norm": lambda sums, own, labels, number: add(
+    "times 1e-6": lambda sums, own, examples, number: add(sums, 1e-6 * own),
+    "times the update's norm": lambda sums, own, examples, number: add(
         sums, own * tf.norm(sums["updates"][TABLE])
     ),
-    "labels in the update": lambda sums, own, labels, number: add(sums, 1e-6 * labels),
+    "labels in the update": lambda sums, own, examples, number: add(
+        sums, 1e-6 * tf.reduce_sum(examples.labels * examples.mask)
+    ),
+    "inputs in the update": lambda sums, own, examples, number: add(
+        sums, 1e-6 * tf.reduce_sum(tf.cast(examples.features["item"], tf.float32) * examples.mask)
+    ),
 }
 BESIDE = {
     "a bare tensor": (tff.federated_sum, {"severed", "reference"}),
@@ -152,7 +161,7 @@ def test_a_leak_in_what_is_summed(clients, name):
     found = checks_of(audit)
     # A plain round sees what is larger than rounding; behind the loss it alone sees anything.
     assert ("severed" in found) == (name != "times the update's norm")
-    assert ("reference" in found) == (name not in ("times 1e-6", "labels in the update"))
+    assert ("reference" not in found) == (name == "times 1e-6" or name.endswith("in the update"))
     if name == "in round 3 alone":
         assert all(leak.startswith("round 3: ") for leak in audit.found)
 
@@ -197,7 +206,7 @@ def test_a_metric_that_returns_predictions(clients):
 def test_a_local_value_in_a_loss_that_the_model_adds(clients):
     """A stop_gradient of a local value makes the update of what it is multiplied with its copy."""
     audit = trainer_of(clients, model=model_of(build_two_outputs(True))).audit(rounds=1)
-    assert checks_of(audit) == {"severed"}
+    assert checks_of(audit) == {"severed", "declared"}
 
 
 def test_a_local_value_in_a_loss_beside_that_of_the_data(clients):
@@ -208,6 +217,107 @@ def test_a_local_value_in_a_loss_beside_that_of_the_data(clients):
     audit = trainer_of(clients, model=model).audit(rounds=1)
     assert checks_of(audit) == {"declared"}
     assert "number 1 of the model's output" in audit.found[0]
+
+
+def declared(clients, **options):
+    """Returns what the audit says of what a model declares, without a process."""
+    model = model_of(**options)
+    execution = Execution.per_client(batch_size=4)
+    subject = Subject.of(
+        clients=clients, execution=execution, model=model, algorithm=FURL, process=None,
+        build=None, seed=0,
+    )  # fmt: skip
+    reference = Reference(model, FURL, batch_size=4, seed=0)
+    checks = (check_loss, check_metrics, check_added)
+    return [line for check in checks for line in check(subject, reference)]
+
+
+def focal(labels, predictions):
+    """A weight that is not differentiated, by how far off a prediction is."""
+    return tf.stop_gradient(tf.abs(predictions - labels)) * tf.square(predictions - labels)
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        lambda p: 1e3 * tf.stop_gradient(p),
+        lambda p: 1e-2 * tf.stop_gradient(p),
+        tf.floor,
+        lambda p: tf.stop_gradient(tf.cos(100.0 * p)),
+    ],
+    ids=["times 1e3", "times 1e-2", "floor", "cosine"],
+)
+@pytest.mark.parametrize("base", [tf.keras.losses.mse, tf.keras.losses.mae])
+def test_a_loss_whose_value_tells_predictions(clients, hidden, base):
+    def loss(labels, predictions):
+        return base(labels, predictions) + hidden(predictions)[:, 0]
+
+    (found,) = declared(clients, loss=loss)
+    assert found.startswith("the loss' value changes with predictions as its derivative does not")
+
+
+@pytest.mark.parametrize("loss", ["mse", "mae", focal, tf.keras.losses.Huber(0.5), "logcosh"])
+def test_a_loss_whose_value_is_its_derivative_s(clients, loss):
+    assert declared(clients, loss=loss) == []
+
+
+class Adding(tf.keras.layers.Layer):
+    """Adds a function of the user's vector, of ids and of the item's vector to the loss."""
+
+    def __init__(self, added):
+        super().__init__()
+        self._added = added
+
+    def call(self, rating, own, item, table):
+        self.add_loss(self._added(own, tf.cast(item, tf.float32), table))
+        return rating
+
+
+def adding(added):
+    def build():
+        item = tf.keras.Input([], dtype=tf.int32, name="item")
+        table = tf.keras.layers.Embedding(NUM_ITEMS, DIM, name="item_embedding")(item)
+        own = OwnVector(DIM, name="user_embedding")(item)
+        rating = Adding(added)(tf.reduce_sum(own * table, -1), own, item, table)
+        return tf.keras.Model({"item": item}, rating)
+
+    return build
+
+
+ADDED = {
+    "inputs": (lambda own, item, table: 1e-3 * item, "depends on inputs"),
+    "a cosine": (lambda own, item, table: tf.reduce_sum(tf.cos(9.0 * own), -1), "tells more"),
+    "an entry's square": (lambda own, item, table: own[:, 0] ** 2, "tells more"),
+    "a fourth power": (lambda own, item, table: tf.reduce_sum(own**4, -1), "tells more"),
+    "penalties": (
+        lambda own, item, table: tf.reduce_sum(own**2 + tf.abs(own) + 2.0 * table**2, -1),
+        None,
+    ),
+    "one of the batch": (lambda own, item, table: tf.reduce_mean(table**2), None),
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_what_a_loss_that_the_model_adds_may_tell(clients, name):
+    added, said = ADDED[name]
+    found = declared(clients, build=adding(added))
+    assert [said in line for line in found] == [True] * (said is not None)
+
+
+def test_labels_of_which_each_has_its_own_weight(clients):
+    model = model_of(example_weight=lambda labels: 1.0 + tf.abs(labels))
+    assert trainer_of(clients, model=model).audit(rounds=1).found == []
+    with in_sums(SUMS["labels in the update"]):
+        audit = trainer_of(clients, model=model).audit(rounds=1)
+    assert checks_of(audit) == {"severed"}
+    assert any(note.startswith("not tested: what example_weight tells") for note in audit.notes)
+
+
+def test_a_loss_that_compares_a_client_s_examples_raises_no_alarm(clients):
+    def centred(labels, predictions):
+        return tf.square(predictions - tf.reduce_mean(predictions) - labels)
+
+    assert trainer_of(clients, model=model_of(loss=centred)).audit(rounds=1).found == []
 
 
 class Carrying(tff.learning.optimizers.Optimizer):

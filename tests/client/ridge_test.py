@@ -7,13 +7,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import GradientPhase, RidgePhase
+from fedpersonal.algorithm import Algorithm, GradientPhase, PersonalCopies, RidgePhase
 from fedpersonal.algorithms.fed_recon import fed_recon
+from fedpersonal.audit.reference import Client, Reference
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.stacked import run_phase
 from fedpersonal.client.values import starting_values
+from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.model.probing import check_rows_are_independent
 from fedpersonal.models.matrix_factorization import matrix_factorization
 from fedpersonal.process.execution import Execution
 from fedpersonal.process.packing import as_examples, pack_clients
@@ -161,6 +162,26 @@ def test_solves_with_the_rows_that_a_client_has_moved(ratings):
     check(values, ratings, "support", tables, l2=2.0, bias_l2=0.3)
 
 
+def test_the_reference_solves_for_no_copies_either(ratings):
+    """What an audit compares with, of a client that also trains copies of global variables."""
+    algorithm = Algorithm(
+        "both",
+        (RidgePhase(data="all", l2=2.0), GradientPhase("personal", "all", SGD)),
+        local_variables="rebuilt",
+        personal=PersonalCopies(("item_embedding",)),
+    )
+    model = algorithm.prepare(factorization())
+    weights = weights_of(model)
+    values, _ = values_after(model, algorithm.phases, ratings, weights)
+    reference = Reference(model, algorithm, batch_size=BATCH_SIZE, seed=0)
+    client = Client(*ratings.client(0))
+    reference.run(weights, reference.fresh_local_values(client, 0), client, 0)
+    assert "personal_copy/item_embedding/embeddings" in values
+    for variable in model.local_variables:
+        expected = reference._variables[variable.name].numpy()
+        np.testing.assert_allclose(values[variable.name][0], expected, rtol=1e-4, atol=1e-5)
+
+
 def dense_model(*, units=1, local=("own",), activation=None, use_bias=False):
     def build_model():
         x = tf.keras.Input([3], name="x")
@@ -204,7 +225,7 @@ def test_a_model_is_checked_once_and_built_once_for_it():
         return tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(1, name="own")])
 
     model = PartitionedModel(build_model, local_layers=["own"])
-    for check in (check_linear, check_rows_are_independent):
+    for check in (lambda m: find_mixing(m, training=False), check_linear):
         built.clear()
         check(model)
         check(model)

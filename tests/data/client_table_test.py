@@ -48,7 +48,7 @@ def test_a_column_for_two_purposes_is_named():
 
 
 def test_names_of_two_types_are_refused():
-    with pytest.raises(UserError, match="'who' names clients by texts and by numbers; make all te"):
+    with pytest.raises(UserError, match="'who': rows name clients by texts and by numbers"):
         from_table(TABLE.assign(who=["1", 1, "a", 2, 3]))
 
 

@@ -23,9 +23,9 @@ def _dataset(make_dataset):
     )
 
 
-def drawn(dataset, clients, *, count=5, seed=(1, 2)):
+def drawn(dataset, clients, *, count=5, seed=1, round_number=2):
     """Returns the examples that each client draws."""
-    found = draw_examples(dataset, clients, count=count, seed=seed)
+    found = draw_examples(dataset, clients, count=count, seed=seed, round_number=round_number)
     assert found.client_ids.tolist() == dataset.client_ids[np.array(clients, int)].tolist()
     np.testing.assert_array_equal(found.features["tenfold"][:, 0], 10 * found.labels)
     return [found.client(i)[1].tolist() for i in range(len(clients))]
@@ -49,12 +49,15 @@ def test_a_draw_depends_on_seed_and_client_alone(dataset):
     # Clients with as many examples draw apart from each other.
     first, last = drawn(dataset, [0, 4])
     assert first != [number - 56 for number in last]
-    others = [drawn(dataset, [0], seed=seed)[0] for seed in ((1, 3), (0, 2), (2, 1))]
+    others = [
+        drawn(dataset, [0], seed=seed, round_number=number)[0]
+        for seed, number in ((1, 3), (0, 2), (2, 1))
+    ]
     assert len({tuple(own) for own in [together[0], *others]}) == 4
 
 
 def test_every_example_and_order_is_as_likely(dataset):
-    firsts = [drawn(dataset, [3], count=2, seed=(round_,))[0] for round_ in range(1200)]
+    firsts = [drawn(dataset, [3], count=2, round_number=number)[0] for number in range(1200)]
     counts = np.array([np.bincount(np.array(firsts)[:, i] - 44, minlength=12) for i in (0, 1)])
     assert 60 < counts.min() and counts.max() < 140
 
@@ -73,4 +76,5 @@ def test_no_clients_draw_nothing(dataset):
 )
 def test_mistakes(dataset, options, said):
     with pytest.raises(UserError, match=said):
-        draw_examples(dataset, **{"client_indices": [0], "count": 2, "seed": (0,), **options})
+        given = {"client_indices": [0], "count": 2, "seed": 0, "round_number": 1}
+        draw_examples(dataset, **{**given, **options})

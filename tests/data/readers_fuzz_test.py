@@ -326,7 +326,7 @@ def _is_no_name(name):
 def test_own_programs(rows):
     table = pd.DataFrame(rows, columns=["who", "x"], dtype=object).astype({"x": int})
     options = {"client_column": "who", "features": {"x": "x"}, "label_column": "x"}
-    found = outcome(lambda: clients_from_table(table, **options), "client_ids: ")
+    found = outcome(lambda: clients_from_table(table, **options), "client_column='who': ")
     expected = _groups(*zip(*rows))
     assert (found is None) == any(map(_is_no_name, expected))
     if found is not None:

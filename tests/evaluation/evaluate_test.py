@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -312,11 +313,18 @@ def test_percentiles_and_the_share_hurt_are_over_clients_with_examples():
     assert distribution["percentiles"]["rmse"]["p25"] == pytest.approx(5.0**0.5)
     # 15 to 19 are worse off; 20 is as it was.
     assert distribution["share_hurt"] == pytest.approx(5 / 21)
+    # A loss that is no number after personalisation hurts; who has none before does not count.
+    lost = results_of([1.0, 1.0, 1.0, np.nan], [np.nan, np.inf, 0.5, np.nan], [1, 1, 1, 1])
+    assert lost.distribution()["share_hurt"] == pytest.approx(2 / 3)
 
 
 def test_nobody_to_evaluate_is_no_error():
-    distribution = results_of([1.0], [1.0], [0]).distribution()
-    assert distribution == {"percentiles": {}, "share_hurt": None}
+    """And no divergence either, which a loss of NaN is."""
+    nobody = results_of([1.0], [1.0], [0])
+    assert nobody.distribution() == {"percentiles": {}, "share_hurt": None}
+    assert nobody.overall() == nobody.overall_before() == {}
+    diverged = results_of([1.0, 1.0], [np.nan, 1.0], [1, 0])
+    assert math.isnan(diverged.overall()["loss"]) and diverged.overall_before()["loss"] == 1.0
 
 
 def test_metrics_are_sums_over_examples():
@@ -372,6 +380,23 @@ def test_ties_favour_nobody():
     for name, values in ranking_metrics(scores, at=10).items():
         found = np.mean([order[name] for order in orders], 0)
         np.testing.assert_allclose(values, found, atol=0.03, err_msg=name)
+
+
+def test_a_random_order_of_any_number_of_candidates_is_never_a_sure_hit():
+    """A constant scorer has the chance level; where that would be 1, nobody is measured."""
+    counts = np.arange(15)
+    candidates = np.arange(20) < counts[:, np.newaxis]
+    found = ranking_metrics(np.zeros((15, 20)), at=10, candidates=candidates)
+    assert np.isnan(found["hr@10"][:11]).all() and np.isnan(found["ndcg@10"][:11]).all()
+    np.testing.assert_allclose(found["hr@10"][11:], 10 / counts[11:])
+    random = np.random.default_rng(1)
+    # What is no candidate does not count, whatever its score.
+    for padding in (-np.inf, 0.0, 2.0, np.inf, np.nan):
+        scores = np.where(candidates, random.random((4000, 15, 20)), padding)
+        orders = [ranking_metrics(one, at=10, candidates=candidates) for one in scores]
+        for name, values in found.items():
+            mean = np.mean([order[name] for order in orders], 0)
+            np.testing.assert_allclose(values, mean, atol=0.03, err_msg=name)
 
 
 def test_what_is_no_number_comes_last():

@@ -1,4 +1,4 @@
-"""The paired bootstrap: all draws of a small case, the normal approximation of a large one."""
+"""Intervals of few clients and of many: by their subsets, and by the bootstrap."""
 
 from __future__ import annotations
 
@@ -8,28 +8,55 @@ import numpy as np
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.paired_bootstrap import client_sums, paired_bootstrap
+from fedpersonal.evaluation.paired_bootstrap import FEWEST, client_sums, paired_bootstrap
 
 
-def test_the_interval_is_that_of_all_draws_of_a_small_case():
-    first, second = np.array([1.0, 2.0, 6.0]), np.array([0.5, 2.5, 3.0])
-    weights = np.array([1.0, 3.0, 2.0])
-    exact = []
-    for drawn in itertools.product(range(3), repeat=3):  # All 27 are as likely.
-        n = weights[list(drawn)]
-        one, two = ((n * v[list(drawn)]).sum() / n.sum() for v in (first, second))
-        exact.append(np.sqrt(one) - np.sqrt(two))
-    found = paired_bootstrap(
-        client_sums(first, weights),
-        client_sums(second, weights),
-        finalize=np.sqrt,
-        confidence=0.6,
-        draws=20_000,
-    )
-    mean = np.sqrt((weights * first).sum() / 6) - np.sqrt((weights * second).sum() / 6)
+def test_the_interval_of_few_clients_is_that_of_all_their_subsets():
+    first, second = np.array([1.0, 2.0, 6.0, 9.0]), np.array([0.5, 2.5, 3.0, np.nan])
+    weights = np.array([1.0, 3.0, 2.0, 0.0])  # The last one is not there.
+    differences = []
+    for chosen in itertools.product([False, True], repeat=3):
+        n = weights[:3][list(chosen)]
+        if len(n):
+            one, two = ((n * v[:3][list(chosen)]).sum() / n.sum() for v in (first, second))
+            differences.append(np.sqrt(one) - np.sqrt(two))
+    sums = client_sums(first, weights), client_sums(second, weights)
+    found = paired_bootstrap(*sums, finalize=np.sqrt, confidence=0.6)
+    mean = np.sqrt((weights * first)[:3].sum() / 6) - np.sqrt((weights * second)[:3].sum() / 6)
     assert found.difference == pytest.approx(mean)
-    low, high = np.percentile(exact, [20, 80])
-    assert (found.low, found.high) == pytest.approx((low, high))
+    # 7 subsets make 8 intervals; 60 % of them are those between the first and the last subset.
+    assert (found.low, found.high) == pytest.approx((min(differences), max(differences)))
+    nothing = paired_bootstrap(*sums, finalize=np.sqrt)
+    assert (nothing.low, nothing.high) == (-np.inf, np.inf)
+    assert nothing.is_within_noise and not nothing.has_interval
+
+
+@pytest.mark.parametrize("number", [2, 5, 6, 10, 20, 29])
+@pytest.mark.parametrize("draw", ["normal", "heavy", "skewed"])
+def test_few_clients_seldom_make_a_false_claim(number, draw):
+    """Where there is no difference, in 500 draws of clients."""
+    random = np.random.default_rng(number)
+    drawn = {
+        "normal": lambda: random.normal(size=number),
+        "heavy": lambda: random.standard_t(2, number),
+        "skewed": lambda: random.exponential(size=number) - 1,
+    }
+    claims, nothing = 0, client_sums(np.zeros(number))
+    for _ in range(500):
+        found = paired_bootstrap(client_sums(drawn[draw]()), nothing, draws=500)
+        claims += not found.is_within_noise
+    # The bootstrap claims 49, 16, 15, 11, 7 and 6 % of normal ones. Three deviations are 3 %.
+    assert claims <= 500 * (0.10 if draw == "skewed" else 0.05) + 15
+    assert found.has_interval == (number >= FEWEST)
+    if number < FEWEST:
+        assert not claims
+
+
+def test_few_clients_make_a_true_claim():
+    random = np.random.default_rng(0)
+    for number in (6, 12, 29):
+        better = client_sums(random.normal(-1, 0.2, number))
+        assert paired_bootstrap(better, client_sums(np.zeros(number))).high < 0
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -76,7 +103,7 @@ def test_a_client_of_several_runs_is_drawn_for_all_of_them():
 def test_clients_without_examples_count_nothing():
     means, weights = [1.0, np.nan, 3.0], [2, 0, 1]
     np.testing.assert_array_equal(client_sums(means, weights), [[2, 2], [0, 0], [3, 1]])
-    sums = client_sums([[1.0, np.nan]], [[1, 0]])
+    sums = client_sums([[1.0, np.nan] * 6], [[1, 0] * 6])
     assert paired_bootstrap(sums, 2 * sums).difference == 0  # A ratio of sums.
     assert paired_bootstrap(sums, sums * [3, 1]).high == -2
 

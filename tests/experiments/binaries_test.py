@@ -47,7 +47,11 @@ OPTIONS = {
     "rounds": (["--total_rounds=0"], "--total_rounds is 0; it must be a whole number at least 1"),
     "rate": (["--client_learning_rate=0"], "--client_learning_rate is 0.0; it must be a finite"),
     "decay": (["--decay_rounds=1", "--total_rounds=2"], "--decay_rounds=1 must be 0 or at least"),
-    "method": (["--algorithm=fed"], "value should be one of <"),
+    "method": (["--algorithm=fed"], "--algorithm is fed; it must be one of "),
+    "folder before data": (
+        ["--output_dir=ratings.csv/run", "--user_column=absent"],
+        "Cannot write to the run folder ratings.csv/run: Not a directory",
+    ),
 }
 MISTAKES = {
     "interactions": {
@@ -57,7 +61,10 @@ MISTAKES = {
         "column": (["--item_column=film"], "there is no column 'film'"),
         "few": (["--min_interactions=2"], "--min_interactions is 2; it must be a whole number at"),
         "nobody": (["--min_interactions=13"], "no user has min_ratings=13"),
-        "all items": (["--interactions_file=all.csv"], "user 'a' has all 3 items: nothing to rank"),
+        "all items": (
+            ["--interactions_file=all.csv"],
+            "no user has left 10 of the 3 items unchosen",
+        ),
     },
     "movielens": {
         **OPTIONS,
@@ -112,18 +119,17 @@ MISTAKES = {
 }
 SAID = {
     "interactions": [
-        "ratings: 240 interactions of 20 users, 15 items; no times: what is held out is drawn by",
-        "test, 20 users: hr@10 1.0000, ndcg@10 0.\\d+ among 3 sampled items; hr@10 1",
-        "popularity: hr@10 1.0000",
+        "ratings: 240 interactions of 20 users, 30 items; no times: what is held out is drawn by",
+        "test, 20 users, 380 items: hr@10_of_19 0.\\d+ .chance: 0.5263., ndcg@10_of_19 0.",
     ],
-    "movielens": ["ratings: 240 ratings of 20 users, 15 items", "test, 2 users, 1\\d ratings: "],
+    "movielens": ["ratings: 240 ratings of 20 users, 30 items", "test, 2 users, 1\\d ratings: "],
     "reddit": [
-        "texts: 200 texts of 20 users, 3 labels; 1 lines left out: not UTF-8 .the first: line 3.;",
-        "test, 18 users, 18 texts: accuracy 0.\\d+; predicting each user's most frequent label",
-        "2 users who never took part: accuracy 0.* after they rebuild what they lack",
+        "texts: 200 texts of 20 users, 3 labels; 1 line left out: not UTF-8 .the first: line 3.;",
+        "test, 18 users, 18 texts: accuracy 0.\\d+ .the most frequent label: 0.",
+        "2 users who never took part: accuracy 0.* after personalisation",
     ],
     "stackoverflow": [
-        "texts: 2\\d\\d sentences of 20 users, .* words; 1 lines left out: not UTF-8",
+        "texts: 2\\d\\d sentences of 20 users, .* words; 1 line left out: not UTF-8",
         "test, 2 users, .* before and .* after personalisation",
     ],
     "tv_shows": [
@@ -135,7 +141,7 @@ SAID = {
 
 def write_ratings(path, *, num_users, spoiled=False):
     rows = [
-        f"u{u},i{(u + 2 * i) % 15},{1 + (u * i) % 5}" for u in range(num_users) for i in range(12)
+        f"u{u},i{(u + 2 * i) % 30},{1 + (u * i) % 5}" for u in range(num_users) for i in range(12)
     ]
     if spoiled:
         rows[1] = "u0,i3,five"
@@ -247,7 +253,7 @@ def test_a_binary_runs(finished, folder, binary):
     for line, expected in zip(lines, SAID[binary]):
         assert re.match(expected, line), line
     path = folder / f"out_{binary}"
-    assert last.startswith("1 rounds in ") and last.endswith(str(path))
+    assert last.startswith("1 round in ") and last.endswith(str(path))
     config = json.loads((path / "config.json").read_text())
     assert config["options"]["clients_per_round"] == 4 and config["seed"] == 0
     assert json.loads((path / "summary.json").read_text())["rounds"] == 1

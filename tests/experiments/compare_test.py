@@ -34,8 +34,10 @@ def test_a_page_and_its_tables_are_written(run_program, folders, tmp_path):
     output, errors, status = run_program(*program, cwd=tmp_path)
     assert (status, errors) == (0, "")
     paths = [tmp_path / "out" / f"seeds.{kind}" for kind in ("html", "md", "csv")]
-    assert output.split() == [str(path) for path in paths]
-    assert "is 0.1000 lower than that of fed_avg" in paths[1].read_text("utf-8")
+    verdict, *printed = output.splitlines()
+    assert printed == [str(path) for path in paths]
+    assert "is 0.1000 lower than that of fed_avg" in verdict
+    assert verdict in paths[1].read_text("utf-8")
     rows = list(csv.DictReader(paths[2].read_text("utf-8").splitlines()))
     assert float(rows[1]["difference"]) == pytest.approx(-0.1)
     table = fp.compare(folders)

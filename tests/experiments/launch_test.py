@@ -13,6 +13,9 @@ import time
 
 import pytest
 
+from experiments import launch
+from fedpersonal.simulation.run_folder import RunFolder
+
 _PROGRAM = '''
 """Trains a toy.
 
@@ -145,15 +148,17 @@ def test_help_that_nobody_reads_ends_quietly(start):
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [
-        ("--sed=1", "Unknown command line flag 'sed'. Did you mean: seed,"),
-        ("--seed=x", "flag --seed=x: it must be a whole number at least 0 and at most"),
+        ("--sed=1", "error: --sed is no flag; did you mean --seed?\n"),
+        ("--seed=x", "error: --seed is x; it must be a whole number at least 0 and at most"),
+        ("--zzz", "error: --zzz is no flag.\n"),
         ("--seed=-1", "--seed is -1; it must be a whole number at least 0"),
         ("--seed=1000000000000", "--seed is 1000000000000; it must be"),
         ("--total_rounds=0", "--total_rounds is 0; it must be a whole number at least 1"),
         ("--rate=0", "--rate is 0.0; it must be a finite number above 0"),
         ("--rate=nan", "--rate is nan; it must be a finite number"),
         ("--rate=inf", "--rate is inf; it must be a finite number"),
-        ("--algorithm=fast", "value should be one of <fed_recon|fed_avg>"),
+        ("--algorithm=fast", "error: --algorithm is fast; it must be one of fed_recon, fed_avg.\n"),
+        ("--algorithm=fedavg", "one of fed_recon, fed_avg; did you mean fed_avg?\n"),
         ("movielens", "unexpected argument 'movielens'; flags are written --name=value."),
     ],
 )
@@ -198,6 +203,22 @@ def test_flagfiles_that_cannot_be_read_are_one_line(run, tmp_path, name, form):
     assert (status, output) == (2, "")
     assert errors.startswith("error: ") and errors.count("\n") == 1
     assert "--flagfile=" in errors and _FLAGFILES[name] in errors
+
+
+def test_the_file_that_sets_a_wrong_flag_is_named(run, tmp_path):
+    (tmp_path / "wrong.flags").write_text("--algorithm=fast\n")
+    _, _, errors = run("--flagfile=wrong.flags")
+    assert errors.endswith("one of fed_recon, fed_avg (wrong.flags sets --algorithm).\n")
+    (tmp_path / "inner.flags").write_text("--seed=-1\n")
+    (tmp_path / "outer.flags").write_text("--flagfile=inner.flags\n--total_rounds=0\n")
+    for given, told in (
+        ([], "outer.flags sets --total_rounds"),
+        (["--total_rounds=1"], "inner.flags sets --seed"),
+        (["--total_rounds=1", "--seed=-2"], None),
+    ):
+        _, _, errors = run("--flagfile=outer.flags", *given)
+        assert errors.startswith("error: --")
+        assert errors.endswith(f" ({told}).\n") if told else "sets" not in errors
 
 
 def test_a_flagfile_twice_is_no_circle(run, tmp_path):
@@ -305,10 +326,23 @@ def test_without_a_temporary_folder_a_line_says_so(start):
     assert errors.endswith("; is the disk full (df, ulimit -f)?\n")
 
 
-def test_ctrl_c_while_modules_are_imported_is_quiet():
+def test_ctrl_c_while_modules_are_imported_is_one_line():
     program = "import experiments, os, signal; os.kill(os.getpid(), signal.SIGINT); input()"
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=60)
-    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"Stopped: nothing was begun.\n")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit(143), ValueError])
+@pytest.mark.parametrize("has_rounds", [None, False, True])
+def test_what_ends_before_the_first_round_has_begun_nothing(tmp_path, capsys, error, has_rounds):
+    folder = None if has_rounds is None else RunFolder.open(tmp_path, {})
+    if has_rounds:
+        folder.metrics_csv.write_text("")
+    with pytest.raises((KeyboardInterrupt, SystemExit, ValueError)):
+        with launch._nothing_begun(folder):
+            raise error
+    says = error is not ValueError and not has_rounds
+    assert capsys.readouterr().err == "Stopped: nothing was begun.\n" * says
 
 
 def test_folders_that_are_there_or_named_stay(run, tmp_path):

@@ -85,7 +85,7 @@ def test_a_model_is_made_once(folder, run):
         ({"text_file": "absent.csv"}, "absent.csv: no such file"),
         (
             {"text_column": "body"},
-            "there is no column 'body'; the columns are user, text; say by text_col",
+            "there is no column 'body'; the columns are user, text; say by --text_col",
         ),
         ({"leave_out_users": "u7"}, "--leave_out_users: no text is of 'u7'."),
         ({"output_dir": "full"}, "full holds something else than a base model of this program"),

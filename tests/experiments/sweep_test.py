@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pandas as pd
 import psutil
 import pytest
@@ -20,6 +22,7 @@ from experiments.sweeping.sweep import Sweep
 from experiments.sweeping.trials import Validation, write_validation
 from fedpersonal.atomic_files import read_json, write_json
 from fedpersonal.errors import UserError
+from fedpersonal.options import Options, option
 from fedpersonal.simulation import run_config
 from fedpersonal.tasks.task import all_tasks
 
@@ -78,7 +81,7 @@ def _done(killed, run_program):
 
 def curve(folder, rate, seed):
     path = folder / "out" / f"client_learning_rate={rate}" / f"seed_{seed}" / "metrics.csv"
-    return pd.read_csv(path)
+    return pd.read_csv(path, float_precision="round_trip")
 
 
 def test_the_same_command_goes_on_and_does_nothing_twice(killed, done):
@@ -89,7 +92,11 @@ def test_the_same_command_goes_on_and_does_nothing_twice(killed, done):
     assert len(list(folder.rglob("validation.json"))) == 6
     for rate in RATES:
         for seed in (0, 1):
-            assert list(curve(folder, rate, seed)["round"]) == list(range(1, 301))
+            rounds = curve(folder, rate, seed)["round"]
+            assert list(rounds) == list(range(1, len(rounds) + 1))
+            path = folder / "out" / f"client_learning_rate={rate}" / f"seed_{seed}/validation.json"
+            # Divergence ends a run at once.
+            assert len(rounds) == 300 or read_json(path, checked=True)["diverged"]
 
 
 def test_the_best_on_validation_clients_is_chosen_and_it_alone_is_tested(done):
@@ -116,12 +123,12 @@ def test_the_best_on_validation_clients_is_chosen_and_it_alone_is_tested(done):
         assert tested == {f"client_learning_rate={best}"}
     assert str(folder / "out/compare.html") in output.splitlines()[-1]
     assert "fed_recon on ratings, 2 seeds" in (folder / "out/compare.html").read_text()
-    table = pd.read_csv(folder / "out/sweep.csv")
+    table = pd.read_csv(folder / "out/sweep.csv", float_precision="round_trip")
     assert list(table["place"].fillna(0)) == [1, 1, 2, 2, 0, 0]
     assert list(table["seed"]) == [0, 1] * 3
     for row in table.itertuples():
         found = curve(folder, row.client_learning_rate, row.seed)["eval/rmse"].iloc[-1]
-        assert row.validation_rmse == found or (pd.isna(found) and "clients is nan" in row.diverged)
+        assert row.validation_rmse == found or (pd.isna(found) and "has diverged" in row.diverged)
         is_tested = row.place == 1
         assert pd.notna(row.test_rmse) == is_tested
         if is_tested:
@@ -138,9 +145,11 @@ def test_the_chosen_command_repeats_a_run_to_the_bit(done, run_program):
     )
     assert status == 0, errors
     rate = re.search("client_learning_rate=([0-9.]+)", line).group(1)
-    again = pd.read_csv(folder / "again/metrics.csv").drop(columns="seconds")
+    again = pd.read_csv(folder / "again/metrics.csv", float_precision="round_trip")
     pd.testing.assert_frame_equal(
-        again, curve(folder, rate, 1).drop(columns="seconds"), check_exact=True
+        again.drop(columns="seconds"),
+        curve(folder, rate, 1).drop(columns="seconds"),
+        check_exact=True,
     )
     theirs = folder / "out" / f"client_learning_rate={rate}" / "seed_1" / "per_client.csv"
     assert (folder / "again/per_client.csv").read_text() == theirs.read_text()
@@ -160,7 +169,7 @@ MISTAKES = {
     "program": (["movies", "--grid=seed=1"], "give one program, not movies: "),
     "grid": (["movielens", "--grid=rate=1"], "--grid: 'rate' is no option that can be chosen"),
     "seeds in grid": (["movielens", "--grid=seed=1,2"], "--grid: --seeds says how many seeds"),
-    "seed": (["movielens", "--grid=l2=1", "--seed=3"], "Unknown command line flag 'seed'"),
+    "seed": (["movielens", "--grid=l2=1", "--seed=3"], "--seed is no flag; did you mean --seeds?"),
     "other's": (["movielens", "--grid=l2=1", "--text_file=x"], "--text_file is no option of mov"),
     "contradiction": (
         ["movielens", "--grid=decay_rounds=0,5", "--total_rounds=9"],
@@ -248,6 +257,29 @@ def test_the_lead_of_the_chosen_setting_is_told(tmp_path, scores, metric, expect
     assert told == f"It leads the next best, {expected}"
 
 
+def test_labels_of_0_and_1_are_chosen_by_their_headline(tmp_path):
+    """Four of five labels are 0, and each model says no: accuracy cannot tell them apart."""
+    settings = [{"client_learning_rate": rate} for rate in (0.1, 0.2, 0.3)]
+    sweep = Sweep(all_tasks()["reddit"], {}, settings, [0], tmp_path)
+    sweep.check()
+    guesses = {"each user's own rate": {"auc": 0.7}, "no": {"accuracy": 0.8}}
+    for trial, area in zip(sweep.trials, (0.55, 0.65, 0.6)):
+        metrics = {"loss": 1.0, "accuracy": 0.8, "auc": area}
+        write_validation(trial.run, Validation(metrics, "x", guesses=guesses))
+    assert sweep.chosen_by == "auc" and order(sweep) == [0.2, 0.3, 0.1]
+    best = sweep.ranked()[0]
+    assert page._guessed(sweep, best) == [
+        "A guess that trains no model, each user's own rate, has auc 0.7000 on the same "
+        "validation clients: **no setting beats it**."
+    ]
+    better = dataclasses.replace(best, scores=(0.75,))
+    assert "the chosen setting beats it" in page._guessed(sweep, better)[0]
+    # Texts of many labels have no area.
+    for trial in sweep.trials:
+        write_validation(trial.run, Validation({"accuracy": 0.8}, "x"))
+    assert sweep.chosen_by == "accuracy" and page._guessed(sweep, best) == []
+
+
 def test_no_lead_is_told_where_all_others_diverge(tmp_path):
     sweep = make(tmp_path, {0.1: (1.0,), 0.2: (None,)})
     assert page._next_best(sweep, sweep.ranked()) == ""
@@ -295,12 +327,50 @@ def test_flags_of_options_give_these_options(name, tmp_path):
     """The command that a sweep prints, of all options of a task, is read back."""
     options = all_tasks()[name].options
     declared = options.declarations()
-    several = {n: (1, 2) if d.kind is int else ("a", "b") for n, d in declared.items() if d.is_list}
+    lists = {int: (1, 2), float: (0.5, 2.0), str: ("a", "b"), bool: (True, False)}
+    several = {n: lists[d.kind] for n, d in declared.items() if d.is_list}
     values = options(**several).values()
     flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
     (tmp_path / "all.flags").write_text("\n".join(flags))
     found = option_flags.read_flagfile(tmp_path / "all.flags", options)
     assert options(**found).values() == values
+
+
+class OfEveryType(Options):
+    """Options of each type, alone and in lists."""
+
+    switch: bool = option(False, "A switch.")
+    count: int = option(0, "A number.")
+    rate: float = option(0.0, "A rate.")
+    name: str | None = option(None, "A name.")
+    switches: tuple[bool, ...] = option((), "Switches.")
+    counts: tuple[int, ...] = option((), "Numbers.")
+    rates: tuple[float, ...] = option((), "Rates.")
+    names: tuple[str, ...] = option((), "Names.")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_values_come_back_from_their_flags(seed, tmp_path):
+    random = np.random.default_rng(seed)
+    one = {
+        bool: lambda: bool(random.integers(2)),
+        int: lambda: int(random.integers(-(10**9), 10**9)),
+        float: lambda: float(random.normal() * 10.0 ** random.integers(-30, 8)),
+        str: lambda: "".join(random.choice([*"ab,\"'=-#\\é"], random.integers(4))),
+    }
+    declared = OfEveryType.declarations()
+    values = OfEveryType(
+        **{
+            name: tuple(one[d.kind]() for _ in range(random.integers(4)))
+            if d.is_list
+            else one[d.kind]()
+            for name, d in declared.items()
+        }
+    ).values()
+    flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
+    (tmp_path / "all.flags").write_text("\n".join(flags))
+    found = option_flags.read_flagfile(tmp_path / "all.flags", OfEveryType)
+    assert OfEveryType(**found).values() == values
 
 
 def test_names_of_folders_tell_settings_apart(tmp_path):

@@ -87,3 +87,26 @@ def test_class_labels_must_be_whole_numbers(make_dataset):
     model = PartitionedModel(one_input, label_spec=tf.TensorSpec([None], tf.int32))
     with pytest.raises(UserError, match="labels has dtype float32.*or give.*another label_spec"):
         check_data(model, make_dataset([({"x": X}, LABELS)]))
+
+
+def of_texts():
+    text = tf.keras.Input([1], dtype=tf.string, name="text")
+    ids = LAYERS.StringLookup(vocabulary=["a", "b"], output_mode="multi_hot")(text)
+    return tf.keras.Model({"text": text}, LAYERS.Dense(1)(ids))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PartitionedModel(of_texts), "input 'text' is string; .* Encode them first"),
+        (lambda: PartitionedModel(of_texts()), "input 'text' is string; .* Encode them first"),
+        (
+            lambda: PartitionedModel(one_input, label_spec=tf.TensorSpec([None], tf.string)),
+            "label_spec is string; .* must be numbers",
+        ),
+    ],
+)
+def test_texts_are_refused_before_anything_is_built(make, message):
+    with pytest.raises(UserError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)

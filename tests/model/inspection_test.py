@@ -224,3 +224,16 @@ def test_draws_without_a_seed_are_refused():
 
     with pytest.raises(UserError, match="draws random numbers by itself .RandomStandardNormal"):
         PartitionedModel(build_model)
+
+
+def test_variables_of_one_name_are_called_by_their_layers_paths():
+    def build_model():
+        x = tf.keras.Input([3], name="x")
+        towers = [tf.keras.Sequential([LAYERS.Dense(2, name="d")], name=n) for n in ("a", "b")]
+        return tf.keras.Model({"x": x}, LAYERS.Dense(1, name="out")(towers[0](x) * towers[1](x)))
+
+    model = PartitionedModel(build_model, local_layers=["b/d/bias"])
+    assert {v.name for v in model.global_variables} == {
+        "a/d/kernel", "a/d/bias", "b/d/kernel", "out/kernel", "out/bias"
+    }  # fmt: skip
+    assert [v.name for v in model.local_variables] == ["b/d/bias"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.model.keras_metrics import as_metrics
 from fedpersonal.model.metrics import MAE
 
@@ -88,3 +92,19 @@ def test_forms_can_be_mixed():
 def test_metrics_that_are_refused(metrics, are_weighted, message):
     with pytest.raises(UserError, match=message):
         as_metrics(metrics, are_weighted=are_weighted)
+
+
+def test_every_metric_of_keras_gets_better_one_way():
+    """By the name that it has unless it is given another one; sums and means are of anything."""
+    neither = (KERAS.Mean, KERAS.MeanTensor, KERAS.Sum, KERAS.MeanMetricWrapper)
+    lower = set()
+    for kind in {value for value in vars(KERAS).values() if isinstance(value, type)}:
+        if issubclass(kind, KERAS.Metric) and kind not in (KERAS.Metric, *neither):
+            name = inspect.signature(kind).parameters["name"].default
+            if not isinstance(name, str):
+                name = re.sub("([a-z])([A-Z])", r"\1_\2", kind.__name__).lower()
+            assert lower_is_better(name) is not None, name
+            lower |= {kind.__name__} if lower_is_better(name) else set()
+    assert {name for name in lower if not name.endswith(("Error", "Crossentropy", "Hinge"))} == {
+        *("FalsePositives", "FalseNegatives", "KLDivergence", "Poisson")
+    }

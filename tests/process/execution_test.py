@@ -52,7 +52,9 @@ def test_a_container_s_quota_counts(monkeypatch, tmp_path, files, shards):
 
 
 def test_per_client_execution_is_not_packed():
-    divided = Execution.for_cohorts(7, kind="per_client", batch_size=5, packing="pooled")
+    with pytest.raises(UserError, match="packing='pooled' has no effect with per_client"):
+        Execution.for_cohorts(7, kind="per_client", batch_size=5, packing="pooled")
+    divided = Execution.for_cohorts(7, kind="per_client", batch_size=5)
     assert divided == Execution.per_client(batch_size=5) == Execution("per_client", 5)
 
 

@@ -23,6 +23,7 @@ from fedpersonal.process.execution import Execution
 from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import make_cohort
+from fedpersonal.simulation.run_secret import derived
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 SERVER = tff.learning.optimizers.build_sgdm(1.0)
@@ -154,7 +155,7 @@ def test_pooled_single_steps_are_clipped_one_by_one(linear, make_dataset):
     assert_same_weights([pooled], [alone])
 
 
-def noise_of(model, ratings, *, seed=0, execution=STACKED, **options):
+def noise_of(model, ratings, *, seed=0, secret_seed=None, execution=STACKED, **options):
     """Returns what noise adds in each of three rounds without clients, and four rounds' metrics."""
     options = {"clip_norm": 0.3, "noise_multiplier": 2.0, "clipping": "fixed", **options}
     weights, metrics = run(
@@ -165,6 +166,7 @@ def noise_of(model, ratings, *, seed=0, execution=STACKED, **options):
         cohorts=[[]] * 4,
         privacy=private(**options),
         seed=seed,
+        secret_seed=secret_seed,
     )
     drawn = [{k: np.ravel(b[k] - a[k]) for k in a} for a, b in zip(weights, weights[1:])]
     return [np.concatenate(list(one.values())) for one in drawn], metrics
@@ -186,7 +188,11 @@ def test_noise_has_its_deviation_and_is_never_used_twice(ratings):
         assert abs((scaled**4).mean() - 3) < 0.3
         assert abs((np.abs(scaled) > 2).mean() - 0.0455) < 0.007
     different, _ = noise_of(model, ratings, seed=1)
-    secret, again = (noise_of(model, ratings, noise="secret")[0] for _ in "ab")
+    secret, again, repeated = (
+        noise_of(model, ratings, noise="secret", secret_seed=derived(s, "noise"))[0]
+        for s in (1, 2, 1)
+    )
+    np.testing.assert_equal(secret, repeated)
     every = [*rounds, *different, *secret, *again]
     for i, one in enumerate(every):
         for other in every[:i]:
@@ -219,8 +225,9 @@ def test_adaptive_clipping_pays_for_its_count(model, ratings):
         ({"algorithm": fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)}, "uniform"),
         ({"aggregator": tff.aggregators.MeanFactory()}, "takes no aggregator"),
         ({"privacy": DifferentialPrivacy(1.0)}, "expected_clients is missing"),
+        ({"privacy": private(noise="secret")}, "needs a secret_seed"),
     ],
-    ids=["weighting", "aggregator", "expected"],
+    ids=["weighting", "aggregator", "expected", "secret"],
 )
 def test_what_does_not_fit_is_named(model, change, said):
     options = {"algorithm": REBUILT, "privacy": private(), **change}
@@ -249,6 +256,7 @@ def test_owned_rows_are_refused():
         {"noise_multiplier": math.nan},
         {"clip_norm": 0.0},
         {"target_quantile": 1.5},
+        {"target_quantile": 0.4, "clipping": "fixed"},
         {"expected_clients": 0.0},
     ],
     ids=str,

@@ -71,6 +71,23 @@ def test_a_metric_adds_up_as_in_the_summary(write_run):
     assert table.loc[("c", "word"), "value"] == 0.7
 
 
+def test_clients_who_do_not_count_in_a_metric_are_left_out_of_it_alone(write_run):
+    """Of 30 clients, 24 are ranked, of whom 9 have no query set."""
+    counts = np.append(np.zeros(9, int), np.arange(1, 22))
+    loss = {f"loss_{stage}": np.where(counts, 1.0, np.nan) for stage in ("before", "after")}
+    folders = []
+    for name, gain in (("a", 0.0), ("b", 0.25)):
+        hits = np.where(np.arange(30) < 24, np.arange(30) % 2 / 2 + gain, np.nan)
+        columns = {"num_examples": counts, "hr@10_of_50": hits, **loss}
+        test = {"hr@10_of_50": float(np.nanmean(hits)), "num_clients": 21, "loss": 1.0}
+        folders.append(write_run(name, columns=columns, test=test))
+    found = compare(folders, metric="hr@10_of_50").set_index(["method", "metric"])
+    row = found.loc[("b", "hr@10_of_50")]
+    assert (row["weighting"], row["value"]) == ("all alike", pytest.approx(0.5))
+    assert (row["num_clients"], row["left_out"], row["gained"]) == (24, 6, 24)
+    assert row["difference"] == pytest.approx(0.25)
+
+
 def test_runs_of_one_method_are_seeds(write_run):
     folders = [write_run("fed_avg", seed=s, options={"data_dir": f"/d{s}"}) for s in (2, 10, 1)]
     folders += [write_run("fed_avg", seed=1, options={"rate": 0.3})]
@@ -144,6 +161,39 @@ def test_clients_without_a_number_are_left_out(write_run):
     row = compare(folders).set_index(["method", "metric"]).loc[("b", "rmse")]
     assert (row["num_clients"], row["left_out"]) == (28, 2)
     assert np.isfinite(row["difference"])
+    # They lose, and whoever calls the rest better says so.
+    assert row["gained"] + row["lost"] + row["same"] == 30
+    assert row["lost"] == 2 + (values > pd.read_csv(folders[0] / "per_client.csv").rmse_after).sum()
+    (told,) = verdicts(compare_runs(folders))
+    assert "which is better for those who have a number by both" in told
+    assert f"{row['lost']:.0f} lose, 2 of them as they have no number by b." in told
+
+
+def test_few_clients_are_no_ground_for_a_verdict(write_run):
+    folders = [write_run(n, num_clients=5, better_by=b) for n, b in (("a", 0), ("b", 0.5))]
+    comparison = compare_runs(folders)
+    assert "for 5 clients, too few to judge by" in verdicts(comparison)[0]
+    assert ", too few clients " in markdown(comparison)
+    row = comparison.table().set_index(["method", "metric"]).loc[("b", "rmse")]
+    assert np.isnan(row["low"]) and np.isnan(row["high"]) and row["within_noise"]
+
+
+def test_the_guess_and_metrics_of_all_clients_at_once_stand_beside(write_run):
+    guesses = {"a habit": {"accuracy": 9.0, "auc": 0.7}, "nothing": {"accuracy": 0.1, "rmse": 9.0}}
+    folders = [
+        write_run(name, better_by=area / 10, test={"auc": area, "guesses": guesses})
+        for name, area in (("a", 0.6), ("b", 0.8))
+    ]
+    comparison = compare_runs(folders, metric="accuracy")
+    said = "The best guess, a habit, has accuracy 9.0000: no method beats it."
+    assert verdicts(comparison)[-1] == said
+    assert verdicts(compare_runs(folders))[-1] == "The best guess, nothing, has RMSE 9.0000."
+    page = markdown(comparison)
+    assert "| AUC " in page and "0.8000" in page and "0.7000, a habit" in page
+    table = compare(folders).set_index(["method", "metric"])
+    row = table.loc[("b", "auc")]
+    assert (row["value"], row["guess"], row["guess_value"]) == (0.8, "a habit", 0.7)
+    assert np.isnan(row["difference"]) and row["weighting"] == ""
 
 
 def test_where_better_is_not_known_nobody_gains(write_run):

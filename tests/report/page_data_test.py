@@ -49,6 +49,30 @@ def test_figures_say_which_mean_they_are(write_run):
     assert {"words after, mean client", "x", "rounds"} <= {*names}
 
 
+def test_seen_clients_never_drawn_stand_apart(write_run):
+    never = {"num_clients": 10, "loss": 2.5, "rmse": 1.25}
+    since = {"p5": 0.0, "p25": 2.0, "p50": 6.0, "p75": 11.0, "p95": 31.5}
+    told = {"never_drawn": never, "rounds_since": since}
+    figures = dict(key_figures(read_run(write_run("a", test=told))))
+    assert figures["clients never drawn"] == "10, with RMSE 1.250"
+    assert figures["rounds since a client took part"] == "median 6.00, 95th percentile 31.5"
+    figures = dict(key_figures(read_run(write_run("b", test={"never_drawn": None}))))
+    assert not any("drawn" in name or "since" in name for name in figures)
+
+
+def test_figures_say_how_many_clients_count_and_what_chance_is(write_run):
+    hits = np.where(np.arange(30) < 25, np.arange(30) % 3 / 2, np.nan)
+    test = {
+        "hr@10": np.nanmean(hits),
+        "num_clients_of": {"hr@10": 25},
+        "guesses": {"chance": {"hr@10": 0.25}},
+        "num_clients_without_query": 4,
+    }
+    figures = dict(key_figures(read_run(write_run("a", columns={"hr@10": hits}, test=test))))
+    assert figures["HR@10, mean client"].endswith("(chance: 0.2500; 25 clients)")
+    assert figures["clients without a query set"] == "4"
+
+
 def test_thin_curves_keep_what_stands_out():
     y = np.zeros(100_000)
     y[[77, 50_123]] = 5, -3
@@ -89,8 +113,10 @@ def test_of_very_many_clients_some_are_drawn(tmp_path, make_run):
 def test_percentiles_are_those_of_numpy(tmp_path, make_run):
     path = make_run(tmp_path, clients=50)
     table = pd.read_csv(path / "per_client.csv")
-    before, after, change = percentile_rows(read_run(path))[:3]
-    assert [row["stage"] for row in (before, after, change)] == ["before", "after", "change"]
+    before, guess, after, change = percentile_rows(read_run(path))[:4]
+    stages = [row["stage"] for row in (before, guess, after, change)]
+    assert stages == ["before", "guess", "after", "change"]
+    assert float(guess["mean"]) == pytest.approx(1.1 * table.rmse_before.mean(), abs=6e-3)
     wanted = np.percentile(table.rmse_after, [5, 25, 50, 75, 95])
     np.testing.assert_allclose([float(v) for v in after["values"]], wanted, atol=6e-3)
     hurt = (table.rmse_after > table.rmse_before).mean()

@@ -25,7 +25,7 @@ FOUND = Recommendations("rmse", [ClientItems("<b>Ann", "most helped", 1.5, 0.5, 
 def test_recommendations_are_shown_on_demand(tmp_path, make_run):
     path = make_run(tmp_path)
     assert "Top recommendations" not in report_page(read_run(path))
-    write_recommendations(path, FOUND)
+    write_recommendations(path, FOUND, rounds=20)
     assert (path / RECOMMENDATIONS).stat().st_mode & 0o077 == 0
     page = report_page(read_run(path))
     assert "recommendations for 1 of its clients" in page
@@ -47,7 +47,7 @@ def test_recommendations_are_shown_on_demand(tmp_path, make_run):
     ],
 )
 def test_damage_is_one_line(tmp_path, place, value):
-    write_recommendations(tmp_path, FOUND)
+    write_recommendations(tmp_path, FOUND, rounds=20)
     path = tmp_path / RECOMMENDATIONS
     content = json.loads(path.read_text())
     content.pop("checksum")

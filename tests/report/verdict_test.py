@@ -1,11 +1,16 @@
 """Verdicts agree with NumPy, and say so where they say nothing."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from fedpersonal.atomic_files import write_json
+from fedpersonal.report.clients import percentile_rows
 from fedpersonal.report.run_data import read_run
 from fedpersonal.report.verdict import judge, share_hurt
+from fedpersonal.simulation.run_record import RunRecord
 
 
 def change(path, **columns):
@@ -30,11 +35,12 @@ def test_the_interval_is_that_of_a_bootstrap_over_clients(tmp_path, make_run):
 
 
 def test_a_difference_within_noise_is_called_so(tmp_path, make_run):
-    path = make_run(tmp_path, clients=4)
-    before = np.array([1.0, 1.1, 1.2, 1.3])
-    same = change(path, rmse_before=before, rmse_after=before + [0.1, -0.1, 0.1, -0.1])
+    path = make_run(tmp_path, clients=6)
+    before = np.array([1.0, 1.1, 1.2, 1.3, 1.4, 1.5])
+    guess = {"rmse_before": before, "rmse_guess": before + 1}
+    same = change(path, **guess, rmse_after=before + [0.1, -0.1, 0.1, -0.1, 0.1, -0.1])
     assert "within noise" in same.text
-    worse = change(path, rmse_before=before, rmse_after=before + [0.1, 0.2, 0.1, 0.3])
+    worse = change(path, **guess, rmse_after=before + [0.1, 0.2, 0.1, 0.3, 0.1, 0.1])
     assert worse.text.startswith("Personalisation hurts")
     assert "100 % of them are hurt" in worse.text
 
@@ -50,14 +56,78 @@ def test_more_accuracy_is_better(tmp_path, make_run):
     assert verdict.share_hurt == pytest.approx(1 / 3)
 
 
-def test_clients_without_a_value_do_not_count(tmp_path, make_run):
-    path = make_run(tmp_path, clients=4)
-    values = {"rmse_before": [1, 1, 1, 1], "rmse_after": [0.5, 0.6, np.nan, np.inf]}
-    verdict = change(path, **values)
-    assert verdict.interval.difference == pytest.approx(-0.45)
-    assert "2 test clients" in verdict.text
-    nothing = change(path, rmse_after=[np.nan] * 4)
+def test_clients_whose_personalisation_has_no_number_are_hurt(tmp_path, make_run):
+    path = make_run(tmp_path, clients=20)
+    after = np.where(np.arange(20) % 2, 0.5, [np.nan, np.inf] * 10)
+    verdict = change(path, rmse_before=np.ones(20), rmse_after=after)
+    assert verdict.interval.difference == pytest.approx(-0.5)
+    assert verdict.share_hurt == 0.5
+    assert verdict.text.startswith("Personalisation leaves 10 of 20 test clients without a finite")
+    assert verdict.text.endswith("; 50 % of them are hurt.")
+    rows = percentile_rows(read_run(path))
+    assert [row["hurt"] for row in rows if row["stage"] == "change"][0] == "50 %"
+    # Who has nothing to predict has no number before either, and does not count.
+    nobody = np.where(np.arange(20) < 4, np.nan, 1.0)
+    verdict = change(path, rmse_before=nobody, rmse_after=0.5 * nobody)
+    assert "16 test clients" in verdict.text and "none of them are hurt" in verdict.text
+    nothing = change(path, rmse_after=[np.nan] * 20)
     assert nothing.text == "No client has a finite RMSE."
+
+
+def test_fewer_than_six_clients_are_no_ground_for_a_claim(tmp_path, make_run):
+    path = make_run(tmp_path, clients=5)
+    values = {"rmse_guess": np.full(5, 9.0), "rmse_before": np.arange(1, 6)}
+    verdict = change(path, **values, rmse_after=np.arange(5))
+    assert verdict.interval is None and verdict.share_hurt == 0
+    assert verdict.text.startswith("5 test clients, too few to judge by: RMSE from 3.00 to 2.00")
+    alone = judge(read_run(make_run(tmp_path / "alone", clients=5, with_before=False)))
+    assert alone.interval is None and "too few clients for an interval" in alone.text
+
+
+@pytest.mark.parametrize(
+    ("guess", "starts", "hurt"),
+    [
+        # Nothing was before.
+        (0.985, "The model does not beat the guess: the mean client's accuracy is 0.910, ag", 1.0),
+        (0.985, "Personalisation does not beat the guess: the mean client's accuracy is ", 1.0),
+        (0.5, "Personalisation helps: the mean client's accuracy is 0.910 (0.0300 before), a", 0.0),
+        (0.01, "Personalisation helps: it takes", 0.0),
+        (None, "The mean client's accuracy is 0.910 (95 % interval", 0.0),
+    ],
+)
+def test_the_verdict_is_about_the_stronger_of_before_and_the_guess(
+    tmp_path, make_run, guess, starts, hurt
+):
+    """Local variables that nobody has trained are .03, and the model .91."""
+    path = make_run(tmp_path, clients=12)
+    near = np.linspace(-0.01, 0.01, 12)
+    columns = {"accuracy_before": 0.03 + near, "accuracy_after": 0.91 + near}
+    if "model" in starts:
+        del columns["accuracy_before"]
+    if guess is not None:
+        columns["accuracy_guess"] = guess + near / 2
+    table = pd.read_csv(path / "per_client.csv")[["client", "num_examples"]].assign(**columns)
+    table.to_csv(path / "per_client.csv", index=False)
+    guesses = {} if guess is None else {"a habit": {"accuracy": guess}}
+    summary = {**RunRecord(path).summary, "test": {"guesses": guesses}}
+    write_json(path / "summary.json", summary, checked=True)
+    run = read_run(path)
+    verdict = judge(run)
+    assert run.starts_untrained and verdict.text.startswith(starts)
+    assert ("a habit" in verdict.text) == (guess is not None)
+    assert verdict.share_hurt == hurt
+    rows = percentile_rows(run)
+    assert ("guess" in [row["stage"] for row in rows]) == (guess is not None)
+    unnamed = judge(dataclasses.replace(run, summary={}))
+    assert ("the guess" in unnamed.text) or "a habit" not in verdict.text
+    if guess is None:
+        assert "nothing to compare with" in verdict.text and "helps" not in verdict.text
+
+
+def test_a_personal_copy_of_a_trained_variable_is_a_start(tmp_path, make_run):
+    run = read_run(make_run(tmp_path))
+    copies = [{"name": "personal_copy/head/kernel"}, {"name": "personal_mixing"}]
+    assert run.starts_untrained and not dataclasses.replace(run, local=copies).starts_untrained
 
 
 def test_one_client_tells_nothing_of_others(tmp_path, make_run):

@@ -18,7 +18,10 @@ def _importable(tmp_path, monkeypatch):
     (package / "__init__.py").write_text(
         "import types\n"
         "found = ['TFF\\'s own']\n"
-        "stack = types.SimpleNamespace(set_default_context=found.append)\n"
+        "class Stack:\n"
+        "    def set_default_context(self, context):\n"
+        "        found.append(context)\n"
+        "stack = Stack()\n"
         "framework = types.SimpleNamespace(get_context_stack=lambda: stack)\n"
     )
     monkeypatch.delitem(sys.modules, _TFF, raising=False)
@@ -57,3 +60,31 @@ def test_other_modules_are_found_as_ever(importable):
 
     assert isinstance(this_module, types.ModuleType) and this_module.value == 3
     sys.modules.pop("this_module")
+
+
+def test_it_is_that_of_all_threads(run_program, tmp_path):
+    """Also of those that were there before; one that a thread installs is its own."""
+    program = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+import tensorflow_federated as tff
+
+stack = tff.framework.get_context_stack()
+threads = ThreadPoolExecutor(1)
+current = lambda: type(stack.current).__name__
+own = threads.submit(lambda: stack.current).result()
+assert type(own).__name__ == "RuntimeErrorContext"
+
+from fedpersonal import runtime
+
+assert threads.submit(current).result() == "LocalContext" == current()
+add = tff.tensorflow.computation(lambda x: x + 1, np.int32)
+assert threads.submit(add, 2).result() == 3
+with stack.install(own):
+    assert stack.current is own and threads.submit(current).result() == "LocalContext"
+tff.framework.set_default_context(own)
+assert stack.current is own is threads.submit(lambda: stack.current).result()
+"""
+    _, errors, status = run_program("-c", program, cwd=tmp_path)
+    assert status == 0, errors

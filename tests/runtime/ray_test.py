@@ -8,7 +8,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+import types
 
 import numpy as np
 import psutil
@@ -16,6 +18,7 @@ import pytest
 
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
+from fedpersonal.runtime import ray_connection
 from fedpersonal.tasks.options import RunOptions
 
 needs_ray = pytest.mark.skipif(
@@ -44,6 +47,22 @@ def test_an_address_needs_the_runtime():
 def test_clients_by_themselves_are_not_sent():
     with pytest.raises(UserError, match="--execution is per_client"):
         RunOptions(runtime="ray", execution="per_client")
+
+
+@pytest.mark.parametrize("length", [10, 23, 24, 90])
+def test_the_folder_of_a_local_ray_is_ours_alone_and_short(length, monkeypatch):
+    made, folder = [], "/" + "t" * (length - 1)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: folder)
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix, dir: made.append(dir) or prefix)
+    settings = {}
+    ray = types.SimpleNamespace(is_initialized=lambda: False, init=settings.update)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    ray_connection._connect(None, ray_connection._make_folder())
+    assert made == [folder if length <= 23 else "/tmp"]
+    assert settings["_temp_dir"] == "fp-ray-/r"  # `mkdtemp` makes the outer one for us alone.
+    session = f"fp-ray-12345678/r/session_2026-11-23_18-09-35_547114_{2**22}/sockets/plasma_store"
+    assert len(f"{made[0]}/{session}") <= 107
 
 
 _PROGRAM = """
@@ -314,12 +333,16 @@ def test_where_ray_ends_the_program_a_line_says_so(ray_nodes, tmp_path):
 @needs_ray
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_nothing_is_left_of_a_local_ray(signum, status, tmp_path):
-    run = _Run("furl", tmp_path / "run", "--runtime=ray", shards=2)
+    others = {*pathlib.Path("/tmp").glob("fp-ray-*")}
+    run = _Run("furl", tmp_path / "run", "--runtime=ray", shards=2, environment={"TMPDIR": "/tmp"})
     run.wait_for_round(3)
+    (folder,) = {*pathlib.Path("/tmp").glob("fp-ray-*")} - others
+    assert list(folder.glob("r/session_*/sockets/raylet"))
+    assert folder.stat().st_mode & 0o777 == 0o700
     family = psutil.Process(run.process.pid).children(recursive=True)
     assert any("raylet" in process.name() for process in family)
     # The terminal sends Ctrl-C to all.
     (os.killpg if signum == signal.SIGINT else os.kill)(run.process.pid, signum)
     assert run.end()[0] == status
     _, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive
+    assert not alive and not folder.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.attendance import Attendance
 from fedpersonal.simulation.clock import ClientClock
+from fedpersonal.simulation.draw import draw_clients
 from fedpersonal.simulation.participation import Participation
 from fedpersonal.simulation.sampling import ClientSampler
 
@@ -44,11 +46,17 @@ def attendance(participation, **options):
     return Attendance(participation, **{**defaults, **options})
 
 
+def stream(purpose, round_number=0):
+    """The documented stream of client 0, or of no client."""
+    key = (purpose, round_number, 0)
+    return np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=key))
+
+
 def by_hand(round_number, *, sampling="fixed", **asked):
     """Goes through the documented rule, one client after another."""
     ask = {**dict.fromkeys(EVERYTHING, 0), "round_time_limit": math.inf, **asked}
     eligible = [i for i in range(CLIENTS) if COUNTS[i] >= ask["min_examples"]]
-    random = np.random.default_rng((SEED, round_number))
+    random = stream(3, round_number)
     if sampling == "poisson":
         count = random.binomial(len(eligible), WANTED / len(eligible))
     else:
@@ -60,8 +68,8 @@ def by_hand(round_number, *, sampling="fixed", **asked):
         begins = [x >= ask["dropout_rate"] for x in luck]
         if sampling == "fixed":
             begins[int(np.argmax(luck))] = True
-    normal = np.random.default_rng((SEED, 0x73706565)).standard_normal(CLIENTS)
-    after = np.random.default_rng((SEED, round_number, 0x6C6F7374))
+    normal = stream(5).standard_normal(CLIENTS)
+    after = stream(4, round_number)
     losing, jitter = after.random(count), after.standard_normal(count)
     fates, seconds = [], []
     for place, client in enumerate(drawn):
@@ -123,6 +131,33 @@ def test_who_takes_part_follows_from_seed_and_round(sampling, asked):
         assert (total[name] > 0) == (option in asked)
     fates = total.keys() - {"num_drawn", "simulated_seconds"}
     assert total["num_drawn"] == sum(total[name] for name in fates)
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+@pytest.mark.parametrize(
+    "asked", [{}, {"dropout_rate": 0.3, "lost_update_rate": 0.4, "min_examples": 5}], ids=len
+)
+def test_those_never_drawn_are_as_many_as_expected(sampling, asked):
+    rounds, seeds, found = 15, 40, []
+    for seed in range(seeds):
+        draw = draw_clients(
+            SimpleNamespace(keeps=True, phases=()),
+            TRAIN,
+            clients_per_round=WANTED,
+            batch_size=5,
+            local_steps=None,
+            sampling=sampling,
+            participation=Participation(**asked) if asked else None,
+            is_private=False,
+            num_bytes_fn=int,
+            seed=seed,
+        )
+        found.append(sum(not own for own in draw.attended_rounds(rounds).values()))
+    deviation = np.std(found) / seeds**0.5
+    assert draw.expect_never_drawn(rounds) == pytest.approx(np.mean(found), abs=3 * deviation)
+    # Who has too few examples is in no round, however many there are.
+    barred = (COUNTS < asked.get("min_examples", 0)).sum()
+    assert draw.expect_never_drawn(10_000) == pytest.approx(barred)
 
 
 def test_nothing_asked_draws_as_ever():

@@ -12,6 +12,7 @@ from fedpersonal.algorithm import GradientPhase, RidgePhase
 from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.values import Examples
 from fedpersonal.data.parts import PARTS
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.clock import ClientClock, count_work
 
@@ -45,7 +46,7 @@ def test_seconds_add_up():
 def test_slowness_is_log_normal_and_seeded():
     logs = np.log(ClientClock(speed_spread=0.7).slowness(40_000, 3))
     assert abs(logs.mean()) < 5 * 0.7 / 200 and abs(logs.std() - 0.7) < 5 * 0.7 / 280
-    expected = np.random.default_rng((3, 0x73706565)).standard_normal(40_000)
+    expected = generator(Purpose.SPEEDS, 3).standard_normal(40_000)
     np.testing.assert_allclose(logs, 0.7 * expected)
 
 

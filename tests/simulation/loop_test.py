@@ -17,6 +17,8 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.simulation import loop, run_folder
+from fedpersonal.simulation.callbacks.callback import Run
+from fedpersonal.simulation.callbacks.progress import Progress
 
 State = collections.namedtuple("State", ["weights", "rounds"])
 
@@ -101,6 +103,24 @@ def test_stopped_run_goes_on_to_the_same_bits(tmp_path, stop_in, error):
     assert result.resumed_from == stop_in - 1
     assert result.rounds_run == 11 - stop_in
     _assert_same_run(path, result, tmp_path / "undisturbed", undisturbed)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_nothing_is_written_to_a_folder_made_anew_meanwhile(tmp_path, copied):
+    path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+
+    def move(state, round_number):
+        path.rename(elsewhere)
+        shutil.copytree(elsewhere, path) if copied else path.mkdir()
+        run_folder.RunFolder.open(path, {}).close()
+        files.update({file: file.read_bytes() for file in path.rglob("*") if file.is_file()})
+        return _evaluate(state, round_number)
+
+    files = {}
+    with pytest.raises(UserError, match="run is not the folder in which this run began"):
+        _run(path, evaluate_fn=move)
+    found = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert found == files and len(_metrics(elsewhere)) == 3
 
 
 def test_stop_in_evaluation_repeats_its_round(tmp_path):
@@ -209,17 +229,48 @@ def test_metrics_must_be_numbers(tmp_path):
 
 def test_away_from_a_terminal_progress_is_some_lines(tmp_path, capfd):
     with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path, Process(stop_in=1), total_rounds=100, progress=True)
+    assert capfd.readouterr().err == (
+        "Stopped before the end of the first round: nothing was begun.\n"
+    )
+    with pytest.raises(KeyboardInterrupt):
         _run(tmp_path, Process(stop_in=95), total_rounds=100, progress=True)
-    lines = capfd.readouterr().err.splitlines()
-    assert [line.partition(",")[0] for line in lines[:-1]] == [
-        f"round {r}/100" for r in range(10, 91, 10)
-    ]
-    assert "train/loss 0.1, " in lines[0] and "eval/rmse " in lines[0]
-    assert lines[-1] == "Stopped after round 94; the same command goes on from there."
+    first, last = capfd.readouterr().err.splitlines()
+    assert first.startswith("round 1/100, 0 s: train/loss ") and "eval" not in first
+    assert last == "Stopped after round 94; the same command goes on from there."
     _run(tmp_path, total_rounds=100, progress=True)
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "Going on after round 94."
-    assert lines[1].startswith("round 100/100")
+    assert [line.partition(",")[0] for line in lines[1:]] == ["round 95/100", "round 100/100"]
+    _run(tmp_path, total_rounds=100, progress=True)
+    finished = "The run is finished: 100 rounds. With a larger --total_rounds (rounds= of fit) it "
+    assert capfd.readouterr().err == finished + "goes on from there.\n"
+
+
+def test_lines_come_every_ten_seconds_with_the_time_left(tmp_path, capfd):
+    now = 100.0
+    progress = Progress(clock=lambda: now)
+    run = Run(None, 4000, True, state=None)
+    progress.on_start(run)
+    for run.round_number in range(1, 4001):
+        # The first round takes 8 s, others 4; each thousandth is evaluated.
+        now += 8.0 if run.round_number == 1 else 4.0
+        run.metrics = {"train/loss": 1 / run.round_number, "train/num_examples": 3}
+        if run.round_number % 1000 == 0:
+            run.metrics["eval/rmse"] = 0.5
+        progress.on_round_end(run)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "round 1/4000, 8 s: train/loss 1"
+    # At most every 10 s, here every third round.
+    assert lines[1] == "round 4/4000, 20 s, 4.4 h left: train/loss 0.25"
+    assert [line.split("/")[0] for line in lines[:-1]] == [f"round {r}" for r in range(1, 4000, 3)]
+    told = {line.split("/")[0]: line.partition(" s")[2] for line in lines}
+    # An old evaluation says of which round it is.
+    assert told["round 1000"] == ", 3.3 h left: train/loss 0.001, eval/rmse 0.5"
+    assert told["round 1003"].endswith("train/loss 0.000997, eval/rmse 0.5 (round 1000)")
+    assert told["round 3751"].startswith(", 17 min left: ")
+    assert told["round 3994"].startswith(", 24 s left: ")
+    assert told["round 4000"] == ": train/loss 0.00025, eval/rmse 0.5"
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(tmp_path):
@@ -336,7 +387,10 @@ def test_a_run_that_learns_nothing_is_refused(tmp_path):
         with pytest.raises(UserError, match="Nothing was learned in rounds 1 to 4: "):
             _run(tmp_path / "short", Losing(range(1, 40)), total_rounds=4)
     _run(tmp_path / "late", Losing(range(1, 9)), total_rounds=12)
-    _run(tmp_path / "early", Losing(range(2, 40)), total_rounds=20)
+    # Of 5 updates a round 10 in a row are enough once others were used; a few are not.
+    _run(tmp_path / "now and then", Losing(range(2, 40, 2)), total_rounds=20)
+    with pytest.raises(UserError, match="has diverged: all clients' updates are .* in round 3; st"):
+        _run(tmp_path / "early", Losing(range(2, 40)), total_rounds=20)
 
 
 def test_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path):

@@ -4,8 +4,10 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -253,6 +255,20 @@ def test_refuses_a_path_that_is_a_file(tmp_path):
         run_folder.RunFolder.open(tmp_path / "file", OPTIONS)
 
 
+def test_a_folder_that_cannot_be_written_shows_at_once(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    run_folder.check_writable(tmp_path)
+    run_folder.check_writable(tmp_path / "new" / "run")
+    for path in ("file", "file/run/of/mine"):
+        with pytest.raises(UserError, match=f"Cannot write to .*{path}: Not a directory .*/file"):
+            run_folder.check_writable(tmp_path / path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # The superuser may do all.
+    for path in ("", "new/run"):
+        with pytest.raises(UserError, match=f"Cannot write to .*{path}: Permission denied"):
+            run_folder.check_writable(tmp_path / path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_refuses_a_folder_in_use_until_its_process_ends(tmp_path):
     program = (
         "import sys; from fedpersonal.simulation import run_folder\n"
@@ -271,6 +287,90 @@ def test_refuses_a_folder_in_use_until_its_process_ends(tmp_path):
         other.kill()
         other.wait()
     run_folder.RunFolder.open(tmp_path, OPTIONS)
+
+
+_OPENS = """
+import sys
+from fedpersonal.errors import UserError
+from fedpersonal.simulation import run_folder
+for path in iter(sys.stdin.readline, ""):
+    try:
+        run_folder.RunFolder.open(path.strip(), {}).close()
+        print("open", flush=True)
+    except UserError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.fixture(name="others_open", scope="module")
+def _others_open():
+    """Returns what another process is told that opens a folder, and closes it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _OPENS],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+
+        def tell(path):
+            other.stdin.write(f"{path}\n")
+            other.stdin.flush()
+            return other.stdout.readline().strip()
+
+        yield tell
+        other.stdin.close()
+
+
+def test_others_may_open_a_folder_once_all_have_closed_it(tmp_path, others_open):
+    before = os.listdir("/proc/self/fd")
+    refused = f"Another process is running in {tmp_path}; wait or end it."
+    first, second = (run_folder.RunFolder.open(tmp_path, {}) for _ in range(2))
+    first.close()
+    first.close()
+    assert others_open(tmp_path) == refused
+    with pytest.raises(UserError, match="other options"):
+        run_folder.RunFolder.open(tmp_path, {"rate": 1})
+    assert others_open(tmp_path) == refused
+    second.close()
+    with pytest.raises(UserError, match="other options"):
+        run_folder.RunFolder.open(tmp_path, {"rate": 1})
+    assert others_open(tmp_path) == "open"
+    run_folder.RunFolder.open(tmp_path, {}).close()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_another_thread_is_refused(tmp_path):
+    with contextlib.closing(run_folder.RunFolder.open(tmp_path, {})):
+        with ThreadPoolExecutor(1) as thread:
+            refused = thread.submit(run_folder.RunFolder.open, tmp_path, {}).exception()
+        message = f"Another run of this program is running in {tmp_path}; wait or end it."
+        assert isinstance(refused, UserError) and str(refused) == message
+
+
+@pytest.mark.parametrize("meanwhile", ["removed", "made anew", "copied", "moved"])
+def test_a_folder_that_is_another_one_meanwhile_is_told(tmp_path, others_open, meanwhile):
+    path = tmp_path / "run"
+    folder = run_folder.RunFolder.open(path, {})
+    folder.check_is_ours()
+    path.rename(tmp_path / "elsewhere")
+    if meanwhile == "made anew":
+        path.mkdir()
+        assert others_open(path) == "open"
+    elif meanwhile == "copied":
+        shutil.copytree(tmp_path / "elsewhere", path)
+        assert others_open(path) == "open"
+    elif meanwhile == "moved":
+        with pytest.raises(UserError, match="Another run of this program is running in .*elsewhe"):
+            run_folder.RunFolder.open(tmp_path / "elsewhere", {})
+        assert others_open(tmp_path / "elsewhere").startswith("Another process")
+    with pytest.raises(UserError, match="is not the folder in which this run began"):
+        folder.check_is_ours()
+    again = run_folder.RunFolder.open(path, {})
+    again.check_is_ours()
+    again.close()
+    folder.close()
+    assert others_open(tmp_path / "elsewhere") == "open"
 
 
 @dataclasses.dataclass

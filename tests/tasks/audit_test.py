@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from fedpersonal.model.mixing import find_mixing
 from fedpersonal.tasks.audit import audit_experiment
 from fedpersonal.tasks.task import all_tasks
 
@@ -26,6 +27,9 @@ pytestmark = pytest.mark.usefixtures("not_compiled")
 @pytest.mark.parametrize(("task", "method", "options"), ALL if "AUDIT_ALL" in os.environ else SOME)
 def test_no_alarm(tiny, task, method, options):
     experiment = tiny.built(TASKS[task], algorithm=method or tiny.main[task], **options)
+    for training in (False, True):  # The clients of a shard are computed at once.
+        mixing = find_mixing(experiment.model.base, training=training)
+        assert not mixing.rows and mixing.functions == ()
     audit = audit_experiment(experiment, rounds=2)
     assert audit.found == []
     crossing = [c.name for c in audit.crossings]

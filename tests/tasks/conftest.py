@@ -14,6 +14,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from fedpersonal.evaluation.direction import find_metric
+from fedpersonal.evaluation.guess import strongest
 from fedpersonal.simulation.run_record import RunRecord
 
 # Sizes and rates with which each task learns something in two rounds.
@@ -36,6 +38,7 @@ TINY = {
     "reddit": {
         "num_labels": 3,
         "min_texts": 5,
+        "text_encoder": "chars",
         "text_length": 8,
         "character_dim": 3,
         "user_dim": 3,
@@ -79,10 +82,10 @@ _PLACES = {
 def write_ratings(path):
     """A user's taste decides much, an item's fame some, and chance little."""
     random = np.random.default_rng(3)
-    users, items = random.normal(0, 0.8, NUM_USERS), random.normal(0, 0.8, 25)
+    users, items = random.normal(0, 0.8, NUM_USERS), random.normal(0, 0.8, 32)
     rows = [("user", "item", "rating", "time")]
     for user, taste in enumerate(users):
-        for time, item in enumerate(random.permutation(25)[: 15 + user % 5]):
+        for time, item in enumerate(random.permutation(32)[: 15 + user % 5]):
             score = 3.5 + taste + items[item] + random.normal(0, 0.3)
             rows.append((f"u{user}", f"i{item}", int(np.clip(np.rint(score), 1, 5)), time))
     write_rows(path, rows)
@@ -222,8 +225,10 @@ def check_run(finished):
     ):
         assert (summary[measured] > 0) == method.trains, measured
     assert summary["peak_rss_mb"] > 0
-    for metric in ("loss", *experiment.task.metrics):
-        assert math.isfinite(test[metric]), metric
+    found = [find_metric(metric, test) for metric in ("loss", *experiment.task.metrics)]
+    assert all(math.isfinite(test[metric]) for metric in found if metric)
+    check_guesses(finished)
+    check_counts(finished)
     for line in experiment.task.report(summary):
         assert line and "\n" not in line
 
@@ -235,7 +240,7 @@ def check_run(finished):
         personalized = test["loss"] != test["before"]["loss"]
         brings_kept = experiment.has_kept(finished.data.test)
         phases = experiment.evaluator.personalization(brings_kept)
-        assert personalized == (brings_kept or bool(phases))
+        assert personalized == summary["is_personalised"] == (brings_kept or bool(phases))
         assert 0 <= test["share_hurt"] <= 1
 
     local = {variable.name for variable in model.local_variables}
@@ -248,8 +253,40 @@ def check_run(finished):
         rounds = finished.rounds
         assert [int(row["round"]) for row in rounds] == [*range(1, options.total_rounds + 1)]
         assert all(math.isfinite(float(row["train/loss"])) for row in rounds)
-        evaluated = [int(row["round"]) for row in rounds if row["eval/loss"]]
-        assert evaluated == [r for r in range(1, len(rounds) + 1) if r % 2 == 0]
+        evaluated = [int(row["round"]) for row in rounds if row.get("eval/loss")]
+        anybody = finished.data.validation.query.num_examples > 0  # Else there is no loss.
+        assert evaluated == [r for r in range(1, len(rounds) + 1) if r % 2 == 0 and anybody]
+
+
+def check_guesses(finished):
+    """The headline has a guess, beside it where it is told, and each client has its value."""
+    experiment, test = finished.experiment, finished.test
+    headline = next(filter(None, (find_metric(n, test) for n in experiment.task.metrics)))
+    assert strongest(test["guesses"], headline)
+    lines = " ".join(experiment.task.report(finished.summary))
+    shown = [strongest(test["guesses"], metric) for metric in test if f"{metric} " in lines]
+    assert any(best and best[0] in lines and f"{best[1]:.5f}"[:4] in lines for best in shown)
+    columns = {key for key in finished.clients[0] if key.endswith("_guess")}
+    assert f"{headline}_guess" in columns or headline == "auc" and "accuracy_guess" in columns
+    for row in finished.clients:
+        for column in columns:
+            metric = column[: -len("_guess")]
+            has_value = row.get(f"{metric}_after", row.get(metric))
+            assert bool(row[column]) == bool(has_value), column
+
+
+def check_counts(finished):
+    """How many clients count in each metric is what `per_client.csv` says."""
+    clients, test = finished.clients, finished.test
+    has_query = [int(row["num_examples"]) > 0 for row in clients]
+    assert test["num_clients"] == sum(has_query) > 0
+    assert test["num_clients_without_query"] == len(clients) - sum(has_query)
+    for name in (name for name, value in test.items() if isinstance(value, float)):
+        column = next((c for c in (f"{name}_after", name) if c in clients[0]), None)
+        told = test["num_clients_of"].get(name, test["num_clients"])
+        assert column is None or told == sum(row[column] != "" for row in clients), name
+    for chance in test["guesses"].get("chance", {}).values():
+        assert 0 < chance < 1
 
 
 class Tiny:

@@ -6,14 +6,19 @@ least; what all executions do alike is checked in tests/process.
 
 from __future__ import annotations
 
+import collections
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from fedpersonal.algorithms.method import methods
-from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.evaluation.direction import find_metric, lower_is_better
+from fedpersonal.evaluation.guess import strongest
 from fedpersonal.loaded_run import load_run
 from fedpersonal.optimizers.named import build_server_optimizer
+from fedpersonal.report.run_data import read_run
 from fedpersonal.simulation.run_record import RunRecord
 from fedpersonal.tasks.task import all_tasks
 from fedpersonal.tasks.utterances.methods import METHODS as UTTERANCE_METHODS
@@ -75,9 +80,18 @@ def test_methods_are_offered_where_the_model_has_the_layers_that_they_need():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_validation_tells_the_first_metric_of_a_task_by_which_sweeps_choose(tiny, task):
-    name = TASKS[task].metrics[0]
-    assert f"eval/{name}" in RunRecord(run(tiny, task, None).path).metrics
-    assert lower_is_better(name) is not None
+    finished = run(tiny, task, None)
+    found = (find_metric(name, finished.test) for name in TASKS[task].metrics)
+    name = next(name for name in found if name)
+    assert f"eval/{name}" in RunRecord(finished.path).metrics
+    best, _ = strongest(finished.test["guesses"], name)
+    experiment = finished.experiment
+    guesses = experiment.task.guesses(experiment, finished.data.validation)
+    assert name in guesses[best].metrics  # Of the same clients.
+    known = read_run(finished.path)
+    told = [n for n, value in finished.test.items() if isinstance(value, float)]
+    for name in {*known.round_metrics, *known.client_metrics, *told} - {"share_hurt"}:
+        assert lower_is_better(name) is not None, name
 
 
 @pytest.mark.parametrize(("task", "name"), RUN)
@@ -110,6 +124,26 @@ def test_the_seed_fixes_a_run_that_ctrl_c_stops(tiny, task, name, tmp_path):
         assert trained.known.any()
     initial = again.trainer.untrained().weights
     assert any((trained.weights[name] != value).any() for name, value in initial.items())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_two_places_of_the_code_draw_from_the_same_stream(tiny, task, monkeypatch):
+    """Data and the clients of rounds, of which each draws for itself."""
+    places = collections.defaultdict(set)
+    sequence = np.random.SeedSequence
+
+    def recorded(seed, spawn_key):
+        caller = sys._getframe(2)
+        places[(seed, *spawn_key)].add((caller.f_code.co_filename, caller.f_lineno))
+        return sequence(seed, spawn_key=spawn_key)
+
+    options = {"reddit": {"unseen_users": 0.3, "local_steps": 2}}
+    monkeypatch.setattr(np.random, "SeedSequence", recorded)
+    experiment = tiny.build(TASKS[task], algorithm=tiny.main[task], **options.get(task, {}))
+    for number in (1, 2):
+        experiment.trainer.cohort(number)
+    assert len(places) >= 3
+    assert [key for key, callers in places.items() if len(callers) > 1] == []
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -6,11 +6,14 @@ import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.evaluation.client_results import ClientResults
-from fedpersonal.tasks.findings import check_clients, tell_never_drawn
-from fedpersonal.tasks.task import Data, EvaluationSet
+from fedpersonal.model.metrics import Metric
+from fedpersonal.tasks import report
+from fedpersonal.tasks.findings import check_clients, tell_attendance, warn_never_drawn
+from fedpersonal.tasks.task import Data, EvaluationSet, before_and_after
 
 
 def _results(losses, num_examples):
@@ -25,18 +28,65 @@ def _results(losses, num_examples):
     )
 
 
+def test_a_model_that_nothing_has_personalised_is_told_once():
+    test = {"accuracy": 0.0093, "before": {"accuracy": 0.0093}}
+    assert before_and_after(test, "accuracy", is_personalised=False) == "0.0093"
+    told = before_and_after(test, "accuracy", is_personalised=True)
+    assert told == "0.0093 before and 0.0093 after personalisation"
+
+
 def test_those_never_drawn_are_apart():
     results = _results([1.0, 2.0, 8.0, 0.0], [2, 3, 1, 0])
-    rounds, never = tell_never_drawn(results, {"a": 3, "x": 7})
-    assert rounds.tolist() == [3, 0, 0, 0]
+    columns, told = tell_attendance(results, {"a": [1, 3, 6], "x": [7]}, 8)
+    assert columns["rounds"].tolist() == [3, 0, 0, 0]
+    np.testing.assert_array_equal(columns["rounds_since"], [2, np.nan, np.nan, np.nan])
     # Of the other three, the last has nothing to predict.
-    assert never["num_clients"] == 2
-    np.testing.assert_allclose(never["loss"], (2.0 * 3 + 8.0) / 4)
+    assert told["never_drawn"]["num_clients"] == 2
+    np.testing.assert_allclose(told["never_drawn"]["loss"], (2.0 * 3 + 8.0) / 4)
+    assert set(told["rounds_since"].values()) == {2.0}
+
+
+def test_a_summary_says_how_many_count_and_leaves_out_what_nobody_counts_in():
+    """NaN would be no JSON."""
+    results = _results([1.0, 2.0, 8.0, 0.0], [2, 3, 1, 0])
+    known, weights = np.zeros((4, 2)), np.array([4.0, 0.0, 4.0, 0.0])
+    after = {**results.after, "known": known, "some": np.stack([weights / 2, weights], 1)}
+    metrics = tuple(Metric(name, None) for name in ("known", "some"))
+    results = dataclasses.replace(results, before=after, after=after, metrics=metrics)
+    hits = np.array([np.nan, 1.0, np.nan, 0.0])
+    found = report.test_summary(results, {**results.overall(), "hr@10": 0.5}, {"hr@10": hits})
+    assert (found["num_clients"], found["num_clients_without_query"]) == (3, 1)
+    assert found["num_clients_of"] == {"known": 0, "some": 2, "hr@10": 2}
+    assert found.keys() & {"known", "some", "loss", "hr@10"} == {"some", "loss", "hr@10"}
+    assert found["before"].keys() == found["percentiles"].keys() == {"some", "loss"}
+    never = tell_attendance(results, {"c": [1]}, 1)[1]["never_drawn"]
+    assert never.keys() == {"num_clients", "some", "loss"}
+    never = tell_attendance(results, {"a": [1], "c": [1]}, 1)[1]["never_drawn"]
+    assert never.keys() == {"num_clients", "loss"}
 
 
 def test_there_may_be_none():
-    rounds, never = tell_never_drawn(_results([1.0] * 4, [1] * 4), dict.fromkeys("abcd", 1))
-    assert (rounds.tolist(), never) == ([1, 1, 1, 1], None)
+    attended = dict(zip("abcd", ([1], [2], [3], [1, 3])))
+    columns, told = tell_attendance(_results([1.0] * 4, [1] * 4), attended, 3)
+    assert columns["rounds_since"].tolist() == [2, 1, 0, 0]
+    assert told["never_drawn"] is None and told["rounds_since"]["p50"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("rounds", "barred", "line"),
+    [
+        (60, 0, "about 6 of 180 clients will never be drawn in 60 rounds of 10; 120 rounds would "
+                "leave 0.2\n"),
+        (120, 0, ""),
+        (120, 30, "about 30 of 180 clients will never be drawn in 120 rounds of 10\n"),
+    ],
+)  # fmt: skip
+def test_few_rounds_are_warned_of(rounds, barred, line, capsys):
+    def expect(rounds):
+        return barred + (180 - barred) * (1 - 10 / (180 - barred)) ** rounds
+
+    warn_never_drawn(expect, rounds, num_clients=180, clients_per_round=10)
+    assert capsys.readouterr().err == line
 
 
 def test_runs_say_what_they_are_tested_on():

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import re
 import shutil
 
 import numpy as np
 import pytest
 
 import fedpersonal as fp
+from fedpersonal.report.compared_runs import ComparedRun
+from fedpersonal.report.run_data import read_run
+from fedpersonal.report.write import write_report
 from fedpersonal.tasks.task import all_tasks
 
 TASKS = all_tasks()
@@ -30,19 +36,75 @@ def test_a_run_opens_with_its_model(tiny, task, tmp_path):
         for name, value in finished.trained.weights.items():
             np.testing.assert_array_equal(trained.weights[name], value, err_msg=name)
         support, query = experiment.task.for_evaluation(trained.model, finished.data.validation)
-        results = trained.results(query, support=support)
-        expected = experiment.evaluation(finished.data.validation)(trained)
-        assert list(results.client_ids) == list(expected.client_ids)
-        # Between rounds, seen clients that have kept nothing predict with initial values.
-        same = np.ones(len(results.client_ids), bool)
+        known = np.zeros(query.num_clients, bool)
         if experiment.has_kept(finished.data.validation):
-            same, _ = trained.kept_by(query.client_ids)
-        assert same.any()
-        found, wanted = results.after["loss"], expected.after["loss"]
-        np.testing.assert_allclose(found[same], wanted[same], rtol=1e-3, atol=1e-4)
-        client = int(np.flatnonzero(same & (query.counts > 0))[0])
+            known, _ = trained.kept_by(query.client_ids)
+        # What a program finds is what the binary found, also of clients that have kept nothing.
+        for start in ("kept", "rebuilt", "updated") if task == "reddit" else ("kept",):
+            results = trained.results(query, support=support, start=start)
+            expected = experiment.evaluation(finished.data.validation, start=start)(trained)
+            assert list(results.client_ids) == list(expected.client_ids)
+            found, wanted = results.after["loss"], expected.after["loss"]
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+        client = int(np.flatnonzero(known & (query.counts > 0))[0]) if known.any() else 0
         features, labels = query.client(client)
         predictions = trained.predict(features, client=query.client_ids[client], support=support)
         assert len(predictions) == len(labels) and np.isfinite(predictions).all()
     with pytest.raises(fp.UserError, match="knows its model .*: give load_run the folder alone"):
         _ = fp.load_run(path, algorithm=experiment.algorithm).trained
+
+
+FILES = ["metrics.csv", "model.json", "model.npz", "summary.json", "per_client.csv"]
+FILES += ["recommendations.json", "config.json"]
+
+
+@pytest.fixture(name="extended", params=["fed_rep", "fed_recon"], scope="module")
+def _extended(request, tiny, tmp_path_factory):
+    """Folders of a run of two rounds, of four and stopped in the sixth, and their files."""
+    folders = {rounds: tmp_path_factory.mktemp("extended") / "run" for rounds in (2, 4, 5)}
+    experiment = tiny.build(TASKS["movielens"], algorithm=request.param)
+    tiny.run_in(folders[2], experiment)
+    shutil.copytree(folders[2], folders[4], ignore=shutil.ignore_patterns(".lock"))
+    options = experiment.options.replace(total_rounds=4)
+    tiny.run_in(folders[4], dataclasses.replace(experiment, options=options))
+    shutil.copytree(folders[4], folders[5], ignore=shutil.ignore_patterns(".lock"))
+    before = fp.load_run(folders[5])
+    with tiny.ctrl_c(experiment, 6):
+        tiny.train(experiment, folders[5], rounds=9)
+    kept = "local_state.sqlite" if request.param == "fed_rep" else "checkpoints"
+    return folders, [*FILES, kept], before
+
+
+def test_files_of_two_rounds_are_no_run(extended, tmp_path):
+    """Whichever files are of which round: one round's, or a line in all that opens a folder."""
+    folders, files, _ = extended
+    opened = 0
+    for rounds in itertools.product((2, 4), repeat=len(files)):
+        path = tmp_path / "".join(map(str, rounds))
+        path.mkdir()
+        for name, number in zip(files, rounds):
+            (path / name).symlink_to(folders[number] / name)
+        told = {name: number for name, number in zip(files, rounds) if name != "config.json"}
+        for read in (fp.load_run, write_report, ComparedRun.read):
+            if len({*told.values()}) == 1:
+                read(path)
+                opened += 1
+                continue
+            with pytest.raises(fp.UserError, match="files of several rounds: round 2 has") as error:
+                read(path)
+            said = re.search(r"round 2 has (.*); round 4 has (.*?)\. Go on", str(error.value))
+            for number, names in zip((2, 4), said.groups()):
+                assert {*names.split(", ")} == {n for n in told if told[n] == number}
+    assert opened == 3 * 4  # Options are those of both.
+
+
+def test_a_finished_run_that_was_stopped_later_is_refused(extended):
+    folders, _, before = extended
+    path = folders[5]
+    for read in (lambda: before.trained, lambda: fp.load_run(path), lambda: write_report(path)):
+        with pytest.raises(fp.UserError, match="round 4 has model.json, .*; round 5 has .*metrics"):
+            read()
+    assert len(fp.RunFolder.read(path).metrics) == 5
+    # A page that tells of a failure has nothing of the end before.
+    failed = read_run(path, failure="The training has diverged.")
+    assert len(failed.rounds) == 5 and not failed.summary and not len(failed.clients)

@@ -44,6 +44,7 @@ def test_options_are_those_of_the_trainer(tiny):
 
 def test_noise_is_found_for_the_clients_that_may_be_drawn(tiny):
     private = {"weighting": "uniform", "client_sampling": "poisson", "dp_target_epsilon": 5.0}
+    private["dp_noise"] = "secret"
     experiment = tiny.build(MOVIELENS, algorithm="fed_recon", min_examples=17, **private)
     counts = experiment.data.train.counts
     eligible = int((counts >= 17).sum())

@@ -6,7 +6,10 @@ import csv
 
 import pytest
 
+import fedpersonal as fp
+from experiments import launch
 from fedpersonal.errors import UserError
+from fedpersonal.report.numbers import plain
 from fedpersonal.simulation.privacy_budget import PrivacyBudget
 from fedpersonal.tasks.experiment_run import open_experiment
 from fedpersonal.tasks.task import all_tasks
@@ -16,17 +19,32 @@ MOVIELENS = TASKS["movielens"]
 PRIVATE = {"weighting": "uniform", "client_sampling": "poisson", "dp_target_epsilon": 5.0}
 
 
-@pytest.mark.parametrize("task", ["movielens", "tv_shows"])
-def test_a_run_spends_what_it_may_and_says_so(tiny, task):
-    finished = tiny.run(TASKS[task], algorithm=tiny.main[task], dp_delta=0.01, **PRIVATE)
+@pytest.mark.parametrize(
+    ("task", "noise"), [("movielens", "seeded"), ("movielens", "secret"), ("tv_shows", "secret")]
+)
+def test_a_run_spends_what_it_may_and_says_so(tiny, task, noise):
+    options = {**PRIVATE, "dp_noise": noise, "dp_delta": 0.01}
+    finished = tiny.run(TASKS[task], algorithm=tiny.main[task], **options)
     told = finished.summary["privacy"]
     clients = finished.summary["num_training_clients"]
     again = PrivacyBudget(clients, 5, "poisson", told["noise_multiplier"], 0.01)
-    assert told["epsilon"] == again.epsilon(2) <= 5.0 < 1.01 * told["epsilon"]
+    most = [1, told["most_rounds"]]
+    known = [again.epsilon_of_known_draw(n) for n in most]
+    spent_by = known if noise == "seeded" else [again.epsilon(1), again.epsilon(2)]
+    assert told["epsilon"] == spent_by[1] <= 5.0 < 1.01 * told["epsilon"]
+    assert told["epsilon_secret_draw"] == again.epsilon(2)
+    assert told["epsilon_public_draw"] == known[1]
+    (line,) = launch._privacy_lines(finished.summary)
+    page = (finished.path / "report.html").read_text(encoding="utf-8")
+    for epsilon in (told["epsilon_secret_draw"], told["epsilon_public_draw"]):
+        assert f"{epsilon:.3f}" in line and plain(epsilon) in page
+    # How often each client was drawn would tell a secret.
+    columns = fp.RunFolder.read(finished.path).per_client.columns
+    assert "rounds" not in columns and "never_drawn" not in finished.summary
     assert (told["delta"], told["num_clients"], told["rounds"]) == (0.01, clients, 2)
     with open(finished.path / "metrics.csv", newline="", encoding="utf-8") as file:
         spent = [float(row["epsilon"]) for row in csv.DictReader(file)]
-    assert spent == [again.epsilon(1), again.epsilon(2)]
+    assert spent == spent_by
     named = " ".join(told["outside"])
     assert "metrics.csv" in named and "what clients keep" in named
     assert ("base model" in named) == (task == "tv_shows")
@@ -58,7 +76,12 @@ def test_noise_for_so_many_rounds_stays_that(tiny, tmp_path):
     [
         ({"dp_target_epsilon": 1.0, "dp_noise_multiplier": 1.0}, "no --dp_noise_multiplier"),
         ({"dp_target_epsilon": 1.0, "weighting": "num_examples"}, "give --weighting=uniform"),
-        ({"dp_delta": 1e-5}, "--dp_delta needs"),
+        ({"dp_delta": 1e-5}, "--dp_delta is 1e-05, which has no effect without"),
+        ({"dp_noise": "secret"}, "--dp_noise is secret, which has no effect without"),
+        (
+            {"dp_noise_multiplier": 1.0, "dp_clipping": "fixed", "dp_target_quantile": 0.1},
+            "--dp_target_quantile is 0.1, which has no effect with --dp_clipping=fixed",
+        ),
         ({"dp_noise_multiplier": 1.0, "algorithm": "local_only"}, "local_only sends no"),
         ({"dp_noise_multiplier": 1.0, "algorithm": "centralized"}, "centralized sends no"),
         ({"dp_noise_multiplier": 1.0, "algorithm": "fed_avg"}, "belongs to one client"),

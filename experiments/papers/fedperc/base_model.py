@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from experiments.papers.runs import Run
-from fedpersonal.tasks.utterances.task import the_same_for_all
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
@@ -20,15 +16,16 @@ if TYPE_CHECKING:
 def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
     """Tests the base model alone on the query sets of FedPerC's run with the same seed.
 
-    It stands behind its own embedding of a text's first token, as FedPerC's model does when all
-    personal embeddings are 1.
+    See `evaluate_alone`.
     """
     from fedpersonal.language_models.pretraining import NOTES
     from fedpersonal.tasks.report import test_summary
+    from fedpersonal.tasks.utterances.base_model import evaluate_alone
 
     data = experiment.data
-    evaluate = experiment.evaluation(data.test, (), brings_kept=True, with_before=False)
-    results = evaluate(alone(experiment, trained, seed=run.options.seed))
+    results = evaluate_alone(
+        data.base, experiment.model.frozen, data.test.query, experiment.evaluator
+    )
     clients, tokens = results.per_client(), results.after["perplexity"][:, 1]
     num_parameters = sum(value.size for value in data.base.weights.values())
     config = data.base.config
@@ -40,16 +37,6 @@ def test_base_model(run: Run, experiment: Experiment, trained: TrainedModel) -> 
         f"{config.n_embd}, {config.vocab_size:,} tokens",
         "pretrained_here": (pathlib.Path(data.base.source) / NOTES).exists(),
     }
-
-
-def alone(experiment: Experiment, trained: TrainedModel, *, seed: int) -> TrainedModel:
-    """Returns the base by itself in place of what FedPerC has trained."""
-    local = experiment.model.local_variables
-    return dataclasses.replace(
-        trained,
-        weights=experiment.model.initial_global_values(seed=seed),
-        kept_by=the_same_for_all({v.name: np.ones(v.shape, np.float32) for v in local}),
-    )
 
 
 def describe(summary: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.papers.fedperc.base_model import alone
 from experiments.papers.runs import Run
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.texts.splitting import split_words
@@ -36,9 +35,9 @@ def measure_losses(
         `new` has what no utterance for training repeats; and `repeated`, and `repeated_long` among
         utterances of 6 words and more, the shares of query sets that are repeated.
     """
-    data, phases, brings = experiment.data, experiment.evaluator.finetuning, None
-    if base_alone:
-        trained, phases, brings = alone(experiment, trained, seed=run.options.seed), (), True
+    from fedpersonal.tasks.utterances.base_model import evaluate_alone
+
+    data, evaluator = experiment.data, experiment.evaluator
     query, known = data.test.query, set(words_of(data.train, data.base.tokenizer))
     asked = words_of(query, data.base.tokenizer)
     repeated = np.array([words in known for words in asked], bool)
@@ -50,8 +49,11 @@ def measure_losses(
     }
     for name, kept in (("all", np.ones_like(repeated)), ("new", ~repeated)):
         part = dataclasses.replace(data.test, query=query.filter_examples(kept))
-        evaluate = experiment.evaluation(part, phases, brings_kept=brings, with_before=False)
-        loss, tokens = evaluate(trained).after["perplexity"].T
+        if base_alone:
+            results = evaluate_alone(data.base, experiment.model.frozen, part.query, evaluator)
+        else:
+            results = experiment.evaluation(part, evaluator.finetuning, with_before=False)(trained)
+        loss, tokens = results.after["perplexity"].T
         found[name] = {"loss": loss, "tokens": tokens}
     return found
 

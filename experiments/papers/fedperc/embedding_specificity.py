@@ -18,6 +18,7 @@ import numpy as np
 
 from experiments.papers.runs import Run
 from fedpersonal.data.texts.labelled import most_frequent_labels
+from fedpersonal.draws import Purpose, generator
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.client_results import ClientResults
@@ -115,7 +116,7 @@ def draw_others(
         int64 (num_users, most others of any): indices of users, all different in a row, -1 where
         there are fewer.
     """
-    rng = np.random.default_rng(seed)
+    rng = generator(Purpose.OTHER_USERS, seed)
     groups = [np.flatnonzero(known & (contexts == c)) for c in np.unique(contexts[known])]
     most = min(max_others, max((len(group) - 1 for group in groups), default=0))
     sources = np.full([len(known), most], -1, np.int64)

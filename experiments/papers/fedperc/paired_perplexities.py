@@ -53,6 +53,8 @@ def _clients(method: str, runs: Sequence[Run]) -> list[pd.DataFrame]:
 
 def _in_per_cent(found: Cell[float]) -> Cell[float]:
     """Returns by how many per cent perplexity differs, given differences of its logarithm."""
-    assert found.interval
+    values = tuple(float(100 * np.expm1(value)) for value in found.values)
+    if found.interval is None:
+        return Cell(values)
     low, high = (float(100 * np.expm1(end)) for end in found.interval)
-    return Cell(tuple(float(100 * np.expm1(value)) for value in found.values), interval=(low, high))
+    return Cell(values, interval=(low, high))

@@ -210,7 +210,7 @@ def compare(first: Sequence[Run], second: Sequence[Run], lines: str) -> PairedDi
 
 def _higher_by(found: PairedDifference) -> str:
     mean, low, high = (100 * math.expm1(d) for d in (found.difference, found.low, found.high))
-    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})" if found.has_interval else f"{mean:+.1f}"
 
 
 def _per_cent(share: float) -> str:

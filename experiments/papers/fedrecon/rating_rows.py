@@ -54,8 +54,11 @@ def add_guesses(
     for seed in asked.seeds:
         values = asked.values(TASK, preset, **own, seed=seed)
         data = TASK.split(source, TASK.options(**values))
-        for name, guess in guess_ratings(data).items():
-            clients = pd.DataFrame(score_guess(data.test.query, guess))
+        query = data.test.query
+        for name, predictions in guess_ratings(data, data.test).items():
+            found = score_guess(query, predictions).clients
+            table = {"client": query.client_ids, "num_examples": query.counts}
+            clients = pd.DataFrame({**table, **{f"{n}_after": v for n, v in found.items()}})
             tables.setdefault(f"Guess: {name}", []).append(clients)
     for name, of_seeds in tables.items():
         row = cells.setdefault(name, {})

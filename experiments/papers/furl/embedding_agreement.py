@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from sklearn.neighbors import NearestNeighbors
 
 from fedpersonal.data.checks import check_count
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.column_checks import check_column, check_embeddings, check_numbers
 
@@ -90,7 +91,7 @@ def _neighbours(embeddings: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
         raise UserError(f"k={k} neighbours need more than {k} users, there are {num_users}")
     # Among users who are equally near, the search prefers some rows. Shuffled, these are anyone's:
     # users who were never trained, for instance, would otherwise agree with each other.
-    shuffled = np.random.default_rng(seed).permutation(num_users)
+    shuffled = generator(Purpose.NEIGHBOURS, seed).permutation(num_users)
     nearest = NearestNeighbors(n_neighbors=k).fit(embeddings[shuffled])
     neighbours = np.empty([num_users, k], np.int64)
     neighbours[shuffled] = shuffled[nearest.kneighbors(return_distance=False)]

@@ -16,6 +16,7 @@ from scipy.linalg import orthogonal_procrustes
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.column_checks import check_column, check_embeddings, check_numbers
 from fedpersonal.simulation.palette import COLORS
@@ -76,7 +77,7 @@ def plot_embeddings(
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     # Users often come in an order, in which the last ones would hide the others.
-    order = np.random.default_rng(seed).permutation(num_users)
+    order = generator(Purpose.MAP_ORDER, seed).permutation(num_users)
     if values is None:
         labels = check_column("labels", labels, num_users)
         colors, is_other = _color_by_label(figure, labels, label_names, highlight)

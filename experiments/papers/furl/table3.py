@@ -25,6 +25,7 @@ from fedpersonal.data.texts.films import FILMS_1M_FILES
 from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.errors import UserError
 from fedpersonal.options import Value
+from fedpersonal.tasks.documents.data import LABEL_OF_ALL, RATE_OF_ALL, USERS_LABEL, USERS_RATE
 from fedpersonal.tasks.documents.task import TASK
 
 # By algorithm: the paper's name, and accuracy on Reddit and AUC on Sticker, in per cent.
@@ -54,9 +55,8 @@ _OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     },
 }
 _GUESSES = {
-    "accuracy": {"users_most_frequent": GUESS,
-                 "overall_most_frequent": "The most frequent label"},
-    "auc": {"users_rate_auc": "A user's own rate", "overall_rate_auc": "The rate of all"},
+    "accuracy": {USERS_LABEL: GUESS, LABEL_OF_ALL: "The most frequent label"},
+    "auc": {USERS_RATE: "A user's own rate", RATE_OF_ALL: "The rate of all"},
 }  # fmt: skip
 _LINEAR = "Central linear model"
 _SEEN = (
@@ -231,10 +231,10 @@ def _tables(form: Form) -> list[ResultTable]:
     first_row = form.runs[form.rows[0].name]
     with_unseen = next((form.runs[name] for name in unseen), None)
     for key, guess in _GUESSES[metric].items():
-        seen[guess] = {column: over_seeds(first_row, "guessing", key, scale=100)}
+        seen[guess] = {column: over_seeds(first_row, "test", "guesses", key, metric, scale=100)}
         if with_unseen:
-            found = over_seeds(with_unseen, "unseen", "guessing", key, scale=100)
-            unseen[guess] = {column: found}
+            path = ("unseen", "guesses", key, metric)
+            unseen[guess] = {column: over_seeds(with_unseen, *path, scale=100)}
     prefix = form.source.name
     tables = [ResultTable(f"{prefix}_seen", seen, _SEEN.format(prefix, name), digits=2)]
     if unseen:
@@ -263,7 +263,10 @@ def _draw_curves(form: Form) -> ResultTable:
             title=f"Learning curves on {name}",
             x_label="epochs of local training",
             y_label="validation accuracy (%)",
-            baselines=[(n, over_seeds(first, "guessing", k, scale=100).mean) for k, n in guesses],
+            baselines=[
+                (n, over_seeds(first, "test", "guesses", k, "accuracy", scale=100).mean)
+                for k, n in guesses
+            ],
         )
     return points
 

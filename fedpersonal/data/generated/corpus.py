@@ -6,6 +6,7 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 
 # Nouns, verbs and endings by topic; no word is in two places.
@@ -120,7 +121,7 @@ def generate_corpus(
         raise UserError(f"num_personal_words must be at most {most}, got {num_personal_words}")
     if not 0.0 <= personal_share <= 1.0:
         raise UserError(f"personal_share must be in [0, 1], got {personal_share!r}")
-    rng = np.random.default_rng(check_count("seed", seed))
+    rng = generator(Purpose.GENERATED_CORPUS, check_count("seed", seed))
 
     counts = rng.integers(min_sentences, max_sentences + 1, num_clients)
     clients = np.repeat(np.arange(num_clients), counts)

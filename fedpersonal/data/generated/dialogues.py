@@ -9,6 +9,7 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.data.texts.utterances import Utterances
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 
 # By context: people, what they do, to what, and where or when; no word is in both contexts.
@@ -85,7 +86,7 @@ def generate_dialogues(
         check_counts(1, **{f"{name}[{i}]": number for i, number in enumerate(numbers)})
     check_count("num_utterances", num_utterances, minimum=3 * sum(users_per_context))
     check_count("num_other_utterances", num_other_utterances, minimum=3 * sum(others_per_context))
-    rng = np.random.default_rng(check_count("seed", seed))
+    rng = generator(Purpose.GENERATED_DIALOGUES, check_count("seed", seed))
     return GeneratedDialogues(
         _draw(rng, "generated_dialogues", "speaker", users_per_context, num_utterances),
         _draw(rng, "generated_others", "passer-by", others_per_context, num_other_utterances),

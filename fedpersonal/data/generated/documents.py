@@ -7,6 +7,7 @@ import numpy as np
 from fedpersonal.data.checks import check_count
 from fedpersonal.data.generated.corpus import TOPICS
 from fedpersonal.data.texts.labelled import LabelledTexts
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 
 # The share of comments that are about nothing but the topic of their subreddit.
@@ -72,7 +73,7 @@ def _start(
         raise UserError(f"texts_per_user must be (least, most), got {texts_per_user!r}") from None
     check_count("texts_per_user[0]", least, minimum=1)
     check_count("texts_per_user[1]", most, minimum=least)
-    rng = np.random.default_rng(check_count("seed", seed))
+    rng = generator(Purpose.GENERATED_DOCUMENTS, check_count("seed", seed))
     return rng, np.append(0, np.cumsum(rng.integers(least, most + 1, num_users)))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedpersonal.data.checks import check_count, check_counts
 from fedpersonal.data.ratings.ratings import Ratings
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 
 
@@ -38,7 +39,7 @@ def generate_ratings(
     check_count("max_ratings", max_ratings, minimum=min_ratings)
     if min_ratings > num_items:
         raise UserError(f"min_ratings={min_ratings} are more than num_items={num_items}")
-    rng = np.random.default_rng(check_count("seed", seed))
+    rng = generator(Purpose.GENERATED_RATINGS, check_count("seed", seed))
 
     max_ratings = min(max_ratings, num_items)
     # Uniform in the logarithm: as many users between 20 and 40 ratings as between 40 and 80.

@@ -11,6 +11,7 @@ from fedpersonal.data.checks import check_count
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.data.splits import places_from_end
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError, quoted
 
 
@@ -89,18 +90,15 @@ class Negatives:
     ) -> ClientDataset:
         """Returns clients' positives, labelled 1, among negatives, labelled 0, in random order.
 
-        What a client gets depends on the seed, the round and its index alone.
+        What a client gets depends on the seed, the round and its index alone. A client that has
+        chosen every item, so that none may be a negative, gets its positives alone.
 
         Args:
             positives: All clients' positives, with the features "item" and perhaps "user".
             client_indices: (n,) distinct integers in [0, num_clients).
             round_number: >= 0.
-
-        Raises:
-            UserError: If no item may be a client's negative.
         """
-        seeds = [self.seed, round_number]
-        drawn = list(self._draw_each(positives, client_indices.tolist(), seeds))
+        drawn = list(self._draw_each(positives, client_indices.tolist(), round_number))
         items = np.concatenate([np.empty(0, np.int32), *(own for own, _ in drawn)])
         labels = np.concatenate([np.empty(0, np.float32), *(own for _, own in drawn)])
         counts = np.array([len(own) for own, _ in drawn], np.int64)
@@ -112,7 +110,7 @@ class Negatives:
         return ClientDataset(positives.client_ids[client_indices], offsets, features, labels)
 
     def _draw_each(
-        self, positives: ClientDataset, client_indices: Sequence[int], seeds: Sequence[int]
+        self, positives: ClientDataset, client_indices: Sequence[int], round_number: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields each client's items, (n,) int32, and labels, (n,) float32."""
         free = np.ones(self.num_items, bool)
@@ -124,13 +122,8 @@ class Negatives:
             free[avoided] = False
             others = np.flatnonzero(free)
             free[avoided] = True  # Cheaper than a new array for every client.
-            if not others.size:
-                client = quoted(positives.client_ids[index])
-                raise UserError(
-                    f"client {client} has all {self.num_items} items: there is no negative"
-                )
-            rng = np.random.default_rng([*seeds, index])
-            if self.per_positive is not None:
+            rng = generator(Purpose.NEGATIVES, self.seed, round_number=round_number, client=index)
+            if self.per_positive is not None and others.size:
                 others = others[rng.integers(others.size, size=self.per_positive * chosen.size)]
             order = rng.permutation(chosen.size + others.size)
             items = np.concatenate([chosen, others]).astype(np.int32)

@@ -10,9 +10,11 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.checks import check_count, check_names, errors_of
+from fedpersonal.data.checks import check_count, errors_of
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData
+from fedpersonal.data.names import number_names
+from fedpersonal.data.ratings.ranking import candidates_suffix
 from fedpersonal.data.tables.files import Column, TableFile
 from fedpersonal.data.tables.reading import named_columns, read_table, time_columns
 from fedpersonal.errors import UserError
@@ -48,6 +50,12 @@ class Ratings(LoadedData):
         """How many ratings, users and items there are."""
         arrays = {"ratings": self.ratings, "users": self.user_ids, "items": self.item_ids}
         return {f"num_{what}": array.size for what, array in arrays.items()}
+
+    @property
+    def candidates_suffix(self) -> str:
+        """How metrics' names say among how many items one is ranked, the same for all seeds."""
+        num_rated = np.bincount(self.users, minlength=self.user_ids.size)
+        return candidates_suffix(num_rated, self.item_ids.size)
 
     def to_client_dataset(self) -> ClientDataset:
         """Makes each user a client, in the order of the users and of each user's ratings.
@@ -105,10 +113,9 @@ def number_ratings(
 ) -> Ratings:
     """Numbers the users and items, sorts the ratings, and leaves out what is too little.
 
-    Users and items are numbered in the order of their names: as numbers if all of them are whole
-    numbers, else as text. A user's later rating of an item replaces the earlier one, where later
-    means by time, and as given among equal times. Items that only users left out have rated are
-    left out too.
+    Users and items are numbered as of `number_names`. A user's later rating of an item replaces the
+    earlier one, where later means by time, and as given among equal times. Items that only users
+    left out have rated are left out too.
 
     Args:
         users: (n,) names, categories or an array of str.
@@ -119,11 +126,10 @@ def number_ratings(
         min_ratings: Users with fewer ratings, repeated ones not counted, are left out, >= 1.
 
     Raises:
-        UserError: If no user has `min_ratings` ratings, or a name has a NUL character or is not
-            Unicode.
+        UserError: As of `number_names`, or if no user has `min_ratings` ratings.
     """
-    users, user_ids = _numbered("users", users)
-    items, item_ids = _numbered("items", items)
+    users, user_ids = number_names("user", users)
+    items, item_ids = number_names("item", items)
     order = np.argsort(users, kind="stable") if times is None else np.lexsort((times, users))
     total = order.size
 
@@ -188,18 +194,3 @@ def keep_users(
         item_ids=ratings.item_ids[rated],
         report={**ratings.report, **{what: n for what, n in left_out.items() if n}},
     )
-
-
-def _numbered(what: str, names: pd.Categorical | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each name's number, (n,), and the names in order, (num_names,) str objects."""
-    check_names(what, map(str, getattr(names, "categories", names)))
-    names = pd.Categorical(names)
-    categories = [str(category) for category in names.categories]
-    # Eighteen digits fit into an int64, and into the time that parsing may take.
-    if all(category.isdecimal() and len(category) <= 18 for category in categories):
-        ordered = sorted(categories, key=lambda category: (int(category), category))
-    else:
-        ordered = sorted(categories)
-    number = {category: i for i, category in enumerate(ordered)}
-    numbers = np.array([number[category] for category in categories], np.int64)
-    return numbers[names.codes], np.array(ordered, object)

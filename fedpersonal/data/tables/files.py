@@ -149,7 +149,10 @@ def check_columns(where: str, names: Sequence[str], wanted: Sequence[Column]) ->
     """Raises a `UserError` if a required column is not among the `names`."""
     for column in wanted:
         if column.required and column.name not in names:
-            way_out = f"; say by {column.option} which one is meant" if column.option else ""
+            way_out = f"; say by --{column.option} which one is meant" if column.option else ""
+            for mark, what in ((";", "semicolons"), ("\t", "tabs")):
+                if len(names) == 1 and mark in names[0]:
+                    way_out = f"; the header has {what}: .csv needs commas, .tsv tabs"
             raise UserError(
                 f"{where}: there is no column {quoted(column.name)}; the columns are"
                 f" {listed(names)}{way_out}"
@@ -168,12 +171,11 @@ def _records(lines: Lines, separator: str) -> Iterator[tuple[int, Row]]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield (
-                line,
-                BadRow(
-                    "malformed", f"malformed: {escaped(str(error))}", reader.line_num + 1 - line
-                ),
-            )
+            if str(error).startswith("field larger than"):
+                detail = reason = f"a text of more than {csv.field_size_limit():,} characters"
+            else:
+                reason, detail = "malformed", f"malformed: {escaped(str(error))}"
+            yield line, BadRow(reason, detail, reader.line_num + 1 - line)
             continue
         if len(record) > 1 or (record and not record[0].isspace()):
             yield line, record
@@ -194,7 +196,12 @@ def _json_rows(
                 record = decoder.decode(text)
             except (ValueError, RecursionError):
                 record = None
-            yield line, _json_row(record, wanted, present)
+            if text.lstrip()[:1] == "[":
+                what = "not a JSON object"
+                how = f"{what}, but a list or its start; each line must be an object"
+                yield line, BadRow(what, how)
+            else:
+                yield line, _json_row(record, wanted, present)
 
 
 _COLLECTIONS = {"list": "a list", "dict": "an object"}

@@ -15,7 +15,7 @@ import pandas as pd
 from fedpersonal.data.checks import has_nul, is_unicode
 from fedpersonal.data.tables.files import BadRow, Column, TableFile, check_columns
 from fedpersonal.data.tables.lines import memory_for
-from fedpersonal.errors import UserError, check_choice, escaped, listed, quoted
+from fedpersonal.errors import UserError, check_choice, counted, escaped, listed, quoted
 
 _WRONG = {
     "text": "is empty",
@@ -130,7 +130,7 @@ def read_table(
     usable = count_unusable(unusable, report)
     if not usable.any():
         line, _ = table.find(0)
-        reasons = ", ".join(f"{count} {what}" for what, count in report.items() if count)
+        reasons = ", ".join(counted(count, what) for what, count in report.items() if count)
         raise UserError(f"{file.path}: no row can be used, the first is line {line}: {reasons}")
     values = {name: column[usable] for name, column in values.items()}
     return dataclasses.replace(table, columns=values, rows=np.flatnonzero(usable))
@@ -185,7 +185,7 @@ def _read_texts(
             if row.names is not None:
                 check_columns(f"{file.path}, line {line}", row.names, columns)
         line, row = bad[0]
-        what = row.detail if refused else f"{row.reason}; nor is any other line good"
+        what = row.detail if refused else f"{row.detail}; nor is any other line good"
         raise UserError(f"{file.path}, line {line}: {what}")
     if not codes[0]:
         is_json = file.separator is None

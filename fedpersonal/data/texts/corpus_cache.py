@@ -16,7 +16,7 @@ from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.errors import UserError
 
 # To be raised when the same text and settings give another corpus, or the arrays change.
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 _TEXTS = ("client_ids", "lexicon")
 _NUMBERS = ("client_offsets", "sentence_offsets", "words")
 

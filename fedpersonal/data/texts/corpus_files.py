@@ -12,6 +12,7 @@ import pandas as pd
 
 from fedpersonal.data.checks import check_count
 from fedpersonal.data.client_dataset import ClientDataset, group_rows
+from fedpersonal.data.names import number_names
 from fedpersonal.data.tables.reading import named_columns, read_table, time_columns
 from fedpersonal.data.texts import splitting
 from fedpersonal.data.texts.corpus import KEPT_SENTENCES, TextCorpus
@@ -33,7 +34,7 @@ def read_text(
     """Reads the texts of a table, as of `read_table`, which counts bad rows.
 
     `splitting.split_words` says what sentences and words are. What is left out is counted in the
-    corpus's report. Clients are ordered by name, the lexicon is alphabetical.
+    corpus's report. Clients are ordered as of `number_names`, the lexicon is alphabetical.
 
     Args:
         path: The table.
@@ -78,8 +79,7 @@ def _read(
     wanted += time_columns(time_column)
     table = read_table(path, wanted, bad_rows="count")
     texts, report = table.columns[text_column], dict(table.report)
-    users = np.asarray(table.columns[user_column], object)
-    client_ids, owners = np.unique(users, return_inverse=True)
+    owners, client_ids = number_names("user", table.columns[user_column])
     rows = np.lexsort((table.order(time_column), owners))
     row_counts, word_counts, words, lexicon = _split(texts, rows)
     counts = np.bincount(owners[rows], row_counts, minlength=client_ids.size).astype(np.int64)

@@ -46,7 +46,8 @@ class DocumentFilter:
     def documents(self, rows: LabelledRows) -> LabelledTexts:
         """Numbers users and labels, and leaves out what is too little or too much.
 
-        Users are ordered by name, labels by falling frequency among all rows (or "0" and "1").
+        Users are ordered as of `number_names`, labels by falling frequency among all rows (or "0"
+        and "1").
 
         Raises:
             UserError: If there is only one label, none that is 0 or 1, or no user who has as many

@@ -14,6 +14,7 @@ import pandas as pd
 from fedpersonal.data.checks import check_distinct
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData
+from fedpersonal.data.names import number_names
 from fedpersonal.data.tables.files import Column
 from fedpersonal.data.tables.reading import read_table, time_columns
 from fedpersonal.errors import UserError
@@ -127,17 +128,17 @@ class LabelledRows:
         *,
         texts: np.ndarray | None = None,
     ) -> _Texts:
-        """Groups some `rows`, (m,) int64, by user, and orders a user's by time.
+        """Groups some `rows`, (m,) int64, by user (`number_names`), and orders a user's by time.
 
         Labels are (m,) places among the `label_names`, and texts, if given, (m,) others than the
         rows'.
         """
-        users = self.users[rows].remove_unused_categories()
-        order = np.lexsort((self.times[rows], users.codes))
+        users, client_ids = number_names("user", self.users[rows])
+        order = np.lexsort((self.times[rows], users))
         return kind(
             name=self.name,
-            client_ids=np.array(users.categories, object),
-            offsets=np.append(0, np.cumsum(np.bincount(users.codes))),
+            client_ids=client_ids,
+            offsets=np.append(0, np.cumsum(np.bincount(users))),
             texts=self.texts[rows[order]] if texts is None else texts[order],
             labels=labels[order],
             label_names=label_names,

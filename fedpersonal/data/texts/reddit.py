@@ -15,7 +15,7 @@ from fedpersonal.data.tables.downloads import open_tfds
 from fedpersonal.data.tables.reading import count_unusable
 from fedpersonal.data.texts.documents import DocumentFilter
 from fedpersonal.data.texts.labelled import LabelledRows, LabelledTexts
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, counted
 
 _URL = "https://zenodo.org/record/1043504/files/corpus-webis-tldr-17.zip?download=1"
 _ADVICE = "read an own table of comments instead"
@@ -57,7 +57,7 @@ def load_reddit(
     report: collections.Counter[str] = collections.Counter()
     usable = count_unusable(unusable, report)
     if not usable.any():
-        reasons = ", ".join(f"{count:,} {what}" for what, count in report.items() if count)
+        reasons = ", ".join(counted(count, what) for what, count in report.items() if count)
         raise UserError(f"reddit: no post can be used: {reasons}")
     rows = LabelledRows(
         "reddit",

@@ -62,7 +62,7 @@ def read_utterances(
     of contexts and users that `users_per_context` does not choose, rows that quote others only,
     sentences that are too short,
     and users and contexts with too few utterances, until all that are left have enough. Users are
-    ordered by name, contexts by falling number of utterances.
+    ordered as of `number_names`, contexts by falling number of utterances.
 
     Args:
         path: The table.

@@ -142,6 +142,7 @@ class Saver(Callback):
     def _write(self, run: Run) -> None:
         """Writes a checkpoint, once all rows up to its round are on disk."""
         assert self._reached
+        run.folder.check_is_ours()
         with explained(run.folder.metrics_csv), open(run.folder.metrics_csv, "rb") as rows:
             os.fsync(rows.fileno())
         self._storage.save(self._reached.round_number, self._reached.state)

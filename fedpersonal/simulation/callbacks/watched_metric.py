@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from absl import logging
+
 from fedpersonal.errors import UserError
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 
@@ -43,6 +45,7 @@ class WatchedMetric(Callback):
         self.best_round = 0
         self._sign = _SIGNS[mode]
         self._min_delta = min_delta
+        self._is_warned = False
 
     def on_value(self, run: Run, *, is_better: bool) -> None:
         """Is called after a round with the metric; a value that is NaN is not better."""
@@ -55,7 +58,7 @@ class WatchedMetric(Callback):
             )
 
     def on_round_end(self, run: Run) -> None:
-        """Looks at the metric, in rounds that have it.
+        """Looks at the metric, in rounds that have it; warns of the first that is NaN.
 
         Raises:
             UserError: Other metrics of its source are there, but not this one.
@@ -71,6 +74,15 @@ class WatchedMetric(Callback):
             )
         value = float(run.metrics[self.metric])
         is_better = not math.isnan(value)
+        if not is_better and self.best is None and not self._is_warned:
+            self._is_warned = True
+            logging.warning(
+                "%s watches %s, which is not a number in round %d: such as an AUC of examples with "
+                "one label, or a mean over no examples. Give another metric if it stays so.",
+                type(self).__name__,
+                self.metric,
+                run.round_number,
+            )
         if self.best is not None:
             is_better = self._sign * (value - self.best) > self._min_delta
         if is_better:
@@ -119,7 +131,7 @@ class BestModel(WatchedMetric):
     It travels in the run's checkpoints, and makes them larger by as much.
 
     Attributes:
-        kept: What was kept, or None before the first value.
+        kept: What was kept, or None before the first value that is a number.
     """
 
     remembers = (*WatchedMetric.remembers, "kept")

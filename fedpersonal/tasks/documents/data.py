@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Union
 
 import numpy as np
@@ -18,12 +17,18 @@ from fedpersonal.data.splits import (
 from fedpersonal.data.texts.characters import CharacterVocabulary, build_characters
 from fedpersonal.data.texts.hashed_words import HashedWords
 from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
+from fedpersonal.draws import Purpose
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.auc import auc
+from fedpersonal.evaluation.guess import Guess
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.documents.task import DocumentRun
+
+# Guesses by their names.
+USERS_LABEL, LABEL_OF_ALL = "each user's most frequent label", "the most frequent label"
+USERS_RATE, RATE_OF_ALL = "each user's own rate", "the rate of all"
 
 Vocabulary = Union[CharacterVocabulary, HashedWords]
 
@@ -73,7 +78,10 @@ def split_documents(
     seed, share = options.seed, options.unseen_users
     check_num_clients(documents.name, documents.num_clients, minimum=10)
     seen, _, others = split_clients(
-        documents.num_clients, fractions=(1.0 - share, 0.0, share), seed=seed
+        documents.num_clients,
+        fractions=(1.0 - share, 0.0, share),
+        seed=seed,
+        purpose=Purpose.UNSEEN_CLIENTS,
     )
     rows = {"row": np.arange(documents.texts.size)}
     texts = ClientDataset(documents.client_ids, documents.offsets, rows, documents.labels)
@@ -119,28 +127,26 @@ def split_documents(
     )
 
 
-def guessing_accuracy(data: DocumentData, part: EvaluationSet) -> dict[str, float]:
-    """How good a guess without reading is, of the texts of a part.
+def guess_labels(data: DocumentData, part: EvaluationSet) -> dict[str, Guess]:
+    """Guesses the labels of a part without reading its texts.
 
     Returns:
-        The accuracies, in [0, 1], of a user's most frequent label in the support set as
-        `users_most_frequent`, and of the most frequent training label of all as
-        `overall_most_frequent`; of labels of 0 and 1 also the AUC of each user's own rate,
-        `users_rate_auc`, and of the rate of all, `overall_rate_auc`, unless the texts all have the
-        same label.
+        By the guess' name, the accuracy of each user's most frequent label in the support set, and
+        of the most frequent training label of all; of labels of 0 and 1 also the AUC of each user's
+        own rate, and of the rate of all.
     """
     support, query = part.support, part.query
     labels, whose = query.labels, query.example_clients
     overall = np.bincount(data.train.labels.astype(np.int64)).argmax()
     guesses = {
-        "users_most_frequent": float(np.mean(labels == most_frequent_labels(support)[whose])),
-        "overall_most_frequent": float(np.mean(labels == overall)),
+        USERS_LABEL: Guess.of_labels(query, most_frequent_labels(support)[whose]),
+        LABEL_OF_ALL: Guess.of_labels(query, np.full(len(labels), overall)),
     }
     if data.is_binary:
         # A user without texts to support is guessed at the rate of all.
         counts, rate = support.counts, data.train.labels.mean()
         sums = np.bincount(support.example_clients, support.labels, len(counts))
         rates = np.where(counts > 0, sums / np.maximum(counts, 1), rate)
-        guesses["users_rate_auc"] = auc(labels, rates[whose])
-        guesses["overall_rate_auc"] = auc(labels, np.full(len(labels), rate))
-    return {name: guess for name, guess in guesses.items() if not math.isnan(guess)}
+        guesses[USERS_RATE] = Guess({"auc": auc(labels, rates[whose])})
+        guesses[RATE_OF_ALL] = Guess({"auc": auc(labels, np.full(len(labels), rate))})
+    return guesses

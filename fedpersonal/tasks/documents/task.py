@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,17 @@ from fedpersonal.data.sources import FILE, Sources
 from fedpersonal.data.texts.documents import read_documents
 from fedpersonal.data.texts.films import FILMS_1M_FILES, load_films_1m, load_films_100k
 from fedpersonal.data.texts.labelled import LabelledTexts
-from fedpersonal.errors import UserError
-from fedpersonal.evaluation.auc import auc
+from fedpersonal.errors import UserError, counted
+from fedpersonal.evaluation.guess import overall
 from fedpersonal.options import option
-from fedpersonal.tasks.documents.data import DocumentData, guessing_accuracy, split_documents
+from fedpersonal.tasks.documents.data import DocumentData, guess_labels, split_documents
+from fedpersonal.tasks.figures import beside, figures_text
 from fedpersonal.tasks.options import RunOptions, TextOptions
-from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
+from fedpersonal.tasks.task import EvaluationSet, Task, TestReport, before_and_after
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.client_results import ClientResults
+    from fedpersonal.evaluation.guess import Guess
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
@@ -70,11 +71,11 @@ class DocumentOptions(TextOptions):
         0.1, "Share of the users who never take part.", at_least=0, at_most=0.9
     )
     text_encoder: str = option(
-        "chars",
-        "What a text becomes a vector by. chars: two LSTMs of its first characters. hashed_words: "
-        "a bag of all its words and pairs of words, the sum of their embeddings over the root of "
-        "their number.",
-        choices=("chars", "hashed_words"),
+        "hashed_words",
+        "What a text becomes a vector by. hashed_words: a bag of all its words and pairs of words, "
+        "the sum of their embeddings over the root of their number. chars: two LSTMs of its first "
+        "characters.",
+        choices=("hashed_words", "chars"),
         in_help=True,
     )
     text_length: int = option(80, "chars: characters of a text.", at_least=1, at_most=10**6)
@@ -148,6 +149,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
     )
     has_own_rows = True
     examples = "texts"
+    metrics = ("auc", "accuracy")
 
     def read(self, options: DocumentRun) -> LabelledTexts:
         """Reads the texts that options name."""
@@ -231,22 +233,40 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             sequence_length=encoder.lengths,
         )
 
+    def validate(self, experiment: DocumentExperiment) -> Callable[[TrainedModel], ClientResults]:
+        """Returns what evaluates a model between rounds, with `auc` of labels of 0 and 1."""
+        from fedpersonal.tasks.documents.area import ResultsWithArea
+
+        part = experiment.data.validation
+        if not experiment.data.is_binary:
+            return super().validate(experiment)
+        evaluate = experiment.evaluation(
+            part, start="kept", with_before=False, with_predictions=True
+        )
+
+        return lambda trained: ResultsWithArea(**vars(evaluate(trained)), query=part.query)
+
     def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> TestReport:
         """Predicts other texts of the users who took part, and texts of users who did not."""
         from fedpersonal.tasks.report import test_summary
 
         data = experiment.data
         results, metrics = _evaluate(experiment, trained, data.test)
-        about: dict[str, Any] = {"guessing": guessing_accuracy(data, data.test), "unseen": None}
+        about: dict[str, Any] = {"unseen": None}
         # A server's table has no row for a user whom it has never seen. Others rebuild what they
         # lack from the first half of their texts.
         if data.unseen.query.num_clients and not experiment.method.has_table:
             unseen, more = _evaluate(experiment, trained, data.unseen)
             about["unseen"] = {
                 **test_summary(unseen, {**unseen.overall(), **more}),
-                "guessing": guessing_accuracy(data, data.unseen),
+                "is_personalised": experiment.is_personalised(data.unseen),
+                "guesses": overall(guess_labels(data, data.unseen)),
             }
         return TestReport(results, metrics, description=about)
+
+    def guesses(self, experiment: DocumentExperiment, part: EvaluationSet) -> dict[str, Guess]:
+        """Guesses labels without reading the texts."""
+        return guess_labels(experiment.data, part)
 
     def describe(self, experiment: DocumentExperiment) -> dict[str, Any]:
         """Says what users keep, and how many they are."""
@@ -261,21 +281,16 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
-        test, guesses = summary["test"], summary["guessing"]
-        metric, guess = "accuracy", f"most frequent label: {guesses['users_most_frequent']:.4f}"
-        if "auc" in test:
-            metric, guess = "auc", f"own rate: {guesses['users_rate_auc']:.4f}"
-        lines = [
-            f"test, {test['num_clients']:,} users, {test['num_examples']:,} texts: {metric} "
-            f"{test[metric]:.4f}; predicting each user's {guess}"
-        ]
+        lines = super().report(summary)
         unseen = summary["unseen"]
         if unseen is not None:
-            area = f"; auc then {unseen['auc']:.4f}" if "auc" in unseen else ""
+            area = beside(unseen, "accuracy")
+            area += f"; then {figures_text(unseen, ['auc'])}" if "auc" in unseen else ""
+            is_personalised = unseen["is_personalised"]
+            stages = before_and_after(unseen, "accuracy", is_personalised=is_personalised)
             lines.append(
-                f"{unseen['num_clients']:,} users who never took part: accuracy "
-                f"{unseen['before']['accuracy']:.4f} before and {unseen['accuracy']:.4f} after "
-                f"they rebuild what they lack{area}"
+                f"{counted(unseen['num_clients'], 'users')} who never took part: accuracy "
+                f"{stages}{area}"
             )
         return lines
 
@@ -284,15 +299,11 @@ def _evaluate(
     experiment: DocumentExperiment, trained: TrainedModel, part: EvaluationSet
 ) -> tuple[ClientResults, dict[str, float]]:
     """Returns results, and of labels that differ the area under all texts' ROC curve as `auc`."""
+    from fedpersonal.tasks.documents.area import area_metric
+
     is_binary = experiment.data.is_binary
     results = experiment.evaluation(part, with_predictions=is_binary)(trained)
-    if not is_binary:
-        return results, {}
-    predictions = results.predictions
-    assert predictions is not None
-    is_real = np.arange(predictions.shape[1]) < part.query.counts[:, np.newaxis]
-    area = auc(part.query.labels, predictions[is_real])
-    return results, {} if math.isnan(area) else {"auc": area}
+    return results, area_metric(results, part.query) if is_binary else {}
 
 
 TASK = DocumentTask()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpersonal.data.ratings.interactions import Implicit, Interactions, Negatives, leave_one_out
-from fedpersonal.data.ratings.ranking import as_clients, sample_unrated
+from fedpersonal.data.ratings.ranking import FEWEST, as_clients, put_first, sample_unrated
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.factorization import ItemData
 from fedpersonal.tasks.task import EvaluationSet
@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 NEGATIVES = ("unobserved_in_training", "never_held_out")
 """Of which items negatives are drawn, by `--negatives`; the second leaks what is held out."""
 
-SAMPLED = 99
-"""Items among which a held-out one is ranked."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InteractionData(ItemData):
     """Interactions, split for one experiment.
 
     Every client trains, is validated and is tested: ranked is a held-out item, the first of the
-    query set, labelled 1, among items that the client has never chosen.
+    query set, labelled 1, among items that the client has never chosen. The query set of a client
+    that has left fewer than 10 is empty.
     """
 
     train: Implicit
@@ -38,16 +36,17 @@ def split_interactions(source: Interactions, options: InteractionRun) -> Interac
     """Holds out each user's last two interactions, by time or by chance, and draws negatives.
 
     Raises:
-        UserError: If a user has fewer than three interactions, or too many to leave negatives.
+        UserError: If a user has fewer than three interactions, or all have too many to leave
+            negatives.
     """
     seed, num_items = options.seed, len(source.item_ids)
     everything = source.to_client_dataset()
     held_out = leave_one_out(everything, seed=seed, ordered=source.times is not None)
-    # As many as the user with the most interactions leaves in a small catalogue.
-    count = min(SAMPLED, num_items - int(everything.counts.max()))
-    if not count:
-        most = everything.client_ids[everything.counts.argmax()]
-        raise UserError(f"{source.name}: user {most!r} has all {num_items} items: nothing to rank.")
+    if num_items - everything.counts.min() < FEWEST:
+        raise UserError(
+            f"{source.name}: no user has left {FEWEST} of the {num_items} items unchosen, so there "
+            "is nothing to rank among."
+        )
     avoided = held_out.train if options.negatives == NEGATIVES[0] else everything
     negatives = Negatives(avoided, num_items, options.num_negatives, seed)
     train = support = Implicit.of(held_out.train, negatives)
@@ -56,8 +55,8 @@ def split_interactions(source: Interactions, options: InteractionRun) -> Interac
         support = Implicit.of(held_out.train, own)
 
     def part(items: np.ndarray, seed: int) -> EvaluationSet:
-        others = sample_unrated(everything, num_items=num_items, num_negatives=count, seed=seed)
-        candidates = np.column_stack([items.astype(np.int32), others])
+        negatives = sample_unrated(everything, num_items=num_items, seed=seed)
+        candidates = put_first(items, negatives)
         return EvaluationSet(support, as_clients(everything, candidates), seen=True)
 
     validation, test = part(held_out.validation, 2 * seed + 1), part(held_out.test, 2 * seed)

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 from fedpersonal.algorithms.method import KeepingOptions
 from fedpersonal.data.ratings import movielens
 from fedpersonal.data.ratings.interactions import Interactions
+from fedpersonal.data.ratings.ranking import FEWEST
 from fedpersonal.data.ratings.ratings import keep_users
 from fedpersonal.data.ratings.titles import item_titles
+from fedpersonal.errors import counted
 from fedpersonal.options import option
 from fedpersonal.tasks.factorization import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.interactions.data import NEGATIVES, InteractionData, split_interactions
 from fedpersonal.tasks.options import RunOptions, TableOptions
-from fedpersonal.tasks.task import Task, TestReport
+from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.client_results import ClientResults
+    from fedpersonal.evaluation.guess import Guess
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.recommendations import Recommendations
     from fedpersonal.tasks.experiment import Experiment
@@ -129,21 +132,29 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
         """Returns what ranks the items held out for validation among sampled ones."""
         from fedpersonal.tasks.interactions.ranking import RankedResults
 
-        evaluate = super().validate(experiment)
-        return lambda trained: RankedResults(**vars(evaluate(trained)))
+        evaluate, suffix = super().validate(experiment), experiment.data.source.candidates_suffix
+        return lambda trained: RankedResults(**vars(evaluate(trained)), suffix=suffix)
 
     def test(self, experiment: InteractionExperiment, trained: TrainedModel) -> TestReport:
         """Ranks the test users' held-out items among sampled ones, and among all."""
-        from fedpersonal.tasks.interactions.guesses import rank_by_popularity
         from fedpersonal.tasks.interactions.ranking import RankedResults, rank_among_all
+        from fedpersonal.tasks.ranking import ranked_means
 
         data = experiment.data
-        results = RankedResults(**vars(experiment.evaluation(data.test)(trained)))
+        found = experiment.evaluation(data.test)(trained)
+        results = RankedResults(**vars(found), suffix=data.source.candidates_suffix)
         among_all = rank_among_all(experiment, trained)
-        means = {name: float(values.mean()) for name, values in among_all.items()}
-        popularity = {k: float(v.mean()) for k, v in rank_by_popularity(data).items()}
         columns = {**results.ranking, **among_all}
-        return TestReport(results, means, columns, {"popularity": popularity})
+        return TestReport(results, ranked_means(among_all), columns)
+
+    def guesses(self, experiment: InteractionExperiment, part: EvaluationSet) -> dict[str, Guess]:
+        """Ranks by popularity, the same for all users, and at random."""
+        from fedpersonal.evaluation.guess import CHANCE, Guess
+        from fedpersonal.tasks.interactions.guesses import rank_by_chance, rank_by_popularity
+
+        guesses = {"popularity": rank_by_popularity, CHANCE: rank_by_chance}
+        data = experiment.data
+        return {name: Guess.of_clients(rank(data, part)) for name, rank in guesses.items()}
 
     def recommend(
         self, experiment: InteractionExperiment, trained: TrainedModel, results: ClientResults
@@ -162,13 +173,13 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
-        test, guess = summary["test"], summary["popularity"]
-        sampled = test["num_examples"] // test["num_clients"] - 1
-        lines = [
-            f"{who}: hr@10 {of['hr@10']:.4f}, ndcg@10 {of['ndcg@10']:.4f} among {sampled} sampled "
-            f"items; hr@10 {of['hr@10_all']:.4f}, ndcg@10 {of['ndcg@10_all']:.4f} among all"
-            for who, of in ((f"test, {test['num_clients']:,} users", test), ("popularity", guess))
-        ]
+        test = summary["test"]
+        lines = super().report(summary)
+        if test["num_clients_without_query"]:
+            lines.append(
+                f"{counted(test['num_clients_without_query'], 'users')} left fewer than {FEWEST} "
+                "items, too few to rank among"
+            )
         if summary["negatives"] != NEGATIVES[0]:
             lines.append("these figures leak: held-out items are never negatives in training")
         return lines

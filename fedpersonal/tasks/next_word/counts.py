@@ -13,7 +13,9 @@ import scipy.sparse
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.texts.vocabulary import EOS, NUM_SPECIAL, PAD, Vocabulary
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.guess import Guess
 from fedpersonal.tasks.next_word.data import NextWordData
+from fedpersonal.tasks.task import EvaluationSet
 
 # Contexts whose scores of all ids are held at once.
 _BLOCK = 512
@@ -79,6 +81,18 @@ def predict_by_trigrams(
 PREDICTORS = {"Most frequent word": predict_most_frequent, "Trigram counts": predict_by_trigrams}
 
 
+def guess_words(data: NextWordData, part: EvaluationSet) -> dict[str, Guess]:
+    """Returns what each predictor comes to, by its name in lower case.
+
+    Args:
+        data: The sentences; clients that are read only when they are drawn are not counted.
+        part: Its `validation` or `test` clients.
+    """
+    if not isinstance(data.train, ClientDataset):
+        return {}
+    return {name.lower(): Guess.of_sums(_count_right(data, name, part)) for name in PREDICTORS}
+
+
 def score_choices(data: NextWordData, name: str) -> dict[str, np.ndarray]:
     """Returns columns as those of a run's `per_client.csv`, a row a test client.
 
@@ -91,27 +105,45 @@ def score_choices(data: NextWordData, name: str) -> dict[str, np.ndarray]:
     """
     if not isinstance(data.train, ClientDataset):
         raise UserError(f"{name}: {data.name} is too large to be counted as a whole.")
-    query, num_known = data.test.query, data.vocabulary.num_known
+    found = _count_right(data, name, data.test)
+    return {
+        "client": data.test.query.client_ids,
+        "num_known_words": found["accuracy_among_known"][:, 1],
+        "num_after_personal_words": found["personal_word_accuracy"][:, 1],
+        **{
+            f"{name}_after": pairs[:, 0] / np.maximum(pairs[:, 1], 1)
+            for name, pairs in found.items()
+        },
+    }
+
+
+def _count_right(data: NextWordData, name: str, part: EvaluationSet) -> dict[str, np.ndarray]:
+    """Returns of each metric how many targets are right and how many count, (num_clients, 2)."""
+    assert isinstance(data.train, ClientDataset)
+    query, num_known = part.query, data.vocabulary.num_known
     choices = PREDICTORS[name](data.train, query, data.vocabulary)
 
-    def sums(labels: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        counted = (labels != PAD) & (labels != EOS) & (labels < num_known)
+    def sums(labels: np.ndarray, chosen: np.ndarray, counted: np.ndarray) -> np.ndarray:
         right = counted & (chosen == labels)
         clients, count = query.example_clients, query.num_clients
-        return np.stack([np.bincount(clients, c.sum(1), count) for c in (right, counted)])
+        columns = [np.bincount(clients, c.sum(1), count).astype(np.int64) for c in (right, counted)]
+        return np.stack(columns, axis=-1)
 
-    personal = data.after_personal_words.query.labels
+    labels = query.labels
+    is_token = labels != PAD
+    is_known = is_token & (labels < num_known)
+    is_word = is_known & (labels != EOS)
     found = {
-        "accuracy_without_oov_or_eos_after": sums(query.labels, choices.likeliest),
-        "accuracy_among_known_after": sums(query.labels, choices.likeliest_known),
-        "personal_word_accuracy_after": sums(personal, choices.likeliest_known),
+        "accuracy": sums(labels, choices.likeliest, is_token),
+        "accuracy_without_oov": sums(labels, choices.likeliest, is_known),
+        "accuracy_without_oov_or_eos": sums(labels, choices.likeliest, is_word),
+        "accuracy_among_known": sums(labels, choices.likeliest_known, is_word),
     }
-    return {
-        "client": query.client_ids,
-        "num_known_words": found["accuracy_among_known_after"][1],
-        "num_after_personal_words": found["personal_word_accuracy_after"][1],
-        **{name: right / np.maximum(counted, 1) for name, (right, counted) in found.items()},
-    }
+    if part is data.test:
+        personal = data.after_personal_words.query.labels
+        counted = (personal != PAD) & (personal != EOS) & (personal < num_known)
+        found["personal_word_accuracy"] = sums(personal, choices.likeliest_known, counted)
+    return found
 
 
 def _contexts(sentences: ClientDataset, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

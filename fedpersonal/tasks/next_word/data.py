@@ -13,6 +13,7 @@ from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.data.texts.next_word import next_word_examples
 from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
 from fedpersonal.data.texts.vocabulary import EOS, PAD, Vocabulary, build_vocabulary
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
@@ -73,13 +74,13 @@ def sample_stack_overflow(
 ) -> NextWordData:
     """Prepares TFF's Stack Overflow: its own three parts, the evaluated ones a random sample."""
 
-    def sample(part: StackOverflowClients, count: int) -> np.ndarray:
-        order = np.random.default_rng(options.seed).permutation(part.num_clients)
+    def sample(part: StackOverflowClients, count: int, purpose: Purpose) -> np.ndarray:
+        order = generator(purpose, options.seed).permutation(part.num_clients)
         return order[: count or None]
 
-    some = sample(data.validation, options.max_validation_clients)
+    some = sample(data.validation, options.max_validation_clients, Purpose.VALIDATION_CLIENTS)
     tested, after_personal_words = _tested(
-        data.test.corpus(sample(data.test, max_test_clients)),
+        data.test.corpus(sample(data.test, max_test_clients, Purpose.TEST_CLIENTS)),
         data.vocabulary,
         options,
         data.test.sequence_length,

@@ -13,6 +13,7 @@ from fedpersonal.algorithms.method import Layers, Method
 from fedpersonal.data.texts.stack_overflow import find_database, load_stack_overflow
 from fedpersonal.data.texts.vocabulary import KNOWN_WORDS
 from fedpersonal.options import option
+from fedpersonal.tasks.figures import beside, figures_text, tested_text
 from fedpersonal.tasks.next_word.data import NextWordData, sample_stack_overflow, split_text
 from fedpersonal.tasks.next_word.source import (
     SOURCES,
@@ -21,9 +22,10 @@ from fedpersonal.tasks.next_word.source import (
     Sentences,
 )
 from fedpersonal.tasks.options import RunOptions
-from fedpersonal.tasks.task import Task, TestReport
+from fedpersonal.tasks.task import EvaluationSet, Task, TestReport, before_and_after
 
 if TYPE_CHECKING:
+    from fedpersonal.evaluation.guess import Guess
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel
@@ -178,6 +180,12 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
             },
         )
 
+    def guesses(self, experiment: NextWordExperiment, part: EvaluationSet) -> dict[str, Guess]:
+        """Counts the training clients' words."""
+        from fedpersonal.tasks.next_word.counts import guess_words
+
+        return guess_words(experiment.data, part)
+
     def describe(self, experiment: NextWordExperiment) -> dict[str, Any]:
         """Says what the vocabulary is."""
         options = experiment.options
@@ -190,10 +198,11 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""
         test, name = summary["test"], "accuracy_without_oov_or_eos"
-        return [
-            f"test, {test['num_clients']:,} users, {test['num_examples']:,} sentences: {name} "
-            f"{test['before'][name]:.4f} before and {test[name]:.4f} after personalisation"
-        ]
+        who = f"{tested_text(test)}, {test['num_examples']:,} sentences"
+        if name not in test:  # Only unknown words follow.
+            return [f"{who}: {figures_text(test, [name])}"]
+        stages = before_and_after(test, name, is_personalised=summary["is_personalised"])
+        return [f"{who}: {name} {stages}{beside(test, name)}"]
 
 
 def _shares(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

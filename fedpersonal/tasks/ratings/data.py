@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.ratings.ranking import as_clients, hold_out_candidates
+from fedpersonal.data.ratings.ranking import (
+    as_clients,
+    hold_out_candidates,
+    put_first,
+    sample_unrated,
+)
 from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.data.splits import (
     check_num_clients,
@@ -16,6 +21,7 @@ from fedpersonal.data.splits import (
     split_examples,
     split_support_query,
 )
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.factorization import ItemData
 from fedpersonal.tasks.task import EvaluationSet
@@ -30,6 +36,7 @@ class RankedSet(EvaluationSet):
 
     Attributes:
         ranking: What is ranked, a client's held-out item before up to 99 others, and its support.
+            A client that has left fewer than 10 items unrated has nothing to rank.
         draws: (num_draws, clients_per_draw) int64: clients drawn to be tested on by themselves.
     """
 
@@ -64,11 +71,13 @@ def split_ratings(ratings: Ratings, options: RatingRun) -> RatingData:
     num_items = len(ratings.item_ids)
     if options.evaluate_on == "unseen":
         check_num_clients(ratings.name, dataset.num_clients, minimum=10)
-        if max_ratings:
-            dataset = dataset.head(max_ratings)
-        train, *held_out = map(dataset.subset, split_clients(dataset.num_clients, seed=seed))
-        share = options.support_share
-        parts = [_unseen(part, num_items, batch_size, share, seed, ordered) for part in held_out]
+        first = dataset.head(max_ratings) if max_ratings else dataset
+        train_clients, *others = split_clients(dataset.num_clients, seed=seed)
+        train, share = first.subset(train_clients), options.support_share
+        parts = [
+            _unseen(first.subset(c), dataset.subset(c), num_items, batch_size, share, seed, ordered)
+            for c in others
+        ]
     else:
         train, *held_out = split_examples(dataset, seed=seed, ordered=ordered)
         parts = [_seen(dataset, train, part, num_items, seed) for part in held_out]
@@ -92,6 +101,7 @@ def is_ordered(ratings: Ratings, options: RatingRun) -> bool:
 
 def _unseen(
     dataset: ClientDataset,
+    rated: ClientDataset,
     num_items: int,
     batch_size: int,
     support_share: float,
@@ -101,7 +111,9 @@ def _unseen(
     support, query = split_support_query(
         dataset, batch_size=batch_size, support_share=support_share
     )
-    ranking_support, candidates = _candidates(dataset, num_items, seed, ordered)
+    ranking_support, candidates = hold_out_candidates(
+        dataset, rated=rated, num_items=num_items, seed=seed, ordered=ordered
+    )
     ranking = EvaluationSet(ranking_support, as_clients(dataset, candidates))
     return RankedSet(support, query, seen=False, ranking=ranking)
 
@@ -109,29 +121,20 @@ def _unseen(
 def _seen(
     dataset: ClientDataset, train: ClientDataset, part: ClientDataset, num_items: int, seed: int
 ) -> RankedSet:
-    evaluated = np.flatnonzero(part.counts > 0)
-    support, query = train.subset(evaluated), part.subset(evaluated)
+    """Returns all clients; of those with too few ratings the query set is empty."""
     # The held-out item is the last one of the part; the negatives are unrated in all of the data.
-    everything = dataset.subset(evaluated)
-    _, candidates = _candidates(everything, num_items, seed, ordered=True)
-    candidates[:, 0] = query.features["item"][query.offsets[1:] - 1]
-    ranking = EvaluationSet(support, as_clients(everything, candidates), seen=True)
-    return RankedSet(support, query, seen=True, ranking=ranking)
+    tested = part.counts > 0
+    items = np.zeros(part.num_clients, np.int32)
+    items[tested] = part.features["item"][part.offsets[1:][tested] - 1]
+    drawn = sample_unrated(dataset, num_items=num_items, seed=seed)
+    negatives = [own if own_tested else own[:0] for own, own_tested in zip(drawn, tested)]
+    query = as_clients(dataset, put_first(items, negatives))
+    return RankedSet(train, part, seen=True, ranking=EvaluationSet(train, query, seen=True))
 
 
 def _draw_clients(query: ClientDataset, options: RatingRun) -> np.ndarray:
     """Returns what `RankedSet.draws` are, of clients with a query set; all if there are no more."""
-    rng, known = np.random.default_rng(options.seed), np.flatnonzero(query.counts > 0)
+    rng, known = generator(Purpose.TEST_DRAWS, options.seed), np.flatnonzero(query.counts > 0)
     size, draws = min(options.clients_per_draw, len(known)), options.test_draws
     drawn = [rng.choice(known, size, replace=False) for _ in range(draws)]
     return np.array(drawn, np.int64).reshape(draws, size)
-
-
-def _candidates(
-    dataset: ClientDataset, num_items: int, seed: int, ordered: bool
-) -> tuple[ClientDataset, np.ndarray]:
-    # 99, or as many as the user with the most ratings leaves unrated in a small catalogue.
-    count = int(min(99, num_items - dataset.counts.max()))
-    return hold_out_candidates(
-        dataset, num_items=num_items, num_negatives=count, seed=seed, ordered=ordered
-    )

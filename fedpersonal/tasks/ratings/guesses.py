@@ -1,23 +1,26 @@
-"""What ratings are guessed without any training, on the test examples of a split."""
+"""What ratings are guessed without any training, on the examples of a split."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.evaluation.guess import Guess
+from fedpersonal.tasks.ranking import rank_by_items
 from fedpersonal.tasks.ratings.data import RatingData
+from fedpersonal.tasks.task import EvaluationSet
 
 
-def guess_ratings(data: RatingData) -> dict[str, np.ndarray]:
-    """Predicts the test users' ratings by means.
+def guess_ratings(data: RatingData, part: EvaluationSet) -> dict[str, np.ndarray]:
+    """Predicts the ratings of a part's users by means.
 
     Means of all ratings and of items are of the training ratings; a user's are of its support set.
     Items and users without ratings there get the mean of all.
 
     Returns:
-        By the guess' name, predictions of `data.test.query`, float64 (num_examples,).
+        By the guess' name, predictions of the part's query sets, float64 (num_examples,).
     """
-    train, support, query = data.train, data.test.support, data.test.query
+    train, support, query = data.train, part.support, part.query
     ratings, counts = np.unique(train.labels, return_counts=True)
     overall = train.labels.mean(dtype=np.float64)
     items = _means(train.labels - overall, train.features["item"], data.num_items)
@@ -37,14 +40,23 @@ def guess_ratings(data: RatingData) -> dict[str, np.ndarray]:
     }
 
 
-def score_guess(query: ClientDataset, predictions: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns columns as those of `ClientResults.per_client`, a row a client: RMSE and accuracy."""
+def score_guess(query: ClientDataset, predictions: np.ndarray) -> Guess:
+    """Returns RMSE, MAE and accuracy of predictions of a query set, as a run has them."""
     errors = np.abs(query.labels - predictions)
-    means = {
-        "rmse_after": np.sqrt(_means(errors**2, query.example_clients, query.num_clients)),
-        "accuracy_after": _means(errors <= 0.5, query.example_clients, query.num_clients),
+    clients, count = query.example_clients, query.num_clients
+    sums = {
+        name: np.stack([np.bincount(clients, values, count), query.counts], axis=-1)
+        for name, values in {"rmse": errors**2, "mae": errors, "accuracy": errors <= 0.5}.items()
     }
-    return {"client": query.client_ids, "num_examples": query.counts, **means}
+    return Guess.of_sums(sums, {"rmse": np.sqrt})
+
+
+def rank_by_chance(data: RatingData) -> Guess:
+    """Returns what a random order of the test users' candidates comes to."""
+    ranking = data.test.ranking
+    assert ranking
+    scores, suffix = np.zeros(data.num_items), data.source.candidates_suffix
+    return Guess.of_clients(rank_by_items(ranking.query, scores, suffix))
 
 
 def _means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.ndarray:

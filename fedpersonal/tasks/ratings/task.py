@@ -19,6 +19,7 @@ from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.client_results import ClientResults
+    from fedpersonal.evaluation.guess import Guess
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.recommendations import Recommendations
     from fedpersonal.simulation.clients import ReadWhenDrawn
@@ -182,17 +183,27 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     def test(self, experiment: RatingExperiment, trained: TrainedModel) -> TestReport:
         """Predicts the test users' ratings, and ranks a held-out item of each among others."""
         from fedpersonal.evaluation.draws import over_draws
-        from fedpersonal.model.metrics import ranking_metrics
+        from fedpersonal.tasks.ranking import query_metrics, ranked_means
 
         test = experiment.data.test
         assert test.ranking
         results = experiment.evaluation(test)(trained)
         scores = experiment.evaluation(test.ranking)(trained).predictions
         assert scores is not None  # Stacked packing gives them unasked.
-        ranking = ranking_metrics(scores, at=10)
-        means = {name: float(values.mean()) for name, values in ranking.items()}
+        counts, suffix = test.ranking.query.counts, experiment.data.source.candidates_suffix
+        ranking = query_metrics(scores, counts, suffix)
         told = {"draws": over_draws(results, test.draws)} if len(test.draws) else {}
-        return TestReport(results, means, ranking, told)
+        return TestReport(results, ranked_means(ranking), ranking, told)
+
+    def guesses(self, experiment: RatingExperiment, part: EvaluationSet) -> dict[str, Guess]:
+        """Predicts by means of items and users, and ranks at random."""
+        from fedpersonal.evaluation.guess import CHANCE
+        from fedpersonal.tasks.ratings.guesses import guess_ratings, rank_by_chance, score_guess
+
+        data = experiment.data
+        guessed = guess_ratings(data, part).items()
+        found = {name: score_guess(part.query, values) for name, values in guessed}
+        return {**found, CHANCE: rank_by_chance(data)} if part is data.test else found
 
     def recommend(
         self, experiment: RatingExperiment, trained: TrainedModel, results: ClientResults

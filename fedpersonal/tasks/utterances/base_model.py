@@ -10,15 +10,23 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedpersonal.atomic_files import explained
+from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.tables.files import Column
 from fedpersonal.data.tables.reading import read_table
 from fedpersonal.errors import UserError
 from fedpersonal.language_models.base_model import BaseModel, load_base_model
 from fedpersonal.language_models.pretraining import ModelSizes, pretrain_into
 from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
+
+if TYPE_CHECKING:
+    from fedpersonal.evaluation.client_results import ClientResults
+    from fedpersonal.evaluation.evaluator import Evaluator
+    from fedpersonal.model.frozen import FrozenVariables
 
 # How a base model is trained where none is named: its sizes, and steps. Generated texts are few; of
 # the shows and Reddit, which have 14 million tokens, the steps read 3.5 times as many.
@@ -142,6 +150,35 @@ def _alone(folder: pathlib.Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def evaluate_alone(
+    base: BaseModel, frozen: FrozenVariables, query: ClientDataset, evaluator: Evaluator
+) -> ClientResults:
+    """Evaluates a base model by itself, behind its own embedding of a text's first token.
+
+    Args:
+        base: The base model.
+        frozen: Its weights.
+        query: What is predicted.
+        evaluator: What evaluates the model around it.
+    """
+    from fedpersonal.models.prefix_language_model import PERSONAL
+    from fedpersonal.tasks.utterances.model import build_language_model
+
+    contexts = int(query.features["context"].max(initial=0)) + 1
+    sizes: dict[str, Any] = {"local_layers": (), "num_contexts": contexts, "history_length": 0}
+    model = build_language_model("prefix", base, frozen, **sizes)
+    # The model is the base where all that stands before a text is multiplied by 1.
+    weights = {
+        name: np.ones_like(value) if PERSONAL in name else value
+        for name, value in model.initial_global_values().items()
+    }
+    features = {name: query.features[name] for name in model.input_spec}
+    features["user"] = np.zeros_like(features["user"])
+    query = dataclasses.replace(query, features=features)
+    alone = dataclasses.replace(evaluator, model=model)
+    return alone.pack(query.head(0), query, (), has_kept=False, with_before=False)(weights)
 
 
 def _more_texts(dialogues: Dialogues) -> str | None:

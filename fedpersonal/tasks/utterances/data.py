@@ -13,6 +13,7 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.splits import check_num_clients, split_examples
 from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.data.texts.utterances import Utterances
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.task import Data, EvaluationSet
 
@@ -140,7 +141,7 @@ def finetuning_sets(
     """
     if num_samples is not None:
         check_count("num_samples", num_samples)
-    rng = np.random.default_rng(check_count("seed", seed))
+    rng = generator(Purpose.FINETUNING, check_count("seed", seed))
     counts = part.counts
     num_query = (counts + 1) // 2
     places = np.empty(part.num_examples, np.int64)
@@ -180,7 +181,7 @@ def _encode(
 
 def _deal_users(utterances: Utterances, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the users of the three parts, as indices."""
-    rng = np.random.default_rng(check_count("seed", seed))
+    rng = generator(Purpose.SPLIT, check_count("seed", seed))
     dataset, num_contexts = utterances.to_client_dataset(), utterances.num_labels
     check_num_clients(utterances.name, dataset.num_clients, minimum=3)
     main_contexts = most_frequent_labels(dataset)

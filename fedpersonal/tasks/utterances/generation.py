@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.model.partition import PartitionedModel
@@ -87,7 +88,7 @@ def generate(
         constants = {name: tf.constant(value) for name, value in values.items()}
         return model.predict(constants, features, training=False)[0][:, -1]
 
-    random = np.random.default_rng(seed)
+    random = generator(Purpose.WRITTEN_TEXTS, seed)
     texts = np.tile(np.array(tokens, np.int32).reshape(1, -1), [num_texts, 1])
     end = base.config.eos_token_id
     while texts.shape[1] < places and not (texts == end).any(1).all():

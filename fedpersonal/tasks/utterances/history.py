@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.draws import Purpose, generator
 
 NO_TOKEN = -1
 
@@ -26,7 +27,7 @@ def add_own_history(
     Returns:
         The same with "history", int32 (n, length), `NO_TOKEN` where it ends before.
     """
-    rng = np.random.default_rng([seed, 11])
+    rng = generator(Purpose.HISTORY, seed)
     history = np.full([dataset.num_examples, length], NO_TOKEN, np.int32)
     wanted = rng.choice(np.asarray(num_samples), dataset.num_examples)
     for client in range(dataset.num_clients):

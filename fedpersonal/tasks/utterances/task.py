@@ -13,6 +13,8 @@ import numpy as np
 from fedpersonal.algorithms.method import Layers
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.guess import strongest
+from fedpersonal.tasks.figures import tested_text
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 from fedpersonal.tasks.utterances.data import UtteranceData, finetuning_sets, split_utterances
 from fedpersonal.tasks.utterances.history import add_history_of, add_own_history
@@ -22,6 +24,7 @@ from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.client_results import ClientResults
+    from fedpersonal.evaluation.guess import Guess
     from fedpersonal.local_state.noisy_mean import NoisyMean
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 # After fine-tuning on so many utterances of each client; None for all that it has.
 SAMPLES = (1, 5, 15, None)
+BASE_ALONE = "the base model alone"
 # Larger than any norm, and small enough for float32.
 _NO_BOUND = 1e30
 
@@ -172,7 +176,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         """Returns what evaluates a model between rounds; seen clients are not fine-tuned for it."""
         part = experiment.data.validation
         phases = () if part.seen else experiment.evaluator.finetuning
-        return experiment.evaluation(part, phases, with_before=False)
+        return experiment.evaluation(part, phases, start="kept", with_before=False)
 
     def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> TestReport:
         """Tests after fine-tuning on more and more; a client's query set is always the same."""
@@ -189,10 +193,14 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         by_samples = {}
         for count in (0, *SAMPLES) if phases else SAMPLES:
             sets = finetuning_sets(data.test_clients, num_samples=count or None, seed=options.seed)
+            part = EvaluationSet(*sets, seen=data.test.seen)
+            brings_kept = True if mean else None
+            if count == 0:  # Nobody rebuilds anything, from what would be its whole support set.
+                brings_kept = brings_kept or experiment.has_kept(part)
             evaluate = experiment.evaluation(
-                EvaluationSet(*sets, seen=data.test.seen),
+                part,
                 phases if count != 0 else (),
-                brings_kept=True if mean else None,
+                brings_kept=brings_kept,
                 with_before=False,
             )
             by_samples["all" if count is None else str(count)] = evaluate(trained)
@@ -200,6 +208,20 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         results = by_samples["all"]
         tokens = {"num_tokens": results.after["perplexity"][:, 1].astype(np.int64)}
         return TestReport(results, columns=tokens, description={"by_samples": tests})
+
+    def guesses(self, experiment: UtteranceExperiment, part: EvaluationSet) -> dict[str, Guess]:
+        """The frozen base model by itself, which no client has trained."""
+        from fedpersonal.evaluation.guess import Guess
+        from fedpersonal.tasks.utterances.base_model import evaluate_alone
+
+        assert experiment.data.base and experiment.model.frozen  # Since `split` and `build_model`.
+        results = evaluate_alone(
+            experiment.data.base, experiment.model.frozen, part.query, experiment.evaluator
+        )
+        clients = results.per_client()
+        names = ("loss", "perplexity")
+        found = Guess(results.overall(), {name: clients[f"{name}_after"] for name in names})
+        return {BASE_ALONE: found}
 
     def _noisy_mean(self, experiment: UtteranceExperiment) -> NoisyMean | None:
         """Returns what averages the trained users' embeddings, where unseen users start there."""
@@ -261,13 +283,15 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""
+        best = strongest(summary["test"]["guesses"], "perplexity")
         tested = ", ".join(
             f"{results['perplexity']:.2f} ({samples})"
             for samples, results in summary["by_samples"].items()
         )
+        who = tested_text(summary["test"], f"{summary['evaluate_on']} users")
         return [
-            f"test, {summary['test']['num_clients']:,} {summary['evaluate_on']} users: perplexity "
-            f"{tested}, in brackets the utterances that each has trained on before"
+            f"{who}: perplexity {tested}, in brackets the utterances that each has trained on "
+            "before" + (f"; {best[0]}: {best[1]:.2f}" if best else "")
         ]
 
 

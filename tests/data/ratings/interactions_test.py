@@ -155,9 +155,11 @@ def test_other_data_are_the_same_in_each_round(everything):
     assert data is everything and indices.tolist() == [4, 2]
 
 
-def test_a_client_with_all_items_has_no_negatives(make_dataset):
+@pytest.mark.parametrize("per_positive", [None, 3])
+def test_a_client_with_all_items_has_no_negatives(make_dataset, per_positive):
     everything = make_dataset([({"item": np.arange(4)}, np.ones(4))])
     train = leave_one_out(everything, seed=0, ordered=True).train
-    assert Implicit.of(train, Negatives(train, 4, None, seed=0)).num_examples == 4
-    with pytest.raises(UserError, match="has all 4 items: there is no negative"):
-        Implicit.of(train, Negatives(everything, 4, None, seed=0))
+    alone = Implicit.of(train, Negatives(everything, 4, per_positive, seed=0))
+    assert alone.labels.tolist() == [1, 1] and sorted(alone.features["item"]) == [0, 1]
+    others = Implicit.of(train, Negatives(train, 4, per_positive, seed=0))
+    assert others.num_examples == (4 if per_positive is None else 8)

@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.generated.ratings import generate_ratings
-from fedpersonal.data.ratings.ranking import hold_out_candidates, sample_unrated
+from fedpersonal.data.ratings.ranking import (
+    as_clients,
+    candidates_suffix,
+    hold_out_candidates,
+    sample_unrated,
+)
 from fedpersonal.errors import UserError
 
 _NUM_ITEMS = 150
@@ -19,8 +25,9 @@ def _dataset():
 
 
 def _hold_out(dataset, **options):
-    options = {"num_items": _NUM_ITEMS, "num_negatives": 99, "seed": 5, "ordered": False, **options}
-    return hold_out_candidates(dataset, **options)
+    options = {"num_items": _NUM_ITEMS, "seed": 5, "ordered": False, **options}
+    remaining, candidates = hold_out_candidates(dataset, **{"rated": dataset, **options})
+    return remaining, np.array(candidates)
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -62,9 +69,7 @@ def test_a_client_gets_the_same_in_any_company(dataset, ordered):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(num_negatives=131), r"client 'user\d+' has \d+ unrated items of 150, too few"),
         (dict(num_items=5), r"items must be in \[0, num_items=5\), got \d+"),
-        (dict(num_negatives=-1), "num_negatives must be a whole number >= 0, got -1"),
         (dict(seed=0.5), "seed .* got 0.5"),
     ],
 )
@@ -81,6 +86,46 @@ def test_a_client_without_examples_is_refused(dataset):
 
 
 def test_samples_alone_are_those_of_what_is_held_out_in_order(dataset):
-    found = sample_unrated(dataset, num_items=_NUM_ITEMS, num_negatives=7, seed=5)
+    found = np.array(sample_unrated(dataset, num_items=_NUM_ITEMS, seed=5))
     assert found.dtype == np.int32
-    assert (found == _hold_out(dataset, num_negatives=7, ordered=True)[1][:, 1:]).all()
+    assert (found == _hold_out(dataset, ordered=True)[1][:, 1:]).all()
+
+
+def test_what_a_client_has_rated_elsewhere_is_no_negative(dataset):
+    _, candidates = _hold_out(dataset.head(5), rated=dataset)
+    for client, (_, *negatives) in enumerate(candidates):
+        assert not {*negatives} & {*dataset.client(client)[0]["item"]}
+
+
+def test_each_client_has_its_own_number_of_negatives():
+    counts = np.array([1, 100, 139, 140, 141, 149, 150])
+    items = np.concatenate([np.arange(count) for count in counts])
+    users = np.repeat(np.arange(len(counts)), counts)
+    names = np.array([f"u{n}" for n in range(len(counts))], object)
+    offsets = np.append(0, np.cumsum(counts))
+    dataset = ClientDataset(names, offsets, {"item": items, "user": users}, items * 0.0)
+    _, candidates = hold_out_candidates(
+        dataset, rated=dataset, num_items=_NUM_ITEMS, seed=0, ordered=True
+    )
+    sizes = [100, 51, 12, 11, 0, 0, 0]
+    assert [len(own) for own in candidates] == sizes
+    assert [own[0] for own in candidates if len(own)] == [0, 99, 138, 139]
+    ranked = as_clients(dataset, candidates)
+    assert ranked.counts.tolist() == sizes and ranked.labels.sum() == 4
+    assert [ranked.client(n)[1].sum() for n in range(7)] == [1, 1, 1, 1, 0, 0, 0]
+    assert (ranked.features["user"] == np.repeat(np.arange(7), sizes)).all()
+
+
+@pytest.mark.parametrize(
+    ("num_rated", "suffix"),
+    [
+        ([1, 51], ""),
+        ([1, 51, 141, 150], ""),
+        ([101, 101, 150], "_of_50"),
+        ([1, 101], "_of_50_to_100"),
+        ([1, 140], "_of_11_to_100"),
+        ([150, 150], ""),
+    ],
+)
+def test_names_say_where_there_are_fewer_candidates(num_rated, suffix):
+    assert candidates_suffix(np.array(num_rated), _NUM_ITEMS) == suffix

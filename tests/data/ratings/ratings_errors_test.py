@@ -61,10 +61,10 @@ def test_bad_values_in_csv(tmp_path, above, line, row, column, why):
     ("row", "why"),
     [
         ("{user: 1}", "not a JSON object"),
-        ("[1, 2, 3]", "not a JSON object"),
+        ("[1, 2, 3]", "not a JSON object, but a list or its start; each line must be an object"),
         (
             '{"user": 1, "item": 2}',
-            "there is no column 'rating'; the columns are user, item; say by rating_column which "
+            "there is no column 'rating'; the columns are user, item; say by --rating_column which "
             "one is meant",
         ),
         (_RECORD.replace("1", "null"), "'user' is empty: ''"),
@@ -82,11 +82,11 @@ def test_bad_values_in_json_lines(tmp_path, above, line, row, why):
 
 
 def test_unknown_columns(tmp_path):
-    expected = ": there is no column 'item'; the columns are user, movie; say by item_column"
+    expected = ": there is no column 'item'; the columns are user, movie; say by --item_column"
     expected += " which one is meant"
     assert _message(tmp_path / "r.csv", "user,movie\na,b\n") == expected
     expected = ", line 1: there is no column 'when'; the columns are user, item, rating"
-    expected += "; say by time_column which one is meant"
+    expected += "; say by --time_column which one is meant"
     assert _message(tmp_path / "r.jsonl", _RECORD, time_column="when") == expected
 
 

@@ -144,7 +144,7 @@ def test_columns_and_options(tmp_path):
         ("b", "m", 3.0, None),
     ]
     assert untimed.summary() == (
-        "mine: 3 ratings of 2 users, 3 items; 1 ratings of an item rated again later"
+        "mine: 3 ratings of 2 users, 3 items; 1 rating of an item rated again later"
     )
     sizes = {"num_users": 2, "num_items": 3, "num_ratings": 3}
     assert untimed.describe() == {"dataset": "mine", **sizes}

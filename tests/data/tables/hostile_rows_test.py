@@ -70,6 +70,31 @@ def test_texts_that_would_become_one_are_left_out(tmp_path, kind, column):
             read(path)
 
 
+def test_a_table_of_another_form_is_told_which(tmp_path):
+    said = _refused(tmp_path / "t.csv", "user;n\na;3\n")
+    assert said == (
+        ": there is no column 'user'; the columns are user;n; the header has semicolons: "
+        ".csv needs commas, .tsv tabs"
+    )
+    assert "; the header has tabs: .csv" in _refused(tmp_path / "t.csv", "user\tn\na\t3\n")
+    rows = [{"user": "a", "n": 3}] * 2
+    for content in (json.dumps(rows), json.dumps(rows, indent=1)):
+        said = _refused(tmp_path / "t.jsonl", content)
+        assert said.endswith("object, but a list or its start; each line must be an object")
+    long = f"user,n\n{'a' * (1 << 18)},3\n"
+    assert _refused(tmp_path / "t.csv", long) == ", line 2: a text of more than 131,072 characters"
+
+
+def test_one_thing_is_no_plural(tmp_path):
+    table = _read(tmp_path / "t.csv", "user,n\na,3\na,b\n")
+    assert table.report["rows with an unreadable 'n'"] == 1
+    with pytest.raises(UserError, match="the first is line 2: 1 row with an unreadable 'n'$"):
+        _read(tmp_path / "t.csv", "user,n\na,b\n")
+    path = tmp_path / "r.csv"
+    path.write_text("user,item,rating\na,b,3\n")
+    assert read_ratings(path).summary() == "r: 1 rating of 1 user, 1 item"
+
+
 def test_a_number_does_not_end_at_a_nul(tmp_path):
     assert _refused(tmp_path / "t.csv", "user,n\na,3\na,3\x007\n") == ", line 3: a NUL character"
     times = (Column("user"), Column("time", "time"))
@@ -81,7 +106,7 @@ def test_a_number_does_not_end_at_a_nul(tmp_path):
 def test_deep_nesting(tmp_path):
     path = tmp_path / "t.jsonl"
     for line in ("[" * 200_000, '{"user":' * 200_000, '{"user": ' + "[" * 200_000):
-        assert _refused(path, line + "\n") == ", line 1: not a JSON object"
+        assert _refused(path, line + "\n").startswith(", line 1: not a JSON object")
         table = _read(path, line + '\n{"user": "a", "n": 1}\n')
         assert table.report["lines left out: not a JSON object"] == 1
     # Shallow enough to be parsed, and too deep for whoever would print it.

@@ -148,7 +148,7 @@ def test_a_name_of_two_columns_is_said_at_once(tmp_path, bad_rows):
         ("t.jsonl", '\n{"u": 1, "text": 2}', ", line 2: there is no column 'user'; .* u, text"),
         ("t.csv", 'user,"text\na,b\n', ", line 1: the header is malformed: unexpected end of data"),
         ("t.csv", b"user,\xff\na,b\n", ", line 1: not UTF-8$"),
-        ("t.csv", b"user,text\na,\xff\n", "line 2: (1 lines left out: )?not UTF-8( |$)"),
+        ("t.csv", b"user,text\na,\xff\n", "line 2: (1 line left out: )?not UTF-8( |$)"),
         ("t.json", '[{"user": 1}]', ", line 1: not a JSON object"),
         ("t.csv.gz", "user,text\na,b\n", ": not a valid gzip file: Not a gzipped file"),
         (

@@ -139,7 +139,7 @@ def test_kept_are_the_earliest_or_the_first_in_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('user,text\n\na,""\n,b\n', r": no row .* line 3: 1 rows with an empty 'user', 1"),
+        ('user,text\n\na,""\n,b\n', r": no row .* line 3: 1 row with an empty 'user', 1"),
         ("user,text\na,b\nc,d\n", ": no user has min_sentences=2 .* one has is 1$"),
     ],
 )

@@ -139,9 +139,9 @@ def test_what_is_left_out_is_counted(tmp_path):
         (
             "user,text\na,b\n",
             {},
-            ": there is no column 'context'; the columns are user, text; say by label_column",
+            ": there is no column 'context'; the columns are user, text; say by --label_column",
         ),
-        ("user,text,context\na,b,\n", {}, ": no row can be used, .* line 2: 1 rows with an empty"),
+        ("user,text,context\na,b,\n", {}, ": no row can be used, .* line 2: 1 row with an empty"),
         ("user,text,context\na,b,x\na,c,x\n", {}, ": all rows have the label 'x'; at least 2 are"),
         (
             "user,text,context\na,b,x\na,c,y\n",

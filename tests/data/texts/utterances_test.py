@@ -132,7 +132,7 @@ def test_wrong_options_are_refused(tmp_path, options, message):
         ({"users_per_context": {"bay": 9}}, "asks for 9 users of 'bay', which has 5"),
         ({"users_per_context": {"inn": 1}}, "no context 'inn', only arch, bay, hill"),
         ({"min_utterances": 9}, "min_utterances=9 .* the most utterances of a user are 5"),
-        ({"context_column": "place"}, "there is no column 'place'; .*; say by context_column"),
+        ({"context_column": "place"}, "there is no column 'place'; .*; say by --context_column"),
         ({"time_column": "when"}, "there is no column 'when'"),
     ],
 )

@@ -14,7 +14,7 @@ RMSE = ClientMetric("rmse_after", to_mean=np.square, finalize=np.sqrt, scale=10.
 
 
 def clients(names, counts, values):
-    return pd.DataFrame({"client": names, "num_examples": counts, "rmse_after": values})
+    return pd.DataFrame({"client": [*names], "num_examples": counts, "rmse_after": values})
 
 
 def test_the_difference_is_that_of_the_cells():
@@ -27,7 +27,10 @@ def test_the_difference_is_that_of_the_cells():
     expected = [10 * (np.sqrt((2 * 1 + 6 * 4) / 8) - 1.5), 10 * (3.0 - 1.0)]
     assert found.values == pytest.approx(expected)
     assert found.sd == pytest.approx(np.std(expected, ddof=1))
-    assert found.interval[0] <= found.mean <= found.interval[1]
+    assert found.interval is None and "within noise" not in found.text(2)  # Three clients.
+    many = [[clients("abcdefg", [2] * 7, m + np.arange(7))] for m in (1.0, 2.0)]
+    low, high = difference(*many, RMSE).interval
+    assert low <= difference(*many, RMSE).mean <= high < 0
     assert RMSE.overall(ours[0]) == pytest.approx(10 * np.sqrt(26 / 8))
     alike = ClientMetric("rmse_after", weights=None)
     assert difference(ours[:1], others[:1], alike).values == (pytest.approx(0.0),)

@@ -60,7 +60,7 @@ MISTAKES = {
     "rate": "'rate' has no values; write it as name=value,value",
     "rate=": "'rate=' has no values",
     "=1": "'' is no option that can be chosen",
-    "rat=1": "'rat' is no option that can be chosen; rate is one",
+    "rat=1": "'rat' is no option that can be chosen; did you mean rate?",
     "rate=1;units=2;rate=3": "rate is there twice",
     "rate=0.1,.1": "rate has '.1' twice",
     "rate=1,": "--rate is ; it must be a finite number above 0",

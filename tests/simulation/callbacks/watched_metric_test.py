@@ -68,8 +68,10 @@ def test_stops_after_so_many_values_that_are_no_better(tmp_path, values, options
     assert len(RunFolder.read(tmp_path).metrics) == rounds
 
 
-def test_may_stop_without_ever_a_number(tmp_path):
+def test_may_stop_without_ever_a_number(tmp_path, caplog):
     result = _run(tmp_path, [np.nan] * 5, [EarlyStopping("eval/rmse", patience=3)])
+    (said,) = caplog.messages
+    assert said.startswith("EarlyStopping watches eval/rmse, which is not a number in round 1:")
     assert result.rounds_run == 3
     assert result.stop_reason == "eval/rmse was never a number."
 

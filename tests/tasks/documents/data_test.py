@@ -17,7 +17,15 @@ from fedpersonal.data.texts.documents import read_documents
 from fedpersonal.data.texts.hashed_words import HashedWords
 from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.documents.data import guessing_accuracy, split_documents
+from fedpersonal.evaluation.guess import overall as overall_of
+from fedpersonal.tasks.documents.data import (
+    LABEL_OF_ALL,
+    RATE_OF_ALL,
+    USERS_LABEL,
+    USERS_RATE,
+    guess_labels,
+    split_documents,
+)
 from fedpersonal.tasks.documents.task import TASK
 
 _DATA_DIR = pathlib.Path(
@@ -41,7 +49,8 @@ def liked(documents):
 
 
 def split(documents, num_characters=128, **options):
-    return split_documents(documents, TASK.options(**options), num_characters=num_characters)
+    options = TASK.options(**{"text_encoder": "chars", **options})
+    return split_documents(documents, options, num_characters=num_characters)
 
 
 def _rows(dataset, client) -> collections.Counter:
@@ -134,10 +143,13 @@ def test_guesses_against_counting(documents):
         for label in data.test.query.client(user)[1]:
             hits["users"] += label == own
             hits["overall"] += label == overall
-    assert guessing_accuracy(data, data.test) == {
-        "users_most_frequent": pytest.approx(hits["users"] / data.test.query.num_examples),
-        "overall_most_frequent": pytest.approx(hits["overall"] / data.test.query.num_examples),
+    guesses = guess_labels(data, data.test)
+    assert overall_of(guesses) == {
+        USERS_LABEL: {"accuracy": hits["users"] / data.test.query.num_examples},
+        LABEL_OF_ALL: {"accuracy": hits["overall"] / data.test.query.num_examples},
     }
+    labels = data.test.query.client(0)[1]
+    assert guesses[LABEL_OF_ALL].clients["accuracy"][0] == np.mean(labels == overall)
 
 
 @pytest.mark.parametrize("part", ["test", "unseen"])
@@ -145,12 +157,12 @@ def test_guesses_of_yes_or_no_against_counting(documents, part):
     data = split(liked(documents), seed=0)
     part = getattr(data, part)
     scores = [part.support.client(user)[1].mean() for user in part.query.example_clients]
-    guesses = guessing_accuracy(data, part)
-    assert guesses["users_rate_auc"] == pytest.approx(roc_auc_score(part.query.labels, scores))
-    assert guesses["overall_rate_auc"] == 0.5
+    guesses = overall_of(guess_labels(data, part))
+    assert guesses[USERS_RATE]["auc"] == pytest.approx(roc_auc_score(part.query.labels, scores))
+    assert guesses[RATE_OF_ALL] == {"auc": 0.5}
     same = np.zeros_like(part.query.labels)
     alike = dataclasses.replace(part, query=dataclasses.replace(part.query, labels=same))
-    assert guessing_accuracy(data, alike).keys() == {"users_most_frequent", "overall_most_frequent"}
+    assert overall_of(guess_labels(data, alike))[USERS_RATE] == {}
 
 
 def test_hashed_words_are_those_of_the_texts(documents):
@@ -188,7 +200,6 @@ def test_labels_that_are_all_alike_are_refused(documents):
 @_needs_comments
 def test_guesses_on_reddit_comments():
     data = split(read_documents(_COMMENTS), seed=0)
-    assert guessing_accuracy(data, data.test) == {
-        "users_most_frequent": pytest.approx(0.587, abs=0.01),
-        "overall_most_frequent": pytest.approx(0.198, abs=0.01),
-    }
+    guesses = guess_labels(data, data.test)
+    assert guesses[USERS_LABEL].metrics["accuracy"] == pytest.approx(0.587, abs=0.01)
+    assert guesses[LABEL_OF_ALL].metrics["accuracy"] == pytest.approx(0.198, abs=0.01)

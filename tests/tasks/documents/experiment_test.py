@@ -8,6 +8,7 @@ import tensorflow as tf
 from sklearn.metrics import roc_auc_score
 
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.models.document_classifier import document_classifier
 from fedpersonal.models.text_encoders import CharacterEncoder, HashedWordEncoder
 from fedpersonal.simulation.sampling import ClientSampler
@@ -47,7 +48,7 @@ def test_what_a_run_says_of_users_seen_and_unseen(run, name):
     assert test["loss"] < 1.05 * np.log(2 if is_binary else 3)
     assert summary["local_state"] == "kept"
     assert summary["num_users"] == (20 if name == "table" else 18) == finished.data.num_users
-    assert 0.0 < summary["guessing"]["overall_most_frequent"] < 1.0
+    assert 0.0 < test["guesses"]["the most frequent label"]["accuracy"] < 1.0
     assert TABLE in finished.crossing if name == "table" else TABLE not in finished.crossing
 
     unseen = summary["unseen"]
@@ -60,18 +61,39 @@ def test_what_a_run_says_of_users_seen_and_unseen(run, name):
     assert unseen["loss"] != unseen["before"]["loss"]
 
 
+def test_users_who_rebuild_nothing_are_told_one_figure(run, tiny):
+    summary = run("words").summary
+    assert " before and " in TASK.report(summary)[1]
+    experiment = tiny.built(TASK, algorithm="fed_avg")
+    unseen = experiment.data.unseen
+    summary["unseen"]["is_personalised"] = experiment.is_personalised(unseen)
+    line, accuracy = TASK.report(summary)[1], summary["unseen"]["accuracy"]
+    assert f": accuracy {accuracy:.4f} (each user's most frequent label: 0." in line
+
+
 def scores_of(finished, part):
-    """Logits of a part's texts, by a Keras model with a table of what the users have."""
+    """Logits of a part's texts, by a Keras model with a table of what the users have.
+
+    Those whom no round has drawn have what they build from the texts that they would train on.
+    """
     data, experiment, trained = finished.data, finished.experiment, finished.trained
     options, weights = experiment.options, dict(trained.weights)
     if trained.kept:
-        initial = tf.function(
-            lambda: experiment.model.initial_values(
-                experiment.model.local_variables, tf.constant([options.seed, -1])
+        support, _ = TASK.for_evaluation(experiment.model, part)
+        phases, size = experiment.evaluator.rebuilding, options.client_batch_size
+        weights[TABLE] = trained.kept[TABLE][:, 0].copy()
+        assert 4 < trained.known.sum() < 18
+        for user in np.flatnonzero(~trained.known):
+            own = personalize(
+                experiment.model,
+                phases,
+                trained.weights,
+                support.subset([user]),
+                batch_size=size,
+                seed=options.seed,
             )
-        )()
-        own = trained.kept[TABLE][:, 0]
-        weights[TABLE] = np.where(trained.known[:, np.newaxis], own, initial[TABLE])
+            weights[TABLE][user] = own[TABLE][0]
+    part = part.query
     if options.is_linear:
         return linear_scores(weights, part.features)
     if options.text_encoder == "hashed_words":
@@ -113,17 +135,17 @@ def measured(scores, labels, *, is_binary):
 
 @pytest.mark.parametrize("name", ["kept", "words", "linear", "table"])
 def test_results_are_those_of_a_keras_model(run, name):
-    """With each user's stored embedding; those who never took part have a fresh one."""
+    """With each user's stored embedding; users whom no round has drawn have rebuilt theirs."""
     finished = run(name)
     for part, found in (
-        (finished.data.test.query, finished.test),
+        (finished.data.test, finished.test),
         (
-            finished.data.validation.query,
+            finished.data.validation,
             {key[5:]: float(v or "nan") for key, v in finished.rounds[-1].items() if "eval" in key},
         ),
     ):
         scores = scores_of(finished, part)
-        expected = measured(scores, part.labels, is_binary=finished.data.is_binary)
+        expected = measured(scores, part.query.labels, is_binary=finished.data.is_binary)
         if "auc" not in found:
             expected.pop("auc", None)
         assert {key: found[key] for key in expected} == pytest.approx(expected, rel=1e-4, abs=1e-5)

@@ -88,20 +88,56 @@ def test_without_times_a_seed_holds_out_others(interactions):
     assert (held_out[0] != held_out[2]).mean() > 0.5
 
 
-def test_a_small_catalogue_has_fewer_candidates_and_may_have_none(interactions):
+def test_a_small_catalogue_has_fewer_candidates(interactions):
     columns = ("users", "items", "times", "ratings")
     few = {name: getattr(interactions, name)[interactions.items < 60] for name in columns}
     small = keep_users(dataclasses.replace(interactions, **few), min_ratings=3)
-    most = np.bincount(small.users).max()
-    assert candidates_of(split(small).test).shape[1] == 1 + len(small.item_ids) - most < 100
-    everything = dataclasses.replace(
-        interactions,
-        users=np.zeros(4, np.int32),
-        items=np.arange(4, dtype=np.int32),
-        ratings=np.ones(4, np.float32),
-        times=np.arange(4),
-        user_ids=np.array(["anna"], object),
-        item_ids=np.array([*"abcd"], object),
+    data, left = split(small), len(small.item_ids) - np.bincount(small.users)
+    for part in (data.test, data.validation):
+        assert part.query.counts.tolist() == (1 + np.minimum(left, 99)).tolist()
+    assert data.source.candidates_suffix == f"_of_{1 + left.min()}_to_{1 + left.max()}"
+
+
+def with_user(interactions, num_items):
+    """Adds a user who has chosen the first so many items."""
+    new = {
+        "users": np.full(num_items, len(interactions.user_ids), np.int32),
+        "items": np.arange(num_items, dtype=np.int32),
+        "ratings": np.ones(num_items, np.float32),
+        "times": np.arange(num_items),
+        "user_ids": np.array(["anna"], object),
+    }
+    joined = {name: np.append(getattr(interactions, name), value) for name, value in new.items()}
+    return dataclasses.replace(interactions, **joined)
+
+
+@pytest.mark.parametrize("negatives", ["unobserved_in_training", "never_held_out"])
+@pytest.mark.parametrize("left", [0, 1, 9, 10])
+def test_a_user_with_nearly_all_items_takes_nothing_from_the_others(interactions, left, negatives):
+    extended = split(with_user(interactions, NUM_ITEMS - left), negatives=negatives)
+    alone = split(interactions, negatives=negatives)
+    for part, other in ((extended.test, alone.test), (extended.validation, alone.validation)):
+        *counts, of_anna = part.query.counts.tolist()
+        assert counts == other.query.counts.tolist() == [100] * NUM_USERS
+        assert of_anna == (11 if left == 10 else 0)
+        np.testing.assert_array_equal(
+            part.query.features["item"][: other.query.num_examples], other.query.features["item"]
+        )
+    assert extended.source.candidates_suffix == ("_of_11_to_100" if left == 10 else "")
+
+
+def test_a_catalogue_in_which_nobody_can_be_ranked_is_refused(interactions):
+    everything = with_user(
+        dataclasses.replace(
+            interactions,
+            users=np.empty(0, np.int32),
+            items=np.empty(0, np.int32),
+            ratings=np.empty(0, np.float32),
+            times=np.empty(0, np.int64),
+            user_ids=np.empty(0, object),
+            item_ids=np.array([*"abcd"], object),
+        ),
+        4,
     )
-    with pytest.raises(UserError, match="user 'anna' has all 4 items: nothing to rank"):
+    with pytest.raises(UserError, match="no user has left 10 of the 4 items unchosen, so there is"):
         split(everything)

@@ -30,11 +30,12 @@ def split(ratings, evaluate_on, **options):
 
 
 def candidates_of(part):
-    """The items that each client ranks, the held-out one first, a row a client."""
-    counts = part.ranking.query.counts
-    assert len(set(counts)) == 1 and part.ranking.seen == part.seen
-    np.testing.assert_array_equal(part.ranking.query.client_ids, part.query.client_ids)
-    return part.ranking.query.features["item"].reshape(-1, counts[0])
+    """The items that each client ranks, the held-out one first, a list a client."""
+    query = part.ranking.query
+    assert part.ranking.seen == part.seen
+    np.testing.assert_array_equal(query.counts > 10, part.query.counts > 0 if part.seen else True)
+    np.testing.assert_array_equal(query.client_ids, part.query.client_ids)
+    return [query.client(n)[0]["item"].tolist() for n in range(query.num_clients)]
 
 
 def pairs(dataset):
@@ -107,7 +108,8 @@ def test_seen_users_train_on_the_past_and_are_tested_on_the_future(ratings):
         for client, client_id in enumerate(later.client_ids):
             place = np.flatnonzero(data.train.client_ids == client_id)[0]
             trained = times(ratings, data.train)[slice(*data.train.offsets[place : place + 2])]
-            assert trained.max() < when[slice(*later.offsets[client : client + 2])].min()
+            held_out = when[slice(*later.offsets[client : client + 2])]
+            assert (trained.max() < held_out).all()
     last = dict(zip(data.test.query.features["user"], times(ratings, data.test.query)))
     validated = data.validation.query
     for user, when in zip(validated.features["user"], times(ratings, validated)):
@@ -117,7 +119,9 @@ def test_seen_users_train_on_the_past_and_are_tested_on_the_future(ratings):
 def test_seen_users_rebuild_from_what_they_trained_on(ratings):
     data = split(ratings, "seen", max_ratings_per_user=0)
     for part in (data.validation, data.test):
-        assert part.query.counts.min() >= 1
+        # Of ten ratings and more, one is held out; all users are there.
+        np.testing.assert_array_equal(part.query.client_ids, data.train.client_ids)
+        assert part.query.counts[part.support.counts >= 8].min() >= 1
         np.testing.assert_array_equal(part.support.client_ids, part.query.client_ids)
         assert pairs(part.support) <= pairs(data.train)
         assert not pairs(part.support) & pairs(part.query)
@@ -129,6 +133,9 @@ def test_seen_users_are_ranked_by_the_last_item_of_the_part(ratings):
     for part in (data.validation, data.test):
         for client, candidates in enumerate(candidates_of(part)):
             features, _ = part.query.client(client)
+            assert bool(candidates) == bool(len(features["item"]))
+            if not candidates:
+                continue
             rated = ratings.items[ratings.users == features["user"][0]]
             assert candidates[0] == features["item"][-1]
             assert not set(candidates[1:]) & set(rated)
@@ -152,7 +159,7 @@ def test_parts_may_be_random_though_there_is_time(ratings):
     held_out = [
         candidates_of(split(ratings, "unseen", split_by=s).test) for s in ("time", "random")
     ]
-    assert (held_out[0] != held_out[1]).any()
+    assert held_out[0] != held_out[1]
     with pytest.raises(UserError, match="--split_by=time: synthetic has no times here"):
         split(dataclasses.replace(ratings, times=None), "seen", split_by="time")
 
@@ -195,13 +202,22 @@ def test_a_users_first_ratings_are_kept(ratings):
 def test_the_seed_decides(ratings, evaluate_on):
     one, same, other = (split(ratings, evaluate_on, seed=seed) for seed in (3, 3, 4))
     assert pairs(one.test.query) == pairs(same.test.query)
-    first, again, others = (candidates_of(data.test).tolist() for data in (one, same, other))
+    first, again, others = (candidates_of(data.test) for data in (one, same, other))
     assert first == again != others
 
 
 def test_ninety_nine_negatives_where_there_are_enough():
     plenty = generate_ratings(num_users=20, num_items=300, max_ratings=30, seed=0)
-    assert candidates_of(split(plenty, "unseen").test).shape == (2, 100)
+    data = split(plenty, "unseen")
+    assert [len(own) for own in candidates_of(data.test)] == [100, 100]
+    assert data.source.candidates_suffix == ""
+
+
+def test_what_is_beyond_a_users_first_ratings_is_no_negative(ratings):
+    test = split(ratings, "unseen", max_ratings_per_user=3).test
+    for client, candidates in enumerate(candidates_of(test)):
+        user = np.flatnonzero(ratings.user_ids == test.query.client_ids[client])[0]
+        assert not set(candidates[1:]) & set(ratings.items[ratings.users == user])
 
 
 def test_few_users_are_refused():

@@ -49,9 +49,11 @@ def test_what_a_run_learns(run, name):
     assert finished.summary["evaluate_on"] == RUNS[name].get("evaluate_on", "unseen")
 
     assert len(finished.clients) == query.num_clients
-    for metric in ("hr@10", "ndcg@10"):
+    for metric in ("hr@10_of_14_to_18", "ndcg@10_of_14_to_18"):
         values = [float(row[metric]) for row in finished.clients]
         assert test[metric] == pytest.approx(np.mean(values), abs=1e-6)
+    ranked = finished.data.test.ranking.query.counts
+    assert test["guesses"]["chance"]["hr@10_of_14_to_18"] == pytest.approx(np.mean(10 / ranked))
     counts = [int(row["num_examples"]) for row in finished.clients]
     squares = [float(row["rmse_after"] or 0) ** 2 for row in finished.clients]
     assert test["rmse"] ** 2 == pytest.approx(np.average(squares, weights=counts), rel=1e-5)
@@ -75,6 +77,21 @@ def test_a_run_that_is_asked_for_draws_tells_of_them(run):
     assert min(found) < told["mean"] < max(found)
     assert 0 < told["sd"] <= np.std(found) + 1e-9
     assert "draws" not in run("ridge").summary
+
+
+def test_it_says_how_many_users_count_in_each_figure(tiny):
+    """Users with a single batch have no query set, and are ranked all the same."""
+    options = {**LONGER, "client_batch_size": 17, "seed": 10}
+    finished = tiny.run(TASK, algorithm="fed_recon", **options)
+    test, name = finished.test, "hr@10_of_14_to_18"
+    assert (test["num_clients"], test["num_clients_without_query"]) == (1, 1)
+    assert test["num_clients_of"] == {name: 2, name.replace("hr", "ndcg"): 2}
+    (line,) = TASK.report(finished.summary)
+    assert line.startswith("test, 1 user (1 more without a query set), 1 ratings: rmse ")
+    assert f"{name} {test[name]:.4f} (2 users; chance: 0." in line
+    page = (finished.path / "report.html").read_text(encoding="utf-8")
+    assert "clients without a query set</dt><dd>1<" in page
+    assert page.count("; 2 clients)</dd>") == 2
 
 
 def weights_of(experiment, rounds):

@@ -23,7 +23,7 @@ def test_by_hand(make_dataset):
     test = RankedSet(support, query)
     nothing = np.empty(0)
     source = Ratings("made up", *[nothing] * 3, None, user_ids=np.arange(2), item_ids=np.arange(4))
-    found = guess_ratings(RatingData("made up", train, test, test, source))
+    found = guess_ratings(RatingData("made up", train, test, test, source), test)
     expected = {
         "mean of all ratings": [3, 3, 3],
         "most frequent rating": [1, 1, 1],  # As frequent as 4, and less.
@@ -34,16 +34,17 @@ def test_by_hand(make_dataset):
     }
     assert {name: guess.tolist() for name, guess in found.items()} == expected
     scores = score_guess(query, found["means of item and user"])
-    assert scores["num_examples"].tolist() == [2, 1]
-    assert scores["accuracy_after"].tolist() == [0.5, 1.0]
-    assert scores["rmse_after"] == pytest.approx([np.sqrt((0.25**2 + 2.25**2) / 2), 0.5])
+    assert scores.clients["accuracy"].tolist() == [0.5, 1.0]
+    assert scores.clients["rmse"] == pytest.approx([np.sqrt((0.25**2 + 2.25**2) / 2), 0.5])
+    assert scores.metrics["rmse"] == pytest.approx(np.sqrt((0.25**2 + 2.25**2 + 0.5**2) / 3))
+    assert scores.metrics["mae"] == pytest.approx((0.25 + 2.25 + 0.5) / 3)
 
 
 @pytest.mark.parametrize("evaluate_on", ["seen", "unseen"])
 def test_no_guess_knows_what_it_guesses(evaluate_on):
     ratings = generate_ratings(num_users=30, num_items=40, max_ratings=40, seed=0)
     data = split_ratings(ratings, TASK.options(evaluate_on=evaluate_on))
-    before = guess_ratings(data)
+    before = guess_ratings(data, data.test)
     data.test.query.labels[:] = 1000.0
-    for name, guess in guess_ratings(data).items():
+    for name, guess in guess_ratings(data, data.test).items():
         np.testing.assert_array_equal(guess, before[name])

@@ -15,7 +15,7 @@ OPTIONS = TASK.options(client_batch_size=5, rated_items=7, use_biases=True)
 
 @pytest.fixture(name="data", scope="module")
 def _data():
-    ratings = generate_ratings(num_users=40, num_items=60, min_ratings=3, max_ratings=50, seed=1)
+    ratings = generate_ratings(num_users=40, num_items=60, min_ratings=3, max_ratings=50, seed=5)
     return split_ratings(ratings, OPTIONS)
 
 

@@ -64,7 +64,8 @@ def _run(tiny, table):
             evaluated, build = [], evaluator.build_evaluation
 
             def record(model, phases, support, query, **options):
-                evaluated.append((support, query))
+                if support.num_examples:  # The base model alone has none.
+                    evaluated.append((support, query))
                 return build(model, phases, support, query, **options)
 
             with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.papers.furl import linear_model
 from fedpersonal.data.generated.documents import generate_subreddits
-from fedpersonal.tasks.documents.data import guessing_accuracy, split_documents
+from fedpersonal.tasks.documents.data import USERS_LABEL, USERS_RATE, guess_labels, split_documents
 from fedpersonal.tasks.documents.task import TASK
 
 
@@ -43,13 +43,14 @@ def test_a_row_is_a_bag_of_length_1_and_a_user(data):
 def test_it_knows_more_than_the_users_own_rate(data):
     found = linear_model.measure_linear(None, types.SimpleNamespace(data=data), None)
     assert found["strength"] in linear_model.STRENGTHS
-    assert 1.0 > found["test"]["auc"] > guessing_accuracy(data, data.test)["users_rate_auc"] + 0.05
+    guess = guess_labels(data, data.test)[USERS_RATE].metrics["auc"]
+    assert 1.0 > found["test"]["auc"] > guess + 0.05
 
 
 def test_it_knows_more_than_a_users_most_frequent_label():
     data = split(generate_subreddits(num_users=60, seed=0))
     found = linear_model.measure_linear(None, types.SimpleNamespace(data=data), None)
-    guess = guessing_accuracy(data, data.test)["users_most_frequent"]
+    guess = guess_labels(data, data.test)[USERS_LABEL].metrics["accuracy"]
     assert 1.0 > found["test"]["accuracy"] > guess + 0.05
 
 

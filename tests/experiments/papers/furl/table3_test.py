@@ -16,6 +16,7 @@ from experiments.papers.reproduction import Reproduction
 from fedpersonal.data.texts.labelled import most_frequent_labels
 from fedpersonal.errors import UserError
 from fedpersonal.saved_model import read_saved_model
+from fedpersonal.tasks.documents.data import USERS_LABEL, USERS_RATE
 
 _needs_recbole = pytest.mark.skipif(
     importlib.util.find_spec("recbole") is None, reason="needs the package recbole"
@@ -78,7 +79,8 @@ def test_the_page_has_the_runs_figures(done):
     folder, page = done
     tables = tables_of(folder)
     own = [row.name for row in table3.PAPER_ROWS] + ["Local training", "FedAvg + fine-tuning"]
-    assert list(tables["seen"]) == [*own, "A user's most frequent label", "The most frequent label"]
+    guesses = ["A user's most frequent label", "The most frequent label"]
+    assert list(tables["seen"]) == [*own, "Central linear model", *guesses]
     for algorithm, name, paper in (
         ("centralized", "Global Server", 28.93),
         ("centralized_personalized", "Personalized Server", 66.13),
@@ -102,8 +104,8 @@ def test_the_page_has_the_runs_figures(done):
             assert own["Accuracy %"]["values"] == [100 * found["accuracy"]]
             assert own["hurt %"]["values"] == [100 * (found["share_hurt"] or 0)]
     about = file_of(folder, "furl")
-    for part, found in (("seen", about), ("unseen", about["unseen"])):
-        guess = 100 * found["guessing"]["users_most_frequent"]
+    for part, found in (("seen", about["test"]), ("unseen", about["unseen"])):
+        guess = 100 * found["guesses"][USERS_LABEL]["accuracy"]
         cell = tables[part]["A user's most frequent label"]["Accuracy %"]
         assert cell["values"] == [guess] and cell["published"] is None
     assert "# Table 3 of FURL (a stand-in: " in page and "## generated_subreddits\n" in page
@@ -121,7 +123,7 @@ def test_differences_are_those_of_the_accuracies(done):
         "Global Server": file_of(folder, "centralized")["test"]["accuracy"],
         "Global FL": file_of(folder, "fed_avg")["test"]["accuracy"],
         "Local training": file_of(folder, "local_only")["test"]["accuracy"],
-        "A user's most frequent label": own["guessing"]["users_most_frequent"],
+        "A user's most frequent label": own["test"]["guesses"][USERS_LABEL]["accuracy"],
     }
     assert "Personalized FL" not in found
     for name, accuracy in accuracies.items():
@@ -215,7 +217,7 @@ def test_films_are_measured_by_area(tmp_path):
     summary = file_of(tmp_path, "furl", data=data)
     assert tables["seen"]["Personalized FL"]["AUC %"]["values"] == [100 * summary["test"]["auc"]]
     rate = tables["seen"]["A user's own rate"]["AUC %"]
-    assert rate["values"] == [100 * summary["guessing"]["users_rate_auc"]]
+    assert rate["values"] == [100 * summary["test"]["guesses"][USERS_RATE]["auc"]]
     linear = file_of(tmp_path, "linear", data=data)
     assert tables["seen"]["Central linear model"]["AUC %"]["values"] == [
         100 * linear["test"]["auc"]

@@ -1,0 +1,53 @@
+"""What a program prints of a test: metrics, how many clients count in each, and guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedpersonal.errors import counted
+from fedpersonal.evaluation.direction import find_metric
+from fedpersonal.evaluation.guess import CHANCE, strongest
+
+
+def tested_text(test: Mapping[str, Any], users: str = "users") -> str:
+    """Returns whom a test is of, such as `test, 3 users (22 more without a query set)`."""
+    without = test["num_clients_without_query"]
+    more = f" ({without:,} more without a query set)" if without else ""
+    number = test["num_clients"]
+    return f"test, {number:,} {users[:-1] if number == 1 else users}{more}"
+
+
+def figures_text(test: Mapping[str, Any], metrics: Iterable[str]) -> str:
+    """Returns metrics of a test, such as `rmse 1.4410, hr@10 0.4800 (25 users; chance: 0.1000)`.
+
+    Metrics that the test does not have are left out; of one in which nobody counts it says so.
+    """
+    told, last = [], ""
+    for metric in metrics:
+        name = find_metric(metric, [*test, *test["num_clients_of"]])
+        if name is not None:
+            figure = f"{name} {test[name]:.4f}" if name in test else f"no {name}"
+            told.append(figure + beside(test, name, last))
+            best = strongest(test["guesses"], name)
+            last = best[0] if best else last
+    return ", ".join(told)
+
+
+def beside(test: Mapping[str, Any], name: str, last: str = "") -> str:
+    """Returns in brackets what is to be known of a metric: who counts in it, and what it must beat.
+
+    Args:
+        test: The entry `test` of a summary.
+        name: The metric.
+        last: The guess that was named before in the line, which needs no name again.
+    """
+    about, best = [], strongest(test["guesses"], name)
+    if name in test["num_clients_of"]:
+        about.append(counted(test["num_clients_of"][name], "users"))
+    if best:
+        about.append(f"{'' if best[0] == last else best[0] + ': '}{best[1]:.4f}")
+        chance = test["guesses"].get(CHANCE, {}).get(name)
+        if chance is not None and best[0] != CHANCE:
+            about.append(f"{CHANCE}: {chance:.4f}")
+    return f" ({'; '.join(about)})" if about else ""
