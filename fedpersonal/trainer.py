@@ -17,6 +17,7 @@ from absl import logging
 from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.loaded import fingerprint
 from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
 from fedpersonal.local_state.snapshot import Snapshot, kept_with_weights
@@ -254,12 +255,15 @@ class Trainer:
             self._settle_secret(folder)
             # A command's options say all of this.
             if not is_temporary and "task" not in folder.config["options"]:
-                folder.check_training({"model": list_parts(self._plain_model), **self._given})
+                local = fingerprint(self._plain_model.initial_local_values(seed=self._seed))
+                parts = {"model": list_parts(self._plain_model), "initial_local_values": local}
+                folder.check_training({**parts, **self._given})
             store = None
             if self.algorithm.keeps:
                 path = folder.path / LOCAL_STATE
                 store = LocalStateStore.open(path, self.model.local_variables)
                 resources.callback(store.close)
+                self._draw.warn_of_never_drawn(rounds)
             kept_best = (
                 BestModel(best, mode=best_mode, keep=kept_with_weights(store)) if best else None
             )
@@ -342,14 +346,6 @@ class Trainer:
         if self._secret is not None:
             raise UserError("who was drawn is secret, as the noise of differential privacy is.")
         return self._draw.attended_rounds(rounds)
-
-    def expect_never_drawn(self, rounds: int) -> float:
-        """Returns how many training clients to expect in no round.
-
-        Args:
-            rounds: Rounds to run.
-        """
-        return self._draw.expect_never_drawn(rounds)
 
     def audit(self, *, rounds: int = 4) -> Audit:
         """Checks by experiment what crosses the boundary; `docs/explanation/boundary.md` tells how.

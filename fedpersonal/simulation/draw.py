@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from fedpersonal.algorithm import Algorithm
 from fedpersonal.data.client_dataset import ClientDataset
@@ -90,6 +91,19 @@ class Draw:
         chance = min(1.0, self.clients_per_round / self.num_clients * self.share_kept)
         barred = self.train.num_clients - self.num_clients
         return barred + self.num_clients * (1 - chance) ** rounds
+
+    def warn_of_never_drawn(self, rounds: int) -> None:
+        """Warns where so many rounds will never draw more than 1 % of the clients."""
+        never = self.expect_never_drawn(rounds)
+        if never <= 0.01 * self.train.num_clients:
+            return
+        left = {rounds * 2**n: self.expect_never_drawn(rounds * 2**n) for n in range(1, 11)}
+        more = next((number for number, count in left.items() if count < 1), None)
+        end = f"; {more:,} rounds would leave {left[more]:.1g}" if more else ""
+        logging.warning(
+            f"about {never:,.0f} of {self.train.num_clients:,} clients will never be drawn in "
+            f"{rounds:,} rounds of {self.clients_per_round:,}{end}"
+        )
 
     def _names(self, round_number: int) -> np.ndarray:
         # Who is drawn is known without the examples, which may be on disk.

@@ -15,7 +15,7 @@ from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.run_config import read_num_shards
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.experiment import Experiment, build_experiment
-from fedpersonal.tasks.findings import tell_attendance, tell_outliers, warn_never_drawn
+from fedpersonal.tasks.findings import tell_attendance, tell_outliers
 from fedpersonal.tasks.report import report_run
 from fedpersonal.tasks.task import DataT, OptionsT, SourceT, Task, TestReport
 from fedpersonal.trained import TrainedModel
@@ -77,13 +77,6 @@ def train_experiment(
     if not experiment.method.trains:
         return experiment.trainer.untrained()
     options, validate = experiment.options, experiment.task.validate(experiment)
-    if experiment.has_kept(experiment.data.test):
-        warn_never_drawn(
-            experiment.trainer.expect_never_drawn,
-            options.total_rounds,
-            num_clients=experiment.data.train.num_clients,
-            clients_per_round=options.clients_per_round,
-        )
     return experiment.trainer.fit(
         rounds=options.total_rounds,
         folder=run_folder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,28 +63,6 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
     return {**told, "num_clients_without_query": without}
 
 
-def warn_never_drawn(
-    expect: Callable[[int], float], rounds: int, *, num_clients: int, clients_per_round: int
-) -> None:
-    """Warns, before rounds are run, where they will never draw more than 1 % of the clients.
-
-    Args:
-        expect: As of `Trainer.expect_never_drawn`.
-        rounds: Rounds to run.
-        num_clients: How many clients train.
-        clients_per_round: How many of them a round draws.
-    """
-    never = expect(rounds)
-    if never <= 0.01 * num_clients:
-        return
-    more = next((rounds * 2**n for n in range(1, 11) if expect(rounds * 2**n) < 1), None)
-    end = f"; {more:,} rounds would leave {expect(more):.1g}" if more else ""
-    _warn(
-        f"about {never:,.0f} of {num_clients:,} clients will never be drawn in {rounds:,} rounds "
-        f"of {clients_per_round:,}{end}"
-    )
-
-
 def tell_attendance(
     results: ClientResults, attended: Mapping[str, Sequence[int]], rounds: int
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -139,4 +117,4 @@ def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn)
 
 
 def _warn(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(f"warning: {line}", file=sys.stderr, flush=True)

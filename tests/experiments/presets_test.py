@@ -324,9 +324,6 @@ def look_at_everything(task, options_class, all_values, patch):
         def __init__(self, *args, **options):
             pass
 
-        def expect_never_drawn(self, rounds):
-            return 0.0
-
         def fit(self, **options):
             raise StopIteration
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.model.metrics import Metric
+from fedpersonal.simulation.draw import Draw
 from fedpersonal.tasks import report
-from fedpersonal.tasks.findings import check_clients, tell_attendance, warn_never_drawn
+from fedpersonal.tasks.findings import check_clients, tell_attendance
 from fedpersonal.tasks.task import Data, EvaluationSet, before_and_after
 
 
@@ -76,17 +78,20 @@ def test_there_may_be_none():
     ("rounds", "barred", "line"),
     [
         (60, 0, "about 6 of 180 clients will never be drawn in 60 rounds of 10; 120 rounds would "
-                "leave 0.2\n"),
+                "leave 0.2"),
         (120, 0, ""),
-        (120, 30, "about 30 of 180 clients will never be drawn in 120 rounds of 10\n"),
+        (120, 30, "about 30 of 180 clients will never be drawn in 120 rounds of 10"),
     ],
 )  # fmt: skip
-def test_few_rounds_are_warned_of(rounds, barred, line, capsys):
-    def expect(rounds):
+def test_few_rounds_are_warned_of(rounds, barred, line, caplog):
+    def expect(self, rounds):
         return barred + (180 - barred) * (1 - 10 / (180 - barred)) ** rounds
 
-    warn_never_drawn(expect, rounds, num_clients=180, clients_per_round=10)
-    assert capsys.readouterr().err == line
+    train = SimpleNamespace(num_clients=180)
+    draw = Draw(train, None, num_clients=180 - barred, clients_per_round=10, room=10)
+    with mock.patch.object(Draw, "expect_never_drawn", expect):
+        draw.warn_of_never_drawn(rounds)
+    assert [record.message for record in caplog.records] == [line] * bool(line)
 
 
 def test_runs_say_what_they_are_tested_on():
