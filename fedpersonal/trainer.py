@@ -255,8 +255,8 @@ class Trainer:
             self._settle_secret(folder)
             # A command's options say all of this.
             if not is_temporary and "task" not in folder.config["options"]:
-                local = fingerprint(self._plain_model.initial_local_values(seed=self._seed))
-                parts = {"model": list_parts(self._plain_model), "initial_local_values": local}
+                initial = fingerprint(self._plain_model.initial_local_values(seed=self._seed))
+                parts = {"model": list_parts(self._plain_model), "initial_local_values": initial}
                 folder.check_training({**parts, **self._given})
             store = None
             if self.algorithm.keeps:
