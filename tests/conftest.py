@@ -293,36 +293,9 @@ def dense_model():
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory):
     """A GPT-2 of one layer, drawn at random and read back from its folder."""
-    import tensorflow as tf
-    from transformers import GPT2Config, TFGPT2LMHeadModel
+    from benchmarks.tiny import make_base
 
-    from fedpersonal.data.generated.dialogues import generate_dialogues
-    from fedpersonal.language_models.base_model import load_base_model, save_base_model
-    from fedpersonal.language_models.tokenizer_training import train_tokenizer
-
-    texts = generate_dialogues(num_other_utterances=200, seed=2).others.texts
-    tokenizer = train_tokenizer(texts, vocab_size=300)
-    config = GPT2Config(
-        vocab_size=len(tokenizer),
-        n_positions=24,
-        n_embd=8,
-        n_layer=1,
-        n_head=2,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    model = TFGPT2LMHeadModel(config)
-    model.build_in_name_scope()
-    random = np.random.default_rng(0)
-    for variable in model.weights:
-        # Large enough that what comes first tells in all that follows.
-        scale = 0.3 if "embeddings" in variable.name or "/ln_" in variable.name else 1.0
-        center = 1.0 if variable.name.endswith("gamma:0") else 0.0
-        variable.assign(random.normal(center, scale, variable.shape).astype(np.float32))
-    folder = tmp_path_factory.mktemp("base") / "tiny"
-    save_base_model(folder, model, tokenizer)
-    tf.keras.backend.clear_session()
-    return load_base_model(folder)
+    return make_base(tmp_path_factory.mktemp("base") / "tiny")
 
 
 @pytest.fixture(name="signalled", scope="session")

@@ -4,110 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import dataclasses
 import functools
 import json
 import math
 import os
 from unittest import mock
 
-import numpy as np
 import pytest
 
+from benchmarks.tiny import MAIN, open_folder, tiny_options, train, write_tables
 from fedpersonal.evaluation.direction import find_metric
 from fedpersonal.evaluation.guess import strongest
 from fedpersonal.simulation.run_record import RunRecord
-
-# Sizes and rates with which each task learns something in two rounds.
-TINY = {
-    "movielens": {
-        "embedding_dim": 3,
-        "use_biases": True,
-        "rating_offset": 3.5,
-        "client_learning_rate": 0.1,
-    },
-    "interactions": {"embedding_dim": 3, "num_negatives": 2, "support_negatives": 2},
-    "stackoverflow": {
-        "vocab_size": 14,
-        "num_oov_buckets": 3,
-        "sequence_length": 6,
-        "embedding_dim": 3,
-        "lstm_units": 4,
-        "projection_dim": 3,
-    },
-    "reddit": {
-        "num_labels": 3,
-        "min_texts": 5,
-        "text_encoder": "chars",
-        "text_length": 8,
-        "character_dim": 3,
-        "user_dim": 3,
-        "lstm_units": 4,
-        "hidden_units": (5,),
-    },
-    "tv_shows": {
-        "text_length": 10,
-        "history_length": 12,
-        "client_learning_rate": 0.02,
-        "local_steps": 2,
-        "finetuning_learning_rate": 0.02,
-    },
-}
-# The method that each kind of check of a task is made with.
-_MAIN = {
-    "movielens": "fed_rep",
-    "interactions": "pfedrec",
-    "stackoverflow": "fed_recon_finetuning",
-    "reddit": "lg_fed_avg",
-    "tv_shows": "fedperc",
-}
-_EVERYWHERE = {
-    "total_rounds": 2,
-    "clients_per_round": 5,
-    "client_batch_size": 4,
-    "local_epochs": 1,
-    "finetuning_epochs": 1,
-    "reconstruction_epochs": 1,
-    "rounds_per_eval": 2,
-    "rounds_per_checkpoint": 1,
-}
-NUM_USERS = 20
-_PLACES = {
-    "sea": "boat net tide gull harbour".split(),
-    "hill": "goat stone fog fern path".split(),
-    "town": "tram shop clock square lamp".split(),
-}
-
-
-def write_ratings(path):
-    """A user's taste decides much, an item's fame some, and chance little."""
-    random = np.random.default_rng(3)
-    users, items = random.normal(0, 0.8, NUM_USERS), random.normal(0, 0.8, 32)
-    rows = [("user", "item", "rating", "time")]
-    for user, taste in enumerate(users):
-        for time, item in enumerate(random.permutation(32)[: 15 + user % 5]):
-            score = 3.5 + taste + items[item] + random.normal(0, 0.3)
-            rows.append((f"u{user}", f"i{item}", int(np.clip(np.rint(score), 1, 5)), time))
-    write_rows(path, rows)
-
-
-def write_texts(path):
-    """Texts of a few words about places; a user has one that is dear, and a word of their own."""
-    random = np.random.default_rng(4)
-    rows = [("user", "text", "context", "liked", "time")]
-    for user in range(NUM_USERS):
-        dear = list(_PLACES)[user % 3]
-        for time in range(12):
-            place = dear if random.random() < 0.6 else random.choice(list(_PLACES))
-            first, second = random.choice(_PLACES[place], 2)
-            text = f"the {first} by the {second} me{user}."
-            rows.append((f"u{user}", text, place, int(place == dear), time))
-    write_rows(path, rows)
-
-
-def write_rows(path, rows):
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
 
 
 def read_table(path):
@@ -141,45 +49,7 @@ class Finished:
     @functools.cached_property
     def trained(self):
         """What its rounds have led to."""
-        if self.experiment.method.trains:
-            return train(self.experiment, self.path)
-        return Weights(None, self.experiment.trainer.untrained().weights)
-
-
-@dataclasses.dataclass(frozen=True)
-class Weights:
-    """What rounds have led to: the last weights, and who of the training clients has kept what."""
-
-    loop: object
-    weights: dict
-    known: np.ndarray | None = None
-    kept: dict = dataclasses.field(default_factory=dict)
-
-    def arrays(self):
-        """All of it by name, kept values of those who have any."""
-        own = {f"kept {name}": value[self.known] for name, value in self.kept.items()}
-        return {**self.weights, **own}
-
-
-def open_folder(path, experiment):
-    from fedpersonal.simulation.run_folder import RunFolder
-
-    task = type(experiment.task).__module__
-    return RunFolder.open(path, {"task": task, **experiment.options.values()})
-
-
-def train(experiment, path, *, rounds=None):
-    """Runs the rounds that are missing, without evaluation."""
-    options = experiment.options
-    with experiment.trainer.fit(
-        rounds=rounds or options.total_rounds,
-        folder=open_folder(path, experiment),
-        rounds_per_checkpoint=options.rounds_per_checkpoint,
-        progress=False,
-    ) as trained:
-        weights = {name: np.array(value) for name, value in trained.weights.items()}
-        kept = trained.kept_by(experiment.data.train.client_ids) if trained.kept_by else ()
-        return Weights(trained.loop, weights, *kept)
+        return train(self.experiment, self.path)
 
 
 @contextlib.contextmanager
@@ -293,25 +163,19 @@ class Tiny:
     """Makes tiny experiments and runs them; what was made with the same options is shared."""
 
     train, ctrl_c = staticmethod(train), staticmethod(ctrl_c)
-    main = _MAIN
+    main = MAIN
 
     def __init__(self, folder, make_folder, request):
         self.folder, self.make_folder, self._request = folder, make_folder, request
         self._built, self._run, self._sources = {}, {}, {}
-        write_ratings(folder / "ratings.csv")
-        write_texts(folder / "texts.csv")
+        write_tables(folder)
 
     def options(self, task, **options):
         """Returns a task's tiny options."""
-        flag = {"movielens": "ratings_file", "interactions": "interactions_file"}.get(task.name)
-        file = "ratings.csv" if flag else "texts.csv"
-        table = {flag or "text_file": str(self.folder / file)}
-        if task.name == "stackoverflow":
-            table["cache_dir"] = str(self.folder / "cache")
+        base = None
         if task.name == "tv_shows":
-            table["base_model"] = self._request.getfixturevalue("tiny_base").source
-            table["base_model_dir"] = str(self.folder)
-        return task.options(**{**_EVERYWHERE, **TINY[task.name], **table, **options})
+            base = self._request.getfixturevalue("tiny_base").source
+        return tiny_options(task, self.folder, base, **options)
 
     def source(self, task, options):
         """Returns the data as read, once for all options of a table."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.tiny import FOR_A_ROUND, RUN
 from fedpersonal.algorithms.method import methods
 from fedpersonal.evaluation.direction import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import strongest
@@ -24,17 +25,7 @@ from fedpersonal.tasks.task import all_tasks
 from fedpersonal.tasks.utterances.methods import METHODS as UTTERANCE_METHODS
 
 TASKS = all_tasks()
-# What is run to the end, what for a round below, and what by the tests of a task. None stands for
-# the method that each kind of check of a task is made with, `tiny.main`.
-RUN = [
-    *((task, None) for task in TASKS),
-    ("movielens", "local_only"),
-    ("reddit", "fed_babu"),
-    ("reddit", "apfl"),
-]
-FOR_A_ROUND = {"fed_avg", "fed_prox", "fed_sim", "fed_alt", "furl", "fed_yogi", "fed_adam"}
-FOR_A_ROUND |= {"fed_per", "fed_avg_finetuning", "embedding_finetuning"}
-FOR_A_ROUND |= {"ditto", "mr_mtl", "per_fed_avg", "pfedme"}
+# What the tests of a task run; `benchmarks.tiny` has what is run here.
 BY_TASKS = {"centralized", "centralized_personalized", "fed_recon"}
 BY_TASKS |= {"fedperc_generated", "split_learning", "meta_learning"}
 BY_TASKS |= {"fedsa_lora", "meta_learning_bias", "central_meta_learning_bias"}
@@ -59,12 +50,10 @@ def equal_bits(found, expected):
 
 
 def test_every_task_and_method_is_run(tiny):
-    assert TASKS.keys() == tiny.main.keys(), "a task lacks its lines in tests/tasks/conftest.py"
+    assert TASKS.keys() == tiny.main.keys(), "a task lacks its lines in benchmarks/tiny.py"
     offered = set(methods()).union(*(task.methods for task in TASKS.values()))
-    assert (
-        offered
-        == {name or tiny.main[task] for task, name in RUN} | FOR_A_ROUND | BY_TASKS | NOT_RUN
-    )
+    here = {name for _, name in [*RUN, *FOR_A_ROUND]}
+    assert offered == here | BY_TASKS | NOT_RUN
 
 
 def test_methods_are_offered_where_the_model_has_the_layers_that_they_need():

@@ -1,0 +1,237 @@
+"""Tiny tables, and options with which every task learns something from them in two rounds."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+# Sizes and rates with which each task learns something in two rounds.
+SIZES: dict[str, dict[str, Any]] = {
+    "movielens": {
+        "embedding_dim": 3,
+        "use_biases": True,
+        "rating_offset": 3.5,
+        "client_learning_rate": 0.1,
+    },
+    "interactions": {"embedding_dim": 3, "num_negatives": 2, "support_negatives": 2},
+    "stackoverflow": {
+        "vocab_size": 14,
+        "num_oov_buckets": 3,
+        "sequence_length": 6,
+        "embedding_dim": 3,
+        "lstm_units": 4,
+        "projection_dim": 3,
+    },
+    "reddit": {
+        "num_labels": 3,
+        "min_texts": 5,
+        "text_encoder": "chars",
+        "text_length": 8,
+        "character_dim": 3,
+        "user_dim": 3,
+        "lstm_units": 4,
+        "hidden_units": (5,),
+    },
+    "tv_shows": {
+        "text_length": 10,
+        "history_length": 12,
+        "client_learning_rate": 0.02,
+        "local_steps": 2,
+        "finetuning_learning_rate": 0.02,
+    },
+}
+# The method that each kind of check of a task is made with.
+MAIN = {
+    "movielens": "fed_rep",
+    "interactions": "pfedrec",
+    "stackoverflow": "fed_recon_finetuning",
+    "reddit": "lg_fed_avg",
+    "tv_shows": "fedperc",
+}
+_EVERYWHERE: dict[str, Any] = {
+    "total_rounds": 2,
+    "clients_per_round": 5,
+    "client_batch_size": 4,
+    "local_epochs": 1,
+    "finetuning_epochs": 1,
+    "reconstruction_epochs": 1,
+    "rounds_per_eval": 2,
+    "rounds_per_checkpoint": 1,
+}
+# What is run to the end, and what for a round, by the tests of all tasks.
+RUN = [*MAIN.items(), ("movielens", "local_only"), ("reddit", "fed_babu"), ("reddit", "apfl")]
+FOR_A_ROUND = [
+    *(
+        ("movielens", name)
+        for name in (
+            "fed_avg",
+            "fed_prox",
+            "fed_sim",
+            "fed_alt",
+            "fed_per",
+            "furl",
+            "fed_yogi",
+            "fed_adam",
+            "fed_avg_finetuning",
+            "embedding_finetuning",
+            "ditto",
+            "per_fed_avg",
+            "pfedme",
+        )
+    ),
+    ("reddit", "fed_avg"),
+    ("reddit", "mr_mtl"),
+]
+# What the tests of a task run.
+FURTHER = [
+    ("movielens", "centralized"),
+    ("movielens", "centralized_personalized"),
+    ("movielens", "fed_recon"),
+    ("reddit", "centralized_personalized"),
+    ("stackoverflow", "fed_recon"),
+    ("tv_shows", "fedsa_lora"),
+    ("tv_shows", "meta_learning"),
+    ("tv_shows", "split_learning"),
+]
+NUM_USERS = 20
+_PLACES = {
+    "sea": "boat net tide gull harbour".split(),
+    "hill": "goat stone fog fern path".split(),
+    "town": "tram shop clock square lamp".split(),
+}
+
+
+def write_ratings(path: pathlib.Path) -> None:
+    """A user's taste decides much, an item's fame some, and chance little."""
+    random = np.random.default_rng(3)
+    users, items = random.normal(0, 0.8, NUM_USERS), random.normal(0, 0.8, 32)
+    rows: list[tuple] = [("user", "item", "rating", "time")]
+    for user, taste in enumerate(users):
+        for time, item in enumerate(random.permutation(32)[: 15 + user % 5]):
+            score = 3.5 + taste + items[item] + random.normal(0, 0.3)
+            rows.append((f"u{user}", f"i{item}", int(np.clip(np.rint(score), 1, 5)), time))
+    _write_rows(path, rows)
+
+
+def write_texts(path: pathlib.Path) -> None:
+    """Texts of a few words about places; a user has one that is dear, and a word of their own."""
+    random = np.random.default_rng(4)
+    rows: list[tuple] = [("user", "text", "context", "liked", "time")]
+    for user in range(NUM_USERS):
+        dear = list(_PLACES)[user % 3]
+        for time in range(12):
+            place = dear if random.random() < 0.6 else random.choice(list(_PLACES))
+            first, second = random.choice(_PLACES[place], 2)
+            text = f"the {first} by the {second} me{user}."
+            rows.append((f"u{user}", text, place, int(place == dear), time))
+    _write_rows(path, rows)
+
+
+def _write_rows(path: pathlib.Path, rows: Iterable[tuple]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+
+
+def write_tables(folder: pathlib.Path) -> None:
+    """Writes what `tiny_options` reads."""
+    write_ratings(folder / "ratings.csv")
+    write_texts(folder / "texts.csv")
+
+
+def make_base(folder: pathlib.Path) -> Any:
+    """Returns a GPT-2 of one layer, drawn at random and read back from its folder."""
+    import tensorflow as tf
+    from transformers import GPT2Config, TFGPT2LMHeadModel
+
+    from fedpersonal.data.generated.dialogues import generate_dialogues
+    from fedpersonal.language_models.base_model import load_base_model, save_base_model
+    from fedpersonal.language_models.tokenizer_training import train_tokenizer
+
+    texts = generate_dialogues(num_other_utterances=200, seed=2).others.texts
+    tokenizer = train_tokenizer(texts, vocab_size=300)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=24,
+        n_embd=8,
+        n_layer=1,
+        n_head=2,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model = TFGPT2LMHeadModel(config)
+    model.build_in_name_scope()
+    random = np.random.default_rng(0)
+    for variable in model.weights:
+        # Large enough that what comes first tells in all that follows.
+        scale = 0.3 if "embeddings" in variable.name or "/ln_" in variable.name else 1.0
+        center = 1.0 if variable.name.endswith("gamma:0") else 0.0
+        variable.assign(random.normal(center, scale, variable.shape).astype(np.float32))
+    save_base_model(folder, model, tokenizer)
+    tf.keras.backend.clear_session()
+    return load_base_model(folder)
+
+
+def tiny_options(
+    task: Any, folder: pathlib.Path, base_model: str | None = None, **options: Any
+) -> Any:
+    """Returns a task's options: those given, and tiny ones.
+
+    Args:
+        task: The task.
+        folder: Where `write_tables` has written.
+        base_model: The folder of `make_base`, for the task that begins with one.
+        **options: Options that differ.
+    """
+    flag = {"movielens": "ratings_file", "interactions": "interactions_file"}.get(task.name)
+    file = "ratings.csv" if flag else "texts.csv"
+    table = {flag or "text_file": str(folder / file)}
+    if task.name == "stackoverflow":
+        table["cache_dir"] = str(folder / "cache")
+    if base_model is not None:
+        table["base_model"] = base_model
+        table["base_model_dir"] = str(folder)
+    return task.options(**{**_EVERYWHERE, **SIZES[task.name], **table, **options})
+
+
+def open_folder(path: pathlib.Path, experiment: Any) -> Any:
+    """Opens the folder of an experiment's run."""
+    from fedpersonal.simulation.run_folder import RunFolder
+
+    task = type(experiment.task).__module__
+    return RunFolder.open(path, {"task": task, **experiment.options.values()})
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """What rounds have led to: the last weights, and who of the training clients has kept what."""
+
+    loop: Any
+    weights: dict[str, np.ndarray]
+    known: np.ndarray | None = None
+    kept: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it by name, kept values of those who have any."""
+        own = {f"kept {name}": value[self.known] for name, value in self.kept.items()}
+        return {**self.weights, **own}
+
+
+def train(experiment: Any, path: pathlib.Path, *, rounds: int | None = None) -> Weights:
+    """Runs the rounds that are missing, without evaluation."""
+    options = experiment.options
+    if not experiment.method.trains:
+        return Weights(None, experiment.trainer.untrained().weights)
+    with experiment.trainer.fit(
+        rounds=rounds or options.total_rounds,
+        folder=open_folder(path, experiment),
+        rounds_per_checkpoint=options.rounds_per_checkpoint,
+        progress=False,
+    ) as trained:
+        weights = {name: np.array(value) for name, value in trained.weights.items()}
+        kept = trained.kept_by(experiment.data.train.client_ids) if trained.kept_by else ()
+        return Weights(trained.loop, weights, *kept)
