@@ -74,11 +74,11 @@ def main() -> None:
             finished = sum(one.done() for one in waiting)
             passed = time.monotonic() - began
             print(f"{finished} of {len(pairs)} pairs, {passed:.0f} s", file=sys.stderr, flush=True)
-    text = json.dumps(found, indent=0, sort_keys=True) + "\n"
-    if FLAGS.output:
-        pathlib.Path(FLAGS.output).write_text(text, encoding="utf-8")
-    elif not FLAGS.against:
-        print(text, end="")
+            if FLAGS.output:  # So far: some of it is better than none, if this is stopped.
+                text = json.dumps(found, indent=0, sort_keys=True) + "\n"
+                pathlib.Path(FLAGS.output).write_text(text, encoding="utf-8")
+    if not FLAGS.output and not FLAGS.against:
+        print(json.dumps(found, indent=0, sort_keys=True))
     unequal = [name for name, value in found.items() if value.startswith(UNEQUAL)]
     for name in sorted(unequal):
         print(f"{name}: two runs of this version differ already", file=sys.stderr)
