@@ -25,6 +25,7 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -276,7 +277,7 @@ class Scratch:
                 shutil.copy2(ROOT / name, self.tree / name)
         # Byte code is told from old by the second of the file: each version has its own.
         self.seconds = itertools.count(1_000_000_000)
-        self.unsound = {}
+        self.known, self.unsound = set(), set()  # Files; what fails in them unbroken.
 
     def write(self, file, source):
         (self.tree / file).write_bytes(source)
@@ -292,6 +293,8 @@ class Scratch:
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # It ends with its parent.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             try:
                 self.run_here(tests, leave_out, events, own)
             except BaseException:
@@ -341,11 +344,24 @@ class Scratch:
             print(json.dumps({"all": True}), file=file, flush=True)
 
     def is_sound(self, name, seconds):
-        """Whether a test passes where nothing is broken."""
-        if name not in self.unsound:
-            events, ended = self.run([name], seconds)
-            self.unsound[name] = not ended or {"all": True} not in events
-        return not self.unsound[name]
+        """Whether a test passes where nothing is broken; its file is tried out once."""
+        file = name.split("::")[0]
+        while file not in self.known:
+            failed = first_failed(*self.run([file], seconds, self.unsound))
+            if failed is None or failed in self.unsound:
+                self.known.add(file)
+            else:
+                self.unsound.add(failed)
+        return name not in self.unsound
+
+
+def first_failed(events, ended):
+    """Returns the test that fails, or the file in which the process has crashed, or None."""
+    for event in events:
+        if event.get("failed"):
+            return event["failed"][0]
+    crashed = ended and {"all": True} not in events
+    return next((e["begun"] for e in reversed(events) if "begun" in e), "") if crashed else None
 
 
 def end_children():
@@ -370,22 +386,19 @@ def outcome(scratch, site, tests, seconds):
     deadline = time.monotonic() + seconds
     while True:
         scratch.write(site.file, edited(source, site.edits))
-        leave_out = [name for name, bad in scratch.unsound.items() if bad]
+        files = [test for test, _ in tests if test not in scratch.unsound]
         try:
-            events, ended = scratch.run(
-                [test for test, _ in tests], deadline - time.monotonic(), leave_out
-            )
+            events, ended = scratch.run(files, deadline - time.monotonic(), scratch.unsound)
         finally:
             scratch.write(site.file, source)
         passed = [e["ended"] for e in events if "ended" in e and not e["failed"]]
-        failed = next((e["failed"][0] for e in events if e.get("failed")), None)
-        last = next((e["begun"] for e in reversed(events) if "begun" in e), "")
-        if ended and not failed and {"all": True} not in events:
-            failed = last  # The process has crashed.
-        if failed and failed not in leave_out and not scratch.is_sound(failed, 2 * seconds):
+        failed = first_failed(events, ended)
+        if failed and not scratch.is_sound(failed, 2 * seconds):
+            deadline = time.monotonic() + seconds
             continue  # With others.
         if failed:
             return "noticed", failed
+        last = next((e["begun"] for e in reversed(events) if "begun" in e), "")
         near = {test for test, steps in tests if steps <= 1}
         if ended or near and near <= set(passed):
             return "MISSED", f"{len(passed)} of {len(tests)} files pass"
@@ -411,6 +424,7 @@ def main():
     part, parts = map(int, asked.part.split("/"))
     faults = faults[part - 1 :: parts]
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # Orphans come to this process.
     coverage, rows = Coverage(), []
     with tempfile.TemporaryDirectory(prefix="planted-", ignore_cleanup_errors=True) as folder:
