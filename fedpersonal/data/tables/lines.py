@@ -258,7 +258,7 @@ def _records(lines: Lines, separator: str) -> Iterator[tuple[int, Row]]:
             yield line, record
 
 
-_COLLECTIONS = {list: "a list", dict: "an object"}
+_COLLECTIONS: dict[type, str] = {list: "a list", dict: "an object"}
 _TWICE = object()  # The value of a name that a JSON object has more than once.
 
 
