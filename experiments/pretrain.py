@@ -98,7 +98,7 @@ def _read_texts() -> list[str]:
     """Reads the tables and says what is in them."""
     import numpy as np
 
-    from fedpersonal.data.tables.files import Column
+    from fedpersonal.data.tables.lines import Column
     from fedpersonal.data.tables.reading import read_table
 
     texts: list[str] = []

@@ -22,7 +22,7 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.client_table import clients_from_table
 from fedpersonal.data.ratings.movielens import load_movielens_1m
 from fedpersonal.data.ratings.ratings import read_ratings
-from fedpersonal.data.tables.files import Column
+from fedpersonal.data.tables.lines import Column
 from fedpersonal.data.tables.reading import read_table
 from fedpersonal.data.texts import reddit
 from fedpersonal.data.texts.corpus_files import read_text
@@ -140,14 +140,14 @@ def test_damaged_tables(write, rows, format, changes, packed):
     table = outcome(lambda: _read_table(path), path)
     if table is not None:
         naive, bad = _rows(content, separator)
-        assert len(table.rows) + sum(table.report.values()) == len(naive) + bad
+        assert len(table.lines) + sum(table.report.values()) == len(naive) + bad
         users = [str(row.get("user")) for row in naive if isinstance(row, dict)]
         users = [{"True": "1", "False": "0"}.get(user, user) for user in users]
         kept = [{"True": "1", "False": "0"}.get(user, user) for user in table.columns["user"]]
         assert _is_within(kept, users)
         assert np.isfinite(table.columns["rating"]).all()
     refused = outcome(lambda: read_table(path, [Column("user")], bad_rows="refuse"), path)
-    assert refused is None or len(refused.rows) == len(_rows(content, separator)[0])
+    assert refused is None or len(refused.lines) == len(_rows(content, separator)[0])
 
 
 def _read_ratings(path):
@@ -252,7 +252,7 @@ def test_texts(write, kind, rows, format, changes):
     texts, count, report = found
     wanted = [Column(name) for name in ("user", "text", "context")[: 2 + (kind != "text")]]
     table = read_table(path, [*wanted, Column("time", "time", False)], bad_rows="count")
-    left_out = len(naive) + bad - len(table.rows)
+    left_out = len(naive) + bad - len(table.lines)
     assert sum(table.report.values()) == left_out
     rows = [dict(zip(table.columns, row)) for row in zip(*table.columns.values())]
     expected = _expected_texts(kind, [{"context": "", **row} for row in rows])

@@ -12,7 +12,7 @@ import numpy as np
 from fedpersonal.data.ratings.ratings import Ratings, number_ratings, read_ratings
 from fedpersonal.data.sources import Sources
 from fedpersonal.data.tables.downloads import open_tfds
-from fedpersonal.data.tables.files import TableFile
+from fedpersonal.data.tables.lines import TableFile
 from fedpersonal.errors import UserError
 
 _ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.{}")

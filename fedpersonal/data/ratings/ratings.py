@@ -15,7 +15,7 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData
 from fedpersonal.data.names import number_names
 from fedpersonal.data.ratings.ranking import candidates_suffix
-from fedpersonal.data.tables.files import Column, TableFile
+from fedpersonal.data.tables.lines import Column, TableFile
 from fedpersonal.data.tables.reading import named_columns, read_table, time_columns
 from fedpersonal.errors import UserError
 

@@ -9,8 +9,7 @@ from fedpersonal.data.ratings.movielens import (
     movielens_1m_file,
     movielens_100k_file,
 )
-from fedpersonal.data.tables.files import Column
-from fedpersonal.data.tables.lines import open_bytes
+from fedpersonal.data.tables.lines import Column, open_bytes
 from fedpersonal.data.tables.reading import read_table
 from fedpersonal.errors import UserError
 

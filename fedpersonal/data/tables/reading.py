@@ -13,60 +13,16 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.checks import has_nul, is_unicode
-from fedpersonal.data.tables.files import BadRow, Column, TableFile, check_columns
-from fedpersonal.data.tables.lines import memory_for
+from fedpersonal.data.tables.lines import BadRow, Column, TableFile, memory_for, read_rows
 from fedpersonal.errors import UserError, check_choice, counted, escaped, listed, quoted
 
 _WRONG = {
     "text": "is empty",
     "real": "is not a finite number",
     "time": "is neither a number nor an ISO 8601 date",
+    "order": "is neither a number nor an ISO 8601 date",
 }
-_WRONG["order"] = _WRONG["time"]
 _BLOCK = 1 << 8  # Rows; of many more, more memory is touched than the caches hold.
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-    """Some columns of a file's usable rows.
-
-    Attributes:
-        file: The file.
-        wanted: The columns that were wanted of it.
-        columns: The columns that are there by name, (num_rows,) each: a `pandas.Categorical` of
-            str for text, its categories in alphabetical order, else an array: float32 for `real`,
-            float64 seconds for `time`, float64 for `order`.
-        report: What was left out: why, and how many times.
-        rows: (num_rows,) int64: which of the file's well-formed rows these are, from 0.
-    """
-
-    file: TableFile
-    wanted: Sequence[Column]
-    columns: dict[str, pd.Categorical | np.ndarray]
-    report: Mapping[str, int]
-    rows: np.ndarray
-
-    @property
-    def name(self) -> str:
-        """The file's name without its folder and extensions."""
-        return escaped(os.path.basename(self.file.path).split(".")[0])
-
-    def order(self, column: str | None) -> np.ndarray:
-        """A column of times, or zeros where there is none: (num_rows,) float64."""
-        return self.columns[column] if column in self.columns else np.zeros(self.rows.size)
-
-    def refuse(self, column: str, wrong: np.ndarray, why: str) -> None:
-        """Raises a `UserError` that names the first of the `wrong` (num_rows,) bool, if any."""
-        if wrong.any():
-            line, texts = self.find(int(wrong.argmax()))
-            text = texts[[wanted.name for wanted in self.wanted].index(column)]
-            raise UserError(f"{self.file.path}, line {line}: {column!r} {why}: {quoted(text)}")
-
-    def find(self, row: int) -> tuple[int, Sequence[str]]:
-        """Reads the file again up to a row, and returns its line, from 1, and its texts."""
-        rows = self.file.rows(self.wanted, set())
-        good = ((line, row) for line, row in rows if not isinstance(row, BadRow))
-        return next(itertools.islice(good, int(self.rows[row]), None))
 
 
 def named_columns(**names: str) -> list[Column]:
@@ -82,6 +38,43 @@ def time_columns(name: str | None, kind: str = "time") -> list[Column]:
     return (
         [] if name is None else [Column(name, kind, required=name != "time", option="time_column")]
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """Some columns of a file's usable rows.
+
+    Attributes:
+        file: The file.
+        columns: The columns that are there by name, (num_rows,) each: a `pandas.Categorical` of
+            str for text, its categories in alphabetical order, else an array: float32 for `real`,
+            float64 seconds for `time`, float64 for `order`.
+        texts: The same columns as they are written, each a `pandas.Categorical`.
+        report: What was left out: why, and how many times.
+        lines: (num_rows,) int64: the line of the file in which each row begins, from 1.
+    """
+
+    file: TableFile
+    columns: dict[str, pd.Categorical | np.ndarray]
+    texts: dict[str, pd.Categorical]
+    report: collections.Counter[str]
+    lines: np.ndarray
+
+    @property
+    def name(self) -> str:
+        """The file's name without its folder and extensions."""
+        return escaped(os.path.basename(self.file.path).split(".")[0])
+
+    def order(self, column: str | None) -> np.ndarray:
+        """A column of times, or zeros where there is none: (num_rows,) float64."""
+        return self.columns[column] if column in self.columns else np.zeros(self.lines.size)
+
+    def refuse(self, column: str, wrong: np.ndarray, why: str) -> None:
+        """Raises a `UserError` that names the first of the `wrong` (num_rows,) bool, if any."""
+        if wrong.any():
+            first = int(wrong.argmax())
+            text = quoted(self.texts[column][first])
+            raise UserError(f"{self.file.path}, line {self.lines[first]}: {column!r} {why}: {text}")
 
 
 def read_table(
@@ -116,24 +109,27 @@ def read_table(
         raise UserError(f"the columns to read must be different ones, got {listed(names)}")
     file = path if isinstance(path, TableFile) else TableFile.of(path)
     with memory_for(file.path):
-        texts, report = _read_texts(file, columns, refused)
-    table = Table(file, columns, {}, report, np.arange(len(texts[names[0]][0])))
-    unusable = _not_text(table, texts, refused)
-    values = {}
+        table, unusable = _read_texts(file, columns, refused)
     for column in columns:
-        if column.name in texts:
-            values[column.name], wrong = _of_kind(column, _categorical(*texts[column.name]))
+        if column.name in table.texts:
+            values, wrong = _of_kind(column, table.texts[column.name])
+            table.columns[column.name] = values
             if refused:
                 table.refuse(column.name, wrong, _WRONG[column.kind])
             what = "empty" if column.kind == "text" else "unreadable"
             unusable[f"rows with an {what} {column.name!r}"] = wrong
-    usable = count_unusable(unusable, report)
+    usable = count_unusable(unusable, table.report)
     if not usable.any():
-        line, _ = table.find(0)
-        reasons = ", ".join(counted(count, what) for what, count in report.items() if count)
-        raise UserError(f"{file.path}: no row can be used, the first is line {line}: {reasons}")
-    values = {name: column[usable] for name, column in values.items()}
-    return dataclasses.replace(table, columns=values, rows=np.flatnonzero(usable))
+        reasons = ", ".join(counted(count, what) for what, count in table.report.items() if count)
+        raise UserError(
+            f"{file.path}: no row can be used, the first is line {table.lines[0]}: {reasons}"
+        )
+    return dataclasses.replace(
+        table,
+        columns={name: column[usable] for name, column in table.columns.items()},
+        texts={name: column[usable] for name, column in table.texts.items()},
+        lines=table.lines[usable],
+    )
 
 
 def count_unusable(
@@ -152,79 +148,62 @@ def count_unusable(
 
 def _read_texts(
     file: TableFile, columns: Sequence[Column], refused: bool
-) -> tuple[dict[str, tuple[np.ndarray, list[str]]], collections.Counter[str]]:
-    """Returns the columns that there are, and how many lines were left out, by reason.
+) -> tuple[Table, dict[str, np.ndarray]]:
+    """Returns the texts of all rows that are well formed, and which of them no one can use, why.
 
-    A column is its distinct texts, and the number of each row's one among these, (n,) int32.
+    These texts become "", as pandas' categories would take some of them for others.
     """
     # A new text is numbered when it is looked up.
     numbers = [collections.defaultdict[str, int](itertools.count().__next__) for _ in columns]
     codes = [array.array("i") for _ in columns]
-    present: set[str] = set()
-    # The first one, and the first one that lacks a column: there may be too many to keep.
-    bad: list[tuple[int, BadRow]] = []
     report: collections.Counter[str] = collections.Counter()
+    present: set[str] = set()
+    first_bad = ""
+    lines = array.array("q")
 
     def good_rows() -> Iterator[Sequence[str]]:
-        for line, row in file.rows(columns, present):
+        nonlocal first_bad
+        for line, row in read_rows(file, columns, present):
             if not isinstance(row, BadRow):
+                lines.append(line)
                 yield row
                 continue
             report[f"lines left out: {row.reason}"] += row.num_lines
-            if not bad or (row.names is not None and bad[-1][1].names is None):
-                bad.append((line, row))
+            first_bad = first_bad or f"{file.path}, line {line}: {row.detail}"
             if refused:
-                return
+                raise UserError(first_bad)
 
     rows = good_rows()
     while block := list(itertools.islice(rows, _BLOCK)):  # By columns: a row at a time is slow.
         for code, number, column in zip(codes, numbers, zip(*block)):
             code.extend(map(number.__getitem__, column))
-    if bad and (refused or not codes[0]):
-        for line, row in bad:
-            if row.names is not None:
-                check_columns(f"{file.path}, line {line}", row.names, columns)
-        line, row = bad[0]
-        what = row.detail if refused else f"{row.detail}; nor is any other line good"
-        raise UserError(f"{file.path}, line {line}: {what}")
-    if not codes[0]:
-        is_json = file.separator is None
-        what = "the file is empty" if is_json else "there is nothing below the header"
-        raise UserError(f"{file.path}: {what}")
-    found = zip(columns, codes, numbers)
-    return {c.name: (np.array(code), list(n)) for c, code, n in found if c.name in present}, report
-
-
-def _not_text(
-    table: Table, texts: Mapping[str, tuple[np.ndarray, list[str]]], refused: bool
-) -> dict[str, np.ndarray]:
-    """Returns rows, (n,) bool, with what pandas' categories take for other texts, by reason.
-
-    Such texts become "", so that they are in no category.
-    """
+    if not lines:
+        what = "there is nothing below the header" if file.separator else "the file is empty"
+        raise UserError(
+            f"{first_bad}; nor is any other line good" if first_bad else f"{file.path}: {what}"
+        )
+    table = Table(file, {}, {}, report, np.array(lines))
     unusable = {}
+    texts = {c.name: list(n) for c, n in zip(columns, numbers) if c.name in present}
+    places = {c.name: np.array(code) for c, code in zip(columns, codes)}
     for what, is_fine in (("not UTF-8", is_unicode), ("a NUL character", lambda t: not has_nul(t))):
-        wrong = np.zeros(table.rows.size, bool)
-        for codes, distinct in texts.values():
-            fine = list(map(is_fine, distinct))
-            if not all(fine):
-                wrong |= ~np.array(fine)[codes]
-                distinct[:] = (text if good else "" for text, good in zip(distinct, fine))
+        wrong = np.zeros(table.lines.size, bool)
+        for name, distinct in texts.items():
+            fine = np.array(list(map(is_fine, distinct)))
+            wrong |= ~fine[places[name]]
+            distinct[:] = (text if good else "" for text, good in zip(distinct, fine))
         if wrong.any():
-            line, _ = table.find(int(wrong.argmax()))
+            line = table.lines[wrong.argmax()]
             if refused:
-                raise UserError(f"{table.file.path}, line {line}: {what}")
+                raise UserError(f"{file.path}, line {line}: {what}")
             what += f" (the first: line {line})"
         unusable[f"lines left out: {what}"] = wrong
-    return unusable
-
-
-def _categorical(codes: np.ndarray, texts: Sequence[str]) -> pd.Categorical:
-    """Returns numbered texts as categories in alphabetical order."""
-    distinct = sorted(set(texts))
-    rank = {text: place for place, text in enumerate(distinct)}
-    places = np.array([rank[text] for text in texts])
-    return pd.Categorical.from_codes(places[codes], np.array(distinct, object))
+    for name, distinct in texts.items():
+        ordered = sorted(set(distinct))
+        rank = {text: place for place, text in enumerate(ordered)}
+        ranks = np.array([rank[text] for text in distinct])[places[name]]
+        table.texts[name] = pd.Categorical.from_codes(ranks, np.array(ordered, object))
+    return table, unusable
 
 
 def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np.ndarray, ...]:

@@ -15,7 +15,7 @@ from fedpersonal.data.checks import check_distinct
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import LoadedData
 from fedpersonal.data.names import number_names
-from fedpersonal.data.tables.files import Column
+from fedpersonal.data.tables.lines import Column
 from fedpersonal.data.tables.reading import read_table, time_columns
 from fedpersonal.errors import UserError
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedpersonal.data.checks import check_count, check_counts, errors_of
 from fedpersonal.data.client_dataset import group_rows
-from fedpersonal.data.tables.files import Column
+from fedpersonal.data.tables.lines import Column
 from fedpersonal.data.tables.reading import named_columns
 from fedpersonal.data.texts.labelled import LabelledRows, LabelledTexts, read_labelled_rows
 from fedpersonal.data.texts.splitting import count_words, split_sentences

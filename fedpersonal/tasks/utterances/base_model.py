@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpersonal.atomic_files import explained
 from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.tables.files import Column
+from fedpersonal.data.tables.lines import Column
 from fedpersonal.data.tables.reading import read_table
 from fedpersonal.errors import UserError
 from fedpersonal.language_models.base_model import BaseModel, load_base_model

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.ratings.ratings import read_ratings
-from fedpersonal.data.tables.files import Column
+from fedpersonal.data.tables.lines import Column
 from fedpersonal.data.tables.reading import read_table
 from fedpersonal.data.texts.corpus_files import read_text
 from fedpersonal.data.texts.documents import read_documents

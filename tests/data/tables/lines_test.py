@@ -9,8 +9,7 @@ import zlib
 import pytest
 
 from fedpersonal.data.tables import lines
-from fedpersonal.data.tables.files import Column
-from fedpersonal.data.tables.lines import MAX_ROW_LENGTH
+from fedpersonal.data.tables.lines import MAX_ROW_LENGTH, Column
 from fedpersonal.data.tables.reading import read_table
 from fedpersonal.data.texts.corpus_files import read_text
 from fedpersonal.errors import UserError
@@ -91,12 +90,12 @@ def test_honest_gzip_files_are_read(tmp_path, monkeypatch):
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b"user\n" + b"a\n" * 100_000, mtime=0))
     assert os.path.getsize(path) * 100 < 200_000  # A short one may be as dull as it likes.
-    assert len(read_table(path, _USER, bad_rows="refuse").rows) == 100_000
+    assert len(read_table(path, _USER, bad_rows="refuse").lines) == 100_000
     monkeypatch.setattr(lines, "_MIN_EXPANDED", 1000)
     assert "more than 100 times" in _message(path)
     rows = "".join(f"{i * 7919 % 100_003}\n" for i in range(50_000))
     path.write_bytes(gzip.compress(b"user\n" + rows.encode(), mtime=0))
-    assert len(read_table(path, _USER, bad_rows="refuse").rows) == 50_000
+    assert len(read_table(path, _USER, bad_rows="refuse").lines) == 50_000
 
 
 @pytest.mark.parametrize(
