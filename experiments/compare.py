@@ -26,7 +26,7 @@ def main(folders: list[str]) -> None:
         raise UserError(f"--output is {FLAGS.output}; give a file that ends in .html.")
     from fedpersonal.report.comparison import compare_runs
     from fedpersonal.report.comparison_page import write_page
-    from fedpersonal.report.comparison_text import verdicts
+    from fedpersonal.report.comparison_page import verdicts
 
     comparison = compare_runs(folders, metric=FLAGS.metric)
     paths = write_page(comparison, FLAGS.output, show_clients=FLAGS.show_clients)

@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fedpersonal.errors import UserError, escaped, listed, one_line
-from fedpersonal.report import numbers
-from fedpersonal.report.options_told import option_text
+from fedpersonal.report.numbers import option_text, shown
 from fedpersonal.report.run_data import RunData, read_run
 
 FEWEST, MOST = 2, 10
@@ -93,6 +92,24 @@ class ComparedRun:
         """How many examples each evaluated client is tested on, by its name."""
         rows = self.clients[self.clients["num_examples"] > 0]
         return rows.set_index("client")["num_examples"]
+
+    @functools.cached_property
+    def metrics(self) -> list[str]:
+        """The metrics that it has of all clients and of each."""
+        numbers = self.clients.select_dtypes("number").columns
+        return [
+            name
+            for name, value in self.test.items()
+            if isinstance(value, (int, float))
+            and not name.startswith("num_")
+            and not name.endswith("_before")
+            and (f"{name}_after" in numbers or name in numbers)
+        ]
+
+    @property
+    def usual_metrics(self) -> Sequence[str]:
+        """The metrics that its task prints, if it is the run of a task."""
+        return self.data.task.metrics if self.data.task else ()
 
     def rows(self, weights: str | None) -> pd.DataFrame:
         """Returns the clients that count, by name: those with a weight, or all."""
@@ -232,7 +249,7 @@ def _names(firsts: Sequence[ComparedRun]) -> list[tuple[str, str]]:
     """Returns a name for each method and a short one, both distinct."""
     names, short = [], []
     for run in firsts:
-        algorithm = numbers.shown(run.data.algorithm)
+        algorithm = shown(run.data.algorithm)
         alike = [other for other in firsts if other.data.algorithm == run.data.algorithm]
         differ = [name for name in differing_options(alike) if name != "algorithm"]
         values = [run.shown(name)[:_LONGEST] for name in differ[:_NAMED]]

@@ -11,10 +11,10 @@ import pandas as pd
 
 from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.report.comparison import Comparison, client_means
-from fedpersonal.report.curves import thin
+from fedpersonal.report.charts import thin
 from fedpersonal.report.numbers import label, rounded, shown
 from fedpersonal.report.run_data import RunData
-from fedpersonal.simulation.palette import series_of
+from fedpersonal.report.pictures import series_of
 
 # So many numbers of clients at most; further metrics are in the table alone.
 _MOST_VALUES = 120_000

@@ -194,7 +194,9 @@ def read_run(
 
     def check(name: str, is_whole: bool) -> None:
         if not is_whole:
-            raise UserError(f"{record.path / name} is damaged: it says what no run writes.")
+            raise UserError(
+                f"{record.path / name} is damaged: it has entries that no version of fedpersonal writes."
+            )
 
     rounds = record.metrics if has["metrics.csv"] else pd.DataFrame({"round": [], "seconds": []})
     check("metrics.csv", "seconds" in rounds)
