@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -26,36 +25,17 @@ MOST_DOTS = 6_000
 _MOST_DRAWN = 2 * 10**7
 
 
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """A run, judged.
-
-    Attributes:
-        text: The sentence.
-        metric: What is judged by; None where no client was evaluated.
-        interval: Of the mean over clients: of after minus what it is compared with, or of the
-            metric where that is nothing; None for too few clients.
-        share_hurt: The share of clients that are worse off by this metric than with what it is
-            compared with, or None.
-    """
-
-    text: str
-    metric: str | None = None
-    interval: PairedDifference | None = None
-    share_hurt: float | None = None
-
-
-def judge(run: RunData) -> Verdict:
+def judge(run: RunData) -> str:
     """Says whether personalisation beats the stronger of nothing and a guess, for the mean client.
 
     Local variables that nobody has trained are nothing to compare with: of them alone, without a
     guess, it says no more than the figures.
     """
     if run.failure is not None:
-        return Verdict(f"The run failed. {run.failure}")
+        return f"The run failed. {run.failure}"
     metric = run.main_metric
     if metric is None:
-        return Verdict(_of_rounds(run))
+        return _of_rounds(run)
     after, before, guess = run.after(metric), run.before(metric), run.guess(metric)
     known = np.ones(len(after), bool)
     for values in (before, guess and guess[1]):
@@ -63,15 +43,13 @@ def judge(run: RunData) -> Verdict:
     if before is None and guess is None:
         known = np.isfinite(after)
     if not (known & np.isfinite(after)).any():
-        return Verdict(f"No client has a finite {label(metric)}.", metric)
+        return f"No client has a finite {label(metric)}."
     after, before = after[known], None if before is None else before[known]
     if guess is not None:
-        guess = guess[0], guess[1][known]
-    if before is not None and guess is None and run.starts_untrained:
-        return _of_values(metric, after, untrained=before)
-    if before is None and guess is None:
-        return _of_values(metric, after)
-    return _of_pairs(metric, before, guess, after)
+        return _of_pairs(metric, before, (guess[0], guess[1][known]), after)
+    if before is not None and not run.starts_untrained:
+        return _of_pairs(metric, before, None, after)
+    return _of_values(metric, before, after)
 
 
 def share_hurt(metric: str, before: np.ndarray, after: np.ndarray) -> float | None:
@@ -88,43 +66,45 @@ def share_hurt(metric: str, before: np.ndarray, after: np.ndarray) -> float | No
 
 def _of_pairs(
     metric: str, before: np.ndarray | None, guess: tuple[str, np.ndarray] | None, after: np.ndarray
-) -> Verdict:
+) -> str:
     """Compares clients with what they had before or with the guess, whichever is stronger."""
     name, lower, whole = label(metric), lower_is_better(metric), np.isfinite(after)
-
-    def is_stronger(values: np.ndarray, than: np.ndarray) -> bool:
-        return (values[whole].mean() - than[whole].mean()) * (1 if lower else -1) < 0
-
-    by_guess = guess is not None and (before is None or is_stronger(guess[1], before))
+    means = {"after": after[whole].mean()}
+    if before is not None:
+        means["before"] = before[whole].mean()
+    by_guess = False
+    if guess is not None:
+        means["guess"] = guess[1][whole].mean()
+        by_guess = before is None or (means["guess"] - means["before"]) * (1 if lower else -1) < 0
     reference = guess[1] if guess and by_guess else before
     assert reference is not None
     hurt, broken = share_hurt(metric, reference, after), int((~whole).sum())
-    means = plain(reference[whole].mean()), plain(after[whole].mean())
+    figures = {stage: plain(mean) for stage, mean in means.items()}
     moves = before is not None and not np.array_equal(before, after)
-    verb, told = "it takes the mean client's ", f"{name} from {means[0]} to {means[1]}"
+    verb = "the mean client's " if by_guess else "it takes the mean client's "
     if guess and by_guess:
-        stage = f" ({plain(before[whole].mean())} before)" if before is not None and moves else ""
-        verb = "the mean client's "
-        told = f"{name} is {means[1]}{stage}, against {means[0]} for {guess[0]}"
-    elif guess:
-        told += f" ({guess[0]}: {plain(guess[1][whole].mean())})"
+        stage = f" ({figures['before']} before)" if moves else ""
+        told = f"{name} is {figures['after']}{stage}, against {figures['guess']} for {guess[0]}"
+    else:
+        told = f"{name} from {figures['before']} to {figures['after']}"
+        told += f" ({guess[0]}: {figures['guess']})" if guess else ""
     number = f"{len(after):,} test clients"
     if whole.sum() < FEWEST and not broken:
-        few = "One test client" if len(after) == 1 else f"{number}, too few to judge by"
-        few += ", which tells nothing of others" if len(after) == 1 else ""
-        return Verdict(f"{few}: {told}.", metric, None, hurt)
+        if len(after) == 1:
+            return f"One test client, which tells nothing of others: {told}."
+        return f"{number}, too few to judge by: {told}."
     found = _bootstrap(after[whole], reference[whole])
-    change = f"{_interval(found, signed)}, {number}"
-    end = "" if hurt is None else f"; {percent(hurt) if hurt else 'none'} of them are hurt"
-    if by_guess and hurt is not None:
-        end = f"; for {percent(hurt) if hurt else 'none'} of them the guess is better"
+    end = ""
+    if hurt is not None:
+        share = percent(hurt) if hurt else "none"
+        end = f"; for {share} of them the guess is better" if by_guess else ""
+        end = end or f"; {share} of them are hurt"
+    change = f"({signed(found.difference)}, {_interval(found, signed)}, {number}){end}"
     if broken:
-        return Verdict(
+        mean_other = verb.replace("the mean client", "the mean other client")
+        return (
             f"Personalisation leaves {broken:,} of {number} without a finite {name}; "
-            f"{verb.replace('the mean client', 'the mean other client')}{told} ({change}){end}.",
-            metric,
-            found,
-            hurt,
+            f"{mean_other}{told} {change}."
         )
     helps = not found.is_within_noise and (found.difference < 0) == lower
     subject = "Personalisation" if moves else "The model"
@@ -134,41 +114,31 @@ def _of_pairs(
         start = f"{subject} {does}: {verb}{told}"
     elif lower is not None and not found.is_within_noise:
         start = f"{subject} {'helps' if helps else 'hurts'}: {verb}{told}"
-    if found.is_within_noise:
-        start += ", which is within noise"
-    return Verdict(f"{start} ({change}){end}.", metric, found, hurt)
+    noise = ", which is within noise" if found.is_within_noise else ""
+    return f"{start}{noise} {change}."
 
 
-def _of_values(metric: str, values: np.ndarray, untrained: np.ndarray | None = None) -> Verdict:
-    name, whole = label(metric), np.isfinite(values)
-    found = _bootstrap(values[whole], np.zeros(whole.sum()))
-    number = "one test client" if len(values) == 1 else f"{len(values):,} test clients"
-    said = f"The mean client's {name} is {_interval(found, plain, number)}"
-    if untrained is None:
-        return Verdict(
-            f"{said}; clients were not evaluated before personalisation.", metric, _known(found)
-        )
-    hurt = share_hurt(metric, untrained, values)
+def _of_values(metric: str, before: np.ndarray | None, after: np.ndarray) -> str:
+    """Says the mean of a metric where there is nothing to compare it with."""
+    name, whole = label(metric), np.isfinite(after)
+    found = _bootstrap(after[whole], np.zeros(whole.sum()))
+    number = "one test client" if len(after) == 1 else f"{len(after):,} test clients"
+    mean = plain(found.difference)
+    said = f"The mean client's {name} is {mean} ({_interval(found, plain)}, {number})"
+    if before is None:
+        return f"{said}; clients were not evaluated before personalisation."
     if not whole.all():
         said += f"; {(~whole).sum():,} of them have none"
-    return Verdict(
+    return (
         f"{said}. Before, with local variables that nobody has trained, it is "
-        f"{plain(untrained.mean())}, which is nothing to compare with: give `evaluate` a guess.",
-        metric,
-        _known(found),
-        hurt,
+        f"{plain(before.mean())}, which is nothing to compare with: give `evaluate` a guess."
     )
 
 
-def _interval(found: PairedDifference, shown: Callable[[float], str], number: str = "") -> str:
-    """Returns a figure with its interval in words."""
-    value, ends = shown(found.difference), f"{shown(found.low)} to {shown(found.high)}"
-    interval = f"95 % interval {ends}" if found.has_interval else "too few clients for an interval"
-    return f"{value} ({interval}, {number})" if number else f"{value}, {interval}"
-
-
-def _known(found: PairedDifference) -> PairedDifference | None:
-    return found if found.has_interval else None
+def _interval(found: PairedDifference, text: Callable[[float], str]) -> str:
+    if not found.has_interval:
+        return "too few clients for an interval"
+    return f"95 % interval {text(found.low)} to {text(found.high)}"
 
 
 def _bootstrap(first: np.ndarray, second: np.ndarray) -> PairedDifference:
@@ -209,7 +179,7 @@ def rank_order(run: RunData) -> np.ndarray:
 
 
 def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
-    """Returns what `dots.js` draws of a run's clients; None where nobody was evaluated.
+    """Returns what `points.js` draws of a run's clients; None where nobody was evaluated.
 
     Args:
         run: The run.
@@ -228,43 +198,37 @@ def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
     if len(ranks) > MOST_DOTS:
         ranks = np.sort(generator(Purpose.DOTS, 0).choice(ranks, MOST_DOTS, replace=False))
         order = order[ranks]
-    numbers = run.clients.select_dtypes("number").columns
     names = [f"client {rank}" for rank in ranks + 1]
     if show_clients:
         names = [shown(name) for name in run.clients["client"].iloc[order]]
-    size = {"label": "examples", "values": rounded(run.num_examples[order], 7)}
+
+    def column(name: str, values: np.ndarray, digits: int = 4) -> dict[str, Any]:
+        return {"label": name, "values": rounded(values[order], digits)}
+
+    size = column("examples", run.num_examples, 7)
     choices = []
     for metric in sorted(run.client_metrics, key=lambda name: name != run.main_metric):
-        after, before = run.after(metric), run.before(metric)
+        name, after, before = label(metric), run.after(metric), run.before(metric)
         if not np.isfinite(after).any():
             continue
-        name = label(metric)
-        y = {"label": f"{name} after", "values": rounded(after[order], 4)}
-        x = size if before is None else {"label": f"{name} before"}
-        if before is not None:
-            x["values"] = rounded(before[order], 4)
-        else:
-            y["label"] = name
         choices.append(
             {
                 "label": name,
-                "x": x,
-                "y": y,
+                "x": size if before is None else column(f"{name} before", before),
+                "y": column(name if before is None else f"{name} after", after),
                 "lower": lower_is_better(metric),
                 "diagonal": before is not None,
             }
         )
-    known = {f"{m}{s}" for m in run.client_metrics for s in ("", "_before", "_after", GUESS)}
-    further = [n for n in map(str, numbers) if n not in {*known, "num_examples", "client", ROUND}]
-    columns = [
-        {
-            "label": label(name.removeprefix("num_")),
-            "values": rounded(run.clients[name].to_numpy(np.float64)[order]),
-        }
-        for name in further
-    ]
     if not choices:
         return None
+    known = {f"{m}{s}" for m in run.client_metrics for s in ("", "_before", "_after", GUESS)}
+    known |= {"num_examples", "client", ROUND}
+    columns = [
+        column(label(name.removeprefix("num_")), run.clients[name].to_numpy(np.float64), 5)
+        for name in map(str, run.clients.select_dtypes("number").columns)
+        if name not in known
+    ]
     return {
         "names": names,
         "num_clients": len(run.clients),
@@ -277,7 +241,12 @@ def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
 
 
 def percentile_rows(run: RunData) -> list[dict[str, Any]]:
-    """Returns the rows of the table of percentiles: metric, stage, texts of numbers, share hurt."""
+    """Returns the rows of the table of percentiles.
+
+    Returns:
+        Each has `metric`, `stage` (such as `before`), `values`, the texts of the percentiles and of
+        the mean, and `hurt`, the share of clients hurt, where the stage is `change`.
+    """
     rows = []
     for metric in sorted(run.client_metrics, key=lambda name: name != run.main_metric):
         after, before, guess = run.after(metric), run.before(metric), run.guess(metric)
@@ -289,15 +258,10 @@ def percentile_rows(run: RunData) -> list[dict[str, Any]]:
             hurt = "" if share is None else percent(share)
         for stage, values in stages.items():
             values = values[np.isfinite(values)]
-            if not len(values):
-                continue
-            rows.append(
-                {
-                    "metric": label(metric),
-                    "stage": stage,
-                    "values": [plain(v) for v in np.percentile(values, PERCENTILES)],
-                    "mean": plain(values.mean()),
-                    "hurt": hurt if stage == "change" else "",
-                }
-            )
+            if len(values):
+                figures = [*np.percentile(values, PERCENTILES), values.mean()]
+                texts = [plain(value) for value in figures]
+                share = hurt if stage == "change" else ""
+                row = {"metric": label(metric), "stage": stage, "values": texts, "hurt": share}
+                rows.append(row)
     return rows

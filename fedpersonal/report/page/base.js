@@ -154,8 +154,6 @@ const tip = {
   },
 };
 
-const betterOf = (lower) => (lower === null ? "" : `, ${lower ? "lower" : "higher"} is better`);
-
 function choose(label, options, onChange) {
   const select = html("select", { onchange: () => onChange(select.value) });
   select.append(...options.map(([value, text]) => html("option", { value }, text)));

@@ -33,7 +33,7 @@ charts.curves = (figure, { panels }) => {
 };
 
 function headOf({ label, lower, series }) {
-  const better = betterOf(lower);
+  const better = lower === null ? "" : `, ${lower ? "lower" : "higher"} is better`;
   return [
     html("h3", {}, label, html("small", {}, better)),
     html("div", { class: "plot", tabindex: 0, role: "img", "aria-label": `${label} over rounds; arrow keys read it out` }),

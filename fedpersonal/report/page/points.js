@@ -1,30 +1,24 @@
-// Points that a pointer or the arrow keys read out: clients, runs, rows of a table.
-const SHAPES = [
-  "M-5 0 a5 5 0 1 0 10 0 a5 5 0 1 0 -10 0",
-  "M-4.5 -4.5 h9 v9 h-9 Z",
-  "M0 -6 L6 5 L-6 5 Z",
-  "M0 -6.5 L6.5 0 L0 6.5 L-6.5 0 Z",
-  "M-6 -5 L6 -5 L0 6 Z",
-];
+// Points: clients, which a pointer or the arrow keys read out, and rows of a table.
+const CIRCLE = "M-5 0 a5 5 0 1 0 10 0 a5 5 0 1 0 -10 0";
+const TRIANGLE = "M0 -6 L6 5 L-6 5 Z";
 const NEAR = 24; // Pixels around a point in which it is pointed at.
 
-// Draws points {x, y (pixels, NaN for none), size, color, shape, opacity, text} over an
-// SVG. Keys go through them in their order.
+// Draws points {x, y (pixels, NaN for none), size, color, isHurt, text} over an SVG; those that are
+// hurt are triangles. Keys go through points in their order.
 function drawPoints(place, { root, width, height }, points) {
   place.replaceChildren(root);
   const context = canvasOver(place, width, height);
-  // Large ones first, so that small ones are not covered; those of later shapes last.
   const known = points.filter(({ x, y }) => isNumber(x) && isNumber(y));
-  const order = [...known].sort((a, b) => (a.shape || 0) - (b.shape || 0) || b.size - a.size);
-  const paths = SHAPES.map((path) => new Path2D(path));
-  const paints = Object.fromEntries(order.map((point) => [point.color, ""]));
-  for (const name of Object.keys(paints)) paints[name] = color(name);
-  for (const { x, y, size, color: name, shape = 0, opacity = 0.5 } of order) {
+  // Large ones first, so that small ones are not covered; those that are hurt last.
+  const order = [...known].sort((a, b) => a.isHurt - b.isHurt || b.size - a.size);
+  const [circle, triangle] = [new Path2D(CIRCLE), new Path2D(TRIANGLE)];
+  const [hurt, usual] = [color("hurt"), points.length ? color(points[0].color) : ""];
+  for (const { x, y, size, isHurt } of order) {
     context.save();
     context.translate(x, y);
     context.scale(size, size);
-    [context.fillStyle, context.globalAlpha] = [paints[name], opacity];
-    context.fill(paths[shape % paths.length]);
+    [context.fillStyle, context.globalAlpha] = isHurt ? [hurt, 0.8] : [usual, 0.5];
+    context.fill(isHurt ? triangle : circle);
     context.restore();
   }
   if (!points.some(({ text }) => text)) return;
@@ -53,26 +47,28 @@ function drawPoints(place, { root, width, height }, points) {
   });
 }
 
-const sign = (shape, color) =>
-  svg("svg", { width: 14, height: 14 }, svg("path", { d: SHAPES[shape % SHAPES.length], transform: "translate(7 7)", fill: `var(--${color})`, "fill-opacity": 0.75 }));
+const sign = (path, color) =>
+  svg("svg", { width: 14, height: 14 }, svg("path", { d: path, transform: "translate(7 7)", fill: `var(--${color})`, "fill-opacity": 0.75 }));
 
 // Clients as dots, with histograms: {names, size, choices: [{label, x, y, lower, diagonal}], columns,
 // worse, better}; columns are {label, values}. Dots on the worse side of the diagonal are triangles.
 charts.dots = (figure, table) => {
   const state = { choice: table.choices[0], log: false };
   const place = html("div", { class: "plot", tabindex: 0, role: "img", "aria-label": "A dot for each client; arrow keys read them out" });
-  const [key, grid] = [html("div", { class: "key" }), html("div", { class: "panels" })];
+  const key = html(
+    "div", { class: "key" },
+    html("span", {}, sign(CIRCLE, "after"), table.better),
+    html("span", {}, sign(TRIANGLE, "hurt"), table.worse),
+    html("span", {}, `size: ${table.size.label}`),
+  );
+  const grid = html("div", { class: "panels" });
   const count = html("span", { role: "status" });
   const draw = () => {
     const { choice } = state;
     const without = table.names.filter((_, i) => !hasBoth(choice, i)).length;
     count.textContent = `${number(table.names.length - without)} clients${without ? `, ${number(without)} without a value` : ""}`;
     drawDots(place, table, state);
-    const signs = [["after", 0, table.better], ["hurt", 2, table.worse]];
-    key.replaceChildren(
-      ...(choice.diagonal ? signs.map(([name, shape, text]) => html("span", {}, sign(shape, name), text)) : []),
-      ...(choice.diagonal ? [html("span", {}, `size: ${table.size.label}`)] : []),
-    );
+    key.hidden = !choice.diagonal;
     drawHistograms(grid, choice);
   };
   const set = (values) => (Object.assign(state, values), draw());
@@ -119,7 +115,7 @@ function drawDots(place, table, { choice, log }) {
   const points = known.map((i, k) => ({
     x: x(xs[k]), y: y(ys[k]),
     size: shrink * (0.6 + 1.4 * Math.sqrt(areSized ? Math.max(0, sizes[k]) / most : 0.15)),
-    ...(isWorse(choice, i) ? { color: "hurt", shape: 2, opacity: 0.8 } : { color: "after" }),
+    color: "after", isHurt: isWorse(choice, i),
     text: () => [table.names[i], ...[...rows.values()].map(({ label, values }) => `${label}: ${number(values[i])}`)].join("\n"),
   }));
   drawPoints(place, found, points);
@@ -169,36 +165,6 @@ function drawHistogram(place, { label, color: name, values, range: [low, high], 
   place.replaceChildren(root);
 }
 
-// Runs by what their clients received and sent: {metrics: [{label, lower}], points: [{name, detail,
-// color, shape, x, y}]}; y has a value a metric.
-charts.scatter = (figure, { metrics, points }) => {
-  const state = { metric: 0, log: true };
-  const place = html("div", { class: "plot", tabindex: 0, role: "img", "aria-label": "Metric of each run by the bytes of all its clients; arrow keys read it out" });
-  const kinds = [...new Map(points.map((point) => [point.name, point])).values()];
-  const draw = () => {
-    const { label, lower } = metrics[state.metric];
-    const found = frame(place, 0.5, 360, { right: 26 });
-    const { root, box } = found;
-    const sorted = [...points].sort((a, b) => a.x - b.x).map((point) => ({ ...point, bytes: point.x, value: point.y[state.metric] }));
-    const x = scale(span(state.log ? sorted.map((one) => one.bytes) : [0, ...sorted.map((one) => one.bytes)], state.log), [box.left, box.right]);
-    const y = scale(span(sorted.map((one) => one.value)), [box.bottom, box.top]);
-    drawAxes(root, box, x, y, { x: "bytes that all clients received and sent", y: label + betterOf(lower) }, { x: bytes });
-    const text = (one) => () => [`${one.name}, ${one.detail}`, `${label}: ${number(one.value)}`, bytes(one.bytes)].join("\n");
-    drawPoints(place, found, sorted.map((one) => ({ ...one, x: x(one.bytes), y: y(one.value), size: 1, opacity: 0.75, text: text(one) })));
-  };
-  const set = (values) => (Object.assign(state, values), draw());
-  figure.append(
-    html(
-      "div", { class: "controls" },
-      choose("metric", metrics.map(({ label }, i) => [i, label]), (i) => set({ metric: Number(i) })),
-      choose("bytes", [["log", "log"], ["", "linear"]], (value) => set({ log: value === "log" })),
-    ),
-    place,
-    html("div", { class: "key" }, ...kinds.map(({ shape, color, name }) => html("span", {}, sign(shape, color), name))),
-  );
-  drawn(draw);
-};
-
 // Rows of a table on two axes: {x, y}.
 charts.map = (figure, { x, y }) => {
   const place = html("div", { class: "plot", role: "img", "aria-label": "Map of rows" });
@@ -208,6 +174,6 @@ charts.map = (figure, { x, y }) => {
     const { root, box } = found;
     const [across, up] = [scale(span(x), [box.left, box.right]), scale(span(y), [box.bottom, box.top])];
     drawAxes(root, box, across, up, { x: "first axis", y: "second axis" });
-    drawPoints(place, found, x.map((_, i) => ({ x: across(x[i]), y: up(y[i]), size: 0.5, color: "server" })));
+    drawPoints(place, found, x.map((_, i) => ({ x: across(x[i]), y: up(y[i]), size: 0.5, color: "server", isHurt: false })));
   });
 };
