@@ -199,7 +199,7 @@ def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
         ranks = np.sort(generator(Purpose.DOTS, 0).choice(ranks, MOST_DOTS, replace=False))
         order = order[ranks]
     names = [f"client {rank}" for rank in ranks + 1]
-    if show_clients:
+    if show_clients and "client" in run.clients:
         names = [shown(name) for name in run.clients["client"].iloc[order]]
 
     def column(name: str, values: np.ndarray, digits: int = 4) -> dict[str, Any]:

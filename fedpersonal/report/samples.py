@@ -158,11 +158,12 @@ def read_recommendations(folder: pathlib.Path) -> Recommendations:
     if not path.exists():
         return Recommendations()
     found = read_json(path, {"metric": (str, type(None)), "clients": list}, checked=True)
+    metric = found.get("metric")
     try:
         clients = [_read_client(entry) for entry in found["clients"]]
     except TypeError:
         raise UserError(f"{path} is damaged: an entry is not a client's items.") from None
-    return Recommendations(found["metric"] and label(found["metric"]), clients)
+    return Recommendations(metric and label(metric), clients)
 
 
 def _read_client(entry: Any) -> ClientItems:
