@@ -88,9 +88,8 @@ def test_it_fits_the_screen_and_is_printed_light(open_page, report, width, schem
     page = open_page(report, width, color_scheme=scheme)
     page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
     paper = "getComputedStyle(document.body).backgroundColor"
-    assert (
-        page.evaluate(paper) == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 29)"}[scheme]
-    )
+    papers = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 29)"}
+    assert page.evaluate(paper) == papers[scheme]
     boxes = page.locator(".boundary .box").evaluate_all(
         "nodes => nodes.map((node) => node.getBoundingClientRect().height)"
     )
