@@ -260,8 +260,12 @@ def percentile_rows(run: RunData) -> list[dict[str, Any]]:
             values = values[np.isfinite(values)]
             if len(values):
                 figures = [*np.percentile(values, PERCENTILES), values.mean()]
-                texts = [plain(value) for value in figures]
-                share = hurt if stage == "change" else ""
-                row = {"metric": label(metric), "stage": stage, "values": texts, "hurt": share}
-                rows.append(row)
+                rows.append(
+                    {
+                        "metric": label(metric),
+                        "stage": stage,
+                        "values": [plain(value) for value in figures],
+                        "hurt": hurt if stage == "change" else "",
+                    }
+                )
     return rows
