@@ -93,7 +93,7 @@ function isWorse({ x, y, lower, diagonal }, i) {
 
 function drawDots(place, table, { choice, log }) {
   const { diagonal, lower } = choice;
-  const found = frame(place, diagonal ? 0.6 : 0.4, 620, { top: 24 });
+  const found = frame(place, diagonal ? 0.8 : 0.6, 620, { top: 24 });
   const { root, box } = found;
   const known = table.names.map((_, i) => i).filter((i) => hasBoth(choice, i));
   const [xs, ys, sizes] = [choice.x, choice.y, table.size].map(({ values }) => known.map((i) => values[i]));
