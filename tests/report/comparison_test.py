@@ -165,6 +165,8 @@ def test_clients_without_a_number_are_left_out(write_run):
     # They lose, and whoever calls the rest better says so.
     assert row["gained"] + row["lost"] + row["same"] == 30
     assert row["lost"] == 2 + (values > pd.read_csv(folders[0] / "per_client.csv").rmse_after).sum()
+    back = compare(folders[::-1]).set_index(["method", "metric"]).loc[("a", "rmse")]
+    assert (back["gained"], back["lost"]) == (row["lost"], row["gained"])
     (told,) = verdicts(compare_runs(folders))
     assert "which is better for those who have a number by both" in told
     assert f"{row['lost']:.0f} lose, 2 of them as they have no number by b." in told
