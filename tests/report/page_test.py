@@ -178,6 +178,10 @@ VERDICTS = {
         {"rmse_before": np.append([np.nan] * 4, BEFORE[4:]), "rmse_after": BEFORE - 0.2},
         ".*8 test clients.*none of them are hurt",
     ),
+    "helps, of those who predict something": (
+        {"num_examples": [0, 0, *[5] * 10], "rmse_after": BEFORE - 0.2 + NEAR},
+        ".*10 test clients",
+    ),
     "no number": ({"rmse_after": [np.nan] * 12}, "No client has a finite RMSE.$"),
     "strong guess": (
         {"rmse_guess": np.full(12, 0.5), "rmse_after": BEFORE - 0.2 + NEAR},
@@ -274,6 +278,8 @@ def test_the_numbers_are_those_of_numpy(tmp_path, make_run):
     validation = curve_panels(run)["panels"][0]["series"][1]
     assert validation["name"] == "validation" and validation["seconds"] == [2.5, 5, 7.5, 10]
     assert validation["bytes"] == [800 * 7 * number for number in (5, 10, 15, 20)]
+    few = dataclasses.replace(run, config={**run.config, "training_data": {"clients": 3}})
+    assert few.bytes_per_round == 800 * 3
     np.testing.assert_allclose(validation["y"], run.rounds["eval/rmse"].dropna(), rtol=1e-4)
 
 
