@@ -23,8 +23,8 @@ def take(run: pathlib.Path) -> None:
         )
         page = browser.new_page(viewport={"width": 760, "height": 900}, device_scale_factor=2)
         page.goto((run / "report.html").resolve().as_uri())
-        # Controls and the place for a client's row say nothing in a picture.
-        page.add_style_tag(content=".controls, .row { display: none } .clients { display: block }")
+        # Controls say nothing in a picture, and histograms are another one.
+        page.add_style_tag(content=".controls, [data-chart=dots] .panels { display: none }")
         page.locator('[data-chart="dots"]').screenshot(path=str(PICTURE))
         browser.close()
 

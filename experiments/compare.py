@@ -1,4 +1,4 @@
-"""Compares 2 to 10 finished runs: a page to look at, and its tables as Markdown and CSV.
+"""Compares 2 to 10 finished runs: a page to look at, and its rows as CSV.
 
 python -m experiments.compare results/fed_avg_1 results/fed_avg_2 results/fed_recon_1 ...
 
@@ -15,7 +15,7 @@ from fedpersonal.errors import UserError, escaped
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("output", "compare.html", "The page; its tables are written beside it.")
+flags.DEFINE_string("output", "compare.html", "The page; its rows are written beside it as CSV.")
 flags.DEFINE_string("metric", None, "The metric to judge by. [default: the usual one of the runs]")
 flags.DEFINE_bool("show_clients", False, "Give clients' names, which others need not know.")
 
@@ -25,8 +25,7 @@ def main(folders: list[str]) -> None:
     if not FLAGS.output.endswith(".html"):
         raise UserError(f"--output is {FLAGS.output}; give a file that ends in .html.")
     from fedpersonal.report.comparison import compare_runs
-    from fedpersonal.report.comparison_page import write_page
-    from fedpersonal.report.comparison_text import verdicts
+    from fedpersonal.report.comparison_page import verdicts, write_page
 
     comparison = compare_runs(folders, metric=FLAGS.metric)
     paths = write_page(comparison, FLAGS.output, show_clients=FLAGS.show_clients)

@@ -34,7 +34,7 @@ def main() -> None:
     with runtime.quick_imports():
         from fedpersonal.language_models.base_model import load_base_model
         from fedpersonal.local_state.store import LOCAL_STATE, read_all
-        from fedpersonal.report.texts import add_texts
+        from fedpersonal.report.samples import add_texts
         from fedpersonal.saved_model import read_saved_model
         from fedpersonal.simulation.rounds_of_files import check_rounds
         from fedpersonal.simulation.run_folder import RunFolder

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.papers.result_table import ResultTable
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.palette import COLORS
-from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title
+from fedpersonal.report.pictures import COLORS, tidy_axes, write_picture, write_title
 
 # Lines of so many points at most have them marked; of so many, a bar shows each one's deviation.
 _FEW_POINTS, _FEWER_POINTS = 30, 6

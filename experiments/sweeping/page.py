@@ -35,18 +35,20 @@ def write_page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
 
 
 def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
-    """Writes `compare.html`, with its tables, of the tested runs, the chosen setting's first.
+    """Writes `compare.html`, and its rows as CSV, of the tested runs, the chosen setting's first.
 
     Returns:
         The files; none where a single run was tested. Of many seeds the first ones are compared.
     """
     # What draws is imported when all else is done.
-    from fedpersonal.report.comparison_page import write_comparison
+    from fedpersonal.report.comparison import compare_runs
+    from fedpersonal.report.comparison_page import write_page
 
     folders, metric = _compared(sweep, ranked)
     if len(folders) < FEWEST:
         return []
-    return write_comparison(folders, sweep.output_dir / "compare.html", metric=metric)
+    comparison = compare_runs(folders, metric=metric)
+    return write_page(comparison, sweep.output_dir / "compare.html")
 
 
 def _compared(sweep: Sweep, ranked: Sequence[Scored]) -> tuple[list[pathlib.Path], str | None]:
@@ -141,7 +143,7 @@ def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
         return table
     # What compares is imported when all else is done.
     from fedpersonal.report.comparison import compare_runs
-    from fedpersonal.report.comparison_text import verdicts
+    from fedpersonal.report.comparison_page import verdicts
 
     folders, metric = _compared(sweep, ranked)
     about = "The first row is the chosen setting; the others are there for comparison."

@@ -1,7 +1,8 @@
-"""Clients before and after personalisation: dots, histograms, percentiles."""
+"""A run's clients before and after personalisation: a sentence, dots and percentiles."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,161 @@ from fedpersonal.draws import Purpose, generator
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.evaluation.guess import GUESS
-from fedpersonal.report.numbers import label, percent, plain, rounded, shown
+from fedpersonal.evaluation.paired_bootstrap import (
+    FEWEST,
+    PairedDifference,
+    client_sums,
+    paired_bootstrap,
+)
+from fedpersonal.report.numbers import label, percent, plain, rounded, shown, signed
 from fedpersonal.report.run_data import RunData
-from fedpersonal.report.verdict import share_hurt
 from fedpersonal.simulation.rounds_of_files import ROUND
 
 MOST_DOTS = 6_000
+_MOST_DRAWN = 2 * 10**7
+
+
+def judge(run: RunData) -> str:
+    """Says whether personalisation beats the stronger of nothing and a guess, for the mean client.
+
+    Local variables that nobody has trained are nothing to compare with: of them alone, without a
+    guess, it says no more than the figures.
+    """
+    if run.failure is not None:
+        return f"The run failed. {run.failure}"
+    metric = run.main_metric
+    if metric is None:
+        return _of_rounds(run)
+    after, before, guess = run.after(metric), run.before(metric), run.guess(metric)
+    known = np.ones(len(after), bool)
+    for values in (before, guess and guess[1]):
+        known &= True if values is None else np.isfinite(values)
+    if before is None and guess is None:
+        known = np.isfinite(after)
+    if not (known & np.isfinite(after)).any():
+        return f"No client has a finite {label(metric)}."
+    after, before = after[known], None if before is None else before[known]
+    if guess is not None:
+        return _of_pairs(metric, before, (guess[0], guess[1][known]), after)
+    if before is not None and not run.starts_untrained:
+        return _of_pairs(metric, before, None, after)
+    return _of_values(metric, before, after)
+
+
+def share_hurt(metric: str, before: np.ndarray, after: np.ndarray) -> float | None:
+    """Returns the share of clients who are worse off after personalisation, or have no number.
+
+    Clients without a number before do not count.
+    """
+    lower, known = lower_is_better(metric), np.isfinite(before)
+    if lower is None or not known.any():
+        return None
+    is_fine = (after <= before) if lower else (after >= before)
+    return float((~is_fine | ~np.isfinite(after))[known].mean())
+
+
+def _of_pairs(
+    metric: str, before: np.ndarray | None, guess: tuple[str, np.ndarray] | None, after: np.ndarray
+) -> str:
+    """Compares clients with what they had before or with the guess, whichever is stronger."""
+    name, lower, whole = label(metric), lower_is_better(metric), np.isfinite(after)
+    means = {"after": after[whole].mean()}
+    if before is not None:
+        means["before"] = before[whole].mean()
+    by_guess = False
+    if guess is not None:
+        means["guess"] = guess[1][whole].mean()
+        by_guess = before is None or (means["guess"] - means["before"]) * (1 if lower else -1) < 0
+    reference = guess[1] if guess and by_guess else before
+    assert reference is not None
+    hurt, broken = share_hurt(metric, reference, after), int((~whole).sum())
+    figures = {stage: plain(mean) for stage, mean in means.items()}
+    moves = before is not None and not np.array_equal(before, after)
+    verb = "the mean client's " if by_guess else "it takes the mean client's "
+    if guess and by_guess:
+        stage = f" ({figures['before']} before)" if moves else ""
+        told = f"{name} is {figures['after']}{stage}, against {figures['guess']} for {guess[0]}"
+    else:
+        told = f"{name} from {figures['before']} to {figures['after']}"
+        told += f" ({guess[0]}: {figures['guess']})" if guess else ""
+    number = f"{len(after):,} test clients"
+    if whole.sum() < FEWEST and not broken:
+        if len(after) == 1:
+            return f"One test client, which tells nothing of others: {told}."
+        return f"{number}, too few to judge by: {told}."
+    found = _bootstrap(after[whole], reference[whole])
+    end = ""
+    if hurt is not None:
+        share = percent(hurt) if hurt else "none"
+        end = f"; for {share} of them the guess is better" if by_guess else ""
+        end = end or f"; {share} of them are hurt"
+    change = f"({signed(found.difference)}, {_interval(found, signed)}, {number}){end}"
+    if broken:
+        mean_other = verb.replace("the mean client", "the mean other client")
+        return (
+            f"Personalisation leaves {broken:,} of {number} without a finite {name}; "
+            f"{mean_other}{told} {change}."
+        )
+    helps = not found.is_within_noise and (found.difference < 0) == lower
+    subject = "Personalisation" if moves else "The model"
+    start = f"{subject} takes the mean client's {told}"
+    if by_guess:
+        does = ("helps" if moves else "beats the guess") if helps else "does not beat the guess"
+        start = f"{subject} {does}: {verb}{told}"
+    elif lower is not None and not found.is_within_noise:
+        start = f"{subject} {'helps' if helps else 'hurts'}: {verb}{told}"
+    noise = ", which is within noise" if found.is_within_noise else ""
+    return f"{start}{noise} {change}."
+
+
+def _of_values(metric: str, before: np.ndarray | None, after: np.ndarray) -> str:
+    """Says the mean of a metric where there is nothing to compare it with."""
+    name, whole = label(metric), np.isfinite(after)
+    found = _bootstrap(after[whole], np.zeros(whole.sum()))
+    number = "one test client" if len(after) == 1 else f"{len(after):,} test clients"
+    mean = plain(found.difference)
+    said = f"The mean client's {name} is {mean} ({_interval(found, plain)}, {number})"
+    if before is None:
+        return f"{said}; clients were not evaluated before personalisation."
+    if not whole.all():
+        said += f"; {(~whole).sum():,} of them have none"
+    return (
+        f"{said}. Before, with local variables that nobody has trained, it is "
+        f"{plain(before.mean())}, which is nothing to compare with: give `evaluate` a guess."
+    )
+
+
+def _interval(found: PairedDifference, text: Callable[[float], str]) -> str:
+    if not found.has_interval:
+        return "too few clients for an interval"
+    return f"95 % interval {text(found.low)} to {text(found.high)}"
+
+
+def _bootstrap(first: np.ndarray, second: np.ndarray) -> PairedDifference:
+    # Of very many clients, fewer draws: a page must not take long.
+    draws = min(2_000, max(200, _MOST_DRAWN // len(first)))
+    return paired_bootstrap(client_sums(first), client_sums(second), draws=draws)
+
+
+def _of_rounds(run: RunData) -> str:
+    """Says how the curves went where no client was evaluated one by one."""
+    names = [n for source in ("eval/", "train/") for n in run.round_metrics if n.startswith(source)]
+    if not names:
+        return "Nothing was trained, and no client was evaluated."
+    source = names[0].partition("/")[0]
+    mine = [n for n in names if n.startswith(source)]
+    name = f"{source}/loss" if f"{source}/loss" in mine else mine[0]
+    values = run.rounds.set_index("round")[name].dropna()
+    kind = {"eval": "validation", "train": "training"}[source]
+    first, last = values.index[0], values.index[-1]
+    end = "" if source == "eval" else "; no client was evaluated"
+    metric = label(name.rpartition("/")[2])
+    if first == last:
+        return f"The {kind} {metric} is {plain(values.iloc[0])} in round {first:,}{end}."
+    return (
+        f"The {kind} {metric} goes from {plain(values.iloc[0])} in round {first:,} to "
+        f"{plain(values.iloc[-1])} in round {last:,}{end}."
+    )
 
 
 def rank_order(run: RunData) -> np.ndarray:
@@ -29,7 +179,7 @@ def rank_order(run: RunData) -> np.ndarray:
 
 
 def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
-    """Returns what `dots.js` draws of a run's clients; None where nobody was evaluated.
+    """Returns what `points.js` draws of a run's clients; None where nobody was evaluated.
 
     Args:
         run: The run.
@@ -48,43 +198,37 @@ def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
     if len(ranks) > MOST_DOTS:
         ranks = np.sort(generator(Purpose.DOTS, 0).choice(ranks, MOST_DOTS, replace=False))
         order = order[ranks]
-    numbers = run.clients.select_dtypes("number").columns
     names = [f"client {rank}" for rank in ranks + 1]
-    if show_clients:
+    if show_clients and "client" in run.clients:
         names = [shown(name) for name in run.clients["client"].iloc[order]]
-    size = {"label": "examples", "values": rounded(run.num_examples[order], 7)}
+
+    def column(name: str, values: np.ndarray, digits: int = 4) -> dict[str, Any]:
+        return {"label": name, "values": rounded(values[order], digits)}
+
+    size = column("examples", run.num_examples, 7)
     choices = []
     for metric in sorted(run.client_metrics, key=lambda name: name != run.main_metric):
-        after, before = run.after(metric), run.before(metric)
+        name, after, before = label(metric), run.after(metric), run.before(metric)
         if not np.isfinite(after).any():
             continue
-        name = label(metric)
-        y = {"label": f"{name} after", "values": rounded(after[order], 4)}
-        x = size if before is None else {"label": f"{name} before"}
-        if before is not None:
-            x["values"] = rounded(before[order], 4)
-        else:
-            y["label"] = name
         choices.append(
             {
                 "label": name,
-                "x": x,
-                "y": y,
+                "x": size if before is None else column(f"{name} before", before),
+                "y": column(name if before is None else f"{name} after", after),
                 "lower": lower_is_better(metric),
                 "diagonal": before is not None,
             }
         )
-    known = {f"{m}{s}" for m in run.client_metrics for s in ("", "_before", "_after", GUESS)}
-    further = [n for n in map(str, numbers) if n not in {*known, "num_examples", "client", ROUND}]
-    columns = [
-        {
-            "label": label(name.removeprefix("num_")),
-            "values": rounded(run.clients[name].to_numpy(np.float64)[order]),
-        }
-        for name in further
-    ]
     if not choices:
         return None
+    known = {f"{m}{s}" for m in run.client_metrics for s in ("", "_before", "_after", GUESS)}
+    known |= {"num_examples", "client", ROUND}
+    columns = [
+        column(label(name.removeprefix("num_")), run.clients[name].to_numpy(np.float64), 5)
+        for name in map(str, run.clients.select_dtypes("number").columns)
+        if name not in known
+    ]
     return {
         "names": names,
         "num_clients": len(run.clients),
@@ -97,7 +241,12 @@ def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
 
 
 def percentile_rows(run: RunData) -> list[dict[str, Any]]:
-    """Returns the rows of the table of percentiles: metric, stage, texts of numbers, share hurt."""
+    """Returns the rows of the table of percentiles.
+
+    Returns:
+        Each has `metric`, `stage` (such as `before`), `values`, the texts of the percentiles and of
+        the mean, and `hurt`, the share of clients hurt, where the stage is `change`.
+    """
     rows = []
     for metric in sorted(run.client_metrics, key=lambda name: name != run.main_metric):
         after, before, guess = run.after(metric), run.before(metric), run.guess(metric)
@@ -109,15 +258,14 @@ def percentile_rows(run: RunData) -> list[dict[str, Any]]:
             hurt = "" if share is None else percent(share)
         for stage, values in stages.items():
             values = values[np.isfinite(values)]
-            if not len(values):
-                continue
-            rows.append(
-                {
-                    "metric": label(metric),
-                    "stage": stage,
-                    "values": [plain(v) for v in np.percentile(values, PERCENTILES)],
-                    "mean": plain(values.mean()),
-                    "hurt": hurt if stage == "change" else "",
-                }
-            )
+            if len(values):
+                figures = [*np.percentile(values, PERCENTILES), values.mean()]
+                rows.append(
+                    {
+                        "metric": label(metric),
+                        "stage": stage,
+                        "values": [plain(value) for value in figures],
+                        "hurt": hurt if stage == "change" else "",
+                    }
+                )
     return rows

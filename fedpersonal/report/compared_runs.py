@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fedpersonal.errors import UserError, escaped, listed, one_line
-from fedpersonal.report import numbers
-from fedpersonal.report.options_told import option_text
+from fedpersonal.report.numbers import option_text, shown
 from fedpersonal.report.run_data import RunData, read_run
 
 FEWEST, MOST = 2, 10
@@ -94,6 +93,24 @@ class ComparedRun:
         rows = self.clients[self.clients["num_examples"] > 0]
         return rows.set_index("client")["num_examples"]
 
+    @functools.cached_property
+    def metrics(self) -> list[str]:
+        """The metrics that it has of all clients and of each."""
+        numbers = self.clients.select_dtypes("number").columns
+        return [
+            name
+            for name, value in self.test.items()
+            if isinstance(value, (int, float))
+            and not name.startswith("num_")
+            and not name.endswith("_before")
+            and (f"{name}_after" in numbers or name in numbers)
+        ]
+
+    @property
+    def usual_metrics(self) -> Sequence[str]:
+        """The metrics that its task prints, if it is the run of a task."""
+        return self.data.task.metrics if self.data.task else ()
+
     def rows(self, weights: str | None) -> pd.DataFrame:
         """Returns the clients that count, by name: those with a weight, or all."""
         clients = self.clients.set_index("client").sort_index()
@@ -112,13 +129,11 @@ class ComparedMethod:
 
     Attributes:
         name: Its algorithm, with the options that tell it from others of the same algorithm.
-        short: The same in so few characters that it fits an axis.
         runs: The runs by seed, in ascending order.
         seeds: The seeds that all compared methods have.
     """
 
     name: str
-    short: str
     runs: Mapping[int | None, ComparedRun]
     seeds: Sequence[int | None]
 
@@ -172,7 +187,7 @@ def read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
         for run in same_seed[1:]:
             _check_match(same_seed[0], run)
     names = _names(firsts)
-    return [ComparedMethod(*name, runs, seeds) for name, runs in zip(names, ordered)]
+    return [ComparedMethod(name, runs, seeds) for name, runs in zip(names, ordered)]
 
 
 def differing_options(runs: Sequence[ComparedRun]) -> list[str]:
@@ -183,40 +198,31 @@ def differing_options(runs: Sequence[ComparedRun]) -> list[str]:
 
 def _check_match(first: ComparedRun, second: ComparedRun) -> None:
     """Raises a UserError unless both are tested on the same examples of the same clients."""
-
-    def refuse(why: str) -> UserError:
-        return UserError(f"{first.folder} and {second.folder} cannot be compared: {why}.")
-
-    def both(name: str) -> str:
-        return f"{name} is {first.shown(name)} and {second.shown(name)}"
-
     differ = differing_options([first, second])
-    if "task" in differ:
-        raise refuse(both("task"))
     data = [run.data.config.get("data") for run in (first, second)]
-    if data[0] != data[1]:
-        raise refuse(f"their data differ, {_differences(*data)}")
-    told = [both(name) for name in differ if name in _OF_TEST]
-    because = f" ({'; '.join(told)})" if told else ""
+    labels = [run.data.summary.get("test_labels") for run in (first, second)]
     ours, others = first.tested, second.tested
     shared = ours.index.intersection(others.index)
-    if len(shared) < max(len(ours), len(others)):
-        raise refuse(
+    if "task" in differ:
+        why = "they are of two tasks"
+    elif data[0] != data[1]:
+        why = f"their data differ, {_differences(*data)}"
+    elif len(shared) < max(len(ours), len(others)):
+        why = (
             f"they evaluate {len(ours):,} and {len(others):,} clients, of whom {len(shared):,} are "
-            f"the same{because}"
+            "the same"
         )
-    others = others.loc[ours.index]
-    num_others = int((ours != others).sum())
-    if num_others:
-        raise refuse(
-            f"{num_others:,} of {len(ours):,} clients are tested on other numbers of examples"
-            f"{because}"
-        )
-    labels = [run.data.summary.get("test_labels") for run in (first, second)]
-    if (labels[0] is None) != (labels[1] is None):
-        raise refuse("only one of them says which examples it is tested on (test_labels)")
-    if labels[0] != labels[1]:
-        raise refuse(f"clients are tested on other examples{because}")
+    elif num_others := int((ours != others.loc[ours.index]).sum()):
+        why = f"{num_others:,} of {len(ours):,} clients are tested on other numbers of examples"
+    elif labels[0] != labels[1] and None in labels:
+        why = "only one of them says which examples it is tested on (test_labels)"
+    elif labels[0] != labels[1]:
+        why = "clients are tested on other examples"
+    else:
+        return
+    told = [f"{n} is {first.shown(n)} and {second.shown(n)}" for n in differ if n in _OF_TEST]
+    because = f" ({'; '.join(told)})" if told else ""
+    raise UserError(f"{first.folder} and {second.folder} cannot be compared: {why}{because}.")
 
 
 def _differences(first: Any, second: Any) -> str:
@@ -228,21 +234,15 @@ def _differences(first: Any, second: Any) -> str:
     )
 
 
-def _names(firsts: Sequence[ComparedRun]) -> list[tuple[str, str]]:
-    """Returns a name for each method and a short one, both distinct."""
-    names, short = [], []
+def _names(firsts: Sequence[ComparedRun]) -> list[str]:
+    """Returns a name for each method: its algorithm, and what tells it from others of that."""
+    names = []
     for run in firsts:
-        algorithm = numbers.shown(run.data.algorithm)
         alike = [other for other in firsts if other.data.algorithm == run.data.algorithm]
         differ = [name for name in differing_options(alike) if name != "algorithm"]
-        values = [run.shown(name)[:_LONGEST] for name in differ[:_NAMED]]
-        told = [f"{name}={value}" for name, value in zip(differ, values)]
+        told = [f"{name}={run.shown(name)[:_LONGEST]}" for name in differ[:_NAMED]]
         told += [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
+        algorithm = shown(run.data.algorithm)
         names.append(f"{algorithm} ({', '.join(told)})" if differ else algorithm)
-        short.append(" ".join([algorithm, *values])[:_LONGEST])
-    return list(zip(_distinct(names), _distinct(short)))
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [n if names.count(n) == 1 else f"{n} #{c}" for n, c in zip(names, counts)]

@@ -10,14 +10,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, listed, quoted
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.client_metric import ClientMetric, paired_difference
-from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.evaluation.direction import find_metric, lower_is_better, main_metric
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.evaluation.paired_bootstrap import PairedDifference
-from fedpersonal.report.compared_metrics import common_metrics, pooled_metrics
-from fedpersonal.report.compared_runs import HAS_EXAMPLES, ComparedMethod, read_methods
+from fedpersonal.report.compared_runs import (
+    HAS_EXAMPLES,
+    ComparedMethod,
+    ComparedRun,
+    read_methods,
+)
+from fedpersonal.report.run_data import is_number
+
+# How a metric of one client becomes a mean that adds up over clients, and back.
+_MEANS: Mapping[str, Mapping[str, Any]] = {
+    "rmse": {"to_mean": np.square, "finalize": np.sqrt},
+    "perplexity": {"to_mean": np.log, "finalize": np.exp},
+}
+# Figures of `summary.json` are the same numbers, but for rounding.
+_ROUNDING = 1e-5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,6 +54,11 @@ class Difference:
     left_out: int
     broken: int = 0
     mended: int = 0
+
+    @property
+    def percentiles(self) -> np.ndarray:
+        """`PERCENTILES` of clients' differences, each client counting once."""
+        return np.percentile(self.clients, PERCENTILES)
 
     def counts(self) -> dict[str, int | None]:
         """Returns how many clients `gained`, `lost` and are the `same`; None where not known.
@@ -94,7 +112,7 @@ class Comparison:
         return np.array([float(run.test[metric]) for run in method.runs.values()])
 
     def table(self) -> pd.DataFrame:
-        """Returns a row a method and metric, the baseline's without a difference."""
+        """Returns the rows of `compare`."""
         rows = []
         for method in self.methods:
             for name in (*self.metrics, *self.pooled):
@@ -111,12 +129,11 @@ class Comparison:
                 if guess:
                     row.update(guess=guess[0], guess_value=guess[1])
                 if name in self.differences.get(method.name, ()):
-                    row.update(self._told(self.differences[method.name][name]))
+                    row.update(self._columns(self.differences[method.name][name]))
                 rows.append(row)
         return pd.DataFrame(rows)
 
-    def _told(self, found: Difference) -> dict[str, Any]:
-        spread = np.percentile(found.clients, PERCENTILES)
+    def _columns(self, found: Difference) -> dict[str, Any]:
         return {
             "baseline": self.methods[0].name,
             "paired_seeds": len(found.by_seed),
@@ -127,7 +144,7 @@ class Comparison:
             "within_noise": found.mean.is_within_noise,
             "num_clients": len(found.clients),
             **found.counts(),
-            **{f"client_p{p}": value for p, value in zip(PERCENTILES, spread)},
+            **{f"client_p{p}": value for p, value in zip(PERCENTILES, found.percentiles)},
             "left_out": found.left_out,
         }
 
@@ -140,11 +157,12 @@ def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = N
         metric: The main metric; None for the first that all runs have.
 
     Raises:
-        UserError: As `read_methods`; or if runs have no metric in common, or not that metric.
+        UserError: If a folder is no finished run's or is given twice, methods are not tested on the
+            same examples of the same clients, or runs have no metric in common, or not that metric.
     """
     methods = read_methods(folders)
     runs = [run for method in methods for run in method.runs.values()]
-    metrics = common_metrics(runs, chosen=metric)
+    metrics = _common_metrics(runs, chosen=metric)
     baseline, *others = methods
     differences = {
         method.name: {
@@ -152,18 +170,27 @@ def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = N
         }
         for method in others
     }
-    return Comparison(methods, metrics, differences, pooled_metrics(runs))
+    return Comparison(methods, metrics, differences, _pooled_metrics(runs))
 
 
 def compare(folders: Sequence[str | os.PathLike], *, metric: str | None = None) -> pd.DataFrame:
-    """Compares finished runs, as `compare_runs`, and returns a row a method and metric.
+    """Compares finished runs and returns a row a method and metric, the baseline's first.
 
-    The columns: `method`, `metric`, `better` (higher, lower or not known), `weighting`,
-    `num_seeds`, `value` and `value_sd` over seeds; `guess` and `guess_value`, the best guess that
-    trains no model, where runs have any; and for methods but the baseline `difference`, `low` and
-    `high` (95 %, over clients; none of fewer than six), `difference_sd` over seeds,
-    `within_noise`, how many clients `gained`, `lost` and are the `same`, and percentiles of
-    clients' differences.
+    Args:
+        folders: 2 to 10 run folders. Runs that differ by their seed alone are one method; that of
+            the first folder is the baseline.
+        metric: The metric whose rows come first; None for the first that all runs have.
+
+    Returns:
+        The columns: `method`, `metric`, `better` (higher, lower or not known), `weighting`,
+        `num_seeds`, `value` and `value_sd` over seeds; `guess` and `guess_value`, the best guess
+        that trains no model, where runs have any; and for methods but the baseline `difference`,
+        `low` and `high` (95 %, over clients; none of fewer than six), `difference_sd` over seeds,
+        `within_noise`, how many clients `gained`, `lost` and are the `same`, and percentiles of
+        clients' differences.
+
+    Raises:
+        UserError: If the runs cannot be compared.
     """
     return compare_runs(folders, metric=metric).table()
 
@@ -202,3 +229,62 @@ def _difference(
 
 def _deviation(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+
+
+def _common_metrics(runs: Sequence[ComparedRun], *, chosen: str | None) -> dict[str, ClientMetric]:
+    """Returns the metrics that all runs have, the main one first, and how clients make each."""
+    named = [run.metrics for run in runs]
+    shared = [name for name in named[0] if all(name in names for names in named)]
+    for run, names in zip(runs, named):
+        where = f"{run.folder} has no metric"
+        if chosen is not None and chosen not in names:
+            raise UserError(f"{where} {quoted(chosen)}; it has {listed(names)}.")
+        # Losses alone may be of any kind.
+        if not {*shared} - {"loss"} and names != named[0]:
+            raise UserError(
+                f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
+            )
+    found = (find_metric(name, shared) for name in runs[0].usual_metrics)
+    usual = [name for name in found if name]
+    first = chosen or next(iter(usual), main_metric(shared))
+    shared.sort(key=lambda name: (name != first, name not in usual, name == "loss"))
+    return {name: _client_metric(name, runs) for name in shared}
+
+
+def _pooled_metrics(runs: Sequence[ComparedRun]) -> list[str]:
+    """Returns the metrics that all runs tell of all clients, and not of each, such as `auc`.
+
+    Those that their task prints come first.
+    """
+    of_clients = {name for run in runs for name in run.metrics}
+    return [
+        name
+        for name in dict.fromkeys([*runs[0].usual_metrics, *runs[0].test])
+        if name not in of_clients
+        and not name.startswith("num_")
+        and lower_is_better(name) is not None
+        and all(is_number(run.test.get(name)) for run in runs)
+    ]
+
+
+def _client_metric(name: str, runs: Sequence[ComparedRun]) -> ClientMetric:
+    """Returns how clients' values make the metric of all, as the summaries have it.
+
+    Which weights do is found by trying; where none do, since `per_client.csv` lacks them, it is the
+    plain mean over clients.
+    """
+    after = f"{name}_after"
+    column = after if all(after in run.clients for run in runs) else name
+    numbers = [n for n in runs[0].clients if n.startswith("num_")]
+    for weights in (None, *(n for n in numbers if all(n in run.clients for run in runs))):
+        metric = ClientMetric(column, weights, **_MEANS.get(name, {}))
+        if all(_agrees(metric, run, run.test[name]) for run in runs):
+            return metric
+    return ClientMetric(column, HAS_EXAMPLES)
+
+
+def _agrees(metric: ClientMetric, run: ComparedRun, value: float) -> bool:
+    rows = run.rows(metric.weights).reset_index()
+    with np.errstate(all="ignore"):  # Clients without a number do not count.
+        overall = metric.overall(rows[rows[metric.column].notna()])
+    return bool(np.isclose(overall, value, rtol=_ROUNDING, atol=_ROUNDING**2))

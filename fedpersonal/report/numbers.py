@@ -1,8 +1,9 @@
-"""Numbers and names as people read them."""
+"""Numbers, names and options as people read them."""
 
 from __future__ import annotations
 
 import math
+import pathlib
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,6 +12,8 @@ from fedpersonal.errors import escaped
 
 _LONGEST = 60
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
+# Pages are shared: where one's files and machines are is nobody's business.
+_PATHS, _ADDRESSES = ("_dir", "_file", "_path"), ("_address",)
 _ACRONYMS = {"rmse", "mse", "mae", "auc", "hr", "ndcg", "mrr", "oov", "eos"}
 
 
@@ -64,3 +67,15 @@ def shown(text: object, longest: int = _LONGEST) -> str:
     """Returns somebody else's text in so few characters that a page can show it."""
     text = str(text)
     return escaped(text[:longest]) + "…" * (len(text) > longest)
+
+
+def option_text(name: str, value: object) -> str:
+    """Returns the value of an option as a page shows it: short, and without folders."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(option_text(name, one) for one in value)
+    if isinstance(value, str) and name.endswith(_ADDRESSES):
+        return "host:port"
+    if isinstance(value, str):
+        is_path = name.endswith(_PATHS) or pathlib.PurePath(value).is_absolute()
+        return shown(f"path/to/{pathlib.PurePath(value).name}" if is_path else value)
+    return shown(value)

@@ -37,11 +37,11 @@ class RunData:
 
     Attributes:
         path: Its folder.
-        config: What was asked, as of `RunRecord.config`.
-        summary: What came of it, as of `RunRecord.summary`; a program of one's own has none.
-        rounds: A row a round, as of `RunRecord.metrics`.
-        clients: A row a test client, as of `RunRecord.per_client`.
-        boundary: What crossed, as of `RunRecord.boundary`.
+        config: What was asked: `options`, `seed`, `versions` and, where known, `data`.
+        summary: What came of it; a program of one's own has none.
+        rounds: A row a round: `round`, `seconds` and metrics, such as `eval/rmse`.
+        clients: A row a test client: `client`, `num_examples` and metrics.
+        boundary: What crossed, a tensor each: `name`, `direction`, `dtype`, `num_bytes`.
         local: Each local variable: `name`, `dtype`, `shape`, `num_bytes`.
         keeps: Whether clients keep them from round to round; None where that is not known.
         failure: What ended it before its time, or None.
@@ -192,22 +192,27 @@ def read_run(
         last = found.get("metrics.csv")
         has = {name: has[name] and found.get(name, last) == last for name in _FILES}
 
-    def check(name: str, is_whole: bool) -> None:
-        if not is_whole:
-            raise UserError(f"{record.path / name} is damaged: it says what no run writes.")
-
     rounds = record.metrics if has["metrics.csv"] else pd.DataFrame({"round": [], "seconds": []})
-    check("metrics.csv", "seconds" in rounds)
     about = read_about(record.path) if has[ABOUT] else {}
     local = about.get("local", {})
-    check(ABOUT, isinstance(local, dict) and local.get("kept") in (None, False, True))
-    check(ABOUT, _are_variables(local.get("variables", [])))
+    boundary = record.boundary if has["boundary.json"] else []
     privacy = {"privacy": about["privacy"]} if about.get("privacy") else {}
     summary = record.summary if has["summary.json"] else privacy
-    check("summary.json", _is_summary(summary))
-    boundary = record.boundary if has["boundary.json"] else []
-    check("boundary.json", _are_variables(boundary))
-    run = RunData(
+    whole = {
+        "metrics.csv": "seconds" in rounds,
+        ABOUT: isinstance(local, dict)
+        and local.get("kept") in (None, False, True)
+        and _are_variables(local.get("variables", [])),
+        "summary.json": _is_summary(summary),
+        "boundary.json": _are_variables(boundary),
+    }
+    for name, is_whole in whole.items():
+        if not is_whole:
+            path = record.path / name
+            raise UserError(f"{path} is damaged: no version of fedpersonal writes such entries.")
+    if not (has["summary.json"] or has[ABOUT] or failure):
+        raise UserError(f"{record.path}: its run has not ended; go on with it first.")
+    return RunData(
         path=record.path,
         config=record.config,
         summary=summary,
@@ -218,9 +223,6 @@ def read_run(
         keeps=local.get("kept"),
         failure=failure,
     )
-    if not (has["summary.json"] or has[ABOUT] or failure):
-        raise UserError(f"{record.path}: its run has not ended; go on with it first.")
-    return run
 
 
 def _are_variables(value: Any) -> bool:

@@ -13,7 +13,7 @@ from fedpersonal.data.ratings.ranking import as_clients
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.evaluation.direction import find_metric, lower_is_better, main_metric
-from fedpersonal.report.recommendations import ClientItems, Item, Recommendations
+from fedpersonal.report.samples import ClientItems, Item, Recommendations
 from fedpersonal.tasks.task import EvaluationSet
 
 if TYPE_CHECKING:

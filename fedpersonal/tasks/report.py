@@ -15,7 +15,7 @@ from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.evaluation.direction import lower_is_better
 from fedpersonal.evaluation.guess import Guess, columns, overall
 from fedpersonal.process.boundary import Crossing, bytes_per_client
-from fedpersonal.report.recommendations import Recommendations, write_recommendations
+from fedpersonal.report.samples import Recommendations, write_recommendations
 from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.rounds_of_files import ROUND
 from fedpersonal.simulation.run_folder import RunFolder
@@ -64,7 +64,7 @@ def report_run(
     }
     run_folder.write_summary(summary)
     if loop_result:
-        from fedpersonal.simulation.learning_curve import plot_learning_curve
+        from fedpersonal.report.pictures import plot_learning_curve
 
         title = f"{description['algorithm']} on {description['dataset']}"
         picture = run_folder.path / "learning_curve.png"

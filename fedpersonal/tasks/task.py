@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import Crossing
-    from fedpersonal.report.recommendations import Recommendations
+    from fedpersonal.report.samples import Recommendations
     from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel

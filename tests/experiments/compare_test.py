@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 
 import numpy as np
 import pandas as pd
@@ -29,16 +30,16 @@ def _folders(tmp_path):
     return folders
 
 
-def test_a_page_and_its_tables_are_written(run_program, folders, tmp_path):
+def test_a_page_and_its_rows_are_written(run_program, folders, tmp_path):
     program = ("-m", "experiments.compare", *folders, "--output=out/seeds.html")
     output, errors, status = run_program(*program, cwd=tmp_path)
     assert (status, errors) == (0, "")
-    paths = [tmp_path / "out" / f"seeds.{kind}" for kind in ("html", "md", "csv")]
+    paths = [tmp_path / "out" / f"seeds.{kind}" for kind in ("html", "csv")]
     verdict, *printed = output.splitlines()
     assert printed == [str(path) for path in paths]
     assert "is 0.1000 lower than that of fed_avg" in verdict
-    assert verdict in paths[1].read_text("utf-8")
-    rows = list(csv.DictReader(paths[2].read_text("utf-8").splitlines()))
+    assert verdict in html.unescape(paths[0].read_text("utf-8"))
+    rows = list(csv.DictReader(paths[1].read_text("utf-8").splitlines()))
     assert float(rows[1]["difference"]) == pytest.approx(-0.1)
     table = fp.compare(folders)
     assert table["difference"][1] == pytest.approx(-0.1) and table["gained"][1] == 6

@@ -1,180 +1,102 @@
-"""The page in a real browser: it opens at once, and can be pointed at."""
+"""Pages in a real browser: they open at once, fit the screen, and can be read out."""
 
-import io
+from __future__ import annotations
 
+import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from benchmarks.report_page import chromium, longest_hover, seconds_to_open
+from fedpersonal.report.comparison import compare_runs
+from fedpersonal.report.comparison_page import write_page
 from fedpersonal.report.write import write_report
 
 pytestmark = pytest.mark.skipif(not chromium(), reason="Chromium is not installed")
-CLIENTS, ROUNDS = 600, 1_000
 # Of a machine with other work; benchmarks/report_page.py measures on one at rest.
 MOST_SECONDS_TO_OPEN, MOST_MS_A_HOVER = 3, 180
-
-
-@pytest.fixture(name="browser", scope="module")
-def _browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield browser
-        browser.close()
+NAMES = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "a" * 10**6]
 
 
 @pytest.fixture(name="open_page", scope="module")
-def _open_page(browser):
+def _open_page():
     """Opens a file; the page complains of nothing, and asks for nothing but itself."""
-    contexts, faults = [], []
+    from playwright.sync_api import sync_playwright
 
-    def open_page(path, **options):
-        contexts.append(browser.new_context(viewport={"width": 1200, "height": 900}, **options))
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: faults.append(message.text))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("request", lambda r: faults.append(r.url) if r.url != path.as_uri() else None)
-        page.goto(path.as_uri())
-        return page
+    faults = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
 
-    yield open_page
-    for context in contexts:
-        context.close()
+        def open_page(path, width=1200, **options):
+            page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+            page.on("console", lambda message: faults.append(message.text))
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on("request", lambda r: faults.append(r.url) if r.url != path.as_uri() else None)
+            page.goto(path.as_uri())
+            assert 0 < seconds_to_open(page) < MOST_SECONDS_TO_OPEN
+            return page
+
+        yield open_page
+        browser.close()
     assert [fault for fault in faults if not fault.startswith("data:")] == []
 
 
 @pytest.fixture(name="report", scope="module")
 def _report(tmp_path_factory, make_run):
     path = tmp_path_factory.mktemp("run")
-    return write_report(make_run(path, rounds=ROUNDS, clients=CLIENTS))
+    return write_report(make_run(path, rounds=1_000, clients=600))
 
 
-@pytest.fixture(name="page")
-def _page(open_page, report):
-    return open_page(report)
-
-
-def place_of(page, client):
-    dots = page.locator("[data-chart=dots]")
-    dots.scroll_into_view_if_needed()
-    return dots.evaluate("(figure, i) => figure.place(i)", client)
-
-
-def count_bars(page):
-    return page.locator("[data-chart=histograms] rect[fill-opacity]").evaluate_all(
-        "bars => bars.filter(bar => bar.getAttribute('height') > 0).length"
-    )
-
-
-def test_it_opens_at_once_and_says_its_verdict(page):
-    assert 0 < seconds_to_open(page) < MOST_SECONDS_TO_OPEN
+def test_a_run_is_looked_at(open_page, report):
+    page = open_page(report)
     assert page.locator("#verdict").inner_text().startswith("Personalisation helps")
-    assert "600 clients" in page.locator("[data-chart=dots] .controls").inner_text()
-
-
-def test_a_dot_shows_its_row(page):
-    x, y = place_of(page, 0)  # Who gained most is far from the others.
-    page.mouse.move(x, y)
-    assert page.locator("#tip").inner_text().startswith("client 1\n")
-    page.mouse.click(x, y)
-    row = page.locator(".row").inner_text()
-    assert row.startswith("client 1\n")
-    assert "RMSE after" in row
-
-
-def test_keys_go_from_client_to_client(page):
-    plot = page.locator("[data-chart=dots] .plot")
+    figure, tip = page.locator("[data-chart=dots]"), page.locator("#tip")
+    assert "600 clients" in figure.locator("[role=status]").inner_text()
+    plot = figure.locator(".plot").first
     plot.focus()
-    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft"):
         plot.press(key)
-    assert page.locator("#tip").inner_text().startswith("client 12\n")
-    plot.press("Enter")
-    assert page.locator(".row").inner_text().startswith("client 12\n")
+    told = tip.inner_text()
+    assert told.startswith("client 11\n") and "RMSE after: " in told and "examples: " in told
     assert plot.evaluate("node => getComputedStyle(node).outlineStyle") == "solid"
-
-
-def test_a_brush_filters_the_histograms(page):
-    controls = page.locator("[data-chart=dots] .controls")
-    clear = page.get_by_text("Clear brush")
-    assert clear.is_disabled()
-    every = count_bars(page)
-    x, y = place_of(page, 0)
-    page.mouse.move(x - 12, y - 12)
-    page.mouse.down()
-    page.mouse.move(x + 12, y + 12, steps=3)
-    page.mouse.up()
-    assert " of 600 clients" in controls.inner_text()
-    assert 0 < count_bars(page) < every
-    clear.click()
-    assert " of 600" not in controls.inner_text()
-    assert count_bars(page) == every
-
-
-def test_scales_and_axes_switch(page):
+    ring = plot.locator("circle").bounding_box()
+    plot.evaluate("node => node.blur()")
+    assert tip.is_hidden()
+    page.mouse.move(ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2)
+    assert tip.inner_text().startswith("client ")
+    histograms = figure.locator(".panel .plot")
+    assert histograms.count() == 3
+    hurt = histograms.last.locator("rect[fill='var(--hurt)']")
+    assert 0 < hurt.count() < histograms.last.locator("rect").count()
+    figure.locator("select").first.select_option(label="loss")
+    assert "loss before" in figure.inner_text()
     curves = page.locator("[data-chart=curves]")
-    path = curves.locator("path").first
-
-    def drawn():
-        return path.get_attribute("d")
-
-    seen = [drawn()]
+    seen = [curves.locator("path").first.get_attribute("d")]
     curves.locator("select").nth(1).select_option("log")
-    seen.append(drawn())
+    seen.append(curves.locator("path").first.get_attribute("d"))
     curves.locator("input").fill("10")
     seen.append(curves.locator("path").nth(1).get_attribute("d"))
     assert len(set(seen)) == 3
     for axis in ("seconds", "bytes"):
         curves.locator("select").first.select_option(axis)
         assert axis in curves.locator("svg").first.inner_html()
-    plot = curves.locator(".plot").first
-    plot.hover()
-    assert "validation:" in page.locator("#tip").inner_text()
+    curves.locator(".plot").first.hover()
+    assert "validation:" in tip.inner_text()
 
 
 @pytest.mark.parametrize("width", [400, 900, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_the_screen(open_page, report, width, scheme):
-    page = open_page(report, color_scheme=scheme)
-    page.set_viewport_size({"width": width, "height": 900})
+def test_it_fits_the_screen_and_is_printed_light(open_page, report, width, scheme):
+    page = open_page(report, width, color_scheme=scheme)
     page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
-    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 29)"}[scheme]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_shadow_shows_that_a_table_goes_on(open_page, report, scheme):
-    page = open_page(report, color_scheme=scheme)
-    page.set_viewport_size({"width": 420, "height": 900})
-    table = page.locator(".wide", has=page.locator("#percentiles"))
-    table.locator("table").evaluate("table => (table.style.visibility = 'hidden')")
-
-    def edges():
-        """How far each edge's colour is from the middle's."""
-        rows = imread(io.BytesIO(table.screenshot()))
-        row = rows[len(rows) // 2]
-        return [abs(row[x] - row[len(row) // 2]).max() for x in (1, -2)]
-
-    def scroll_to(left):
-        table.evaluate("(node, left) => (node.scrollLeft = left)", left)
-        return [difference > 0.08 for difference in edges()]
-
-    assert scroll_to(0) == [False, True]
-    assert scroll_to(60) == [True, True]
-    assert scroll_to(10_000) == [True, False]
-    page.set_viewport_size({"width": 1400, "height": 900})
-    assert scroll_to(0) == [False, False]
-    page.emulate_media(media="print")
-    page.set_viewport_size({"width": 420, "height": 900})
-    assert edges() == [0, 0]
-
-
-def test_it_is_printed_light_and_without_controls(open_page, report):
-    page = open_page(report, color_scheme="dark")
-    page.emulate_media(media="print", color_scheme="dark")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    paper = "getComputedStyle(document.body).backgroundColor"
+    papers = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 29)"}
+    assert page.evaluate(paper) == papers[scheme]
+    boxes = page.locator(".boundary .box").evaluate_all(
+        "nodes => nodes.map((node) => node.getBoundingClientRect().height)"
+    )
+    assert len(boxes) == 5 and max(boxes) == 180
+    page.emulate_media(media="print", color_scheme=scheme)
+    assert page.evaluate(paper) == papers["light"]
     assert not page.locator(".controls").first.is_visible()
-    assert page.locator("#verdict").is_visible()
 
 
 def test_thousands_of_clients_stay_quick(open_page, tmp_path, make_run):
@@ -184,14 +106,65 @@ def test_thousands_of_clients_stay_quick(open_page, tmp_path, make_run):
 
 
 def test_names_are_texts(open_page, tmp_path, make_run):
-    names = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "a" * 10**6]
-    path = write_report(make_run(tmp_path, clients=3, names=names), show_clients=True)
+    path = write_report(make_run(tmp_path, clients=3, names=NAMES), show_clients=True)
     page = open_page(path)
-    plot = page.locator("[data-chart=dots] .plot")
+    plot = page.locator("[data-chart=dots] .plot").first
     shown = []
     plot.focus()
-    for _ in names:
+    for _ in NAMES:
         plot.press("ArrowRight")
-        plot.press("Enter")
-        shown.append(page.locator(".row strong").inner_text())
-    assert sorted(shown) == sorted([*names[:2], "a" * 60 + "…"])
+        shown.append(page.locator("#tip").inner_text().splitlines()[0])
+    assert sorted(shown) == sorted([*NAMES[:2], "a" * 60 + "…"])
+    assert page.locator("main script, main img, #tip *").count() == 0
+
+
+def test_three_seeds_of_two_methods_are_compared(open_page, tmp_path, write_run):
+    folders = [write_run("fed_avg", seed=s) for s in (1, 2, 3)]
+    folders += [write_run("fed_recon", seed=s, better_by=0.02) for s in (1, 2, 3)]
+    page = open_page(write_page(compare_runs(folders), tmp_path / "c.html")[0])
+    assert "RMSE of fed_recon, over all" in page.locator("#verdict").inner_text()
+    # A line and a band for each method in each panel.
+    assert page.locator("#curves .panel").count() == 4
+    curves = page.locator("#curves svg path[fill=none]")
+    assert page.locator("#curves path[fill-opacity]").count() == 2 * 4 and curves.count() == 8
+    page.locator("#curves .plot").first.focus()
+    page.keyboard.press("ArrowLeft")
+    assert "fed_avg: " in page.locator("#tip").inner_text()
+    figure = page.locator("[data-chart=dots]")
+    assert "fed_recon minus fed_avg" in figure.inner_text()
+    bars = figure.locator(".panel").first.locator("rect")
+    assert bars.first.get_attribute("fill") == "var(--series-1)"  # As FedAvg has everywhere.
+
+
+@pytest.mark.parametrize(("width", "better_by"), [(420, 0.003), (900, 0.2), (1400, 0.5)])
+def test_differences_have_three_round_ticks_with_0(
+    open_page, tmp_path, write_run, width, better_by
+):
+    comparison = compare_runs([write_run("a"), write_run("b", better_by=better_by)])
+    page = open_page(write_page(comparison, tmp_path / "c.html")[0], width)
+    plot = page.locator("[data-chart=dots] .panel .plot").last
+    *labels, _ = plot.locator("text[text-anchor=middle]").evaluate_all(
+        "nodes => nodes.map((n) => [n.textContent, n.getBoundingClientRect()])"
+        ".map(([text, {left, right}]) => [text, left, right])"
+    )
+    ticks = [float(text.replace("−", "-")) for text, *_ in labels]
+    assert len(ticks) >= 3 and 0 in ticks and ticks == sorted(ticks)
+    step = ticks[1] - ticks[0]
+    assert round(step / 10 ** np.floor(np.log10(step) + 1e-9), 6) in (1, 2, 2.5, 5)
+    assert all(a[2] + 3 < b[1] for a, b in zip(labels, labels[1:]))
+
+
+def test_ten_runs_fit_one_page(open_page, tmp_path, write_run):
+    size = {"num_clients": 600, "num_rounds": 1000}
+    folders = [
+        write_run(f"method_{n}", better_by=n / 100, options={"rate": n}, **size) for n in range(10)
+    ]
+    path = write_page(compare_runs(folders), tmp_path / "c.html")[0]
+    assert path.stat().st_size < 2e6
+    page = open_page(path, 400)
+    assert page.locator("header li").count() == 9
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    seeds = write_page(compare_runs([write_run("a", seed=s) for s in (1, 2)]), tmp_path / "s.html")
+    page = open_page(seeds[0])
+    assert page.locator("#clients").count() == 0
+    assert "differ by their seed alone" in page.locator("#options").inner_text()

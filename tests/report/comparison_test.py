@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.paired_bootstrap import client_sums, paired_bootstrap
 from fedpersonal.report.compared_runs import read_methods
 from fedpersonal.report.comparison import compare, compare_runs
-from fedpersonal.report.comparison_text import markdown, verdicts, write_tables
+from fedpersonal.report.comparison_page import comparison_page, verdicts, write_page
 
 
 def overall(clients):
@@ -94,10 +96,9 @@ def test_runs_of_one_method_are_seeds(write_run):
     first, second = read_methods(folders)
     assert list(first.runs) == [1, 2, 10] and list(second.runs) == [1]
     assert (first.name, second.name) == ("fed_avg (rate=0.1)", "fed_avg (rate=0.3)")
-    assert (first.short, second.short) == ("fed_avg 0.1", "fed_avg 0.3")
     alone = compare_runs(folders[:3])
     assert not alone.differences and verdicts(alone) == []
-    assert "# fed_avg on toys, 3 seeds" in markdown(alone)
+    assert "<h1>fed_avg on toys, 3 seeds" in comparison_page(alone)
 
 
 def test_seeds_that_only_one_has_are_not_paired(write_run):
@@ -123,7 +124,7 @@ def refusals():
     yield "30 of 30 clients are tested on other numbers of examples", {"more_examples": 1}
     yield "clients are tested on other examples", {"test_labels": "77"}
     yield "only one of them says which examples", {"test_labels": None}
-    yield "task is ratings and words", {"options": {"task": "words"}}
+    yield "of two tasks .task is ratings and words", {"options": {"task": "words"}}
     yield "no metric in common with .*: hits, loss and rmse, accuracy, loss", {"metrics": ("hits",)}
 
 
@@ -164,6 +165,8 @@ def test_clients_without_a_number_are_left_out(write_run):
     # They lose, and whoever calls the rest better says so.
     assert row["gained"] + row["lost"] + row["same"] == 30
     assert row["lost"] == 2 + (values > pd.read_csv(folders[0] / "per_client.csv").rmse_after).sum()
+    back = compare(folders[::-1]).set_index(["method", "metric"]).loc[("a", "rmse")]
+    assert (back["gained"], back["lost"]) == (row["lost"], row["gained"])
     (told,) = verdicts(compare_runs(folders))
     assert "which is better for those who have a number by both" in told
     assert f"{row['lost']:.0f} lose, 2 of them as they have no number by b." in told
@@ -173,7 +176,7 @@ def test_few_clients_are_no_ground_for_a_verdict(write_run):
     folders = [write_run(n, num_clients=5, better_by=b) for n, b in (("a", 0), ("b", 0.5))]
     comparison = compare_runs(folders)
     assert "for 5 clients, too few to judge by" in verdicts(comparison)[0]
-    assert ", too few clients " in markdown(comparison)
+    assert ", too few clients<" in comparison_page(comparison)
     row = comparison.table().set_index(["method", "metric"]).loc[("b", "rmse")]
     assert np.isnan(row["low"]) and np.isnan(row["high"]) and row["within_noise"]
 
@@ -188,8 +191,8 @@ def test_the_guess_and_metrics_of_all_clients_at_once_stand_beside(write_run):
     said = "The best guess, a habit, has accuracy 9.0000: no method beats it."
     assert verdicts(comparison)[-1] == said
     assert verdicts(compare_runs(folders))[-1] == "The best guess, nothing, has RMSE 9.0000."
-    page = markdown(comparison)
-    assert "| AUC " in page and "0.8000" in page and "0.7000, a habit" in page
+    page = comparison_page(comparison)
+    assert "<th>AUC</th>" in page and "0.8000" in page and "0.7000, a habit" in page
     table = compare(folders).set_index(["method", "metric"])
     row = table.loc[("b", "auc")]
     assert (row["value"], row["guess"], row["guess_value"]) == (0.8, "a habit", 0.7)
@@ -227,22 +230,61 @@ def test_the_verdict_says_which_mean_it_is_of(write_run):
     assert told["hr@10"].startswith("HR@10 of b, the mean over clients, is 0.2500 lower")
 
 
-def test_notes_say_what_is_counted_and_what_an_interval_lacks(write_run):
-    page = markdown(compare_runs([write_run("a"), write_run("b")]))
-    assert "times clients a round, times rounds" in page and "local variables do not" in page
-    assert "another seed would move the result, too, and that is not in it" in page
+def read_data(page):
+    return json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
 
 
-def test_tables_stay_tables_whatever_the_options_say(write_run, tmp_path):
-    hostile = '<script>alert("1")</script>|`a`\n| x | \u202e\x1b[31m'
-    folders = [write_run("a"), write_run("b", options={"note": hostile, "big": "y" * 10**6})]
+def test_bands_are_means_and_deviations_and_dots_are_clients_of_both(write_run):
+    folders = [write_run("a", seed=s) for s in (1, 2, 3)] + [write_run("b", seed=1, better_by=0.1)]
+    data = read_data(comparison_page(compare_runs(folders), show_clients=True))
+    panels = data["curves"]["panels"]
+    assert [p["label"] for p in panels][:2] == ["RMSE, validation", "accuracy, validation"]
+    band, single = next(p for p in panels if p["label"] == "loss, training")["series"]
+    y = np.stack([pd.read_csv(folder / "metrics.csv")["train/loss"] for folder in folders[:3]])
+    assert band["round"] == list(range(1, 21)) and band["seconds"][-1] == 10.0
+    assert band["bytes"][-1] == 20 * 1500 * 10
+    for name, sign in (("low", -1), ("y", 0), ("high", 1)):
+        np.testing.assert_allclose(band[name], y.mean(0) + sign * y.std(0, ddof=1), rtol=1e-4)
+    assert "low" not in single and single["color"] != band["color"]
+    dots = data["dots"]
+    choice = dots["choices"][0]
+    assert choice["label"] == "RMSE: b against a" and choice["lower"]
+    frames = [pd.read_csv(folders[i] / "per_client.csv").set_index("client") for i in (0, 3)]
+    for frame, axis in zip(frames, ("x", "y")):
+        expected = frame["rmse_after"].loc[dots["names"]]
+        np.testing.assert_allclose(choice[axis]["values"], expected, rtol=1e-3)
+    assert dots["size"]["values"] == frames[0]["num_examples"].loc[dots["names"]].tolist()
+    gains = np.subtract(choice["x"]["values"], choice["y"]["values"])
+    assert gains[0] == pytest.approx(gains.max())
+
+
+def test_what_others_named_is_text_and_clients_are_named_on_demand(write_run, tmp_path):
+    hostile = '"</script><script>alert(1)</script>|\n\u202e\x1b[31m'
+    columns = {"client": [hostile, "z" * 10**6, *(f"secret{n}" for n in range(28))]}
+    options = {"note": hostile, "big": "y" * 10**6, "ratings_file": "/home/someone/r.csv"}
+    folders = [
+        write_run("a", columns=columns),
+        write_run(hostile, columns=columns, options=options),
+    ]
     comparison = compare_runs(folders)
-    texts, rows = write_tables(comparison, tmp_path / "out" / "compare.html")
-    page = texts.read_text(encoding="utf-8")
-    assert "<script" not in page and "\x1b" not in page and len(page) < 10_000
-    table = page.partition("## Options")[2].partition("## Runs")[0].split("\n|")[1:]
-    assert {line.count("|") for line in table} == {3} and len(table) == 5
-    assert list(csv.DictReader(io.StringIO(rows.read_text(encoding="utf-8"))))[3]["method"] == "b"
+    paths = write_page(comparison, tmp_path / "out" / "c.html")
+    assert [path.name for path in paths] == ["c.html", "c.csv"]
+    page, rows = (path.read_text(encoding="utf-8") for path in paths)
+    assert not [t for t in ("secret", "someone", str(tmp_path)) if t in page or t in rows]
+    assert len(list(csv.DictReader(io.StringIO(rows)))) == 6
+    named = comparison_page(comparison, show_clients=True)
+    assert "secret7" in named
+    for written in (page, named):
+        assert written.count("<script") == 2 and len(written) < 100_000
+        assert "\u202e" not in written and "\x1b" not in written
+    names = read_data(page)["dots"]["names"]
+    assert names == [f"client {rank}" for rank in range(1, 31)]
+
+
+def test_what_sends_nothing_has_no_bytes(write_run):
+    page = comparison_page(compare_runs([write_run("fed_avg"), write_run("centralized")]))
+    federated, central = read_data(page)["curves"]["panels"][0]["series"]
+    assert "bytes" in federated and "bytes" not in central
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from threadpoolctl import threadpool_limits
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.column_checks import check_column, check_embeddings, check_numbers
-from fedpersonal.simulation.palette import COLORS
-from fedpersonal.simulation.pictures import write_picture, write_title
+from fedpersonal.report.pictures import COLORS, write_picture, write_title
 
 _PANEL_INCHES = 3.9
 _KEY_INCHES = 1.5

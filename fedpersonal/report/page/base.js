@@ -53,17 +53,23 @@ function extent(values) {
   return low < high ? [low, high] : [low - (Math.abs(low) || 1) / 10, high + (Math.abs(high) || 1) / 10];
 }
 
-// Maps [low, high] to pixels.
-function scale([low, high], [from, to], log = false) {
+// What an axis shows of some values; `log` only where there is a logarithm.
+function span(values, log = false) {
+  const above = values.filter((value) => value > 0);
+  const isLog = log && above.length > 0;
+  const [low, high] = extent(isLog ? above : values);
+  if (isLog) return { domain: [low / 1.05, high * 1.05], log: true };
+  const margin = (high - low) * 0.04;
+  return { domain: [low - margin, high + margin], log: false };
+}
+
+// Maps what an axis shows to pixels; NaN where it does not show a value.
+function scale({ domain: [low, high], log = false }, [from, to]) {
   const bend = log ? Math.log : (value) => value;
   const [start, end] = [bend(low), bend(high)];
-  const place = (value) => from + ((bend(value) - start) / (end - start)) * (to - from);
+  const place = (value) => (!isNumber(value) || (log && value <= 0) ? NaN : from + ((bend(value) - start) / (end - start)) * (to - from));
   place.domain = [low, high];
   place.log = log;
-  place.invert = (pixel) => {
-    const value = start + ((pixel - from) / (to - from)) * (end - start);
-    return log ? Math.exp(value) : value;
-  };
   return place;
 }
 
@@ -154,11 +160,6 @@ function choose(label, options, onChange) {
   return html("label", {}, label, select);
 }
 
-function check(label, onChange) {
-  const box = html("input", { type: "checkbox", onchange: () => onChange(box.checked) });
-  return html("label", {}, box, label);
-}
-
 // Where an event is, in units of the SVG.
 function within(event, root) {
   const place = root.getBoundingClientRect();
@@ -171,10 +172,10 @@ function readByKeys(place, leave, move) {
   place.onpointerleave = leave;
   place.onblur = leave;
   place.onkeydown = (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity };
+    if (!(event.key in steps)) return;
     event.preventDefault();
-    move(step);
+    move(steps[event.key]);
   };
 }
 

@@ -63,21 +63,17 @@ function drawPanel(panel, { label, series }, state) {
   const { root, box } = frame(place, 0.62, 320);
   const curves = series.filter((one) => one[state.x]).map((one) => ({ ...one, x: one[state.x], shown: smoothed(one.y, state.smooth) }));
   const values = curves.flatMap((one) => [...one.y, ...(one.low || []), ...(one.high || [])]);
-  const [low, high] = extent(state.log ? values.filter((value) => value > 0) : values);
-  const margin = (high - low) * 0.04;
-  // Where nothing is above 0, there is no logarithm.
-  const log = state.log && low > 0 && values.some((value) => value > 0);
   const [xLow, xHigh] = extent(curves.flatMap((one) => one.x));
-  const x = scale([Math.min(xLow, 0), xHigh], [box.left, box.right]);
-  const y = scale(log ? [low / 1.02, high * 1.02] : [low - margin, high + margin], [box.bottom, box.top], log);
+  const x = scale({ domain: [Math.min(xLow, 0), xHigh] }, [box.left, box.right]);
+  const y = scale(span(values, state.log), [box.bottom, box.top]);
   const [xLabel, xFormat] = X_AXES[state.x];
   drawAxes(root, box, x, y, { x: xLabel, y: "" }, { x: xFormat });
   const path = (xs, ys) => {
     let [text, pen] = ["", "M"];
     ys.forEach((value, i) => {
-      const known = isNumber(value) && (!log || value > 0);
-      if (known) text += `${pen}${x(xs[i]).toFixed(1)} ${y(value).toFixed(1)}`;
-      pen = known ? "L" : "M";
+      const at = y(value);
+      if (isNumber(at)) text += `${pen}${x(xs[i]).toFixed(1)} ${at.toFixed(1)}`;
+      pen = isNumber(at) ? "L" : "M";
     });
     return text;
   };
@@ -91,7 +87,7 @@ function drawPanel(panel, { label, series }, state) {
     root.append(svg("path", { d: path(one.x, one.shown), fill: "none", stroke, "stroke-width": 2, "stroke-dasharray": one.dash || null }));
     if (one.y.length <= FEW) {
       one.shown.forEach((value, i) => {
-        if (isNumber(value) && (!log || value > 0)) root.append(svg("circle", { cx: x(one.x[i]), cy: y(value), r: 3, fill: stroke }));
+        if (isNumber(y(value))) root.append(svg("circle", { cx: x(one.x[i]), cy: y(value), r: 3, fill: stroke }));
       });
     }
   }
@@ -121,7 +117,7 @@ function readOut(place, root, hair, curves, x, box, title) {
     tip.hide();
   };
   place.onpointermove = (event) => {
-    at = nearest(stops, x.invert(within(event, root)[0]));
+    at = nearest(stops.map(x), within(event, root)[0]);
     show(event.clientX, event.clientY);
   };
   readByKeys(place, leave, (step) => {
@@ -130,13 +126,12 @@ function readOut(place, root, hair, curves, x, box, title) {
   });
 }
 
-// The place of the sorted value nearest to another.
-function nearest(sorted, value) {
-  let [low, high] = [0, sorted.length - 1];
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (sorted[middle] < value) low = middle;
-    else high = middle;
-  }
-  return value - sorted[low] <= sorted[high] - value ? low : high;
+// The place of the number nearest to another.
+function nearest(values, wanted) {
+  let [found, least] = [0, Infinity];
+  values.forEach((value, i) => {
+    const away = Math.abs(value - wanted);
+    if (away < least) [found, least] = [i, away];
+  });
+  return found;
 }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.evaluation.guess import Guess
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.report.recommendations import Recommendations
+    from fedpersonal.report.samples import Recommendations
     from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.trained import TrainedModel

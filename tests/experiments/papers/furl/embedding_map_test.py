@@ -14,7 +14,7 @@ from experiments.papers.furl import embedding_map
 from experiments.papers.furl.embedding_agreement import label_agreement
 from experiments.papers.furl.embedding_map import plot_embeddings
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.palette import COLORS
+from fedpersonal.report.pictures import COLORS
 
 LABELS = np.repeat([3, 0, 2, 1], [5, 4, 2, 1])
 FIRST = np.random.default_rng(0).normal(size=[12, 2])

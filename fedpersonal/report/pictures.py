@@ -1,23 +1,61 @@
-"""The metrics of a run over its rounds, as a picture."""
+"""The colours of pages and pictures, and the learning curves of a run as a picture."""
 
 from __future__ import annotations
 
+import io
+import itertools
 import math
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from fedpersonal.atomic_files import atomic_write
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.palette import COLORS, ROLES
-from fedpersonal.simulation.pictures import tidy_axes, write_picture, write_title
+
+if TYPE_CHECKING:  # A page has no pictures: only what draws one waits for matplotlib.
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Told apart side by side, and from gray.
+COLORS = tuple("#2f6db3 #d1602b #3a8f5c #8a5bb5 #b3862f #c2476b #2a9d9d #7a4b2a".split())
+
+# Light, dark. They differ in brightness too, for who cannot tell red from green.
+ROLES = {
+    "paper": ("#ffffff", "#16181d"),
+    "panel": ("#f6f7f9", "#1f232b"),
+    "ink": ("#1b1f24", "#e8eaed"),
+    "quiet": ("#5b6470", "#a3acb8"),
+    "grid": ("#dde1e6", "#343a44"),
+    "training": ("#8c8478", "#a39a8c"),
+    "before": ("#8a93a0", "#8b95a3"),
+    "after": ("#2f6db3", "#6fa8e8"),
+    "hurt": ("#b3261e", "#ff8a80"),
+    "device": ("#3a8f5c", "#66c48c"),
+    "wire": ("#b3862f", "#e0b35c"),
+    "server": ("#2f6db3", "#6fa8e8"),
+    "focus": ("#a2008a", "#ff9cf0"),
+}
+
+# For series of curves, in this order; on dark paper they are lighter.
+_DARK_SERIES = "#6fa8e8 #f0925c #6cc793 #b998e0 #dcb45c #ee82a4 #5fd0d0 #c08f6a".split()
+# Two more than pictures have: pages compare ten runs.
+SERIES = (
+    *zip(COLORS, _DARK_SERIES),
+    ("#4d4d4d", "#bdbdbd"),
+    ("#8c9a1e", "#c6d45a"),
+)
+
+# The series of well-known methods; others take what is free.
+_METHODS = {
+    **{"fed_recon": 0, "fed_avg": 1, "furl": 2, "fedperc": 3, "fed_avg_finetuning": 4},
+    **{"fed_per": 5, "ditto": 6, "pfedrec": 7, "centralized": 8, "local_only": 9},
+}
 
 _PANELS_A_ROW = 3
 # Training metrics are taken batch by batch, each before its step: clients adapt meanwhile.
 _SOURCES = {"train": "training, while clients adapt", "eval": "evaluation"}
-_GRAY = "#555555"
 # So many points are marked; a training curve of more is drawn as its moving average.
 _FEW_ROUNDS = 30
 _WINDOWS_A_RUN = 25
@@ -25,6 +63,43 @@ _WINDOWS_A_RUN = 25
 # leave the panel; and the margin that the rest then has. The last that applies counts; the first is
 # for long runs.
 _STARTS = ((0.05, 0, 0.05), (0.2, 3, 0.15))
+
+
+def series_of(methods: Sequence[str]) -> list[int]:
+    """Returns the place in `SERIES` of each of some methods: its own one, if it is still free."""
+    wanted = [_METHODS.get(method) for method in methods]
+    is_first = [series not in wanted[:place] for place, series in enumerate(wanted)]
+    free = [place for place in range(len(SERIES)) if place not in wanted] or [*range(len(SERIES))]
+    others = itertools.cycle(free)
+    return [
+        next(others) if series is None or not first else series
+        for series, first in zip(wanted, is_first)
+    ]
+
+
+def css_variables(*, dark: bool) -> str:
+    """Returns the colours as declarations of CSS: `--after: #2f6db3; ... --series-0: ...`."""
+    named = {**ROLES, **{f"series-{i}": pair for i, pair in enumerate(SERIES)}}
+    return " ".join(f"--{name}: {pair[dark]};" for name, pair in named.items())
+
+
+def tidy_axes(ax: Axes) -> None:
+    """Lays a faint grid beneath a panel of curves and frames it on two sides only."""
+    ax.grid(alpha=0.25, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def write_title(figure: Figure, title: str) -> None:
+    """Writes a title above all panels, flush left."""
+    figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+
+
+def write_picture(figure: Figure, path: str | os.PathLike) -> None:
+    """Writes a PNG file, whole or not at all; its folder is made."""
+    picture = io.BytesIO()  # The library that draws says of a full disk no more than a number.
+    figure.savefig(picture, format="png", dpi=150)
+    with atomic_write(path, "wb") as file:
+        file.write(picture.getvalue())
 
 
 def plot_learning_curve(
@@ -43,6 +118,8 @@ def plot_learning_curve(
     Raises:
         UserError: There is nothing to draw.
     """
+    from matplotlib.figure import Figure
+
     table = pd.read_csv(metrics_csv, index_col="round")
     panels = _panels(table)
     if not panels:
@@ -75,6 +152,8 @@ def _panels(table: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     evaluated = iter(COLORS * len(table.columns))
     for name in table.columns:
         color = ROLES["training"][0] if name.startswith("train/") else next(evaluated)
@@ -85,7 +164,7 @@ def _draw_panel(ax: Axes, metric: str, table: pd.DataFrame) -> None:
     _look_past_the_start(ax, table)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     tidy_axes(ax)
-    ax.tick_params(labelsize=9, colors=_GRAY)
+    ax.tick_params(labelsize=9, colors="#555555")
     ax.legend(frameon=False, fontsize=9)
 
 

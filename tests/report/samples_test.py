@@ -1,0 +1,134 @@
+"""What a model generates or recommends is kept in a run's folder, and shown to whom asks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from damage import BYTES, change_bytes, other_json, outcome, with_checksum
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpersonal.errors import UserError
+from fedpersonal.report.run_data import read_run
+from fedpersonal.report.samples import (
+    GENERATED,
+    RECOMMENDATIONS,
+    ClientItems,
+    Item,
+    Recommendations,
+    add_texts,
+    read_recommendations,
+    read_texts,
+    write_recommendations,
+)
+from fedpersonal.report.write import report_page
+
+FOUND = Recommendations(
+    "rmse",
+    [
+        ClientItems(
+            "Ann", "most helped", 1.5, 0.5, [Item("Sea", rating=4.5)], [Item("x", 2.0, True)]
+        )
+    ],
+)
+CHECKED = ("config.json", "summary.json", "model.json", RECOMMENDATIONS)
+
+
+def test_texts_stand_side_by_side(tmp_path):
+    for client, context, texts in [
+        ("Ann", "harbour", ["We go"]),
+        ("Bob", "harbour", ["We stay", "We sail"]),
+        ("Bob", "court", ["We rise"]),
+        ("Ann", "harbour", ["We came"]),
+    ]:
+        add_texts(tmp_path, client, context, "We", texts, rounds=20)
+    told = read_texts(tmp_path)
+    assert told.clients == ["Bob", "Ann"]
+    assert told.rows == [
+        ("harbour", "We", [["We stay", "We sail"], ["We came"]]),
+        ("court", "We", [["We rise"], []]),
+    ]
+    # A run went on after they were written: neither its page nor its file has them.
+    assert read_texts(tmp_path, rounds=30).rows == []
+    add_texts(tmp_path, "Bob", "harbour", "We", ["We are"], rounds=30)
+    assert "We sail" not in (tmp_path / GENERATED).read_text()
+
+
+def test_they_are_shown_on_demand(tmp_path, make_run):
+    path = make_run(tmp_path)
+    page = report_page(read_run(path))
+    assert "Top recommendations" not in page and "Generated texts" not in page
+    add_texts(path, "Ann", "harbour", "We", ["secret", "y" * 10_000], rounds=20)
+    write_recommendations(path, FOUND, rounds=20)
+    assert (path / RECOMMENDATIONS).stat().st_mode & 0o077 == 0
+    page = report_page(read_run(path))
+    assert "as 1 of its clients would write" in page
+    assert "recommendations for 1 of its clients" in page
+    assert not [text for text in ("Ann", "Sea", "secret", "held out") if text in page]
+    page = report_page(read_run(path), show_clients=True)
+    assert "RMSE 1.50 before, 0.500 after" in page and "Sea</bdi>, rated 4.5" in page
+    assert "secret" in page and "y" * 400 + "…" in page and "y" * 401 not in page
+    failed = report_page(read_run(path, failure="Failed."), show_clients=True)
+    assert "Sea" not in failed and "secret" not in failed
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", '[{"client": "a"}]', "nonsense"])
+def test_damaged_texts_are_one_line(tmp_path, content):
+    (tmp_path / GENERATED).write_text(content)
+    with pytest.raises(UserError, match="is damaged"):
+        read_texts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *((("clients",), {}), (("metric",), 3), (("clients", 0), "x"), (("clients", 0, "top"), {})),
+        *((("clients", 0, "after"), "low"), (("clients", 0, "client"), None)),
+        *((("clients", 0, "top", 0), 7), (("clients", 0, "top", 0, "score"), 10**400)),
+        *((("clients", 0, "has", 0, "name"), []), (("clients", 0, "top", 0, "held_out"), 1)),
+    ],
+)
+def test_damaged_recommendations_are_one_line(tmp_path, place, value):
+    write_recommendations(tmp_path, FOUND, rounds=20)
+    path = tmp_path / RECOMMENDATIONS
+    content = json.loads(path.read_text())
+    content.pop("checksum")
+    part = content
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    for text, why in ((with_checksum(content), "is damaged"), (json.dumps(content), "checksum")):
+        path.write_text(text)
+        with pytest.raises(UserError, match=why):
+            read_recommendations(tmp_path)
+
+
+@pytest.fixture(name="run", scope="module")
+def _run(tmp_path_factory, make_run):
+    path = make_run(tmp_path_factory.mktemp("run"), rounds=3, clients=3, use_biases=True)
+    write_recommendations(path, FOUND, rounds=3)
+    return path, {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+
+
+@pytest.mark.parametrize("name", [*CHECKED, "boundary.json", "per_client.csv", "metrics.csv"])
+@given(drawn=st.data())
+def test_other_files_give_a_page_or_one_line(run, name, drawn):
+    """With a right checksum; so many cases as FEDPERSONAL_FUZZ_CASES says."""
+    path, files = run
+    if name.endswith(".csv"):
+        changed = change_bytes(files[name], drawn.draw(BYTES))
+    else:
+        value = json.loads(files[name])
+        if name in CHECKED:
+            value.pop("checksum")
+        value = drawn.draw(other_json(value))
+        is_checked = name in CHECKED and isinstance(value, dict)
+        changed = (with_checksum(value) if is_checked else json.dumps(value)).encode()
+    (path / name).write_bytes(changed)
+    try:
+        outcome(
+            lambda: report_page(read_run(path), show_clients=True).partition("<title>")[0], path
+        )
+    finally:
+        (path / name).write_bytes(files[name])
