@@ -3,11 +3,11 @@
     python -m benchmarks.movielens_round --data_dir=path/to/ml-1m
 
 The sides: TFF's own `build_fed_recon`; fedpersonal in TFF's own runtime and in this process, plain
-and compiled by XLA; the same round by hand in JAX, `jit(vmap(scan))`; and a NumPy loop over clients.
-All train the same model from the same weights on the same cohorts, round after round in turn.
-Prints a table, and one line of JSON with its numbers: medians, and the largest difference between
-the global weights that result and TFF's. Without --data_dir, ratings of MovieLens-1M's size are
-generated.
+and compiled by XLA; the same round by hand in JAX, `jit(vmap(scan))`; and a NumPy loop over
+clients. All train the same model from the same weights on the same cohorts, round after round in
+turn. Prints a table, and one line of JSON with its numbers: medians, and the largest difference
+between the global weights that result and TFF's. Without --data_dir, ratings of MovieLens-1M's size
+are generated.
 """
 
 from __future__ import annotations

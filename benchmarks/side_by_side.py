@@ -47,9 +47,7 @@ class Ours:
         """Takes the trainer; what its clients keep goes to a temporary folder."""
         self._trainer = trainer
         self._context = (
-            make_stock_context()
-            if runtime == "tff"
-            else LocalContext(compile=_COMPILE[runtime])
+            make_stock_context() if runtime == "tff" else LocalContext(compile=_COMPILE[runtime])
         )
         store = None
         if trainer.algorithm.keeps:
