@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import inspect
 import os
 import re
@@ -112,6 +113,7 @@ def task_main(task: Task) -> Callable[[], None]:
         # Mistakes in options and data have shown before TensorFlow is imported.
         with runtime.quick_imports():
             from fedpersonal.tasks.experiment_run import open_experiment
+        gc.freeze()  # What was imported stays: it need not be looked at for garbage.
 
         declared = task.options.declarations().items()
         sizes = {n: size for n, size in source.describe().items() if isinstance(size, int)}

@@ -90,7 +90,6 @@ _LONGEST = (
     "experiments/papers/fedrecon/table2_test.py",
     "process/next_word_equality_test.py",
     "experiments/papers/furl/table3_test.py",
-    "tasks/runtimes_test.py",
     "tasks/utterances/experiment_test.py",
     "tasks/loaded_run_test.py",
     "tasks/contract_test.py",

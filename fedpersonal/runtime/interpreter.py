@@ -81,7 +81,7 @@ class Function:
 
 
 def load_function(proto: bytes, *, compile: bool) -> Callable[..., Any]:
-    """Returns a function of a shard's value from its serialized building block.
+    """Returns a function of the elements of a shard's value from its serialized building block.
 
     Args:
         proto: The building block, of a graph or of a function that calls graphs.
@@ -91,7 +91,9 @@ def load_function(proto: bytes, *, compile: bool) -> Callable[..., Any]:
         computation_pb2.Computation.FromString(proto)
     )
     graphs = {id(part): Graph(part, compile=compile) for part in graphs_in(block)}
-    return _Run(graphs, map, 0).evaluate(block, {})
+    function = _Run(graphs, map, 0).evaluate(block, {})
+    takes_struct = isinstance(block.type_signature.parameter, tff.StructType)
+    return lambda *elements: function(list(elements) if takes_struct else elements[0])
 
 
 class _Run:

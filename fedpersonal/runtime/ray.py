@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,19 +45,19 @@ class RayContext(LocalContext):
         # By its `id`, what was sent, which must stay alive for that, and where it is.
         sent: dict[int, tuple[Any, ray.ObjectRef]] = {}
 
-        def map_shards(function: Function | Graph, shards: Shards) -> Iterable[Any]:
+        def map_shards(function: Callable[..., Any], shards: Shards) -> Iterable[Any]:
+            assert isinstance(function, (Function, Graph))
             # One that calls no graph, such as a selection, is not worth the journey.
             if not shards or not function.graphs or not _is_closed(function.block):
                 return map(function, shards)
-            takes_struct = isinstance(function.block.type_signature.parameter, tff.StructType)
-            elements = [shard if takes_struct else [shard] for shard in shards]
+            elements = [shard if isinstance(shard, list) else [shard] for shard in shards]
             values = [[self._send(element, sent) for element in own] for own in elements]
-            return self._run_on_cluster(function, values, takes_struct)
+            return self._run_on_cluster(function, values)
 
         return interpreter(argument, num_shards, map_shards)
 
     def _run_on_cluster(
-        self, function: Function | Graph, values: Sequence[Sequence[Any]], takes_struct: bool
+        self, function: Function | Graph, values: Sequence[Sequence[Any]]
     ) -> list[Any]:
         block = function.block
         if id(block) not in self._functions:
@@ -65,7 +65,7 @@ class RayContext(LocalContext):
             weakref.finalize(block, self._functions.pop, id(block), None).atexit = False
         key, reference = self._functions[id(block)]
         try:
-            return self._cluster.run(key, reference, values, takes_struct=takes_struct)
+            return self._cluster.run(key, reference, values)
         except tf.errors.NotFoundError as error:
             missing = str(error).partition("[[{{")[0].strip().splitlines()[-1]
             raise UserError(

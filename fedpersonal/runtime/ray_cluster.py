@@ -29,13 +29,12 @@ _SECONDS_OF_A_LOOK = 10.0
 # Of a task whose process or machine is lost; one that crashes its process each time must end.
 _RETRIES = 10
 
-_functions: dict[str, Callable[[Any], Any]] = {}
+_functions: dict[str, Callable[..., Any]] = {}
 
 
 def run_function(
     key: str,
     environment: Mapping[str, str],
-    takes_struct: bool,
     function: tuple[bytes, bool],
     *elements: Any,
 ) -> Any:
@@ -44,9 +43,9 @@ def run_function(
     Args:
         key: What tells the function from others: it is loaded once a process.
         environment: The coordinator's environment variables that TensorFlow reads.
-        takes_struct: Whether the value is a struct of the elements, not the only one itself.
         function: The function, as arguments of `interpreter.load_function`.
-        *elements: The value's elements. Ray puts them here wherever they are.
+        *elements: The elements of the value if that is a struct, else itself. Ray puts them here
+            from wherever they are.
     """
     if key not in _functions:
         os.environ.update(environment)
@@ -55,7 +54,7 @@ def run_function(
 
         proto, compile = function
         _functions[key] = load_function(proto, compile=compile)
-    return as_arrays(_functions[key](list(elements) if takes_struct else elements[0]))
+    return as_arrays(_functions[key](*elements))
 
 
 def as_arrays(value: Any) -> Any:
@@ -110,28 +109,20 @@ class Cluster:
 
         return ray.put(value)
 
-    def run(
-        self,
-        key: str,
-        function: ray.ObjectRef,
-        values: Sequence[Sequence[Any]],
-        *,
-        takes_struct: bool,
-    ) -> list[Any]:
+    def run(self, key: str, function: ray.ObjectRef, values: Sequence[Sequence[Any]]) -> list[Any]:
         """Runs `run_function` with each of the values; returns the results in order.
 
         Args:
             key: What tells the function from others.
             function: Where the function is.
             values: Of each shard, the elements of its value: arrays, or where they are.
-            takes_struct: Whether a value is a struct of them, not the only one itself.
 
         Raises:
             UserError: If no machine is left, or the processes of a task end each time.
         """
         import ray
 
-        given = (key, self._environment, takes_struct, function)
+        given = (key, self._environment, function)
         results = [self._task.remote(*given, *own) for own in values]
         waiting = results
         try:
