@@ -62,7 +62,6 @@ def _median_seconds(one_round, members: int, model: np.ndarray, data: np.ndarray
 def main(argv: list[str]) -> None:
     """Prints the times."""
     del argv
-    runtime.start()
     one, large = np.ones(1, np.float32), np.ones(_MEGABYTES.value * 2**18, np.float32)
     members, alone = _MEMBERS.value, 0.0
     sleeping, awake = _build(_SECONDS.value), _build(0)

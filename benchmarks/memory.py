@@ -1,4 +1,4 @@
-"""Resident memory of the program, and of its worker if it has one, over many rounds.
+"""Resident memory of the program over many rounds.
 
     python -m benchmarks.memory --rounds=4000
 
@@ -18,7 +18,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("data_dir", None, "The folder of MovieLens-1M. [default: generated ratings]")
 flags.DEFINE_integer("rounds", 4000, "Rounds to run.", lower_bound=101)
 flags.DEFINE_enum("runtime", "local", runtime.RUNTIMES, "Where they run.")
-flags.DEFINE_enum("compile", "auto", runtime.COMPILE, "local: whether XLA compiles.")
+flags.DEFINE_bool("compile", True, "local, ray: whether XLA compiles.")
 flags.DEFINE_integer("shards", None, "As of the experiments. [default: one a processor]")
 
 FIRST_LOOK = 100
@@ -30,6 +30,7 @@ def main() -> None:
     import json
 
     import numpy as np
+    import psutil
 
     from benchmarks.rating_data import load, paper_options, paper_trainer
     from fedpersonal.local_state.rounds import Rounds
@@ -46,7 +47,7 @@ def main() -> None:
     for round_number in range(1, FLAGS.rounds + 1):
         state = rounds.next(state, trainer.cohort(round_number)).state
         if round_number in looks:
-            megabytes[round_number] = round(runtime.rss_mb(), 1)
+            megabytes[round_number] = round(psutil.Process().memory_info().rss / 2**20, 1)
     first, last = megabytes[looks[0]], megabytes[looks[-1]]
     growth = round(100 * (last / first - 1), 2)
     about = {"data": name, "runtime": FLAGS.runtime, "compile": FLAGS.compile}

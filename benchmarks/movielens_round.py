@@ -2,12 +2,12 @@
 
     python -m benchmarks.movielens_round --data_dir=path/to/ml-1m
 
-The sides: TFF's own `build_fed_recon`; fedpersonal in TFF's worker and in this process, plain and
-compiled by XLA; the same round by hand in JAX, `jit(vmap(scan))`; and a NumPy loop over clients.
-All train the same model from the same weights on the same cohorts, round after round in turn.
-Prints a table, and one line of JSON with its numbers: medians, and the largest difference between
-the global weights that result and TFF's. Without --data_dir, ratings of MovieLens-1M's size are
-generated.
+The sides: TFF's own `build_fed_recon`; fedpersonal in TFF's own runtime and in this process, plain
+and compiled by XLA; the same round by hand in JAX, `jit(vmap(scan))`; and a NumPy loop over
+clients. All train the same model from the same weights on the same cohorts, round after round in
+turn. Prints a table, and one line of JSON with its numbers: medians, and the largest difference
+between the global weights that result and TFF's. Without --data_dir, ratings of MovieLens-1M's size
+are generated.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
     ours = {
         f"fedpersonal, {words}": Ours(trainer, runtime)
         for runtime, words in {
-            "worker": "TFF's worker",
+            "tff": "TFF's own runtime",
             "plain": "local, plain",
             "compiled": "local, compiled",
         }.items()

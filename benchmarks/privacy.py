@@ -21,8 +21,8 @@ flags.DEFINE_multi_enum("sampling", ["fixed", "poisson"], ["fixed", "poisson"], 
 flags.DEFINE_multi_enum(
     "runtime",
     ["plain", "compiled"],
-    ["worker", "plain", "auto", "compiled"],
-    "The worker; local ones by compiling.",
+    ["tff", "plain", "compiled"],
+    "TFF's own; local ones by compiling.",
 )
 flags.DEFINE_multi_enum("clipping", ["fixed", "adaptive"], ["fixed", "adaptive"], "Of updates.")
 flags.DEFINE_float("noise_multiplier", 1.0, "0: updates are clipped alone.", lower_bound=0)

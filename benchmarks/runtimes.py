@@ -1,9 +1,9 @@
-"""Rounds in this process beside rounds in TFF's worker, task by task.
+"""Rounds in this process beside rounds in TFF's own runtime, task by task.
 
     python -m benchmarks.runtimes --cases=items,kept
 
 All runtimes run the same rounds of the same trainer, in turn. Prints a table and a line of JSON a
-case: medians, and the largest difference between the global weights that result and the worker's.
+case: medians, and the largest difference between the global weights that result and those in TFF's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PRESETS = {
 CASES = ("items", "kept", *PRESETS)
 
 flags.DEFINE_list("cases", list(CASES), "Of " + ", ".join(CASES) + ".")
-flags.DEFINE_list("runtimes", ["worker", "plain", "auto"], "The worker; local ones by compiling.")
+flags.DEFINE_list("runtimes", ["tff", "plain", "compiled"], "TFF's own; local ones by compiling.")
 flags.DEFINE_integer("items", 100_000, "Items of the case `items`.", lower_bound=1)
 flags.DEFINE_integer("rounds", 10, "Rounds timed, of each.", lower_bound=3)
 flags.DEFINE_integer("shards", None, "As of the experiments. [default: one a processor]")

@@ -16,13 +16,13 @@ import tensorflow_federated as tff
 
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
-from fedpersonal.runtime.local import LocalContext
-from fedpersonal.runtime.worker import worker_context
+from fedpersonal.runtime.context import LocalContext
+from fedpersonal.runtime.stock import make_stock_context
 from fedpersonal.trainer import Trainer
 
 # Local runtimes by the names that tables give them: whether XLA compiles.
-_COMPILE = {"plain": "never", "auto": "auto", "compiled": "always"}
-RUNTIMES = ("worker", *_COMPILE)
+_COMPILE = {"plain": False, "compiled": True}
+RUNTIMES = ("tff", *_COMPILE)
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -47,9 +47,7 @@ class Ours:
         """Takes the trainer; what its clients keep goes to a temporary folder."""
         self._trainer = trainer
         self._context = (
-            worker_context()
-            if runtime == "worker"
-            else LocalContext(worker_context, compile=_COMPILE[runtime])
+            make_stock_context() if runtime == "tff" else LocalContext(compile=_COMPILE[runtime])
         )
         store = None
         if trainer.algorithm.keeps:

@@ -45,9 +45,8 @@ def main() -> None:
     runtime.use_runtime(
         options.runtime,
         # Compiling takes longer than the few rounds that are looked at.
-        compile=options.compile if FLAGS["compile"].present else "never",
+        compile=options.compile and FLAGS["compile"].present,
         ray_address=options.ray_address,
-        ray_node_seconds=options.ray_node_seconds,
     )
     experiment = build_experiment(task, source, options)
     found = audit_experiment(experiment, rounds=FLAGS.audit_rounds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import inspect
 import os
 import re
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags, logging
 
-from experiments import option_flags, program_help
+from experiments import command, option_flags, program_help
 from fedpersonal import runtime
 from fedpersonal.errors import UserError, counted, escaped
 
@@ -58,7 +59,7 @@ def run(main: Callable[..., None]) -> None:
     takes_arguments = bool(inspect.signature(main).parameters)
     arguments, files = _parse_flags(sys.argv, takes_arguments=takes_arguments)
     logging.use_absl_handler()
-    runtime.start()
+    command.start()
     status = 0
     try:
         _check_temporary_folder()
@@ -67,7 +68,7 @@ def run(main: Callable[..., None]) -> None:
         status = _complain(error, files)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
-            runtime.leave(_UNREAD)
+            command.leave(_UNREAD)
         if error.errno not in _REFUSALS:
             raise
         status = _complain(f"{error.filename or 'a file'}: {error.strerror}.")
@@ -75,7 +76,7 @@ def run(main: Callable[..., None]) -> None:
         status = _INTERRUPTED
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    runtime.leave(status)
+    command.leave(status)
 
 
 def task_main(task: Task) -> Callable[[], None]:
@@ -112,6 +113,7 @@ def task_main(task: Task) -> Callable[[], None]:
         # Mistakes in options and data have shown before TensorFlow is imported.
         with runtime.quick_imports():
             from fedpersonal.tasks.experiment_run import open_experiment
+        gc.freeze()  # What was imported stays: it need not be looked at for garbage.
 
         declared = task.options.declarations().items()
         sizes = {n: size for n, size in source.describe().items() if isinstance(size, int)}

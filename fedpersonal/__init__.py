@@ -84,16 +84,10 @@ _HOMES = {
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
-# TensorFlow speaks up when it is imported, which a program may do before it uses a name.
-runtime.quiet_logs()
-runtime.spare_home()
-runtime.ensure_runtime()
-
 
 def _load(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    runtime.start()
     with runtime.quick_imports():
         module = importlib.import_module(_HOMES[name])
     value = getattr(module, name)

@@ -24,7 +24,7 @@ from fedpersonal.evaluation.guess import GUESS
 from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.local_state.snapshot import Kept
 from fedpersonal.model.export import to_keras
-from fedpersonal.runtime.program import check_not_forked
+from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.simulation.loop import LoopResult
 from fedpersonal.simulation.rounds_of_files import ROUND
 

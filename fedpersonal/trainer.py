@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow_federated as tff
 from absl import logging
 
-from fedpersonal import runtime
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.loaded import fingerprint
@@ -31,6 +30,7 @@ from fedpersonal.process.execution import Execution, default_num_shards
 from fedpersonal.process.memory import check_memory
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import Cohort, make_cohort
+from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.callbacks.callback import Callback
 from fedpersonal.simulation.callbacks.watched_metric import BestModel
@@ -117,8 +117,7 @@ class Trainer:
                 round does not fit in memory.
             LocalVariableError: If a local variable would leave its client.
         """
-        runtime.start()
-        runtime.check_not_forked()
+        check_not_forked()
         self._plain_model = model
         self.model = model = algorithm.prepare(model)
         self.algorithm = algorithm

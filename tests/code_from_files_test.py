@@ -34,8 +34,6 @@ ALLOWED = {
     "experiments/sweeping/at_once.py": {"multiprocessing.connection"},
     # A fork and a pipe, through which JSON goes.
     "experiments/health/examination.py": {"multiprocessing", "multiprocessing.connection"},
-    # The worker's door: a Unix socket in a folder of its user's.
-    "fedpersonal/runtime/supervisor.py": {"listen"},
 }
 
 

@@ -18,9 +18,10 @@ import numpy as np
 import psutil
 import pytest
 
+from experiments import command
 from fedpersonal import runtime
 
-runtime.start()
+command.start()
 
 # A background job is started with Ctrl-C ignored, and so would be the programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -30,10 +31,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Two binaries define some flags alike, hence a fork imports its own.
 _COMMANDS = """
 import contextlib, importlib, io, json, os, sys
-from experiments import launch
-from fedpersonal import runtime
+from experiments import command, launch
 
-runtime.leave = sys.exit  # What a fork has printed is still to be handed on.
+command.leave = sys.exit  # What a fork has printed is still to be handed on.
 modules, commands = json.load(sys.stdin)
 for module in modules:
     importlib.import_module(module)
@@ -79,7 +79,7 @@ def _memory_comes_back():
 @pytest.fixture(name="not_compiled", scope="module")
 def _not_compiled():
     """Compiling takes longer than a test's few rounds."""
-    runtime.use_runtime("local", compile="never")
+    runtime.use_runtime("local", compile=False)
     yield
     runtime.use_runtime("local")
 
@@ -90,7 +90,6 @@ _LONGEST = (
     "experiments/papers/fedrecon/table2_test.py",
     "process/next_word_equality_test.py",
     "experiments/papers/furl/table3_test.py",
-    "tasks/runtimes_test.py",
     "tasks/utterances/experiment_test.py",
     "tasks/loaded_run_test.py",
     "tasks/contract_test.py",

@@ -11,12 +11,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.runtime.worker import worker_context
+from fedpersonal.runtime.stock import make_stock_context
 from fedpersonal.tasks.ratings.task import RatingRun
 
 
 class TffRounds:
-    """A side of `side_by_side` that starts from given item vectors; it runs in TFF's worker."""
+    """A side of `side_by_side` from given item vectors on; it runs in TFF's own runtime."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class TffRounds:
         """Takes what gives a round's clients, the items' vectors, the model and the options."""
         assert options.server_optimizer and options.server_learning_rate  # Settled.
         self.prepare = cohort
-        self._context = worker_context()
+        self._context = make_stock_context()
         self._process = tff.learning.algorithms.build_fed_recon(
             lambda: _reconstruction_model(build_model()),
             loss_fn=tf.keras.losses.MeanSquaredError,

@@ -1,7 +1,6 @@
 """Work in a process of its own, whose memory comes back when the work is done.
 
-A TFF computation stays in its worker for as long as the worker lives, about 200 MB a run: many
-runs in one process would make it grow with each.
+TensorFlow does not give all memory back: many runs in one process would make it grow with each.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import traceback
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from fedpersonal import runtime
+from experiments import command
 from fedpersonal.errors import TrainingError, UserError
 
-# What `runtime.quiet_logs` sets, and takes for the user's wish where it finds it set.
+# What `command.start` sets, and takes for the user's wish where it finds it set.
 _LOG_LEVEL = ("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -58,7 +57,7 @@ class Child:
         context = multiprocessing.get_context("spawn")
         self._calls = iter(calls)
         self.connection, sender = context.Pipe(duplex=False)
-        # Unpickling imports TensorFlow, which must not come before `runtime.start`.
+        # Unpickling imports TensorFlow, which must not come before `command.start`.
         pickled = [(call.output, pickle.dumps(call)) for call in calls]
         told = (sender, pickled, tuple(processors))
         self._process = context.Process(target=_main, args=told, daemon=True)
@@ -147,7 +146,7 @@ def _main(
     if os.environ.get(name) == value:
         del os.environ[name]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # For `start`, which leaves other handlers alone.
-    runtime.start()
+    command.start()
     threading.Thread(target=_follow_parent, daemon=True).start()
     for output, pickled in calls:
         _print_to(output)
@@ -159,10 +158,10 @@ def _main(
             sender.send(kind(str(error)))
         except Exception:
             traceback.print_exc()
-            runtime.leave(1)
+            command.leave(1)
         else:
             sender.send(None)
-    runtime.leave(0)
+    command.leave(0)
 
 
 def _print_to(path: pathlib.Path | None) -> None:

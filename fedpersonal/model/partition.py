@@ -27,7 +27,7 @@ from fedpersonal.model.losses import ExampleFn, Loss, PerExample
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.rows_in_order import skip_lookups
 from fedpersonal.model.variables import VariableSpec, check_names, split_variables
-from fedpersonal.runtime.program import check_not_forked
+from fedpersonal.runtime.context import check_not_forked
 
 Values = dict[str, tf.Tensor]
 

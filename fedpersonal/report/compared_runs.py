@@ -18,7 +18,7 @@ from fedpersonal.report.run_data import RunData, read_run
 FEWEST, MOST = 2, 10
 # These say where a run computes and keeps things, not what it does.
 _ELSEWHERE = frozenset(
-    "seed output_dir runtime ray_address ray_node_seconds rounds_per_checkpoint shards data_dir "
+    "seed output_dir runtime ray_address rounds_per_checkpoint shards data_dir "
     "cache_dir base_model_dir".split()
 )
 # These say which examples are tested.

@@ -1,39 +1,20 @@
-"""Where TFF's computations run, and how a program that uses them starts and ends."""
+"""Where TFF's computations run; TensorFlow Federated is loaded when one is chosen."""
 
 from fedpersonal.runtime.choice import (
-    COMPILE,
     RUNTIMES,
     check_runtime,
     describe_runtime,
-    ensure_runtime,
     num_processors,
     use_runtime,
 )
-from fedpersonal.runtime.imports import quick_imports
-from fedpersonal.runtime.program import (
-    check_not_forked,
-    leave,
-    peak_rss_mb,
-    quiet_logs,
-    rss_mb,
-    spare_home,
-    start,
-)
+from fedpersonal.runtime.program import peak_rss_mb, quick_imports
 
 __all__ = [
-    "COMPILE",
     "RUNTIMES",
-    "check_not_forked",
     "check_runtime",
     "describe_runtime",
-    "ensure_runtime",
-    "leave",
     "num_processors",
     "peak_rss_mb",
     "quick_imports",
-    "quiet_logs",
-    "rss_mb",
-    "spare_home",
-    "start",
     "use_runtime",
 ]

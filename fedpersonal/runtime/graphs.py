@@ -1,35 +1,36 @@
-"""A TensorFlow graph of a TFF computation as a function of this process."""
+"""A TensorFlow graph of a TFF computation as a function, plain or compiled by XLA."""
 
 from __future__ import annotations
 
+import functools
 import itertools
-import logging
+import os
 import threading
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import logging
 from tensorflow.core.protobuf import config_pb2
-from tensorflow.python.eager import context
 
-from fedpersonal.runtime import xla
+from fedpersonal.errors import UserError
 
-_log = logging.getLogger(__name__)
+_LOOPS = {"While", "StatelessWhile"}
+# XLA draws other numbers than TensorFlow.
+_RANDOM = ("Random", "StatelessRandom", "StatelessTruncatedNormal", "TruncatedNormal")
+# XLA compiles again for each size of such a result.
+_DATA_DEPENDENT = ("Where", "Unique", "ReduceDataset", "TensorSlice", "DatasetToSingle")
+# TensorFlow's operations without a kernel of XLA's: name of the result, and what stands in.
+_STANDINS = {
+    "InplaceAdd": ("y", "TensorScatterAdd", "output"),
+    "DeepCopy": ("y", "Identity", "output"),
+}
 
-# With this name, a variable is another one in each execution of its op.
-_ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
-
-_imports = itertools.count()
 _xla_lock = threading.Lock()
 
 _Run = Callable[[Sequence[Any]], Sequence[Any]]
-
-
-class Unsupported(Exception):
-    """Says why a computation cannot be run in this process with certainty of the same result."""
 
 
 class Graph:
@@ -38,40 +39,34 @@ class Graph:
     Calls keep nothing and may come from several threads.
 
     Attributes:
+        block: The computation.
         compiled: Whether XLA compiles it.
     """
 
-    def __init__(
-        self, computation: tff.framework.CompiledComputation, *, compiled: bool | None = False
-    ):
+    def __init__(self, block: tff.framework.CompiledComputation, *, compile: bool = False):
         """Imports the graph.
 
         Args:
-            computation: The computation whose graph it is.
-            compiled: Whether XLA compiles it; None to do so where it seems worth it. What XLA
-                refuses, or would draw other random numbers in, runs as it is.
+            block: The computation whose graph it is.
+            compile: Whether XLA compiles it where that seems worth it. What XLA refuses, or would
+                draw other random numbers in, runs as it is.
 
         Raises:
-            Unsupported: If it has state that would outlive a call.
+            UserError: If it takes or returns a dataset, or has state that would outlive a call.
         """
-        self.block = computation
-        proto = computation.proto.tensorflow
+        self.block = block
+        proto = block.proto.tensorflow
         graph_def = tf.compat.v1.GraphDef()
         proto.graph_def.Unpack(graph_def)
-        check_supported(graph_def)
+        _check_supported(graph_def)
         self._result = proto.result
         feeds = list(_tensor_names(proto.parameter)) if proto.HasField("parameter") else []
         fetches = list(_tensor_names(proto.result))
-        is_plain = not (proto.initialize_op or _has_sequence(proto))
-        if compiled is None:
-            compiled = xla.is_worth_compiling(graph_def)
-        self.compiled = compiled and is_plain and not xla.draws(graph_def)
+        self.compiled = compile and is_worth_compiling(graph_def)
         if self.compiled:
             self._run = self._unless_refused(graph_def, feeds, fetches)
-        elif is_plain:
-            self._run = _session(graph_def, feeds, fetches)
         else:
-            self._run = _function(graph_def, feeds, fetches, proto.initialize_op)
+            self._run = _session(graph_def, feeds, fetches)
 
     @property
     def graphs(self) -> list[Graph]:
@@ -99,23 +94,28 @@ class Graph:
                 with lock:
                     if self.compiled:
                         reason = (error.message.strip().splitlines() or [""])[0][:200]
-                        _log.warning("XLA does not compile a part; it runs as it is: %s", reason)
+                        logging.warning("XLA does not compile a part; it runs as it is: %s", reason)
                         self.compiled, self._run = False, _session(graph_def, feeds, fetches)
                 return self._run(arguments)
 
         return run
 
 
-def check_supported(graph_def: tf.compat.v1.GraphDef) -> None:
-    """Raises `Unsupported` if a graph would behave otherwise here than in a session of its own."""
-    for node in xla.all_nodes(graph_def):
-        if node.op == "VarHandleOp":
-            continue
+def unsupported(what: str) -> UserError:
+    """Returns the error of a computation that has something that is not run in this process."""
+    return UserError(
+        f"{what}, which the runtime local does not know; TFF's own does: --runtime=tff, or "
+        'fp.use_runtime("tff").'
+    )
+
+
+def _check_supported(graph_def: tf.compat.v1.GraphDef) -> None:
+    """Raises a `UserError` if a graph would behave otherwise than in a session of its own."""
+    for node in _all_nodes(graph_def):
         if "shared_name" in node.attr:
-            raise Unsupported(f"the operation {node.op} keeps state under a name")
-        seeds = [node.attr[name].i for name in ("seed", "seed2") if name in node.attr]
-        if any(seeds):
-            raise Unsupported(f"the operation {node.op} counts its draws from a seed")
+            raise unsupported(f"A computation has {node.op}, an operation that keeps state")
+        if any(node.attr[name].i for name in ("seed", "seed2") if name in node.attr):
+            raise unsupported(f"A computation has {node.op} with a seed, which counts its draws")
 
 
 def _session(
@@ -134,15 +134,41 @@ def _compiled(
 ) -> _Run:
     """Returns a graph as one that XLA compiles for each shape of its arguments."""
     with _xla_lock:
-        xla.keep_operations_whole()
-    wrapped = _import(_with_own_functions(xla.for_xla(graph_def)))
-    plain = _prune(wrapped, feeds, fetches)
-    function = tf.function(lambda *given: plain(*given), autograph=False, jit_compile=True)
-    specs = [wrapped.graph.get_tensor_by_name(name) for name in feeds]
+        keep_operations_whole()
+    with tf.Graph().as_default() as plain:
+        tf.import_graph_def(for_xla(graph_def), name="")
+        # What is fed cannot be fetched itself.
+        outputs = [tf.identity(plain.get_tensor_by_name(name)).op.name for name in fetches]
+    specs = [plain.get_tensor_by_name(name) for name in feeds]
+    fed = [spec.op.name for spec in specs]
+    needed, used = _needed(plain.as_graph_def(), outputs, fed)
+
+    @functools.partial(tf.function, autograph=False, jit_compile=True)
+    def function(*given: tf.Tensor) -> list[tf.Tensor]:
+        arguments = {name: tensor for name, tensor in zip(fed, given) if name in used}
+        return tf.import_graph_def(needed, arguments, [f"{name}:0" for name in outputs], name="")
+
     with tf.Graph().as_default() as graph:
         arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
         results = [tf.identity(result) for result in function(*arguments)]
     return _callable(graph, [a.name for a in arguments], [result.name for result in results])
+
+
+def _needed(
+    graph_def: tf.compat.v1.GraphDef, outputs: Sequence[str], fed: Sequence[str]
+) -> tuple[tf.compat.v1.GraphDef, set[str]]:
+    """Returns a graph of the nodes that lead to outputs, without those fed; and what they use.
+
+    XLA takes no placeholder, not even one that nothing needs.
+    """
+    nodes, waiting, used = {node.name: node for node in graph_def.node}, list(outputs), set(outputs)
+    while waiting:
+        found = {name.partition(":")[0].lstrip("^") for name in nodes[waiting.pop()].input} - used
+        used |= found
+        waiting.extend(found.difference(fed))
+    needed = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    needed.node.extend(n for n in graph_def.node if n.name in used and n.name not in fed)
+    return needed, used
 
 
 def _callable(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]) -> _Run:
@@ -162,114 +188,80 @@ def _callable(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]) -> 
     return lambda arguments: call(*map(np.asarray, arguments))
 
 
-def _function(
-    graph_def: tf.compat.v1.GraphDef,
-    feeds: Sequence[str],
-    fetches: Sequence[str],
-    initialize_op: str,
-) -> _Run:
-    """Returns a graph with variables or datasets as a function.
-
-    A session takes no dataset. Variables are born and die with each call.
-    """
-    for node in graph_def.node:
-        if node.op == "VarHandleOp":
-            node.attr["shared_name"].s = _ANONYMOUS
-    own = _with_own_functions(graph_def)
-    wrapped = _import(own)
-    graph = wrapped.graph
-    handles = [node.name + ":0" for node in graph_def.node if node.op == "VarHandleOp"]
-    variables = [graph.get_tensor_by_name(name) for name in handles if initialize_op]
-    function = _prune(wrapped, [*feeds, *handles] if initialize_op else feeds, fetches)
-    if not variables:
-
-        def run(arguments: Sequence[Any]) -> Sequence[Any]:
-            return function(*map(tf.convert_to_tensor, arguments))
-
-        return _with_functions(run, own)
-    with graph.as_default(), tf.control_dependencies([graph.get_operation_by_name(initialize_op)]):
-        created = [tf.identity(handle) for handle in variables]
-    create = wrapped.prune([], created)
-
-    def run_with_variables(arguments: Sequence[Any]) -> Sequence[Any]:
-        handles = create()
-        try:
-            return function(*map(tf.convert_to_tensor, arguments), *handles)
-        finally:
-            for handle in handles:
-                tf.raw_ops.DestroyResourceOp(resource=handle)
-
-    return _with_functions(run_with_variables, own)
+@functools.cache
+def keep_operations_whole() -> None:
+    """Has XLA run each operation in one thread: the members' threads would wait for each other."""
+    given = os.environ.get("XLA_FLAGS")
+    if "xla_disable_hlo_passes" in (given or ""):
+        return
+    flag = "--xla_disable_hlo_passes=cpu-parallel-task-assigner"
+    os.environ["XLA_FLAGS"] = f"{given or ''} {flag}"
+    try:
+        # XLA reads its flags once, when it is first used; they are not for others that have one.
+        tf.function(lambda: tf.zeros([]), jit_compile=True)()
+    finally:
+        del os.environ["XLA_FLAGS"]
+        if given is not None:
+            os.environ["XLA_FLAGS"] = given
 
 
-def _with_functions(run: _Run, graph_def: tf.compat.v1.GraphDef) -> _Run:
-    """Has a graph's functions end with what runs it; TensorFlow would keep them."""
-    names = [function.signature.name for function in graph_def.library.function]
-    weakref.finalize(run, _remove, names).atexit = False
-    return run
+def is_worth_compiling(graph_def: tf.compat.v1.GraphDef) -> bool:
+    """Tells whether a graph has a loop, no random draws, and no sizes that follow from data."""
+    operations = {node.op for node in _all_nodes(graph_def)}
+    return bool(operations & _LOOPS) and not any(
+        operation.startswith(_DATA_DEPENDENT + _RANDOM) for operation in operations
+    )
 
 
-def _remove(names: Sequence[str]) -> None:
-    known = context.context()
-    for name in names:
-        while known.has_function(name):  # It counts how often it was told of it.
-            known.remove_function(name)
+def for_xla(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
+    """Returns a graph without operations that XLA lacks: their pure counterparts stand in."""
+    changed = tf.compat.v1.GraphDef()
+    changed.CopyFrom(graph_def)
+    _replace(changed.node, inside_function=False)
+    for function in changed.library.function:
+        renamed = _replace(function.node_def, inside_function=True)
+        for node in function.node_def:
+            for i, name in enumerate(node.input):
+                node.input[i] = renamed.get(name, name)
+        for result, name in function.ret.items():
+            function.ret[result] = renamed.get(name, name)
+    return changed
 
 
-def _import(graph_def: tf.compat.v1.GraphDef) -> Any:
-    """Returns a wrapped function whose graph has a graph's operations, under their names."""
-
-    def imported() -> None:
-        tf.import_graph_def(graph_def, name="")
-
-    return tf.compat.v1.wrap_function(imported, [])
+def _all_nodes(graph_def: tf.compat.v1.GraphDef) -> Iterator[Any]:
+    """Yields the nodes of a graph and of its functions."""
+    functions = (function.node_def for function in graph_def.library.function)
+    return itertools.chain(graph_def.node, *functions)
 
 
-def _prune(wrapped: Any, feeds: Sequence[str], fetches: Sequence[str]) -> Any:
-    """Returns the function from some tensors of a wrapped function to others."""
-    tensors = wrapped.graph.get_tensor_by_name
-    with wrapped.graph.as_default():
-        # What is fed cannot be fetched itself.
-        results = [tf.identity(tensors(name)) for name in fetches]
-    return wrapped.prune([tensors(name) for name in feeds], results)
+def _replace(nodes: Any, *, inside_function: bool) -> dict[str, str]:
+    """Replaces nodes in place; returns old to new names of their results within a function."""
+    renamed, added = {}, []
+    for node in nodes:
+        if node.op not in _STANDINS:
+            continue
+        old, standin, new = _STANDINS[node.op]
+        renamed[f"{node.name}:{old}:0"] = f"{node.name}:{new}:0"
+        if node.op == "InplaceAdd":
+            added.extend(_as_scatter(node, inside_function=inside_function))
+        node.op = standin
+    nodes.extend(added)
+    return renamed
 
 
-def _with_own_functions(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
-    """Returns a graph whose functions have names that no other graph of this process has."""
-    own = tf.compat.v1.GraphDef()
-    own.CopyFrom(graph_def)
-    number = next(_imports)
-    names = {f.signature.name: f"{f.signature.name}_graph_{number}" for f in own.library.function}
-
-    def rename(attributes: Mapping[str, Any]) -> None:
-        for attribute in attributes.values():
-            kind = attribute.WhichOneof("value")
-            functions = {"func": [attribute.func], "list": attribute.list.func}.get(kind, [])
-            for function in functions:
-                function.name = names.get(function.name, function.name)
-                rename(function.attr)
-
-    for node in xla.all_nodes(own):
-        node.op = names.get(node.op, node.op)
-        rename(node.attr)
-    for function in own.library.function:
-        function.signature.name = names[function.signature.name]
-        rename(function.attr)
-    for gradient in own.library.gradient:
-        gradient.function_name = names[gradient.function_name]
-        gradient.gradient_func = names[gradient.gradient_func]
-    return own
-
-
-def _has_sequence(proto: Any) -> bool:
-    """Tells whether a computation takes or returns a dataset."""
-    bindings = [proto.parameter, proto.result]
-    while bindings:
-        binding = bindings.pop()
-        if binding.WhichOneof("binding") == "sequence":
-            return True
-        bindings.extend(binding.struct.element)
-    return False
+def _as_scatter(node: Any, *, inside_function: bool) -> list[Any]:
+    """Turns the inputs (x, i, v) into those of a scatter, whose indices are (n, 1)."""
+    axis = tf.compat.v1.NodeDef(name=f"{node.name}/axis", op="Const")
+    axis.attr["dtype"].type = tf.int32.as_datatype_enum
+    axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.int32(1)))
+    expanded = tf.compat.v1.NodeDef(name=f"{node.name}/indices", op="ExpandDims")
+    of_axis = f"{axis.name}:output:0" if inside_function else axis.name
+    expanded.input.extend([node.input[1], of_axis])
+    expanded.attr["T"].type = tf.int32.as_datatype_enum
+    expanded.attr["Tdim"].type = tf.int32.as_datatype_enum
+    node.input[1] = f"{expanded.name}:output:0" if inside_function else expanded.name
+    node.attr["Tindices"].type = tf.int32.as_datatype_enum
+    return [axis, expanded]
 
 
 def _tensor_names(binding: Any) -> Iterator[str]:
@@ -279,7 +271,7 @@ def _tensor_names(binding: Any) -> Iterator[str]:
         for element in binding.struct.element:
             yield from _tensor_names(element)
     elif kind == "sequence":
-        yield binding.sequence.variant_tensor_name
+        raise unsupported("A computation takes or returns a tf.data.Dataset")
     else:
         yield binding.tensor.tensor_name
 

@@ -10,50 +10,53 @@ import numpy as np
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2
 
-from fedpersonal.runtime.graphs import Graph, Unsupported
-from fedpersonal.runtime.values import AllEqual, Members
+from fedpersonal.runtime.graphs import Graph, unsupported
+from fedpersonal.runtime.values import AllEqual, Shards
 
 Scope = Mapping[str, Any]
-MapMembers = Callable[[Callable[..., Any], Members], Iterable[Any]]
+MapShards = Callable[[Callable[..., Any], Shards], Iterable[Any]]
 
 
 class Interpreter:
-    """Runs one computation, any number of times."""
+    """Runs one computation's building blocks, one after another, any number of times."""
 
-    def __init__(
-        self, computation: tff.Computation, map_members: MapMembers, *, compiled: bool | None
-    ):
+    def __init__(self, computation: tff.Computation, *, compile: bool):
         """Takes the computation apart and imports its graphs.
 
         Args:
             computation: The computation.
-            map_members: Applies a function, a `Graph` or a `Function`, to members of CLIENTS.
-            compiled: Whether XLA compiles what members run; None where it seems worth it.
+            compile: Whether XLA compiles what shards run, where that seems worth it.
 
         Raises:
-            Unsupported: If the computation has a part that this class does not know.
+            UserError: If the computation has a part that this class does not know.
         """
         block = computation.to_building_block()
-        if any(part.uri not in _KNOWN_URIS for part in _intrinsics(block)):
+        intrinsics = (b for b in blocks_in(block) if isinstance(b, tff.framework.Intrinsic))
+        if any(part.uri not in _KNOWN_URIS for part in intrinsics):
             block, _ = tff.tensorflow.replace_intrinsics_with_bodies(block)
         self._root = tff.framework.to_call_dominant(block)
         self._takes_argument = computation.type_signature.parameter is not None
-        self._map_members = map_members
-        self._graphs: dict[int, Graph] = {}
         _check(self._root)
-        of_members = _mapped_graphs(self._root)
-        for part in graphs_in(self._root):
-            choice = compiled if id(part) in of_members else False
-            self._graphs[id(part)] = Graph(part, compiled=choice)
+        of_shards = _mapped_graphs(self._root)
+        self._graphs = {
+            id(part): Graph(part, compile=compile and id(part) in of_shards)
+            for part in graphs_in(self._root)
+        }
 
     @property
     def is_compiled(self) -> bool:
         """Whether XLA compiles a part of it."""
         return any(graph.compiled for graph in self._graphs.values())
 
-    def __call__(self, argument: Any, num_members: int) -> Any:
-        """Runs the computation; values are those of `fedpersonal.runtime.values`."""
-        run = _Run(self._graphs, self._map_members, num_members)
+    def __call__(self, argument: Any, num_shards: int, map_shards: MapShards) -> Any:
+        """Runs the computation.
+
+        Args:
+            argument: Its argument, a value of `fedpersonal.runtime.values`, as is its result.
+            num_shards: How many values there are at CLIENTS.
+            map_shards: Applies a function, a `Graph` or a `Function`, to each of these values.
+        """
+        run = _Run(self._graphs, map_shards, num_shards)
         function = run.evaluate(self._root, {})
         return function(argument) if self._takes_argument else function()
 
@@ -77,27 +80,29 @@ class Function:
         return [self._run.graphs[id(part)] for part in graphs_in(self.block)]
 
 
-def load_function(proto: bytes, compiled: Sequence[bool]) -> Callable[..., Any]:
-    """Returns a function of members of CLIENTS from its serialized building block.
+def load_function(proto: bytes, *, compile: bool) -> Callable[..., Any]:
+    """Returns a function of the elements of a shard's value from its serialized building block.
 
     Args:
         proto: The building block, of a graph or of a function that calls graphs.
-        compiled: Whether XLA compiles each of its graphs, in the order of `graphs_in`.
+        compile: Whether XLA compiles its graphs, where that seems worth it.
     """
     block = tff.framework.ComputationBuildingBlock.from_proto(
         computation_pb2.Computation.FromString(proto)
     )
-    graphs = {id(g): Graph(g, compiled=choice) for g, choice in zip(graphs_in(block), compiled)}
-    return _Run(graphs, map, 0).evaluate(block, {})
+    graphs = {id(part): Graph(part, compile=compile) for part in graphs_in(block)}
+    function = _Run(graphs, map, 0).evaluate(block, {})
+    takes_struct = isinstance(block.type_signature.parameter, tff.StructType)
+    return lambda *elements: function(list(elements) if takes_struct else elements[0])
 
 
 class _Run:
     """One call of a computation."""
 
-    def __init__(self, graphs: Mapping[int, Graph], map_members: MapMembers, num_members: int):
+    def __init__(self, graphs: Mapping[int, Graph], map_shards: MapShards, num_shards: int):
         self.graphs = graphs
-        self._map_members = map_members
-        self._num_members = num_members
+        self._map_shards = map_shards
+        self._num_shards = num_shards
 
     def evaluate(self, block: tff.framework.ComputationBuildingBlock, scope: Scope) -> Any:
         """Returns a building block's value where names have the values of a scope."""
@@ -141,8 +146,8 @@ class _Run:
     def _eval_at_server(self, function: Callable[[], Any]) -> Any:
         return function()
 
-    def _eval_at_clients(self, function: Callable[[], Any]) -> Members:
-        return Members(function() for _ in range(self._num_members))
+    def _eval_at_clients(self, function: Callable[[], Any]) -> Shards:
+        return Shards(function() for _ in range(self._num_shards))
 
     def _at_server(self, value: Any) -> Any:
         return value
@@ -156,31 +161,29 @@ class _Run:
 
     def _map(self, argument: Sequence[Any]) -> Any:
         function, values = argument
-        return Members(self._map_members(function, self._members(values)))
+        return Shards(self._map_shards(function, self._as_shards(values)))
 
     def _map_all_equal(self, argument: Sequence[Any]) -> AllEqual:
         function, values = argument
         return AllEqual(function(values.value))
 
-    def _zip_at_clients(self, values: Sequence[Any]) -> Any:
-        if all(isinstance(value, AllEqual) for value in values):
-            return AllEqual([value.value for value in values])
-        return Members(map(list, zip(*map(self._members, values))))
+    def _zip_at_clients(self, values: Sequence[Any]) -> Shards:
+        return Shards(map(list, zip(*map(self._as_shards, values))))
 
     def _aggregate(self, argument: Sequence[Any]) -> Any:
-        """Adds members up in their order, as TFF's own executors do."""
+        """Adds shards up in their order, as TFF's own executors do."""
         values, total, accumulate, _, report = argument
-        for value in self._members(values):
+        for value in self._as_shards(values):
             total = accumulate([total, value])
         return report(total)
 
     def _sum(self, values: Any, result_type: tff.FederatedType) -> Any:
-        """Adds members up in their order, as TFF's own graphs of a sum do, which take longer."""
-        total, *others = self._members(values) or [_zeros(result_type.member)]
+        """Adds shards up in their order, as TFF's own graphs of a sum do, which take longer."""
+        total, *others = self._as_shards(values) or [_zeros(result_type.member)]
         return functools.reduce(_add_to, others, _copied(total))
 
-    def _members(self, values: Any) -> Members:
-        return values.of(self._num_members) if isinstance(values, AllEqual) else values
+    def _as_shards(self, values: Any) -> Shards:
+        return values.of(self._num_shards) if isinstance(values, AllEqual) else values
 
 
 _INTRINSICS: Mapping[str, Callable[..., Any]] = {
@@ -249,12 +252,8 @@ def _add_to(total: Any, value: Any) -> Any:
     return np.add(total, value, out=total)
 
 
-def _intrinsics(block: tff.framework.ComputationBuildingBlock) -> list[tff.framework.Intrinsic]:
-    return [part for part in blocks_in(block) if isinstance(part, tff.framework.Intrinsic)]
-
-
 def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
-    """Returns the graphs that members of CLIENTS run, by `id`."""
+    """Returns the graphs that shards run, by `id`."""
     found: set[int] = set()
     for part in blocks_in(root):
         if isinstance(part, tff.framework.Call) and isinstance(
@@ -267,7 +266,8 @@ def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
 
 def _check(root: tff.framework.ComputationBuildingBlock) -> None:
     for part in blocks_in(root):
-        if type(part) not in (*_EVALUATE, tff.framework.Intrinsic):
-            raise Unsupported(f"it has a {type(part).__name__}")
-        if isinstance(part, tff.framework.Intrinsic) and part.uri not in _KNOWN_URIS:
-            raise Unsupported(f"it calls {part.uri}")
+        if isinstance(part, tff.framework.Intrinsic):
+            if part.uri not in _KNOWN_URIS:
+                raise unsupported(f"A computation calls tff.{part.uri}")
+        elif type(part) not in _EVALUATE:
+            raise unsupported(f"A computation has a part of the kind {type(part).__name__}")

@@ -1,78 +1,71 @@
-"""A TFF execution context whose members of CLIENTS run on the nodes of a Ray cluster.
+"""A TFF execution context whose shards run on a Ray cluster.
 
-All else runs in this process, as in the local runtime: the server's part, the sums of members'
+All else runs in this process, as in the local runtime: the server's part, the sums of shards'
 values, in their order, and so what clients keep. Results are those of the local runtime.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import weakref
-from collections.abc import Callable, Iterable, Set
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import logging
 
 from fedpersonal.errors import UserError
-from fedpersonal.runtime import ray_node
+from fedpersonal.runtime.context import LocalContext
 from fedpersonal.runtime.graphs import Graph
-from fedpersonal.runtime.interpreter import Function
-from fedpersonal.runtime.local import LocalContext
-from fedpersonal.runtime.ray_cluster import Cluster
-from fedpersonal.runtime.values import Members
+from fedpersonal.runtime.interpreter import Function, Interpreter, blocks_in
+from fedpersonal.runtime.ray_cluster import Cluster, as_arrays
+from fedpersonal.runtime.values import Shards
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import ray
 
-# A smaller part of an argument goes with the call; a larger one travels once a node.
+# A smaller part of an argument goes with the call; a larger one travels once a machine.
 _SMALL = 2**14
 
 
 class RayContext(LocalContext):
-    """Runs TFF computations here, and their members of CLIENTS on Ray's nodes."""
+    """Runs TFF computations here, and their shards on a Ray cluster."""
 
-    def __init__(
-        self,
-        fallback: Callable[[], tff.framework.SyncContext],
-        cluster: Cluster,
-        *,
-        compile: str = "auto",
-    ):
-        """Makes the context; `fallback` and `compile` are those of `LocalContext`."""
-        super().__init__(fallback, compile=compile)
+    def __init__(self, cluster: Cluster, *, compile: bool = True):
+        """Makes the context; `compile` is that of `LocalContext`."""
+        super().__init__(compile=compile)
         self._cluster = cluster
-        # By `id` of a function's building block.
-        self._works: dict[int, tuple[str, ray_node.Sent] | None] = {}
+        # By `id` of a function's building block: its key, and where it is.
+        self._functions: dict[int, tuple[str, ray.ObjectRef]] = {}
+
+    def _run(self, interpreter: Interpreter, argument: Any, num_shards: int) -> Any:
+        """Runs a computation; its shards run on the cluster."""
         # By its `id`, what was sent, which must stay alive for that, and where it is.
-        self._sent: dict[int, tuple[Any, ray_node.Sent]] = {}
+        sent: dict[int, tuple[Any, ray.ObjectRef]] = {}
 
-    def invoke(self, comp: tff.Computation, arg: Any) -> Any:
-        """Runs a computation on an argument and returns its result."""
-        try:
-            return super().invoke(comp, arg)
-        finally:
-            self._sent.clear()
+        def map_shards(function: Callable[..., Any], shards: Shards) -> Iterable[Any]:
+            assert isinstance(function, (Function, Graph))
+            # One that calls no graph, such as a selection, is not worth the journey.
+            if not shards or not function.graphs or not _is_closed(function.block):
+                return map(function, shards)
+            elements = [shard if isinstance(shard, list) else [shard] for shard in shards]
+            values = [[self._send(element, sent) for element in own] for own in elements]
+            return self._run_on_cluster(function, values)
 
-    def _map_members(self, function: Callable[[Any], Any], members: Members) -> Iterable[Any]:
-        """Applies a function to members of CLIENTS on Ray's nodes.
+        return interpreter(argument, num_shards, map_shards)
 
-        One that calls no graph, such as a selection, is not worth the journey.
-        """
-        assert isinstance(function, (Function, Graph))
-        if not function.graphs or not members:
-            return map(function, members)
+    def _run_on_cluster(
+        self, function: Function | Graph, values: Sequence[Sequence[Any]]
+    ) -> list[Any]:
         block = function.block
-        if id(block) not in self._works:
-            self._works[id(block)] = self._send_work(function)
-            weakref.finalize(block, self._works.pop, id(block), None).atexit = False
-        work = self._works[id(block)]
-        if work is None:
-            return super()._map_members(function, members)
-        calls = [(*work, self._send_argument(member)) for member in members]
+        if id(block) not in self._functions:
+            self._functions[id(block)] = self._send_function(function)
+            weakref.finalize(block, self._functions.pop, id(block), None).atexit = False
+        key, reference = self._functions[id(block)]
         try:
-            return self._cluster.run(calls)
+            return self._cluster.run(key, reference, values)
         except tf.errors.NotFoundError as error:
             missing = str(error).partition("[[{{")[0].strip().splitlines()[-1]
             raise UserError(
@@ -80,38 +73,23 @@ class RayContext(LocalContext):
                 f"same folder on every node: {missing}"
             ) from None
 
-    def _send_work(self, function: Function | Graph) -> tuple[str, ray_node.Sent] | None:
-        """Sends a function; returns its key and where it is. None if it must run here."""
-        if not _is_closed(function.block):
-            _log.warning(
-                "A function of clients' values runs in this process, not on Ray's nodes: it uses "
-                "values that are not its arguments. Hand them over by tff.federated_broadcast."
-            )
-            return None
+    def _send_function(self, function: Function | Graph) -> tuple[str, ray.ObjectRef]:
+        """Sends a function; returns its key and where it is."""
         proto = function.block.proto.SerializeToString(deterministic=True)
-        work = ray_node.Work(proto, [graph.compiled for graph in function.graphs])
-        return hashlib.sha256(repr(work).encode()).hexdigest(), ray_node.Sent(
-            self._cluster.put(work)
-        )
+        key = hashlib.sha256(proto).hexdigest() + str(self._compile)
+        return key, self._cluster.put((proto, self._compile))
 
-    def _send_argument(self, value: Any) -> Any:
-        """Returns a member's value as arrays; its larger elements are sent once a call of invoke.
+    def _send(self, value: Any, sent: dict[int, tuple[Any, ray.ObjectRef]]) -> Any:
+        """Returns a value as arrays, or where it is if it is large.
 
-        What all members have, such as a model, so travels once a node.
+        What all shards have, such as a model, so travels once a machine.
         """
-        if not isinstance(value, list):
-            return self._send(value)
-        return [self._send(element) for element in value]
-
-    def _send(self, value: Any) -> Any:
-        if id(value) in self._sent:
-            return self._sent[id(value)][1]
-        arrays = ray_node.as_arrays(value)
-        if _num_bytes(arrays) < _SMALL:
-            return arrays
-        sent = ray_node.Sent(self._cluster.put(arrays))
-        self._sent[id(value)] = value, sent
-        return sent
+        if id(value) not in sent:
+            arrays = as_arrays(value)
+            if _num_bytes(arrays) < _SMALL:
+                return arrays
+            sent[id(value)] = value, self._cluster.put(arrays)
+        return sent[id(value)][1]
 
 
 def _num_bytes(value: Any) -> int:
@@ -121,18 +99,22 @@ def _num_bytes(value: Any) -> int:
     return np.asarray(value).nbytes
 
 
-def _is_closed(
-    block: tff.framework.ComputationBuildingBlock, known: Set[str] = frozenset()
-) -> bool:
-    """Tells whether a building block refers to nothing outside itself."""
-    if isinstance(block, tff.framework.Reference):
-        return block.name in known
-    if isinstance(block, tff.framework.Block):
-        for name, value in block.locals:
-            if not _is_closed(value, known):
-                return False
-            known = known | {name}
-        return _is_closed(block.result, known)
-    if isinstance(block, tff.framework.Lambda):
-        known = known | {block.parameter_name}
-    return all(_is_closed(child, known) for child in block.children())
+def _is_closed(block: tff.framework.ComputationBuildingBlock) -> bool:
+    """Tells whether a function refers to nothing outside itself, and says so if it does."""
+    used, bound = set(), set()
+    for part in blocks_in(block):
+        if isinstance(part, tff.framework.Reference):
+            used.add(part.name)
+        elif isinstance(part, tff.framework.Lambda):
+            bound.add(part.parameter_name)
+        elif isinstance(part, tff.framework.Block):
+            bound.update(name for name, _ in part.locals)
+    if used <= bound:  # Names are unique in TFF's call-dominant form.
+        return True
+    logging.log_first_n(
+        logging.WARNING,
+        "A function of clients' values runs in this process, not on Ray's nodes: it uses values "
+        "that are not its arguments. Hand them over by tff.federated_broadcast.",
+        1,
+    )
+    return False

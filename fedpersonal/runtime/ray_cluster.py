@@ -1,234 +1,210 @@
-"""The nodes of a Ray cluster: one actor on each, and what becomes of those that are lost."""
+"""A Ray cluster, or a Ray of this program's own, and the tasks that it runs."""
 
 from __future__ import annotations
 
-import dataclasses
-import logging
+import atexit
 import os
-import socket
-import time
-from collections.abc import Iterable, Sequence
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedpersonal.errors import UserError
-from fedpersonal.runtime.ray_connection import Connection, line_of
+from fedpersonal.runtime.processors import count_processors
 
 if TYPE_CHECKING:
     import ray
 
-_log = logging.getLogger(__name__)
+# Ray's switch, named after its first use, and read when Ray is imported: 0 makes it listen on the
+# loopback device alone.
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+# The path of a socket has at most 107 bytes, of which Ray's session and our own names take 84.
+_LONGEST_FOLDER = 23
+_SECONDS_OF_A_LOOK = 10.0
+# Of a task whose process or machine is lost; one that crashes its process each time must end.
+_RETRIES = 10
 
-_SECONDS_OF_A_LOOK = 1.0
-_SECONDS_WITHOUT_HEAD = 10.0
-# An actor claims next to nothing, so that a node that stays can take over from one that is lost.
-_CLAIM = 0.001
+_functions: dict[str, Callable[..., Any]] = {}
 
 
-@dataclasses.dataclass(eq=False)
-class _Actor:
-    """The actor of a node.
+def run_function(
+    key: str,
+    environment: Mapping[str, str],
+    function: tuple[bytes, bool],
+    *elements: Any,
+) -> Any:
+    """Applies a function to a shard's value; it runs in a process of Ray's.
 
-    Attributes:
-        handle: Ray's handle of a `ray_node.Node`.
-        node: The node's address.
-        processors: How many members it runs at once.
-        heard: When it last gave a result, or got its first call since.
+    Args:
+        key: What tells the function from others: it is loaded once a process.
+        environment: The coordinator's environment variables that TensorFlow reads.
+        function: The function, as arguments of `interpreter.load_function`.
+        *elements: The elements of the value if that is a struct, else itself. Ray puts them here
+            from wherever they are.
     """
+    if key not in _functions:
+        os.environ.update(environment)
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        from fedpersonal.runtime.interpreter import load_function
 
-    handle: ray.actor.ActorHandle
-    node: str
-    processors: int
-    heard: float = 0.0
+        proto, compile = function
+        _functions[key] = load_function(proto, compile=compile)
+    return as_arrays(_functions[key](*elements))
+
+
+def as_arrays(value: Any) -> Any:
+    """Returns a tree of arrays and tensors as one of arrays."""
+    if isinstance(value, list):
+        return [as_arrays(part) for part in value]
+    return value if isinstance(value, bytes) else np.asarray(value)
 
 
 class Cluster:
-    """Runs functions of members of CLIENTS on the nodes of a Ray cluster.
+    """A connection to a cluster, of which a program has one at a time.
 
-    A node that dies is Ray's concern: it starts the node's actor again, elsewhere if need be, and
-    repeats the calls that had no result. A node that gives no result for too long is given up, and
-    its calls go to the others. Calls are pure, and each has one result, whoever gives it.
+    What becomes of a process or a machine that is lost is Ray's concern: it repeats their tasks
+    elsewhere. Tasks are pure, and each has one result, whoever gives it.
+
+    Attributes:
+        address: Where the cluster's head is, as `host:port`.
+        num_processors: How many tasks the cluster runs at once.
     """
 
-    def __init__(self, address: str | None, *, node_seconds: float):
-        """Connects to a cluster, or starts one on this machine, and starts the nodes' actors.
+    def __init__(self, address: str | None):
+        """Connects this process to a cluster, or starts one on this machine.
 
         Args:
             address: Where the cluster is, as `host:port`, or `auto`; None to start a local one.
-            node_seconds: Seconds without any result after which a node counts as lost.
 
         Raises:
             UserError: If there is no such cluster, or it cannot be used.
         """
-        self._seconds = node_seconds
-        self._connection = Connection(address)
-        self._silent_since: float | None = None
-        self._actors = [_start_actor(node) for node in _nodes()]
-        self._is_checked = False
-        self._why = "none has a processor"
-        if not self._actors:
+        if address is not None and address.startswith("ray://"):
+            raise UserError(
+                f"ray_address is {address!r}; it must be host:port of a node: the program runs on "
+                "a machine of the cluster."
+            )
+        self._folder = _connect(address)
+        atexit.register(self.close)
+        import ray
+
+        self.address: str = ray.get_runtime_context().gcs_address
+        self.num_processors = int(ray.cluster_resources().get("CPU", 0))
+        self._task = ray.remote(run_function).options(
+            num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD"
+        )
+        self._environment = {k: v for k, v in os.environ.items() if k.startswith(("TF_", "XLA_"))}
+        if not self.num_processors:
+            self.close()
             raise self._nobody_left()
 
-    @property
-    def num_processors(self) -> int:
-        """How many members the cluster runs at once."""
-        return sum(actor.processors for actor in self._actors)
-
     def put(self, value: Any) -> ray.ObjectRef:
-        """Puts a value where each node fetches it once."""
+        """Puts a value where each machine fetches it once."""
         import ray
 
         return ray.put(value)
 
-    def run(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Runs `ray_node.Node.run` with each call's arguments; returns the results in order.
+    def run(self, key: str, function: ray.ObjectRef, values: Sequence[Sequence[Any]]) -> list[Any]:
+        """Runs `run_function` with each of the values; returns the results in order.
+
+        Args:
+            key: What tells the function from others.
+            function: Where the function is.
+            values: Of each shard, the elements of its value: arrays, or where they are.
 
         Raises:
-            UserError: If no node is left.
+            UserError: If no machine is left, or the processes of a task end each time.
         """
         import ray
 
-        self._check()
-        results: list[Any] = [None] * len(calls)
-        begun: dict[ray.ObjectRef, tuple[int, _Actor]] = {}
-        to_begin: list[int] = list(range(len(calls)))
-        while begun or to_begin:
-            for number, actor in zip(to_begin, self._in_turn(len(to_begin))):
-                begun[actor.handle.run.remote(*calls[number])] = number, actor
-            to_begin = []
-            ready, _ = ray.wait(list(begun), timeout=_SECONDS_OF_A_LOOK)
-            for reference in ready:
-                number, actor = begun.pop(reference)
-                try:
-                    results[number] = ray.get(reference)
-                    actor.heard = time.monotonic()
-                except ray.exceptions.RayActorError as error:
-                    self._give_up(actor, line_of(error))
-                    to_begin.append(number)
-                except ray.exceptions.ObjectLostError:  # With the node that had the result.
-                    to_begin.append(number)
-            if not ready:
-                to_begin += self._look(begun)
-        return results
+        given = (key, self._environment, function)
+        results = [self._task.remote(*given, *own) for own in values]
+        waiting = results
+        try:
+            while waiting:
+                ready, waiting = ray.wait(waiting, timeout=_SECONDS_OF_A_LOOK)
+                # Without machines, Ray waits for some to come.
+                if not ready and not ray.cluster_resources().get("CPU"):
+                    raise self._nobody_left()
+            return ray.get(results)
+        except ray.exceptions.RayTaskError:  # Also an error of the class that the task has raised.
+            raise
+        except ray.exceptions.RayError as error:
+            raise UserError(f"The Ray cluster at {self.address} fails: {_line_of(error)}") from None
 
     def close(self) -> None:
-        """Ends the actors, and the cluster where it was started here."""
-        self._connection.close()
-
-    def _in_turn(self, count: int) -> Iterable[_Actor]:
-        """Returns as many actors: each as often as it has processors, spread evenly."""
-        slots = [(k / a.processors, a) for a in self._actors for k in range(a.processors)]
-        slots.sort(key=lambda slot: slot[0])
-        now = time.monotonic()
-        for number in range(count):
-            actor = slots[number % len(slots)][1]
-            actor.heard = now
-            yield actor
-
-    def _look(self, begun: dict[ray.ObjectRef, tuple[int, _Actor]]) -> list[int]:
-        """Looks after the nodes that are silent; returns the calls of those that are lost."""
-        if not self._has_head():
-            return []
-        if not _nodes():
-            self._why = "all have ended"
-            raise self._nobody_left()
-        now = time.monotonic()
-        lost = {a for _, a in begun.values() if now - a.heard > self._seconds}
-        for actor in lost:
-            self._give_up(actor, f"it gave no result for {self._seconds:g} s")
-        repeated = [r for r, (_, actor) in begun.items() if actor in lost]
-        return sorted(begun.pop(reference)[0] for reference in repeated)
-
-    def _has_head(self) -> bool:
-        """Tells whether the head answers; Ray would wait for it, and then end the program."""
-        host, _, port = self._connection.address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=_SECONDS_OF_A_LOOK).close()
-        except OSError:
-            now = time.monotonic()
-            self._silent_since = self._silent_since or now
-            if now - self._silent_since > _SECONDS_WITHOUT_HEAD:
-                self._why = "its head does not answer"
-                raise self._nobody_left() from None
-            return False
-        self._silent_since = None
-        return True
-
-    def _give_up(self, actor: _Actor, why: str) -> None:
+        """Leaves the cluster, and ends a Ray of this program's own."""
         import ray
 
-        if actor not in self._actors:
-            return
-        self._actors.remove(actor)
-        ray.kill(actor.handle)
-        self._why = f"the last one, {actor.node}, was given up: {why}"
-        if not self._actors:
-            raise self._nobody_left()
-        _log.warning("The Ray node %s is given up: %s.", actor.node, why)
+        atexit.unregister(self.close)
+        ray.shutdown()
+        _remove(self._folder)
 
     def _nobody_left(self) -> UserError:
         return UserError(
-            f"No node of the Ray cluster at {self._connection.address} is left to compute on; "
-            f"{self._why}. Start nodes again; a run with a folder goes on from its last checkpoint."
+            f"No node of the Ray cluster at {self.address} is left to compute on. Start nodes "
+            "again; a run with a folder goes on from its last checkpoint."
         )
 
-    def _check(self) -> None:
-        """Raises a `UserError` unless all nodes have started and are as this process is."""
-        import ray
 
-        from fedpersonal.runtime.ray_node import about
+def _connect(address: str | None) -> str | None:
+    """Connects this process; SIGTERM keeps what it did before.
 
-        if self._is_checked:
-            return
-        own = about()
-        for actor in self._actors:
-            try:
-                theirs = ray.get(actor.handle.about.remote(), timeout=self._seconds)
-            except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
-                raise UserError(
-                    f"The Ray node {actor.node} does not start: {line_of(error)} Was it started "
-                    "with RAY_AUTH_MODE=token, the same token, and fedpersonal installed?"
-                ) from None
-            for name in own:
-                if own[name] == theirs[name]:
-                    continue
-                if name != "processor":
-                    raise UserError(
-                        f"The Ray node {actor.node} has {name} {theirs[name]}, and this machine "
-                        f"{own[name]}; install the same on both."
-                    )
-                _log.warning(
-                    "The Ray node %s has the processor %s, and this machine %s: results may "
-                    "differ in their last digits.",
-                    actor.node,
-                    theirs[name],
-                    own[name],
-                )
-        self._is_checked = True
-
-
-def _nodes() -> list[dict[str, Any]]:
-    """Returns Ray's description of the nodes that live and have processors."""
+    Returns:
+        The folder of a local Ray's session, with its sockets, in one that this user alone enters.
+    """
+    mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if mode != "token":
+        raise UserError(f"RAY_AUTH_MODE is {mode!r}; it must be token, or not set.")
+    settings: dict[str, Any] = {"address": address}
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if address is None:
+        os.environ[_LOOPBACK] = "0"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once.
+        settings = {"address": "local", "num_cpus": count_processors(), "include_dashboard": False}
     import ray
 
-    return [n for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU", 0) >= 1]
+    if ray.is_initialized():
+        raise UserError("This program uses Ray already: call ray.shutdown() before use_runtime.")
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    folder = None
+    if address is None:
+        # Ray lets everybody write to the folder of its sessions.
+        folder = make_folder()
+        settings["_temp_dir"] = os.path.join(folder, "r")
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR", **settings)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        _remove(folder)
+        where = "on this machine" if address is None else f"at {address}"
+        raise UserError(
+            f"There is no Ray cluster {where} to use, or it has another token: {_line_of(error)}"
+        ) from None
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
+    return folder
 
 
-def _start_actor(node: dict[str, Any]) -> _Actor:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def make_folder() -> str:
+    """Makes a folder for this user alone whose path is short enough for Ray's sockets."""
+    usual = tempfile.gettempdir()
+    short = usual if len(os.fsencode(usual)) <= _LONGEST_FOLDER else "/tmp"
+    return tempfile.mkdtemp(prefix="fp-ray-", dir=short)
 
-    from fedpersonal.runtime.ray_node import Node
 
-    processors = int(node["Resources"]["CPU"])
-    handle = (
-        ray.remote(Node)
-        .options(
-            num_cpus=_CLAIM,
-            max_restarts=-1,
-            max_task_retries=-1,
-            max_concurrency=processors,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=True),
-        )
-        .remote({k: v for k, v in os.environ.items() if k.startswith(("TF_", "XLA_"))})
-    )
-    return _Actor(handle, node["NodeManagerAddress"], processors)
+def _remove(folder: str | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _line_of(error: BaseException) -> str:
+    """Returns what an error says in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:300]

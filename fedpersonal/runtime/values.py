@@ -2,18 +2,16 @@
 
 | TFF type | here |
 | --- | --- |
-| tensor | an array, or a `tf.Tensor` |
-| sequence | a dataset's variant, a `tf.Tensor` |
+| tensor | an array |
 | struct | a list, in the type's order |
 | at SERVER | the value itself |
-| at CLIENTS | a `Members`, or an `AllEqual` of the one value that all have |
+| at CLIENTS | a `Shards`, or an `AllEqual` of the one value that all have |
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,20 +20,22 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal.runtime.graphs import unsupported
 
-class Members(list):
-    """A value at CLIENTS: one for each member."""
+
+class Shards(list):
+    """A value at CLIENTS: one for each shard of a cohort, which is a client to TFF."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AllEqual:
-    """A value at CLIENTS that all members have."""
+    """A value at CLIENTS that all shards have."""
 
     value: Any
 
-    def of(self, num_members: int) -> Members:
-        """Returns it as one for each member."""
-        return Members([self.value] * num_members)
+    def of(self, num_shards: int) -> Shards:
+        """Returns it as one for each shard."""
+        return Shards([self.value] * num_shards)
 
 
 def ingest(value: Any, type_spec: tff.Type) -> Any:
@@ -48,7 +48,7 @@ def ingest(value: Any, type_spec: tff.Type) -> Any:
         if type_spec.placement is tff.CLIENTS:
             if type_spec.all_equal:
                 return AllEqual(ingest(value, type_spec.member))
-            return Members(ingest(member, type_spec.member) for member in value)
+            return Shards(ingest(shard, type_spec.member) for shard in value)
         return ingest(value, type_spec.member)
     if isinstance(type_spec, tff.StructType):
         elements = list(tff.structure.iter_elements(type_spec))
@@ -57,7 +57,7 @@ def ingest(value: Any, type_spec: tff.Type) -> Any:
             raise TypeError(f"expected {len(elements)} elements of {type_spec}, not {len(parts)}.")
         return [ingest(part, element) for part, (_, element) in zip(parts, elements)]
     if isinstance(type_spec, tff.SequenceType):
-        return _sequence(value, type_spec)
+        raise unsupported("A computation takes a tf.data.Dataset")
     return _array(value, type_spec)
 
 
@@ -65,15 +65,12 @@ def deliver(value: Any, type_spec: tff.Type) -> Any:
     """Turns a value of this module into what TFF's own contexts return for its type."""
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
-            return [deliver(member, type_spec.member) for member in value]
+            return [deliver(shard, type_spec.member) for shard in value]
         return deliver(value.value if isinstance(value, AllEqual) else value, type_spec.member)
     if isinstance(type_spec, tff.StructType):
         elements = list(tff.structure.iter_elements(type_spec))
         parts = [deliver(part, element) for part, (_, element) in zip(value, elements)]
         return _contained(parts, [name for name, _ in elements], type_spec)
-    if isinstance(type_spec, tff.SequenceType):
-        specs = tff.types.type_to_tf_tensor_specs(type_spec.element)
-        return tf.data.experimental.from_variant(value, specs)
     if isinstance(value, bytes):
         return value
     array = np.asarray(value)
@@ -92,8 +89,8 @@ def _contained(parts: list[Any], names: list[str | None], type_spec: tff.StructT
     return tff.types.type_to_py_container(struct, type_spec)
 
 
-def num_members(value: Any, type_spec: tff.Type) -> int | None:
-    """Returns how many CLIENTS members a computation's argument has; None where it does not say.
+def num_shards(value: Any, type_spec: tff.Type) -> int | None:
+    """Returns how many values at CLIENTS a computation's argument has; None where it does not say.
 
     Raises:
         ValueError: If its parts disagree.
@@ -108,7 +105,7 @@ def num_members(value: Any, type_spec: tff.Type) -> int | None:
         return None
     elements = list(tff.structure.iter_elements(type_spec))
     parts = _parts(value, [name for name, _ in elements])
-    found = (num_members(part, element) for part, (_, element) in zip(parts, elements))
+    found = (num_shards(part, element) for part, (_, element) in zip(parts, elements))
     counts = {count for count in found if count is not None}
     if len(counts) > 1:
         raise ValueError(f"arguments must have equally many clients, not {sorted(counts)}.")
@@ -155,57 +152,3 @@ def _of_python(array: np.ndarray, dtype: tf.DType) -> np.ndarray:
         return array
     cast = array.astype(dtype.as_numpy_dtype)
     return array if dtype.is_integer and not np.array_equal(cast, array) else cast
-
-
-def _sequence(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
-    """Returns the variant of a dataset, or of a list of its elements."""
-    spec = tff.types.type_to_tf_tensor_specs(type_spec.element)
-    if isinstance(value, (list, tuple)):
-        value = _dataset(value, type_spec.element, spec)
-    if not isinstance(value, tf.data.Dataset):
-        raise TypeError(
-            f"expected a tf.data.Dataset or a list for {type_spec}, not {type(value).__name__}."
-        )
-    given = tff.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
-    if not type_spec.is_assignable_from(given):
-        raise TypeError(f"expected a dataset of {type_spec}, not of {given}.")
-    return tf.data.experimental.to_variant(value)
-
-
-def _dataset(elements: Sequence[Any], element_type: tff.Type, spec: Any) -> tf.data.Dataset:
-    """Returns a dataset of elements, whose shapes may differ: of a last, smaller batch say."""
-    flat_specs = tf.nest.flatten(spec)
-    rows = [tf.nest.flatten(_nested(ingest(e, element_type), spec)) for e in elements]
-    datasets = [
-        tf.data.Dataset.from_tensor_slices(tuple(map(np.stack, zip(*group))))
-        for _, group in itertools.groupby(rows, key=lambda row: [a.shape for a in row])
-    ]
-    if not datasets:
-        shapes = [[0, *(size or 0 for size in s.shape)] for s in flat_specs]
-        nothing = (np.zeros(shape, s.dtype.as_numpy_dtype) for shape, s in zip(shapes, flat_specs))
-        datasets = [tf.data.Dataset.from_tensor_slices(tuple(nothing))]
-    whole = datasets[0].map(lambda *row: _shaped(row, flat_specs, spec))
-    for dataset in datasets[1:]:
-        whole = whole.concatenate(dataset.map(lambda *row: _shaped(row, flat_specs, spec)))
-    return whole
-
-
-def _nested(value: Any, spec: Any) -> Any:
-    """Gives a struct's list the containers of a spec."""
-    return tf.nest.pack_sequence_as(spec, _in_nest_order(value, spec))
-
-
-def _in_nest_order(value: Any, spec: Any) -> list[np.ndarray]:
-    """Flattens a struct's list as `tf.nest` does its container: mappings by sorted name."""
-    if not tf.nest.is_nested(spec):
-        return [value]
-    if isinstance(spec, Mapping):
-        by_name = dict(zip(spec, value))
-        return [leaf for k in sorted(spec) for leaf in _in_nest_order(by_name[k], spec[k])]
-    return [leaf for part, s in zip(value, spec) for leaf in _in_nest_order(part, s)]
-
-
-def _shaped(row: Sequence[tf.Tensor], flat_specs: Sequence[tf.TensorSpec], spec: Any) -> Any:
-    """Gives tensors the shapes, in part unknown, and the containers of a spec."""
-    shaped = [tf.compat.v1.placeholder_with_default(t, s.shape) for t, s in zip(row, flat_specs)]
-    return tf.nest.pack_sequence_as(spec, shaped)

@@ -49,7 +49,6 @@ def open_experiment(
         options.runtime,
         compile=options.compile,
         ray_address=options.ray_address,
-        ray_node_seconds=options.ray_node_seconds,
     )
     shards = options.shards or read_num_shards(path)
     experiment = build_experiment(task, source, options, shards=shards)

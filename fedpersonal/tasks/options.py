@@ -11,7 +11,7 @@ from fedpersonal.data.sources import Sources, find_source
 from fedpersonal.errors import UserError
 from fedpersonal.optimizers.named import SERVER_OPTIMIZERS
 from fedpersonal.options import Options, option
-from fedpersonal.runtime import COMPILE, RUNTIMES
+from fedpersonal.runtime import RUNTIMES
 from fedpersonal.simulation.clock import ClientClock
 from fedpersonal.simulation.participation import Participation
 
@@ -129,20 +129,13 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
     client_batch_size: int = option(5, "Examples of a client's batch.", at_least=1, at_most=10**6)
     runtime: str = option(
         "local",
-        "Computes in this process; in TFF's worker, shut off from others or open; or on Ray.",
+        "Where it computes: this process, a Ray cluster, or TFF's own program (open to others).",
         choices=RUNTIMES,
         may_differ=True,
     )
-    compile: str = option(
-        "auto",
-        "local, ray: compile clients' work by XLA, where it pays, or always.",
-        choices=COMPILE,
-    )
+    compile: bool = option(True, "local, ray: XLA compiles clients' work, where that pays.")
     ray_address: str | None = option(
         None, "ray: the cluster's host:port. [default: a Ray of its own]", may_differ=True
-    )
-    ray_node_seconds: float = option(
-        600.0, "ray: seconds of silence after which a node is lost.", at_least=1, may_differ=True
     )
     shards: int | None = option(
         None,
@@ -196,8 +189,6 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
                 f"--ray_address is {self.ray_address}, but --runtime is {self.runtime}; give "
                 "--runtime=ray with it."
             )
-        if self.runtime != "ray":
-            self.refuse_idle("ray_node_seconds", where=f"with --runtime={self.runtime}")
         if self.execution == "per_client":
             self.refuse_idle("packing", "shards", where="with --execution=per_client")
         if self.runtime == "ray" and self.execution != "packed":

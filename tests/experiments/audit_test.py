@@ -7,7 +7,7 @@ import json
 import pytest
 
 _RATINGS = ["--task=movielens", "--ratings_file=ratings.csv", "--embedding_dim=3"]
-_FURL = [*_RATINGS, "--audit_rounds=1", "--clients_per_round=4", "--compile=never"]
+_FURL = [*_RATINGS, "--audit_rounds=1", "--clients_per_round=4", "--nocompile"]
 COMMANDS = {
     "furl": [*_FURL, "--flagfile=own.flags", "--output=out/audit.json"],
     "local_only": [*_FURL, "--algorithm=local_only"],

@@ -17,15 +17,14 @@ _FLAG = {
 # Imports what a binary does, and says whether TensorFlow was among it.
 _PROGRAM = """
 import importlib, json, sys
-from experiments import launch
-from fedpersonal import runtime
+from experiments import command, launch
 
 def leave(status):
     heavy = {"tensorflow", "tensorflow_federated", "tensorflow_datasets", "transformers"}
     print(json.dumps([status, sorted(heavy & set(sys.modules))]))
     sys.exit()
 
-runtime.leave = leave
+command.leave = leave
 launch.run(importlib.import_module(f"experiments.{sys.argv.pop(1)}").main)
 """
 

@@ -12,7 +12,7 @@ import psutil
 NAMES = """
 platform, Python, environment, packages, processors, memory, output folder, temporary folder,
 ratings, texts of stackoverflow, texts of reddit, texts of tv_shows,
-import, local plain, local compiled, worker, ray
+import, local plain, local compiled, ray
 """
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import re
 import resource
 import signal
@@ -285,28 +284,6 @@ def test_a_mistake_that_the_full_disk_does_not_let_it_tell(start):
     assert process.returncode == 2
 
 
-HOME = """
-import os, sys
-import keras, matplotlib.pyplot
-print(*(os.environ[name] for name in ("KERAS_HOME", "MPLCONFIGDIR", "TRANSFORMERS_CACHE")))
-sys.stdout.flush()
-"""
-
-
-@pytest.mark.parametrize("kind", ["empty", "none"])
-def test_nothing_is_written_to_the_home(run, tmp_path, kind):
-    home = tmp_path / "home" if kind == "empty" else pathlib.Path("/dev/null/home")
-    (tmp_path / "home").mkdir()
-    unset = dict.fromkeys(("KERAS_HOME", "MPLCONFIGDIR", "TRANSFORMERS_CACHE", "HF_HOME"))
-    unset |= dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME"))
-    status, output, errors = run(TOY=HOME, HOME=str(home), **unset)
-    assert status == 0 and "Matplotlib" not in errors, errors
-    folders = [pathlib.Path(path) for path in output.splitlines()[-1].split()]
-    assert len({folder.parent for folder in folders}) == 1
-    assert not folders[0].parent.exists()  # It ends with the program.
-    assert not list((tmp_path / "home").iterdir())
-
-
 def test_a_full_disk_is_no_matter_of_the_import(tmp_path):
     program = """
 import resource
@@ -343,14 +320,6 @@ def test_what_ends_before_the_first_round_has_begun_nothing(tmp_path, capsys, er
             raise error
     says = error is not ValueError and not has_rounds
     assert capsys.readouterr().err == "Stopped: nothing was begun.\n" * says
-
-
-def test_folders_that_are_there_or_named_stay(run, tmp_path):
-    (tmp_path / ".keras").mkdir()
-    named = {"MPLCONFIGDIR": str(tmp_path / "own"), "KERAS_HOME": None, "HOME": str(tmp_path)}
-    toy = "import os; print(os.environ.get('KERAS_HOME'), os.environ['MPLCONFIGDIR'], flush=True)"
-    _, output, _ = run(TOY=toy, **named)
-    assert output.splitlines()[-1] == f"None {tmp_path / 'own'}"
 
 
 def test_other_errors_keep_their_traceback(run):

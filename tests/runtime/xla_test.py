@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from google.protobuf import text_format
 
 from fedpersonal import runtime
-from fedpersonal.runtime.local import LocalContext
-from fedpersonal.runtime.xla import for_xla, is_worth_compiling, keep_operations_whole
+from fedpersonal.runtime import graphs
+from fedpersonal.runtime.context import LocalContext
+from fedpersonal.runtime.graphs import for_xla, is_worth_compiling, keep_operations_whole
 
 VECTORS = tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
 
@@ -24,7 +26,7 @@ def mapped(function):
 
 
 def call(computation, values, compile):
-    context = LocalContext(pytest.fail, compile=compile)
+    context = LocalContext(compile=compile)
     with tff.framework.get_context_stack().install(context):
         return computation(values)
 
@@ -45,14 +47,13 @@ def graph_of(function):
     return tf.function(function).get_concrete_function(tf.TensorSpec([None])).graph.as_graph_def()
 
 
-@pytest.mark.parametrize("compile", ["auto", "always"])
-def test_compiled_members_give_the_same(caplog, compile):
+def test_compiled_members_give_the_same(caplog):
     computation = mapped(scattered)
     values = [np.arange(n, dtype=np.float32) / 7 for n in (3, 4, 3, 9)]
     with caplog.at_level(logging.WARNING):
-        found, again = (call(computation, values, compile) for _ in range(2))
+        found, again = (call(computation, values, True) for _ in range(2))
     assert not caplog.records
-    for one, other, plain in zip(found, again, call(computation, values, "never")):
+    for one, other, plain in zip(found, again, call(computation, values, False)):
         np.testing.assert_allclose(one, plain, rtol=1e-6)
         np.testing.assert_array_equal(one, other)
 
@@ -63,11 +64,11 @@ def test_operations_without_a_kernel_are_replaced_everywhere():
 
 
 def test_what_xla_refuses_runs_as_it_is_and_says_so_once(caplog):
-    computation = mapped(lambda x: tf.strings.to_number(tf.strings.as_string(x)) + 1.0)
+    computation = mapped(loop(lambda v: tf.strings.to_number(tf.strings.as_string(v)) + 1.0))
     values = [np.ones(2, np.float32)] * 3
     with caplog.at_level(logging.WARNING):
-        found = call(computation, values, "always")
-    np.testing.assert_array_equal(found, [[2.0, 2.0]] * 3)
+        found = call(computation, values, True)
+    np.testing.assert_array_equal(found, [[4.0, 4.0]] * 3)
     assert ["XLA does not compile" in record.message for record in caplog.records] == [True]
 
 
@@ -90,14 +91,28 @@ def test_loops_are_worth_compiling_without_sizes_of_data(function, expected):
 
 def test_what_draws_is_never_compiled_since_xla_draws_other_numbers():
     computation = mapped(loop(lambda v: v + tf.random.stateless_normal(tf.shape(v), [0, 1])))
-    found, plain = (call(computation, [np.ones(5, np.float32)], c) for c in ("always", "never"))
+    found, plain = (call(computation, [np.ones(5, np.float32)], c) for c in (True, False))
     np.testing.assert_array_equal(found, plain)
 
 
 def test_a_member_that_hands_its_value_on_is_compiled():
     computation = mapped(lambda x: (x, loop(lambda v: v * 2.0)(x)))
-    ((same, eightfold),) = call(computation, [np.ones(2, np.float32)], "always")
+    ((same, eightfold),) = call(computation, [np.ones(2, np.float32)], True)
     np.testing.assert_array_equal([same, eightfold], [[1.0, 1.0], [8.0, 8.0]])
+
+
+def test_graphs_may_have_functions_of_the_same_names():
+    """As graphs of TFF computations from another process have."""
+    one, other = (graph_of(loop(lambda v, k=k: v * k)) for k in (2.0, 3.0))
+    text = text_format.MessageToString(other)
+    for theirs, ours in zip(other.library.function, one.library.function):
+        text = text.replace(f'"{theirs.signature.name}"', f'"_{ours.signature.name}"')
+    same = text_format.Parse(text.replace('"_while', '"while'), tf.compat.v1.GraphDef())
+    names = [{f.signature.name for f in graph.library.function} for graph in (one, same)]
+    assert names[0] == names[1] and len(names[0]) == 2
+    result = f"{one.node[-1].name}:0"
+    runs = [graphs._compiled(graph, ["x:0"], [result]) for graph in (one, same)]
+    assert [run([np.ones(1, np.float32)])[0] for run in runs] == [[8.0], [27.0]]
 
 
 @pytest.mark.parametrize("given", [None, "--xla_cpu_enable_fast_math=false"])
@@ -118,9 +133,8 @@ def test_flags_of_xla_are_set_only_while_it_reads_them(monkeypatch, given):
     assert os.environ.get("XLA_FLAGS") == given
 
 
-@pytest.mark.parametrize(("compile", "expected"), [("auto", "local, compiled"), ("never", "local")])
+@pytest.mark.parametrize(("compile", "expected"), [(True, "local, compiled"), (False, "local")])
 def test_what_was_chosen_can_be_told(compile, expected):
-    before = tff.framework.get_context_stack().current
     computation = mapped(scattered)
     try:
         runtime.use_runtime("local", compile=compile)
@@ -128,4 +142,4 @@ def test_what_was_chosen_can_be_told(compile, expected):
         computation([np.ones(3, np.float32)])
         assert runtime.describe_runtime() == expected
     finally:
-        tff.framework.set_default_context(before)
+        runtime.use_runtime("local")

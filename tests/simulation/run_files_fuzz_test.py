@@ -63,7 +63,7 @@ class Written:
     def __init__(self, path):
         self.folder = RunFolder.open(path, OPTIONS, about=ABOUT)
         self.folder.check_data(TRAINING)
-        RunFolder.open(path, OPTIONS, about={**ABOUT, "runtime": "worker"})
+        RunFolder.open(path, OPTIONS, about={**ABOUT, "runtime": "ray"})
         self.folder.write_summary({"rounds": ROUNDS, "test": {"rmse": np.float32(0.5)}})
         self.folder.write_boundary([{"name": "items", "shape": [2, 3]}])
         self.folder.write_per_client([{"client": "007", "n": 3, "x": 0.1}, {"client": "NA"}])

@@ -62,10 +62,10 @@ def test_notes_other_sessions(tmp_path, monkeypatch):
     about = {"runtime": "local", "num_shards": 4}
     first = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=about))
     assert (first["runtime"], first["num_shards"]) == ("local", 4)
-    other = {"runtime": "worker", "num_shards": 4}
+    other = {"runtime": "ray", "num_shards": 4}
     for given in (about, other, other, about):
         config = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=given))
-    later = [{"versions": first["versions"], "runtime": "worker"}]
+    later = [{"versions": first["versions"], "runtime": "ray"}]
     checksums = {config.pop("checksum"), first.pop("checksum")}
     assert config == {**first, "later_sessions": later} and len(checksums) == 2
     monkeypatch.setattr(run_config, "_versions", lambda: {"numpy": "9"})

@@ -31,7 +31,7 @@ from concurrent import futures
 from absl import flags
 
 from examples.ray_nodes import Nodes, ray_nodes
-from fedpersonal import runtime
+from experiments import command
 from fedpersonal.runtime.processors import count_processors
 from tests.soak.runs import CASES, ON_RAY, Case, Fault, Session, end_all, outcome
 from tests.soak.trials import Trial, draw_trials
@@ -48,7 +48,7 @@ flags.DEFINE_string("folder", None, "Where runs are kept. [default: one that is 
 
 def main() -> int:
     """Makes all trials; returns the exit status."""
-    runtime.start()  # SIGTERM becomes an exit.
+    command.start()  # SIGTERM becomes an exit.
     begun = time.monotonic()
     has_ray = importlib.util.find_spec("ray") is not None
     on_ray = min(FLAGS.ray_faults, FLAGS.faults) if has_ray else 0

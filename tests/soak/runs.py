@@ -89,11 +89,9 @@ _TEXTS = Case("reddit", "reddit", (_preset("reddit_quick"),), 30, 4)
 _DIALOGUES = Case("tv_shows", "tv_shows", (_preset("tv_shows_quick"),), 6, 1)
 CASES = (
     dataclasses.replace(_RATINGS, weight=3),
-    dataclasses.replace(_RATINGS, name="movielens, worker", runtime="worker"),
     dataclasses.replace(_RATINGS, name="movielens, private", options=_RATINGS.options + _PRIVATE),
     _WORDS,
     dataclasses.replace(_TEXTS, weight=3),
-    dataclasses.replace(_TEXTS, name="reddit, worker", runtime="worker"),
     _DIALOGUES,
 )
 ON_RAY = dataclasses.replace(_TEXTS, name="reddit, ray", runtime="ray")

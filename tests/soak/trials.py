@@ -51,7 +51,7 @@ class Trial:
         draw, run = random.Random(f"{seed} {self.number}"), folder / "run"
         environment = nodes.environment if nodes else None
         more = faults.on_ray(nodes) if nodes else []
-        options = [f"--ray_address={nodes.address}", "--ray_node_seconds=60"] if nodes else []
+        options = [f"--ray_address={nodes.address}"] if nodes else []
         folder.mkdir()
         for number in range(self.faults):
             if number and run.exists() and draw.random() < 0.45:

@@ -13,8 +13,8 @@ from fedpersonal import runtime
 from fedpersonal.errors import UserError
 
 ASKED = Asked()
-PLAIN = functools.partial(computing.check_local, compile="never")
-COMPILED = functools.partial(computing.check_local, compile="always")
+PLAIN = functools.partial(computing.check_local, compile=False)
+COMPILED = functools.partial(computing.check_local, compile=True)
 
 
 @pytest.fixture(autouse=True)
@@ -46,32 +46,14 @@ def test_a_wrong_sum(monkeypatch, check):
 
 def test_work_that_is_not_compiled(monkeypatch):
     use = runtime.use_runtime
-    monkeypatch.setattr(runtime, "use_runtime", lambda name, compile: use(name, compile="never"))
+    monkeypatch.setattr(runtime, "use_runtime", lambda name, compile: use(name, compile=False))
     finding = COMPILED(ASKED)
     assert finding.status == FAILED and "'local', not 'local, compiled'" in finding.what
-    assert "--compile=never" in finding.advice
+    assert "--nocompile" in finding.advice
 
 
 def refuse(*_, **__):
     raise UserError("it cannot be\nshut off. Take another")
-
-
-def test_a_worker_that_cannot_be_shut_off(monkeypatch):
-    monkeypatch.setattr(runtime, "use_runtime", refuse)
-    finding = computing.check_worker(ASKED)
-    assert (finding.status, finding.what) == (WARNING, "it cannot be shut off. Take another")
-
-
-def test_a_worker_that_is_gone(monkeypatch):
-    def use(name):
-        def describe():
-            raise UserError("TFF's worker is gone")
-
-        monkeypatch.setattr(runtime, "describe_runtime", describe)
-
-    monkeypatch.setattr(runtime, "use_runtime", use)
-    finding = _find(Check("worker", computing.check_worker), ASKED)
-    assert finding.status == FAILED and "is gone" in finding.what
 
 
 def test_ray(monkeypatch):

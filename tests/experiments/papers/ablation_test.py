@@ -16,7 +16,7 @@ from fedpersonal.tasks.ratings.task import TASK
 def _ablation(few_ratings, tmp_path_factory):
     given = {"ratings_file": few_ratings, "embedding_dim": 2, "total_rounds": 2}
     sets = [("user_embedding",), ("absent",)]
-    given.update(clients_per_round=4, compile="never")
+    given.update(clients_per_round=4, compile=False)
     return Ablation(TASK, given, sets, [3], tmp_path_factory.mktemp("ablation"), isolated=False)
 
 

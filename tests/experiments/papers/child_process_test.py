@@ -37,9 +37,9 @@ def test_a_killed_child_is_told_of():
 def test_it_ends_with_its_parent(number, status, signalled):
     program = (
         "import sys, time\n"
-        "from fedpersonal import runtime\n"
+        "from experiments import command\n"
         "from experiments.papers.child_process import run_in_child\n"
-        "runtime.start()\n"
+        "command.start()\n"
         "try:\n"
         "    run_in_child(time.sleep, 3600)\n"
         "except KeyboardInterrupt:\n"

@@ -20,7 +20,7 @@ FAIR, LEAKING = "unobserved_in_training", "never_held_out"
 def _reproduction(few_ratings, tmp_path_factory):
     """A reproduction of few interactions, of which four rows are wanted."""
     given = {"interactions_file": few_ratings, "clients_per_round": 4, "embedding_dim": 2}
-    given["compile"] = "never"
+    given["compile"] = False
     folder = tmp_path_factory.mktemp("recommendation")
     return Reproduction(folder, [3], scale_rounds=0.01, given=given, rows=ROWS, isolated=False)
 

@@ -160,10 +160,10 @@ def _start(signalled, tmp_path, number, status):
     """Starts two long calls, sends their parent a signal, and returns its children."""
     program = (
         "import pathlib, sys, time\n"
-        "from fedpersonal import runtime\n"
+        "from experiments import command\n"
         "from experiments.papers.child_process import Call\n"
         "from experiments.sweeping.at_once import call_at_once\n"
-        "runtime.start()\n"
+        "command.start()\n"
         f"log = pathlib.Path({str(tmp_path / 'log')!r})\n"
         "calls = {n: Call(time.sleep, (600,), log) for n in range(3)}\n"
         "try:\n"

@@ -1,0 +1,136 @@
+"""A TFF context inside this Python process: the default of all threads, once this is imported.
+
+No child process, no port, no serialisation: values go from one part of a computation to the next
+as they are. TFF's own default would start a program that listens on a port.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import tensorflow_federated as tff
+
+from fedpersonal.errors import UserError
+from fedpersonal.runtime import values
+from fedpersonal.runtime.interpreter import Interpreter
+from fedpersonal.runtime.processors import count_processors
+
+_has_run = False  # TensorFlow, in sessions of ours;
+_lacks_threads = False  # it had before this process was forked.
+
+
+class LocalContext(tff.framework.SyncContext):
+    """Runs TFF computations in this process.
+
+    Results are those of TFF's own runtime: shards' values are added up in their order, by the same
+    TensorFlow operations.
+    """
+
+    def __init__(self, *, compile: bool = True):
+        """Makes the context.
+
+        Args:
+            compile: Whether XLA compiles what shards run, where that seems worth it.
+        """
+        self._compile = compile
+        # By `id`: a computation's hash is that of all its graphs, computed anew each time.
+        self._interpreters: dict[int, Interpreter] = {}
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether XLA compiles a part of a computation that was run and still exists."""
+        return any(one.is_compiled for one in self._interpreters.values())
+
+    def invoke(self, comp: tff.Computation, arg: Any) -> Any:
+        """Runs a computation on an argument and returns its result.
+
+        Raises:
+            UserError: If it has a part that this class does not know, or this process was forked
+                after TensorFlow had run.
+        """
+        global _has_run
+        check_not_forked()
+        _has_run = True
+        if id(comp) not in self._interpreters:
+            self._interpreters[id(comp)] = Interpreter(comp, compile=self._compile)
+            # The computation may outlive this context, and must not hold what the context has made.
+            weakref.finalize(comp, _forget, weakref.ref(self), id(comp)).atexit = False
+        interpreter = self._interpreters[id(comp)]
+        parameter = comp.type_signature.parameter
+        argument, count = None, None
+        if parameter is not None:
+            count = values.num_shards(arg, parameter)
+            argument = values.ingest(arg, parameter)
+        result = self._run(interpreter, argument, count or 0)
+        return values.deliver(result, comp.type_signature.result)
+
+    def _run(self, interpreter: Interpreter, argument: Any, num_shards: int) -> Any:
+        """Runs a computation; its shards run in threads, which end with it."""
+        threads = ThreadPoolExecutor(count_processors())
+        try:
+            # Even one alone: the main thread can be interrupted while it waits, not while it
+            # computes.
+            result = interpreter(argument, num_shards, threads.map)
+        except BaseException:  # Ctrl-C does not wait for shards.
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+        threads.shutdown()
+        return result
+
+
+def _forget(context: weakref.ref[LocalContext], key: int) -> None:
+    """Drops what a context has made of a computation that is gone."""
+    alive = context()
+    if alive is not None:
+        alive._interpreters.pop(key, None)
+
+
+def check_not_forked() -> None:
+    """Raises a UserError in a fork of a process in which TensorFlow had run.
+
+    A fork lacks the threads of TensorFlow, and would wait for them without end.
+    """
+    if _lacks_threads:
+        raise UserError(
+            "this process was forked after TensorFlow had run, so TensorFlow cannot run in it: "
+            "start it by multiprocessing.get_context('spawn'), or fork before anything is trained."
+        )
+
+
+def _note_fork() -> None:
+    global _lacks_threads
+    eager = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    _lacks_threads = _lacks_threads or _has_run or getattr(eager, "_initialized", False)
+
+
+def set_default_context(context: tff.framework.SyncContext) -> None:
+    """Sets TFF's default context, of all threads.
+
+    A context that a program installs or sets later comes first, as always in TFF.
+    """
+    stack = tff.framework.get_context_stack()
+    kind = type(stack)
+    if "_of_all_threads" not in vars(kind):
+        stack.__class__ = type(kind.__name__, (_OfAllThreads, kind), {"_of_all_threads": None})
+    stack.set_default_context(context)
+
+
+class _OfAllThreads:
+    """TFF's stack of contexts is one for each thread; with this its default is that of all."""
+
+    def set_default_context(self, context: Any) -> None:
+        super().set_default_context(context)  # type: ignore[misc]
+        type(self)._of_all_threads = context  # type: ignore[attr-defined]
+
+    @property
+    def current(self) -> Any:
+        self._stack[0] = self._of_all_threads  # type: ignore[attr-defined]
+        return super().current  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_note_fork)
+set_default_context(LocalContext())
