@@ -7,19 +7,364 @@ One line a check: ok, warning or failed. Exit status: 0 where nothing failed, el
 mistake in the flags.
 """
 
+# Nothing but the standard library is imported before a check: the packages may be what is ill.
 from __future__ import annotations
 
 import argparse
+import atexit
+import fcntl
+import importlib.metadata
+import importlib.util
 import json
 import os
+import pathlib
+import platform
+import re
+import shutil
+import signal
+import subprocess
 import sys
-from typing import NoReturn
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
-from experiments.health import computing, machine
-from experiments.health.examination import FAILED, WARNING, Asked, Finding, examine
-
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+OK, WARNING, FAILED = "ok", "warning", "failed"
 _MISTAKE = 2
 _INTERRUPTED = 130
+_LONGEST = 400  # Characters of what others say.
+_GB = 10**9
+# A small run peaks at about a gigabyte, of which TensorFlow Federated is half.
+_MEMORY_NEEDED, _MEMORY_OF_USE = 1 * _GB, 2 * _GB
+_DISK_NEEDED = 0.5 * _GB
+_SECONDS_TO_COMPUTE = 600.0
+_PYTHON = [sys.executable]
+_PROGRAM = "from experiments import doctor; doctor.compute()"
+_NUMBERS, _SUM_OF_SQUARES = (1.0, 2.0, 3.0), 14.0
+_INSTALL = "type: make install"
+_AVX = "take a processor with AVX, which TensorFlow's packages need"
+_PINNED = re.compile(r"^([\w.-]+)==([^\s;]+)(?: *; *(.*?))? *\\?$", re.MULTILINE)
+# Where each command's texts are described.
+_TEXTS = {
+    "stackoverflow": "fedpersonal.tasks.next_word.source",
+    "reddit": "fedpersonal.tasks.documents.task",
+    "tv_shows": "fedpersonal.tasks.utterances.source",
+}
+
+
+class Finding(NamedTuple):
+    """What a check has found.
+
+    Attributes:
+        status: `OK`, `WARNING` or `FAILED`.
+        what: What there is.
+        advice: What to do about it.
+    """
+
+    status: str
+    what: str
+    advice: str = ""
+
+
+def check_platform() -> Finding:
+    """Checks that TensorFlow Federated has packages for this system."""
+    complaint = _find_python().stderr.strip()
+    if "Linux" in complaint:
+        return Finding(FAILED, complaint, "take such a machine, or a container on it")
+    libc = " ".join(platform.libc_ver())
+    return Finding(OK, f"{platform.system()} {platform.machine()}, {libc}")
+
+
+def check_python() -> Finding:
+    """Checks the version of this Python."""
+    what = f"{platform.python_version()}, {sys.executable}"
+    if (3, 9) <= sys.version_info[:2] <= (3, 11):
+        return Finding(OK, what)
+    other = _find_python()
+    advice = other.stderr if other.returncode else f"{_INSTALL} PYTHON={other.stdout}"
+    return Finding(FAILED, f"{what}; 3.9, 3.10 or 3.11 is needed", advice.strip())
+
+
+def check_environment() -> Finding:
+    """Checks that the virtual environment is this Python's, and holds what the lock says."""
+    folder = ROOT / ".venv"
+    installed, lock = folder / "installed", ROOT / "requirements" / "lock.txt"
+    if pathlib.Path(sys.prefix).resolve() != folder.resolve():
+        what = f"this Python is that of {sys.prefix}, not of {folder}"
+        return Finding(WARNING, what, "go on if you want that" if folder.is_dir() else _INSTALL)
+    if not installed.exists():
+        return Finding(FAILED, f"{folder}: its installation was not finished", _INSTALL)
+    if installed.read_bytes() != lock.read_bytes():
+        return Finding(WARNING, f"{folder} was installed from another lock", _INSTALL)
+    return Finding(OK, f"{folder} was installed from the lock")
+
+
+def check_packages() -> Finding:
+    """Compares the installed packages with the lock; with that of clusters, too, if Ray is here."""
+    from packaging.markers import Marker
+
+    pinned: dict[str, str] = {}
+    for name in ["lock.txt", *(["cluster_lock.txt"] if importlib.util.find_spec("ray") else [])]:
+        text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+        for package, version, marker in _PINNED.findall(text):
+            if not marker or Marker(marker).evaluate():
+                pinned[package] = version
+    missing, different = [], []
+    for package, version in pinned.items():
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(package)
+        else:
+            if found != version:
+                different.append(f"{package} {found} ({version})")
+    if missing:
+        return Finding(FAILED, f"of {len(pinned)}, missing: {_line(', '.join(missing))}", _INSTALL)
+    if different:
+        what = f"{len(pinned)}, in other versions than the lock's: {_line(', '.join(different))}"
+        return Finding(WARNING, what, _INSTALL)
+    return Finding(OK, f"{len(pinned)} in the versions of the lock")
+
+
+def check_processors() -> Finding:
+    """Says how many processors there are for this process, and the shards that follow."""
+    from fedpersonal.runtime.processors import count_processors
+
+    count, there = count_processors(), os.cpu_count() or 1
+    limit = " (by affinity, or the quota of a container)" if count < there else ""
+    return Finding(OK, f"{count} of {there}{limit}: {count} shards a round, or as --shards says")
+
+
+def check_memory() -> Finding:
+    """Says how much memory is free, and the models that it allows."""
+    from fedpersonal.process import memory
+    from fedpersonal.runtime.processors import count_processors
+
+    free, shards = memory.free_bytes(), count_processors()
+    what = f"{free / _GB:.1f} GB free"
+    if free < _MEMORY_NEEDED:
+        return Finding(FAILED, f"{what}; a small run takes 1 GB", "end other programs")
+    largest = memory.largest_model_bytes(free, shards) / _GB
+    what += f": up to {largest:.2g} GB of global variables in {shards} shards"
+    if free < _MEMORY_OF_USE:
+        return Finding(WARNING, what, "take few shards and small embeddings")
+    return Finding(OK, what)
+
+
+def check_room(name: str, advice: str) -> Finding:
+    """Checks that a folder can be written and locked, and how much room there is."""
+    folder = pathlib.Path(name).absolute()
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest) as file:  # It has no name there.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.write(bytes(2**20))
+            file.flush()
+            os.fsync(file.fileno())
+        free = shutil.disk_usage(nearest).free
+    except OSError as error:
+        return Finding(FAILED, f"{nearest}: no file can be written: {error.strerror}", advice)
+    what = f"{folder}: {free / _GB:.1f} GB free"
+    if free < _DISK_NEEDED:
+        return Finding(FAILED, what, f"make room, or {advice}")
+    return Finding(OK, what)
+
+
+def check_temporary() -> Finding:
+    """Checks the same of the folder for temporary files."""
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        return Finding(FAILED, _line(error.strerror), "make room there, or set TMPDIR")
+    return check_room(folder, "set TMPDIR to another")
+
+
+def check_ratings(data_dir: str | None) -> Finding:
+    """Looks for ratings: MovieLens-1M in the folder of data, or MovieLens-100K in the packages."""
+    from fedpersonal.data.ratings import movielens
+
+    if data_dir is None:
+        return Finding(OK, movielens.load_movielens_100k().summary())
+    return _check_files(data_dir, movielens.MOVIELENS_1M_FILES, "MovieLens-100K")
+
+
+def check_texts(command: str, data_dir: str | None) -> Finding:
+    """Looks for the texts of a command in the folder of data."""
+    files = importlib.import_module(_TEXTS[command]).SOURCES.files
+    if data_dir is None:
+        return Finding(OK, "made up, as no --data_dir is given")
+    return _check_files(data_dir, [n for names in files.values() for n in names], "made-up texts")
+
+
+def check_import() -> Finding:
+    """Imports TensorFlow Federated."""
+    from fedpersonal import runtime
+
+    with runtime.quick_imports():
+        import tensorflow as tf
+        import tensorflow_federated as tff
+    return Finding(OK, f"TensorFlow {tf.__version__}, TensorFlow Federated {tff.__version__}")
+
+
+def check_local(compile: str) -> Finding:
+    """Computes in this process, compiled by XLA or not."""
+    from fedpersonal import runtime
+
+    runtime.use_runtime("local", compile=compile)
+    return _compute("local, compiled" if compile == "always" else "local")
+
+
+def check_ray() -> Finding:
+    """Computes on a Ray of its own, if Ray is installed."""
+    from fedpersonal import runtime
+    from fedpersonal.errors import UserError
+
+    try:
+        runtime.check_runtime("ray")
+    except UserError:
+        advice = "make cluster_install (Python 3.10, 3.11) adds it"
+        return Finding(OK, "Ray is not installed, which only clusters need", advice)
+    runtime.use_runtime("ray")
+    return _compute("ray")
+
+
+# What may crash or hang Python, so it is done in another process, one after the other.
+_COMPUTING: dict[str, Callable[[], Finding]] = {
+    "import": check_import,
+    "local plain": lambda: check_local("never"),
+    "local compiled": lambda: check_local("always"),
+    "ray": check_ray,
+}
+
+
+def examine(output_dir: str, data_dir: str | None) -> Iterator[tuple[str, Finding, float]]:
+    """Yields the name of each check, what it has found, and the seconds that it took."""
+    checks: dict[str, Callable[[], Finding]] = {
+        "platform": check_platform,
+        "Python": check_python,
+        "environment": check_environment,
+        "packages": check_packages,
+        "processors": check_processors,
+        "memory": check_memory,
+        "output folder": lambda: check_room(output_dir, "name another by --output_dir"),
+        "temporary folder": check_temporary,
+        "ratings": lambda: check_ratings(data_dir),
+    }
+    for name, check in checks.items():
+        yield name, *_timed(check)
+    for command in _TEXTS:
+        yield f"texts of {command}", *_timed(lambda: check_texts(command, data_dir))
+    yield from _examine_computing(_SECONDS_TO_COMPUTE)
+
+
+def compute() -> NoReturn:
+    """Makes the checks of `_COMPUTING`; prints each one's finding as JSON, after a blank line."""
+    for check in _COMPUTING.values():
+        print("\n" + json.dumps(_timed(check)), flush=True)
+    atexit._run_exitfuncs()
+    # Threads of TensorFlow outlive its work, and finalizing the interpreter may crash in them.
+    os._exit(0)
+
+
+def _examine_computing(seconds: float) -> Iterator[tuple[str, Finding, float]]:
+    """Yields what `compute` finds in another process, which has so many seconds for all."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR", "AUTOGRAPH_VERBOSITY": "0"}
+    paths = os.pathsep.join([str(ROOT), *sys.path])
+    process = subprocess.Popen(
+        [*_PYTHON, "-c", _PROGRAM],
+        env={**quiet, **os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=seconds)
+        reason = _how_it_ended(process.returncode, printed)
+    except subprocess.TimeoutExpired as error:
+        printed = (error.stdout or b"").decode(errors="replace")
+        reason = Finding(FAILED, f"it hangs: no answer within {seconds:g} s")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    found = [json.loads(line) for line in printed.splitlines() if line.startswith("[[")]
+    for number, name in enumerate(_COMPUTING):
+        if number < len(found):
+            yield name, Finding(*found[number][0]), found[number][1]
+        elif number == len(found):
+            yield name, reason, 0.0
+        else:
+            yield name, Finding(FAILED, "not tried, as the check before it failed"), 0.0
+
+
+def _how_it_ended(code: int, printed: str) -> Finding:
+    last = next((line for line in reversed(printed.splitlines()) if line.strip()), "")
+    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+    what = f"Python was ended {how}" + (f": {_line(last)}" if last else "")
+    return Finding(FAILED, what, _AVX if -code in (signal.SIGILL, signal.SIGABRT) else "")
+
+
+def _timed(check: Callable[[], Finding]) -> tuple[Finding, float]:
+    began = time.monotonic()
+    try:
+        finding = check()
+    except ImportError as error:
+        finding = Finding(FAILED, _line(f"{type(error).__name__}: {error}"), _INSTALL)
+    except (Exception, SystemExit) as error:  # Whatever a package does, it is a finding.
+        kind = type(error).__name__
+        finding = Finding(FAILED, _line(error if kind == "UserError" else f"{kind}: {error}"))
+    return finding, round(time.monotonic() - began, 3)
+
+
+def _compute(wanted: str) -> Finding:
+    """Adds up three clients' squares in the runtime that was chosen, and sees where that was."""
+    import numpy as np
+    import tensorflow_federated as tff
+
+    from fedpersonal import runtime
+
+    square = tff.tensorflow.computation(lambda x: x * x, np.float32)
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def add_up(numbers):
+        return tff.federated_sum(tff.federated_map(square, numbers))
+
+    result = float(add_up(list(_NUMBERS)))
+    used = runtime.describe_runtime()  # While the computation exists.
+    if not used.startswith(wanted):
+        return Finding(FAILED, f"it ran as {used!r}, not {wanted!r}", "take --compile=never")
+    if result != _SUM_OF_SQUARES:
+        return Finding(FAILED, f"a sum is {result:g}, not {_SUM_OF_SQUARES:g}")
+    return Finding(OK, f"a computation on {runtime.num_processors()} processors")
+
+
+def _find_python() -> subprocess.CompletedProcess[str]:
+    """Asks for a Python that the packages can be installed with."""
+    return subprocess.run(
+        [ROOT / "scripts" / "find_python.sh"], capture_output=True, text=True, check=False
+    )
+
+
+def _check_files(folder: str, names: Sequence[str], without: str) -> Finding:
+    """Looks for some files in a folder."""
+    if not os.path.isdir(folder):
+        return Finding(FAILED, f"{folder} is not a folder", "name another by --data_dir")
+    found = [name for name in names if os.path.isfile(os.path.join(folder, name))]
+    if not found:
+        what = f"{folder} has no {' or '.join(names)}"
+        return Finding(WARNING, what, f"without --data_dir there is {without}")
+    empty = [name for name in found if not os.path.getsize(os.path.join(folder, name))]
+    if empty:
+        return Finding(FAILED, f"{os.path.join(folder, empty[0])} is empty", "get the file again")
+    return Finding(OK, f"{folder} has {', '.join(found)}")
+
+
+def _line(text: object) -> str:
+    """Returns what an error says in one line of moderate length."""
+    return " ".join(str(text).split())[:_LONGEST]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,25 +383,19 @@ def main() -> int:
     parser.add_argument("--helpfull", action="help", help="The same as --help.")
     given = parser.parse_args()
     os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # As in `launch`.
-    checks, entries = (*machine.CHECKS, *computing.CHECKS), []
-    for check, finding, seconds in examine(checks, Asked(given.output_dir, given.data_dir)):
-        seconds = round(seconds, 3)
-        entries.append({"check": check.name, **finding._asdict(), "seconds": seconds})
+    entries: list[dict[str, Any]] = []
+    for name, finding, seconds in examine(given.output_dir, given.data_dir):
+        entries.append({"check": name, **finding._asdict(), "seconds": seconds})
+        line = f"{finding.status:8} {name}: {finding.what.rstrip('.')}"
         if not given.json:
-            print(_line(check.name, finding), flush=True)
-    counts = [sum(e["status"] == status for e in entries) for status in (FAILED, WARNING)]
+            print(f"{line}; {finding.advice}" if finding.advice else line, flush=True)
+    failed, warnings = (sum(e["status"] == s for e in entries) for s in (FAILED, WARNING))
     if given.json:
-        json.dump({"failed": counts[0], "warnings": counts[1], "checks": entries}, sys.stdout)
+        json.dump({"failed": failed, "warnings": warnings, "checks": entries}, sys.stdout)
         print()
     else:
-        print(f"{len(entries)} checks: {counts[0]} failed, {counts[1]} warnings")
-    return int(counts[0] > 0)
-
-
-def _line(name: str, finding: Finding) -> str:
-    """Returns a finding in one line."""
-    line = f"{finding.status:8} {name}: {finding.what.rstrip('.')}"
-    return f"{line}; {finding.advice}" if finding.advice else line
+        print(f"{len(entries)} checks: {failed} failed, {warnings} warnings")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

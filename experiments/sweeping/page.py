@@ -10,8 +10,8 @@ from typing import Any
 import tabulate
 
 from experiments.papers.result_table import Cell
+from experiments.sweeping.grid import value_text, values_text
 from experiments.sweeping.sweep import Scored, Sweep, tests
-from experiments.sweeping.trials import value_text, values_text
 from fedpersonal.atomic_files import write_csv, write_text
 from fedpersonal.evaluation.direction import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess

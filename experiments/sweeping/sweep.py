@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.papers.child_process import Call
+from experiments.children import Call, call_at_once, fitting
 from experiments.papers.runs import Run, check_folders
 from experiments.sweeping import trials
-from experiments.sweeping.at_once import alone_in, call_at_once, fitting
-from experiments.sweeping.grid import Setting
-from experiments.sweeping.trials import Trial, Validation, values_text
+from experiments.sweeping.grid import Setting, values_text
+from experiments.sweeping.trials import Trial, Validation, alone_in
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
@@ -27,8 +26,6 @@ from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.task import Task
 
 _LONGEST_NAME = 100
-# Trainings of a process: each of them leaves some memory behind.
-_IN_A_ROW = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +106,7 @@ class Sweep:
         check_folders(trial.run for trial in self.trials)
         if lower_is_better(self.chosen_by) is None:
             raise UserError(
-                f"--metric={self.chosen_by}: nobody knows whether less or more of it is better."
+                f"--metric={self.chosen_by}: it is not known whether less or more of it is better."
             )
 
     def run(self) -> list[Scored]:
@@ -200,9 +197,7 @@ class Sweep:
             path: Call(function, (trial.run, self.output_dir), trial.output)
             for path, trial in by_path.items()
         }
-        # The summary of a test tells the memory of its process.
-        in_a_row = _IN_A_ROW if verb == "train" else 1
-        call_at_once(calls, at_once=at_once, ended=ended, in_a_row=in_a_row)
+        call_at_once(calls, at_once=at_once, ended=ended)
         print(f"{len(missing)} runs in {time.monotonic() - began:.0f} s", flush=True)
 
     def _outcome(self, trial: Trial, verb: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import math
 import os
 import re
@@ -17,9 +18,9 @@ import psutil
 import pytest
 
 from experiments import option_flags
-from experiments.sweeping import page
+from experiments.sweeping import page, trials
 from experiments.sweeping.sweep import Sweep
-from experiments.sweeping.trials import Validation, write_validation
+from experiments.sweeping.trials import Validation, alone_in, write_validation
 from fedpersonal.atomic_files import read_json, write_json
 from fedpersonal.errors import UserError
 from fedpersonal.options import Options, option
@@ -175,7 +176,7 @@ MISTAKES = {
         ["movielens", "--grid=decay_rounds=0,5", "--total_rounds=9"],
         "--grid: with decay_rounds=5: --decay_rounds=5 must be 0 or at least --total_rounds=9",
     ),
-    "direction": (["movielens", "--grid=l2=1", "--metric=bytes"], "--metric=bytes: nobody knows"),
+    "direction": (["movielens", "--grid=l2=1", "--metric=bytes"], "--metric=bytes: it is not known"),
     "range": (["movielens", "--grid=l2=0..1"], "--grid: l2 has a range, from which --random=N"),
     "data": (["movielens", "--grid=l2=1", "--ratings_file=absent.csv"], "absent.csv"),
 }
@@ -191,6 +192,37 @@ def test_mistakes_are_one_line_and_nothing_is_written(run_commands, tmp_path):
         assert status == 2, (name, complaint)
         assert expected in complaint and complaint.count("\n") == 1, (name, complaint)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_second_sweep_waits_and_then_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(trials, "_SECONDS_TO_END", 0.5)
+    with alone_in(tmp_path / "sweep"):
+        with pytest.raises(UserError, match="Another sweep is running in"):
+            with alone_in(tmp_path / "sweep"):
+                pass
+    assert capsys.readouterr().out == f"waiting for another sweep in {tmp_path / 'sweep'} to end\n"
+    with alone_in(tmp_path / "sweep"):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="Cannot write to .*file"):
+        with alone_in(tmp_path / "file"):
+            pass
+
+
+def test_it_waits_for_the_runs_of_a_killed_sweep(tmp_path):
+    program = (
+        "import pathlib, time\n"
+        "from experiments.sweeping import trials\n"
+        f"trials._take_part(pathlib.Path({str(tmp_path)!r}))\n"
+        "print(flush=True)\n"
+        "time.sleep(1)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as run:
+        run.stdout.readline()
+        with alone_in(tmp_path):
+            assert run.wait(timeout=0.5) == 0
+            with open(tmp_path / ".lock", "a") as file:  # Runs of this sweep share it.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def make(tmp_path, scores, **changes):

@@ -3,14 +3,14 @@
 import io
 
 import pytest
+from chromium import chromium, longest_hover, seconds_to_open
 from matplotlib.image import imread
 
-from benchmarks.report_page import chromium, longest_hover, seconds_to_open
 from fedpersonal.report.write import write_report
 
 pytestmark = pytest.mark.skipif(not chromium(), reason="Chromium is not installed")
 CLIENTS, ROUNDS = 600, 1_000
-# Of a machine with other work; benchmarks/report_page.py measures on one at rest.
+# Of a machine with other work; one at rest takes a third.
 MOST_SECONDS_TO_OPEN, MOST_MS_A_HOVER = 3, 180
 
 

@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from chromium import chromium, seconds_to_open
 
-from benchmarks.report_page import chromium, seconds_to_open
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_charts import client_dots, curve_bands
 from fedpersonal.report.comparison_page import comparison_page, write_comparison
