@@ -34,8 +34,7 @@ def main() -> None:
 
     import tensorflow as tf
 
-    from benchmarks.rivals import JaxRounds, NumpyRounds, Steps, TffRounds, pad_cohort
-    from benchmarks.rivals import USER_START
+    from benchmarks.rivals import USER_START, JaxRounds, NumpyRounds, Steps, TffRounds, pad_cohort
     from benchmarks.side_by_side import Ours, Side, as_table, new_context, summarize, time_rounds
     from fedpersonal.algorithms import fed_recon
     from fedpersonal.algorithms.method import Layers

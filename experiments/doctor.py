@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import fcntl
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -254,7 +255,7 @@ def examine(output_dir: str, data_dir: str | None) -> Iterator[tuple[str, Findin
     for name, check in checks.items():
         yield name, *_timed(check)
     for command in _TEXTS:
-        yield f"texts of {command}", *_timed(lambda: check_texts(command, data_dir))
+        yield f"texts of {command}", *_timed(functools.partial(check_texts, command, data_dir))
     yield from _examine_computing(_SECONDS_TO_COMPUTE)
 
 
@@ -301,10 +302,10 @@ def _examine_computing(seconds: float) -> Iterator[tuple[str, Finding, float]]:
 
 
 def _how_it_ended(code: int, printed: str) -> Finding:
-    last = next((line for line in reversed(printed.splitlines()) if line.strip()), "")
+    last = printed.strip().split("\n")[-1]
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-    what = f"Python was ended {how}" + (f": {_line(last)}" if last else "")
-    return Finding(FAILED, what, _AVX if -code in (signal.SIGILL, signal.SIGABRT) else "")
+    advice = _AVX if -code in (signal.SIGILL, signal.SIGABRT) else ""
+    return Finding(FAILED, f"Python was ended {how}: {_line(last)}", advice)
 
 
 def _timed(check: Callable[[], Finding]) -> tuple[Finding, float]:

@@ -266,7 +266,7 @@ def draw_ratings(make_dataset):
 @pytest.fixture(scope="session")
 def make_run():
     """Writes the folder of a finished run that was never run; see `draw_run`."""
-    from drawn_run import draw_run
+    from tests.drawn_run import draw_run
 
     return draw_run
 

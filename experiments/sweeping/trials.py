@@ -9,7 +9,7 @@ import math
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
 from experiments.papers.runs import Run, open_run
 from experiments.sweeping.grid import Setting

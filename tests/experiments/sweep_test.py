@@ -164,36 +164,6 @@ def test_a_finished_sweep_is_only_read(done, run_program):
     assert (folder / "out/sweep.md").read_text() == page
 
 
-MISTAKES = {
-    "no grid": ([], "--grid must have a value other than None"),
-    "no program": (["--grid=seed=1"], "give one program, such as movielens: "),
-    "program": (["movies", "--grid=seed=1"], "give one program, not movies: "),
-    "grid": (["movielens", "--grid=rate=1"], "--grid: 'rate' is no option that can be chosen"),
-    "seeds in grid": (["movielens", "--grid=seed=1,2"], "--grid: --seeds says how many seeds"),
-    "seed": (["movielens", "--grid=l2=1", "--seed=3"], "--seed is no flag; did you mean --seeds?"),
-    "other's": (["movielens", "--grid=l2=1", "--text_file=x"], "--text_file is no option of mov"),
-    "contradiction": (
-        ["movielens", "--grid=decay_rounds=0,5", "--total_rounds=9"],
-        "--grid: with decay_rounds=5: --decay_rounds=5 must be 0 or at least --total_rounds=9",
-    ),
-    "direction": (["movielens", "--grid=l2=1", "--metric=bytes"], "--metric=bytes: it is not known"),
-    "range": (["movielens", "--grid=l2=0..1"], "--grid: l2 has a range, from which --random=N"),
-    "data": (["movielens", "--grid=l2=1", "--ratings_file=absent.csv"], "absent.csv"),
-}
-
-
-def test_mistakes_are_one_line_and_nothing_is_written(run_commands, tmp_path):
-    outcomes = run_commands(
-        [["sweep", *flags] for flags, _ in MISTAKES.values()],
-        modules=["experiments.sweeping.page"],
-        cwd=tmp_path,
-    )
-    for (name, (_, expected)), (_, complaint, status) in zip(MISTAKES.items(), outcomes):
-        assert status == 2, (name, complaint)
-        assert expected in complaint and complaint.count("\n") == 1, (name, complaint)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_second_sweep_waits_and_then_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(trials, "_SECONDS_TO_END", 0.5)
     with alone_in(tmp_path / "sweep"):

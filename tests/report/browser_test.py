@@ -3,10 +3,10 @@
 import io
 
 import pytest
-from chromium import chromium, longest_hover, seconds_to_open
 from matplotlib.image import imread
 
 from fedpersonal.report.write import write_report
+from tests.report.chromium import chromium, longest_hover, seconds_to_open
 
 pytestmark = pytest.mark.skipif(not chromium(), reason="Chromium is not installed")
 CLIENTS, ROUNDS = 600, 1_000

@@ -8,11 +8,11 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from chromium import chromium, seconds_to_open
 
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_charts import client_dots, curve_bands
 from fedpersonal.report.comparison_page import comparison_page, write_comparison
+from tests.report.chromium import chromium, seconds_to_open
 
 HOSTILE = [
     "<script>document.title='hurt'</script>",
