@@ -71,11 +71,8 @@ def test_mistakes_are_one_line(arguments, complaint, run_program, tmp_path):
     ("name", "arguments"),
     [
         ("movielens", ["--help"]),
-        ("movielens", ["--seed=-1"]),
-        ("movielens", ["more"]),
         ("generate", ["--user=a"]),
         ("doctor", ["--data=x"]),
-        ("audit", ["--task=movielens", "--text_file=x"]),
     ],
 )
 def test_a_subcommand_is_the_program_of_its_name(name, arguments, run_program, tmp_path):

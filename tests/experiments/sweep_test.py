@@ -26,6 +26,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.options import Options, option
 from fedpersonal.simulation import run_config
 from fedpersonal.tasks.task import all_tasks
+from tests.experiments import small
 
 RATES = (0.001, 0.5, 0.1)
 ASKED = [
@@ -34,11 +35,6 @@ ASKED = [
     *("--rounds_per_checkpoint=20", f"--grid=client_learning_rate={','.join(map(str, RATES))}"),
     *("--seeds=2", "--at_once=2", "--beside=0", "--output_dir=out"),
 ]
-
-
-def write_ratings(path):
-    rows = [f"u{u},i{(u + 2 * i) % 15},{1 + (u * i) % 5}" for u in range(20) for i in range(12)]
-    path.write_text("\n".join(["who,item,rating", *rows]) + "\n")
 
 
 def is_half_way(out):
@@ -52,7 +48,7 @@ def is_half_way(out):
 def _killed(tmp_path_factory):
     """The folder of a sweep that was killed half way, and when its files were written."""
     folder = tmp_path_factory.mktemp("sweep")
-    write_ratings(folder / "ratings.csv")
+    small.write_ratings(folder / "ratings.csv", num_users=20)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     with open(folder / "killed.log", "w") as log:
         process = subprocess.Popen(
