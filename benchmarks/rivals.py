@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -55,7 +55,7 @@ class TffRounds:
         build_keras_model: Callable[[], tf.keras.Model],
         local_layers: Sequence[str],
         train: ClientDataset,
-        sample: Callable[[int], Sequence[int]],
+        sample: Callable[[int], Iterable[int]],
         options: Any,
         loss: Callable[[], tf.keras.losses.Loss],
     ):
@@ -116,7 +116,7 @@ class TffRounds:
         with self._installed():
             return self._process.get_model_weights(self._state).trainable
 
-    def _datasets(self, indices: Sequence[int]) -> list[tf.data.Dataset]:
+    def _datasets(self, indices: Iterable[int]) -> list[tf.data.Dataset]:
         datasets = []
         for features, labels in map(self._train.client, indices):
             x = {name: features[name] for name in sorted(self._inputs)}

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -46,8 +46,9 @@ _NUMBERS, _SUM_OF_SQUARES = (1.0, 2.0, 3.0), 14.0
 _INSTALL = "type: make install"
 _AVX = "take a processor with AVX, which TensorFlow's packages need"
 _PINNED = re.compile(r"^([\w.-]+)==([^\s;]+)(?: *; *(.*?))? *\\?$", re.MULTILINE)
-# Where each command's texts are described.
-_TEXTS = {
+# Where each command's data are described.
+_DATA = {
+    "movielens": "fedpersonal.data.ratings.movielens",
     "stackoverflow": "fedpersonal.tasks.next_word.source",
     "reddit": "fedpersonal.tasks.documents.task",
     "tv_shows": "fedpersonal.tasks.utterances.source",
@@ -68,64 +69,39 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def check_platform() -> Finding:
-    """Checks that TensorFlow Federated has packages for this system."""
-    complaint = _find_python().stderr.strip()
-    if "Linux" in complaint:
-        return Finding(FAILED, complaint, "take such a machine, or a container on it")
-    libc = " ".join(platform.libc_ver())
-    return Finding(OK, f"{platform.system()} {platform.machine()}, {libc}")
-
-
 def check_python() -> Finding:
-    """Checks the version of this Python."""
-    what = f"{platform.python_version()}, {sys.executable}"
-    if (3, 9) <= sys.version_info[:2] <= (3, 11):
+    """Checks that there are packages for this system and this version of Python."""
+    what = f"{platform.python_version()} on {platform.system()} {platform.machine()}, "
+    what += " ".join(platform.libc_ver())
+    # It looks for a Python that the packages can be installed with.
+    script = ROOT / "scripts" / "find_python.sh"
+    other = subprocess.run([script], capture_output=True, text=True, check=False)
+    if (3, 9) <= sys.version_info[:2] <= (3, 11) and "Linux" not in other.stderr:
         return Finding(OK, what)
-    other = _find_python()
     advice = other.stderr if other.returncode else f"{_INSTALL} PYTHON={other.stdout}"
-    return Finding(FAILED, f"{what}; 3.9, 3.10 or 3.11 is needed", advice.strip())
-
-
-def check_environment() -> Finding:
-    """Checks that the virtual environment is this Python's, and holds what the lock says."""
-    folder = ROOT / ".venv"
-    installed, lock = folder / "installed", ROOT / "requirements" / "lock.txt"
-    if pathlib.Path(sys.prefix).resolve() != folder.resolve():
-        what = f"this Python is that of {sys.prefix}, not of {folder}"
-        return Finding(WARNING, what, "go on if you want that" if folder.is_dir() else _INSTALL)
-    if not installed.exists():
-        return Finding(FAILED, f"{folder}: its installation was not finished", _INSTALL)
-    if installed.read_bytes() != lock.read_bytes():
-        return Finding(WARNING, f"{folder} was installed from another lock", _INSTALL)
-    return Finding(OK, f"{folder} was installed from the lock")
+    return Finding(FAILED, f"{what} is not enough", advice.strip())
 
 
 def check_packages() -> Finding:
     """Compares the installed packages with the lock; with that of clusters, too, if Ray is here."""
     from packaging.markers import Marker
 
+    names = ["lock.txt", *(["cluster_lock.txt"] if importlib.util.find_spec("ray") else [])]
     pinned: dict[str, str] = {}
-    for name in ["lock.txt", *(["cluster_lock.txt"] if importlib.util.find_spec("ray") else [])]:
+    for name in names:
         text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
-        for package, version, marker in _PINNED.findall(text):
-            if not marker or Marker(marker).evaluate():
-                pinned[package] = version
-    missing, different = [], []
-    for package, version in pinned.items():
-        try:
-            found = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            missing.append(package)
-        else:
-            if found != version:
-                different.append(f"{package} {found} ({version})")
+        found = _PINNED.findall(text)
+        pinned.update({p: v for p, v, marker in found if not marker or Marker(marker).evaluate()})
+    installed = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+    known = {_normal(name): version for name, version in installed.items()}
+    missing = [package for package in pinned if _normal(package) not in known]
     if missing:
         return Finding(FAILED, f"of {len(pinned)}, missing: {_line(', '.join(missing))}", _INSTALL)
+    different = [p for p, version in pinned.items() if known[_normal(p)] != version]
     if different:
         what = f"{len(pinned)}, in other versions than the lock's: {_line(', '.join(different))}"
         return Finding(WARNING, what, _INSTALL)
-    return Finding(OK, f"{len(pinned)} in the versions of the lock")
+    return Finding(OK, f"{len(pinned)} in the versions of the lock, in {sys.prefix}")
 
 
 def check_processors() -> Finding:
@@ -181,21 +157,24 @@ def check_temporary() -> Finding:
     return check_room(folder, "set TMPDIR to another")
 
 
-def check_ratings(data_dir: str | None) -> Finding:
-    """Looks for ratings: MovieLens-1M in the folder of data, or MovieLens-100K in the packages."""
-    from fedpersonal.data.ratings import movielens
-
+def check_data(module: str, data_dir: str | None) -> Finding:
+    """Looks for a task's files in the folder of data."""
     if data_dir is None:
-        return Finding(OK, movielens.load_movielens_100k().summary())
-    return _check_files(data_dir, movielens.MOVIELENS_1M_FILES, "MovieLens-100K")
-
-
-def check_texts(command: str, data_dir: str | None) -> Finding:
-    """Looks for the texts of a command in the folder of data."""
-    files = importlib.import_module(_TEXTS[command]).SOURCES.files
-    if data_dir is None:
-        return Finding(OK, "made up, as no --data_dir is given")
-    return _check_files(data_dir, [n for names in files.values() for n in names], "made-up texts")
+        return Finding(OK, "MovieLens-100K or made-up texts, as no --data_dir is given")
+    described = importlib.import_module(module)
+    if module == _DATA["movielens"]:
+        names = described.MOVIELENS_1M_FILES
+    else:
+        names = [name for group in described.SOURCES.files.values() for name in group]
+    if not os.path.isdir(data_dir):
+        return Finding(FAILED, f"{data_dir} is not a folder", "name another by --data_dir")
+    found = [name for name in names if os.path.isfile(os.path.join(data_dir, name))]
+    if not found:
+        return Finding(WARNING, f"{data_dir} has no {' or '.join(names)}")
+    empty = [name for name in found if not os.path.getsize(os.path.join(data_dir, name))]
+    if empty:
+        return Finding(FAILED, f"{data_dir}: {', '.join(empty)}: empty", "get the file again")
+    return Finding(OK, f"{data_dir} has {', '.join(found)}")
 
 
 def check_import() -> Finding:
@@ -242,20 +221,17 @@ _COMPUTING: dict[str, Callable[[], Finding]] = {
 def examine(output_dir: str, data_dir: str | None) -> Iterator[tuple[str, Finding, float]]:
     """Yields the name of each check, what it has found, and the seconds that it took."""
     checks: dict[str, Callable[[], Finding]] = {
-        "platform": check_platform,
         "Python": check_python,
-        "environment": check_environment,
         "packages": check_packages,
         "processors": check_processors,
         "memory": check_memory,
         "output folder": lambda: check_room(output_dir, "name another by --output_dir"),
         "temporary folder": check_temporary,
-        "ratings": lambda: check_ratings(data_dir),
     }
     for name, check in checks.items():
         yield name, *_timed(check)
-    for command in _TEXTS:
-        yield f"texts of {command}", *_timed(functools.partial(check_texts, command, data_dir))
+    for command, module in _DATA.items():
+        yield f"data of {command}", *_timed(functools.partial(check_data, module, data_dir))
     yield from _examine_computing(_SECONDS_TO_COMPUTE)
 
 
@@ -342,25 +318,9 @@ def _compute(wanted: str) -> Finding:
     return Finding(OK, f"a computation on {runtime.num_processors()} processors")
 
 
-def _find_python() -> subprocess.CompletedProcess[str]:
-    """Asks for a Python that the packages can be installed with."""
-    return subprocess.run(
-        [ROOT / "scripts" / "find_python.sh"], capture_output=True, text=True, check=False
-    )
-
-
-def _check_files(folder: str, names: Sequence[str], without: str) -> Finding:
-    """Looks for some files in a folder."""
-    if not os.path.isdir(folder):
-        return Finding(FAILED, f"{folder} is not a folder", "name another by --data_dir")
-    found = [name for name in names if os.path.isfile(os.path.join(folder, name))]
-    if not found:
-        what = f"{folder} has no {' or '.join(names)}"
-        return Finding(WARNING, what, f"without --data_dir there is {without}")
-    empty = [name for name in found if not os.path.getsize(os.path.join(folder, name))]
-    if empty:
-        return Finding(FAILED, f"{os.path.join(folder, empty[0])} is empty", "get the file again")
-    return Finding(OK, f"{folder} has {', '.join(found)}")
+def _normal(name: str) -> str:
+    """Returns a package's name as the lock writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _line(text: object) -> str:

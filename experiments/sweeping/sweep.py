@@ -22,7 +22,6 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.options import Value
-from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.task import Task
 
 _LONGEST_NAME = 100
@@ -233,11 +232,6 @@ class Sweep:
                 "validated on other clients or examples, so their figures cannot be compared; "
                 "leave such options out."
             )
-
-
-def tests(scored: Scored, metric: str) -> list[float]:
-    """Returns the metric of a tested setting's test clients, one a seed."""
-    return [RunFolder.read(trial.run.path).summary["test"][metric] for trial in scored.trials]
 
 
 def _folder(setting: Mapping[str, Any]) -> str:
