@@ -24,8 +24,6 @@ from fedpersonal.runtime.processors import count_processors
 # What a small run needs, and some more.
 _BYTES_A_RUN = 1.5e9
 _SECONDS_TO_END = 60.0
-# Each call leaves some memory behind, and starting a process takes seconds.
-_CALLS_A_PROCESS = 8
 # What `runtime.quiet_logs` sets, and takes for the user's wish where it finds it set.
 _LOG_LEVEL = ("TF_CPP_MIN_LOG_LEVEL", "3")
 KeyT = TypeVar("KeyT")
@@ -74,6 +72,7 @@ def call_at_once(
     *,
     at_once: int,
     ended: Callable[[KeyT, UserError | None], None],
+    calls_a_process: int = 1,
 ) -> None:
     """Makes calls in other processes, in their order, so many at once.
 
@@ -85,12 +84,14 @@ def call_at_once(
         at_once: How many at once.
         ended: Is given the key of each call that has ended, and the user's mistake that it has
             ended with. What it raises ends the others.
+        calls_a_process: How many a process makes, about: each leaves some memory behind, and
+            starting one takes seconds.
 
     Raises:
         UserError: A process was killed.
         RuntimeError: A function has failed otherwise.
     """
-    keys, number = list(calls), at_once * _CALLS_A_PROCESS
+    keys, number = list(calls), at_once * calls_a_process
     for start in range(0, len(keys), number):
         some = {key: calls[key] for key in keys[start : start + number]}
         with _pool(min(at_once, len(some))) as pool:

@@ -25,6 +25,7 @@ from fedpersonal.options import Value
 from fedpersonal.tasks.task import Task
 
 _LONGEST_NAME = 100
+_TRAININGS_A_PROCESS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +197,9 @@ class Sweep:
             path: Call(function, (trial.run, self.output_dir), trial.output)
             for path, trial in by_path.items()
         }
-        call_at_once(calls, at_once=at_once, ended=ended)
+        # The summary of a test tells the memory of its process.
+        number = _TRAININGS_A_PROCESS if verb == "train" else 1
+        call_at_once(calls, at_once=at_once, ended=ended, calls_a_process=number)
         print(f"{len(missing)} runs in {time.monotonic() - began:.0f} s", flush=True)
 
     def _outcome(self, trial: Trial, verb: str) -> str:

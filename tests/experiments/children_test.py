@@ -38,11 +38,15 @@ def fail(kind):
     raise ValueError("a bug")
 
 
-def test_so_many_run_at_once_on_processors_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(children, "_CALLS_A_PROCESS", 2)
+def test_so_many_run_at_once_on_processors_of_their_own(tmp_path):
     calls = {n: Call(note, (tmp_path / f"{n}.json", 2), tmp_path / f"{n}.log") for n in range(5)}
     ended = []
-    call_at_once(calls, at_once=2, ended=lambda key, error: ended.append((key, error)))
+    call_at_once(
+        calls,
+        at_once=2,
+        ended=lambda key, error: ended.append((key, error)),
+        calls_a_process=2,
+    )
     assert sorted(ended) == [(n, None) for n in range(5)]
     notes = [json.loads((tmp_path / f"{n}.json").read_text()) for n in range(5)]
     together = [[o for o in notes if o[0] <= one[0] < o[1]] for one in notes]
@@ -69,7 +73,12 @@ def test_mistakes_of_the_user_are_told_and_the_others_go_on(tmp_path):
     calls = {kind: Call(fail, (kind,), tmp_path / "log") for kind in ("user", "diverged")}
     calls["good"] = Call(note, (tmp_path / "good", 0), tmp_path / "log")
     errors = {}
-    call_at_once(calls, at_once=1, ended=lambda key, error: errors.update({key: error}))
+    call_at_once(
+        calls,
+        at_once=1,
+        ended=lambda key, error: errors.update({key: error}),
+        calls_a_process=3,
+    )
     assert type(errors["user"]) is UserError and str(errors["user"]) == "no ratings"
     assert type(errors["diverged"]) is TrainingError and str(errors["diverged"]) == (
         "the loss is nan"

@@ -44,21 +44,18 @@ def test_a_page_and_its_tables_are_written(run_program, folders, tmp_path):
     assert table["difference"][1] == pytest.approx(-0.1) and table["gained"][1] == 6
 
 
-MISTAKES = [
-    ([], "error: a comparison is of 2 to 10 run folders; 0 are given."),
-    (["fed_avg_1", "absent"], "absent is not the folder of a run"),
-    (["fed_avg_1", "fed_recon_2"], "no seed is common to all methods"),
-    (["fed_avg_1", "fed_recon_1", "--metric=auc"], "has no metric 'auc'; it has loss."),
-    (["fed_avg_1", "fed_recon_1", "--output=x.pdf"], "give a file that ends in .html."),
-]
-
-
-@pytest.mark.usefixtures("folders")
-def test_mistakes_are_one_line(run_commands, tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "error: a comparison is of 2 to 10 run folders; 0 are given."),
+        (["fed_avg_1", "absent"], "absent is not the folder of a run"),
+        (["fed_avg_1", "fed_recon_2"], "no seed is common to all methods"),
+        (["fed_avg_1", "fed_recon_1", "--metric=auc"], "has no metric 'auc'; it has loss."),
+        (["fed_avg_1", "fed_recon_1", "--output=x.pdf"], "give a file that ends in .html."),
+    ],
+)
+def test_mistakes_are_one_line(run_program, folders, tmp_path, arguments, why):
     known = sorted(tmp_path.iterdir())
-    commands = [["compare", *arguments] for arguments, _ in MISTAKES]
-    outcomes = run_commands(commands, modules=["fedpersonal.report.comparison"], cwd=tmp_path)
-    for (_, why), (output, errors, status) in zip(MISTAKES, outcomes):
-        assert (status, output) == (2, "") and errors.startswith("error: ") and why in errors
-        assert errors.count("\n") == 1
-    assert sorted(tmp_path.iterdir()) == known
+    output, errors, status = run_program("-m", "experiments.compare", *arguments, cwd=tmp_path)
+    assert (status, output) == (2, "") and errors.startswith("error: ") and why in errors
+    assert errors.count("\n") == 1 and sorted(tmp_path.iterdir()) == known

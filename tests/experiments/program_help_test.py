@@ -12,18 +12,11 @@ from fedpersonal.tasks.task import all_tasks
 _FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
 
 
-@pytest.fixture(name="pages", scope="module")
-def _pages(run_commands, tmp_path_factory):
-    """What each command says when it is asked for help."""
-    asked = [[task, flag] for task in sorted(all_tasks()) for flag in ("--help", "--helpfull")]
-    folder = tmp_path_factory.mktemp("help")
-    outcomes = run_commands(asked, modules=["fedpersonal.tasks.task"], cwd=folder)
-    return {tuple(command): outcome for command, outcome in zip(asked, outcomes)}
-
-
 @pytest.mark.parametrize("binary", sorted(all_tasks()))
-def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(binary, pages):
-    output, errors, status = pages[binary, "--help"]
+def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(
+    binary, run_program, tmp_path
+):
+    output, errors, status = run_program("-m", f"experiments.{binary}", "--help", cwd=tmp_path)
     assert (errors, status) == ("", 0)
     shown = _FLAG.findall(output)
     assert shown.pop() == "flagfile"
@@ -32,7 +25,7 @@ def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(binary,
     assert usual | {"client_learning_rate", "output_dir"} < set(shown)
     assert max(map(len, output.splitlines())) <= 100
 
-    output, errors, status = pages[binary, "--helpfull"]
+    output, errors, status = run_program("-m", f"experiments.{binary}", "--helpfull", cwd=tmp_path)
     assert (errors, status) == ("", 0)
     everything = _FLAG.findall(output)
     assert len(everything) == len(set(everything))
