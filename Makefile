@@ -20,7 +20,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark cluster_install cluster cluster_test test soak bazel_test lint docs lock clean
+.PHONY: help install doctor movielens interactions stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark cluster_install cluster cluster_test test bazel_test lint docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -99,11 +99,6 @@ cluster_test: $(CLUSTER) ## Run the tests of Ray clusters (10 minutes)
 
 test: $(INSTALLED) ## Run the tests
 	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadfile tests $(FLAGS)
-
-soak: $(CLUSTER) ## Hurt runs of all tasks 200 times, and fuzz all readers 20,000 times (an hour)
-	@$(RUN) -m tests.soak $(FLAGS)
-	@FEDPERSONAL_FUZZ_CASES=20000 $(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 \
-	  $(shell find tests -name "*fuzz_test.py")
 
 bazel_test: $(INSTALLED) ## Run the tests under Bazel, each file by itself
 	@bazel test --nocache_test_results --test_output=errors //tests/... $(FLAGS)

@@ -53,7 +53,7 @@ flags.DEFINE_integer("times", 1, "Runs of each; unequal ones are told.", lower_b
 flags.DEFINE_integer("processes", 2, "Pairs at the same time.", lower_bound=1)
 
 # By the word for it in the file.
-COMPILED = {"compiled": "auto", "plain": "never"}
+COMPILED = {"compiled": True, "plain": False}
 SHARDS = (1, 2)
 UNEQUAL = "unequal: "
 
@@ -128,7 +128,7 @@ def measure(task: str, method: str, times: int) -> dict[str, str]:
     return found
 
 
-def _run(task: Any, options: Any, path: pathlib.Path, compile: str, shards: int) -> dict[str, str]:
+def _run(task: Any, options: Any, path: pathlib.Path, compile: bool, shards: int) -> dict[str, str]:
     from fedpersonal import runtime
     from fedpersonal.tasks.experiment import build_experiment
     from fedpersonal.tasks.experiment_run import run_experiment

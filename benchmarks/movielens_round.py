@@ -2,12 +2,11 @@
 
     python -m benchmarks.movielens_round --data_dir=path/to/ml-1m
 
-The sides: TFF's own `build_fed_recon`; fedpersonal in TFF's own runtime and in this process, plain
-and compiled by XLA; the same round by hand in JAX, `jit(vmap(scan))`; and a NumPy loop over
-clients. All train the same model from the same weights on the same cohorts, round after round in
-turn. Prints a table, and one line of JSON with its numbers: medians, and the largest difference
-between the global weights that result and TFF's. Without --data_dir, ratings of MovieLens-1M's size
-are generated.
+The sides: TFF's own `build_fed_recon`; fedpersonal in this process, plain and compiled by XLA; the
+same round by hand in JAX, `jit(vmap(scan))`; and a NumPy loop over clients. All train the same
+model from the same weights on the same cohorts, round after round in turn. Prints a table, and one
+line of JSON with its numbers: medians, and the largest difference between the global weights that
+result and TFF's. Without --data_dir, ratings of MovieLens-1M's size are generated.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ flags.DEFINE_integer("shards", None, "As of the experiments. [default: one a pro
 flags.DEFINE_integer("seed", 0, "Seed.", lower_bound=0)
 
 BASE = "TFF's build_fed_recon"
+# Of generated ratings: as many as MovieLens-1M has.
+USERS, ITEMS = 6040, 3706
 
 
 def main() -> None:
@@ -33,19 +34,53 @@ def main() -> None:
 
     import tensorflow as tf
 
-    from benchmarks.rating_data import load, paper_options, paper_trainer
-    from benchmarks.rivals.clients import USER_START, Steps, pad_cohort
-    from benchmarks.rivals.jax_clients import JaxRounds
-    from benchmarks.rivals.numpy_clients import NumpyRounds
-    from benchmarks.rivals.tff_clients import TffRounds
-    from benchmarks.side_by_side import Ours, Side, as_table, summarize, time_rounds
+    from benchmarks.rivals import USER_START, JaxRounds, NumpyRounds, Steps, TffRounds, pad_cohort
+    from benchmarks.side_by_side import Ours, Side, as_table, new_context, summarize, time_rounds
+    from fedpersonal.algorithms import fed_recon
+    from fedpersonal.algorithms.method import Layers
+    from fedpersonal.data.generated.ratings import generate_ratings
+    from fedpersonal.data.ratings.movielens import load_movielens_1m
+    from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.models.matrix_factorization import matrix_factorization
-    from fedpersonal.process.datasets import client_datasets
+    from fedpersonal.optimizers.named import build_server_optimizer
     from fedpersonal.simulation.sampling import ClientSampler
+    from fedpersonal.tasks.ratings.task import TASK
+    from fedpersonal.trainer import Trainer
 
-    train, num_items, name = load(FLAGS.data_dir, FLAGS.seed)
-    options = paper_options(clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed)
+    if FLAGS.data_dir:
+        ratings = load_movielens_1m(FLAGS.data_dir)
+    else:
+        ratings = generate_ratings(
+            num_users=USERS, num_items=ITEMS, seed=FLAGS.seed, min_ratings=20, max_ratings=300
+        )
+    train = ratings.to_client_dataset().head(300)
+    number = FLAGS.clients_per_round
+    options = TASK.settle(
+        TASK.options(algorithm="fed_recon", clients_per_round=number, seed=FLAGS.seed)
+    )
+    assert options.server_optimizer and options.server_learning_rate  # Settled.
     size = options.client_batch_size
+    # Local variables must start alike, and each side would draw its own.
+    build_model = matrix_factorization(
+        num_items=len(ratings.item_ids),
+        user_initializer=tf.keras.initializers.Constant(USER_START),
+    )
+    trainer = Trainer(
+        PartitionedModel(
+            build_model,
+            local_layers=("user_embedding",),
+            lookups={"item_embedding": "item"},
+        ),
+        fed_recon.build(options, Layers()),
+        train,
+        server_optimizer=build_server_optimizer(
+            options.server_optimizer, learning_rate=options.server_learning_rate
+        ),
+        clients_per_round=number,
+        batch_size=size,
+        shards=FLAGS.shards,
+        seed=options.seed,
+    )
     steps = Steps(
         rebuilding_rate=options.reconstruction_learning_rate,
         client_rate=options.client_learning_rate,
@@ -53,50 +88,39 @@ def main() -> None:
         max_rebuilding=options.max_reconstruction_steps,
         max_updates=options.max_local_steps,
     )
-    # Local variables must start alike, and each side would draw its own.
-    start = {"user_initializer": tf.keras.initializers.Constant(USER_START)}
-    trainer = paper_trainer(
-        train, num_items=num_items, options=options, shards=FLAGS.shards, **start
-    )
-    sampler = ClientSampler(
-        num_clients=train.num_clients, clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed
-    )
-
-    def datasets(round_number):
-        return client_datasets(trainer.model, train, sampler.sample(round_number), batch_size=size)
+    sample = ClientSampler(
+        num_clients=train.num_clients, clients_per_round=number, seed=FLAGS.seed
+    ).sample
 
     def padded(round_number):
-        return pad_cohort(train, sampler.sample(round_number), batch_size=size)
+        return pad_cohort(train, sample(round_number), batch_size=size)
 
     def unpadded(round_number):
-        clients = map(train.client, sampler.sample(round_number))
+        clients = map(train.client, sample(round_number))
         return [
             [
-                (features["item"][at : at + size], ratings[at : at + size])
-                for at in range(0, len(ratings), size)
+                (features["item"][at : at + size], labels[at : at + size])
+                for at in range(0, len(labels), size)
             ]
-            for features, ratings in clients
+            for features, labels in clients
         ]
 
-    ours = {
-        f"fedpersonal, {words}": Ours(trainer, runtime)
-        for runtime, words in {
-            "tff": "TFF's own runtime",
-            "plain": "local, plain",
-            "compiled": "local, compiled",
-        }.items()
-    }
-    (items,) = ours["fedpersonal, local, plain"].weights()
-    build_model = matrix_factorization(num_items=num_items, **start)
+    plain = Ours(trainer, new_context("plain"))
+    (items,) = plain.weights()
+    theirs = TffRounds(
+        build_model, ["user_embedding"], train, sample, options, tf.keras.losses.MeanSquaredError
+    )
+    theirs.start_from([items])
     sides: dict[str, Side] = {
-        BASE: TffRounds(datasets, items, build_model, options),
-        **ours,
+        BASE: theirs,
+        "fedpersonal, plain": plain,
+        "fedpersonal, compiled": Ours(trainer, new_context("compiled")),
         "JAX, jit(vmap(scan))": JaxRounds(padded, items, steps),
         "NumPy, a loop over clients": NumpyRounds(unpadded, items, steps),
     }
     summary = summarize(sides, time_rounds(sides, FLAGS.rounds), base=BASE)
     print(as_table(summary, base=BASE))
-    about = {"data": name, "clients": FLAGS.clients_per_round, "rounds": FLAGS.rounds}
+    about = {"data": ratings.name, "clients": number, "rounds": FLAGS.rounds}
     print(json.dumps({**about, "sides": summary}))
 
 

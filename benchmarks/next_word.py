@@ -1,20 +1,13 @@
-"""One FedRecon round and one evaluation of the next word LSTM, beside TFF's own.
+"""One FedRecon round of the next word LSTM, beside TFF's own.
 
     python -m benchmarks.next_word --sizes=paper
-    python -m benchmarks.next_word --sizes=quick --text_file=path/to/texts.jsonl.gz
 
-TFF's are `build_fed_recon` and `build_fed_recon_eval` with Keras' own LSTM and loss. Both take the
-same steps on the same sentences, in turn. Prints one line of JSON: median seconds, ratios, peak
-memory of each in a process of its own, and how near our arithmetic comes to a plain matrix
-product's rate, measured in the same run; padding counts as no arithmetic. Without --text_file,
-sentences are random tokens that fill the whole length, so that there is no padding to save.
+TFF's is `build_fed_recon` with Keras' own LSTM and loss. Both take the same steps on the same
+sentences, in turn. Prints a table, and one line of JSON with its numbers. Sentences are random
+tokens that fill the whole length, so that there is no padding to save.
 """
 
 from __future__ import annotations
-
-import json
-import subprocess
-import sys
 
 from absl import flags
 
@@ -23,92 +16,109 @@ from experiments import launch
 FLAGS = flags.FLAGS
 
 flags.DEFINE_enum("sizes", "quick", ["paper", "quick"], "Of the model, vocabulary and batches.")
-flags.DEFINE_string("text_file", None, "A table of texts. [default: generated sentences]")
-flags.DEFINE_integer("rounds", 3, "Rounds timed, of TFF's and ours each.", lower_bound=1)
-flags.DEFINE_integer("clients", 20, "Clients of a round, and of an evaluation.", lower_bound=1)
-flags.DEFINE_integer("sentences", 96, "Sentences of a client, at most.", lower_bound=2)
-flags.DEFINE_enum("only", "both", ["both", "ours", "tff"], "Whose to run.")
+flags.DEFINE_integer("rounds", 3, "Rounds timed, of TFF's and ours each.", lower_bound=2)
+flags.DEFINE_integer("clients", 20, "Clients of a round.", lower_bound=1)
+flags.DEFINE_integer("sentences", 96, "Sentences of a client.", lower_bound=2)
 
 SIZES = {
-    "paper": {
-        "vocab_size": 10_000,
-        "embedding_dim": 96,
-        "lstm_units": 670,
-        "projection_dim": 96,
-        "client_batch_size": 16,
-    },
-    "quick": {
-        "vocab_size": 1_000,
-        "embedding_dim": 64,
-        "lstm_units": 128,
-        "projection_dim": 64,
-        "client_batch_size": 16,
-    },
+    "paper": {"embedding_dim": 96, "lstm_units": 670, "projection_dim": 96},
+    "quick": {"embedding_dim": 64, "lstm_units": 128, "projection_dim": 64},
 }
-EPOCHS = {"reconstruction_epochs": 1, "local_epochs": 1}
+VOCABULARY = {"paper": 10_000, "quick": 1_000}
+BATCH_SIZE = 16
+BASE = "TFF's build_fed_recon"
 
 
 def main() -> None:
-    """Times both and prints the JSON line."""
-    import statistics
+    """Times both and prints."""
+    import json
 
-    from benchmarks import next_word_rivals as rivals
-    from fedpersonal import runtime
+    import numpy as np
+    import tensorflow as tf
+
+    from benchmarks.rivals import TffRounds
+    from benchmarks.side_by_side import Ours, Side, as_table, new_context, summarize, time_rounds
+    from fedpersonal.data.client_dataset import ClientDataset
+    from fedpersonal.data.texts.vocabulary import NUM_SPECIAL, Vocabulary
+    from fedpersonal.models.next_word_lstm import next_word_lstm
+    from fedpersonal.optimizers.named import build_server_optimizer
     from fedpersonal.tasks.next_word.task import TASK
+    from fedpersonal.trainer import Trainer
 
-    options = TASK.settle(TASK.options(algorithm="fed_recon", **SIZES[FLAGS.sizes], **EPOCHS))
-    dataset, vocabulary, name = rivals.load_sentences(
-        options, text_file=FLAGS.text_file, clients=FLAGS.clients, sentences=FLAGS.sentences
+    sizes, words = SIZES[FLAGS.sizes], VOCABULARY[FLAGS.sizes]
+    options = TASK.settle(
+        TASK.options(
+            algorithm="fed_recon",
+            vocab_size=words,
+            client_batch_size=BATCH_SIZE,
+            reconstruction_epochs=1,
+            local_epochs=1,
+            **sizes,
+        )
     )
-    sides: dict[str, rivals.Ours | rivals.Tff] = {}
-    if FLAGS.only != "tff":
-        sides["ours"] = rivals.Ours(options, dataset, vocabulary)
-    if FLAGS.only != "ours":
-        sides["tff"] = rivals.Tff(options, dataset, vocabulary)
-    seconds: dict[str, dict[str, list[float]]]
-    seconds = {side: {"training": [], "evaluation": []} for side in sides}
-    matrix_rates = []
-    for round_number in range(FLAGS.rounds + 1):
-        for side, rival in sides.items():
-            for part in ("training", "evaluation"):
-                elapsed = rivals.timed(getattr(rival, part))
-                if round_number:  # The first one compiles.
-                    seconds[side][part].append(elapsed)
-        matrix_rates.append(rivals.matrix_product_rate())
-    medians = {s: {p: statistics.median(v) for p, v in t.items()} for s, t in seconds.items()}
-    report = {
-        "sizes": FLAGS.sizes,
-        "data": name,
-        "clients": FLAGS.clients,
-        "sentences": int(dataset.num_examples),
-        "share_of_padding": round(1 - float((dataset.labels != 0).mean()), 3),
-        "seconds": {s: {p: round(v, 3) for p, v in t.items()} for s, t in medians.items()},
-        "peak_mb": {side: round(runtime.peak_rss_mb()) for side in sides},
+    assert options.num_oov_buckets and options.server_optimizer  # Settled.
+    assert options.server_learning_rate
+    vocabulary = Vocabulary(
+        np.array([f"word{i}" for i in range(words)], object), options.num_oov_buckets
+    )
+    tokens = np.random.default_rng(0).integers(
+        NUM_SPECIAL,
+        vocabulary.size,
+        (FLAGS.clients * FLAGS.sentences, options.sequence_length + 1),
+        np.int32,
+    )
+    token, is_known = tokens[:, :-1], tokens[:, :-1] < vocabulary.num_known
+    train = ClientDataset(
+        np.array([f"client{i}" for i in range(FLAGS.clients)], object),
+        np.arange(0, len(tokens) + 1, FLAGS.sentences),
+        {
+            "token": token,
+            "known_token": np.where(is_known, token, 0),
+            "oov_token": np.where(is_known, 0, token - vocabulary.num_known),
+        },
+        tokens[:, 1:],
+    )
+    vocabulary_sizes = {
+        "num_known": vocabulary.num_known,
+        "num_oov_buckets": vocabulary.num_oov_buckets,
     }
-    if FLAGS.only == "both":
-        rate = max(matrix_rates)
-        report["peak_mb"] = {side: _peak_mb(side) for side in sides}
-        report["ratio"] = {
-            part: round(medians["tff"][part] / medians["ours"][part], 2)
-            for part in ("training", "evaluation")
-        }
-        report["matrix_product_gflops"] = round(rate / 1e9)
-        for side, times in medians.items():
-            report[f"{side}_share_of_matrix_rate"] = {
-                part: round(work / times[part] / rate, 2)
-                for part, work in rivals.arithmetic(options, dataset, vocabulary).items()
-            }
-    print(json.dumps(report))
-
-
-def _peak_mb(side: str) -> int:
-    """Runs one side alone, in a process of its own, and returns its peak memory."""
-    arguments = [f"--{name}={FLAGS[name].value}" for name in ("sizes", "clients", "sentences")]
-    if FLAGS.text_file:
-        arguments.append(f"--text_file={FLAGS.text_file}")
-    command = [sys.executable, "-m", "benchmarks.next_word", f"--only={side}", "--rounds=1"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])["peak_mb"][side]
+    built = TASK.build(vocabulary_sizes, options)
+    trainer = Trainer(
+        built.model,
+        built.algorithm,
+        train,
+        server_optimizer=build_server_optimizer(
+            options.server_optimizer,
+            learning_rate=options.server_learning_rate,
+            epsilon=options.server_epsilon,
+        ),
+        clients_per_round=FLAGS.clients,
+        batch_size=BATCH_SIZE,
+        packing="pooled",
+    )
+    build_keras_model = next_word_lstm(
+        **vocabulary_sizes,
+        **sizes,
+        recurrent_layer=lambda units, name: tf.keras.layers.LSTM(
+            units, return_sequences=True, name=name
+        ),
+    )
+    sides: dict[str, Side] = {
+        BASE: TffRounds(
+            build_keras_model,
+            ["oov_embedding"],
+            train,
+            lambda round_number: range(FLAGS.clients),
+            options,
+            lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        ),
+        "fedpersonal": Ours(trainer, new_context("compiled")),
+    }
+    seconds = time_rounds(sides, FLAGS.rounds)
+    # Each draws its own initial weights, so there is no difference to tell.
+    summary = summarize(sides, seconds, base=BASE, compare=False)
+    print(as_table(summary, base=BASE))
+    print(json.dumps({"sizes": FLAGS.sizes, "clients": FLAGS.clients, "sides": summary}))
 
 
 if __name__ == "__main__":

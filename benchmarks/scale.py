@@ -8,54 +8,171 @@ cohort, which training hides by making it a round ahead, of a round, and of comm
 keep; and peak memory.
 
 The cases: `rebuilt` and `kept`, matrix factorization with vectors of 50 floats that clients rebuild
-or keep, all of them in the store beforehand; `items`, with 100 clients a round; `texts`, FURL on
-generated comments.
+or keep, all of them in the store beforehand; `items`, with 100 clients a round.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from experiments import launch
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedpersonal.data.ratings.ratings import Ratings
+    from fedpersonal.model.variables import VariableSpec
+
 FLAGS = flags.FLAGS
 
-CASES = ("rebuilt", "kept", "items", "texts")
+CASES = ("rebuilt", "kept", "items")
 flags.DEFINE_list("cases", ["rebuilt", "kept"], "Of " + ", ".join(CASES) + ".")
 flags.DEFINE_integer("clients", 1_000_000, "How many clients have ratings.", lower_bound=1)
 flags.DEFINE_list("ratings", ["3", "20"], "Ratings of a client.")
 flags.DEFINE_list("cohorts", ["100", "1000", "10000"], "Clients a round.")
 flags.DEFINE_list("items", ["100000", "1000000"], "Of the case `items`.")
-flags.DEFINE_integer("texts", 200_000, "Of the case `texts`, 10 a client.", lower_bound=1000)
-flags.DEFINE_integer("text_cohort", 5000, "Its clients a round.", lower_bound=1)
 flags.DEFINE_integer("rounds", 5, "Rounds timed, each.", lower_bound=1)
 flags.DEFINE_integer("shards", None, "As of the experiments. [default: one a processor]")
 
 FEW_ITEMS = 3706
+_ROWS_A_COMMIT = 100_000
 
 
 def main() -> None:
     """Measures everything that is asked for."""
     import itertools
 
-    from benchmarks.scale_measurement import measure
     from experiments.papers.child_process import run_in_child
 
-    wanted: list[dict[str, Any]] = []
+    wanted: list[dict[str, int]] = []
     for case in FLAGS.cases:
-        if case == "texts":
-            wanted.append({"case": case, "texts": FLAGS.texts, "cohort": FLAGS.text_cohort})
-        elif case == "items":
+        if case == "items":
             ratings = {"clients": 6040, "ratings": 100, "cohort": 100}
-            wanted += [{"case": case, "items": int(n), **ratings} for n in FLAGS.items]
-        else:
-            for each, cohort in itertools.product(FLAGS.ratings, FLAGS.cohorts):
-                sizes = {"items": FEW_ITEMS, "ratings": int(each), "cohort": int(cohort)}
-                wanted.append({"case": case, "clients": FLAGS.clients, **sizes})
+            wanted += [{"keeps": 0, "items": int(n), **ratings} for n in FLAGS.items]
+            continue
+        for each, cohort in itertools.product(FLAGS.ratings, FLAGS.cohorts):
+            sizes = {"items": FEW_ITEMS, "ratings": int(each), "cohort": int(cohort)}
+            wanted.append({"keeps": int(case == "kept"), "clients": FLAGS.clients, **sizes})
     for sizes in wanted:
         run_in_child(measure, sizes, FLAGS.rounds, FLAGS.shards)
+
+
+def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
+    """Trains for some rounds and prints the line.
+
+    Args:
+        sizes: Whether each client `keeps` its vector; how many `clients`, `ratings` of each and
+            `items` there are; and clients in a `cohort`.
+        rounds: Rounds timed, after the first.
+        shards: Into how many a cohort is divided.
+    """
+    import contextlib
+    import json
+    import os
+    import statistics
+    import tempfile
+    import time
+
+    from fedpersonal import runtime
+    from fedpersonal.local_state.rounds import Rounds
+    from fedpersonal.local_state.store import LocalStateStore
+    from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
+    from fedpersonal.tasks.experiment import build_experiment
+    from fedpersonal.tasks.ratings.task import TASK
+
+    seconds: dict[str, list[float]] = {}
+
+    @contextlib.contextmanager
+    def timed(what):
+        begin = time.perf_counter()
+        yield
+        seconds.setdefault(what, []).append(time.perf_counter() - begin)
+
+    options = TASK.options(
+        algorithm="furl" if sizes["keeps"] else "fed_recon",
+        clients_per_round=sizes["cohort"],
+        # A client of few ratings must have batches for its query set.
+        client_batch_size=min(5, sizes["ratings"] // 2),
+    )
+    source = _draw_ratings(sizes["clients"], sizes["ratings"], sizes["items"])
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        with timed("build"):
+            experiment = build_experiment(TASK, source, options, shards=shards)
+            trainer = experiment.trainer
+        store, sizes_on_disk = None, {}
+        if sizes["keeps"]:
+            path = os.path.join(folder, "store")
+            _fill(path, trainer.model.local_variables, experiment.data.train.client_ids)
+            with timed("open"):
+                store = LocalStateStore.open(path, trainer.model.local_variables)
+            stack.callback(store.close)
+            sizes_on_disk = {"store_mb": round(os.path.getsize(path) / 1e6, 1)}
+        run = Rounds(trainer.process, store)
+        with timed("initialize"):
+            state = run.initialize()
+        for number in range(1, rounds + 2):
+            with timed("cohort"):
+                cohort = trainer.cohort(number)
+            with timed("round"):
+                state = run.next(state, cohort).state
+            if store is not None:
+                with timed("commit"):
+                    StoreCheckpoints(store).save(number, {"state": state})
+    first = [seconds[what].pop(0) for what in ("build", "initialize", "cohort", "round")]
+    medians = {
+        f"{what}_ms": round(1000 * statistics.median(own), 1)
+        for what, own in seconds.items()
+        if own
+    }
+    report = {
+        **sizes,
+        "first_round_after_s": round(sum(first), 1),
+        "build_s": round(first[0], 1),
+        **medians,
+        **sizes_on_disk,
+        "peak_mb": round(runtime.peak_rss_mb()),
+    }
+    print(json.dumps(report), flush=True)
+
+
+def _draw_ratings(users: int, each: int, items: int) -> Ratings:
+    """Returns random ratings, as quickly as may be."""
+    import numpy as np
+
+    from fedpersonal.data.ratings.ratings import Ratings
+
+    random = np.random.default_rng(0)
+    return Ratings(
+        name="random",
+        users=np.repeat(np.arange(users, dtype=np.int32), each),
+        items=random.integers(0, items, users * each, np.int32),
+        ratings=random.integers(1, 6, users * each).astype(np.float32),
+        times=None,
+        user_ids=np.array([f"user{number}" for number in range(users)], object),
+        item_ids=np.array([f"item{number}" for number in range(items)], object),
+    )
+
+
+def _fill(path: str, variables: Sequence[VariableSpec], names: np.ndarray) -> None:
+    """Gives every client named a row in a store."""
+    import contextlib
+
+    import numpy as np
+
+    from fedpersonal.local_state.store import LocalStateStore, SavedRun
+
+    random = np.random.default_rng(0)
+    with contextlib.closing(LocalStateStore.open(path, variables)) as store:
+        for start in range(0, len(names), _ROWS_A_COMMIT):
+            some = names[start : start + _ROWS_A_COMMIT].tolist()
+            values = {
+                v.name: random.normal(size=[len(some), *v.shape]).astype(np.float32)
+                for v in store.variables
+            }
+            store.commit(dict(zip(some, store.pack(values))), SavedRun(0, b""))
 
 
 if __name__ == "__main__":

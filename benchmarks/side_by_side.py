@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import tempfile
 import time
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tabulate
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal import runtime
 from fedpersonal.local_state.rounds import Rounds
-from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
-from fedpersonal.runtime.context import LocalContext
-from fedpersonal.runtime.stock import make_stock_context
 from fedpersonal.trainer import Trainer
 
-# Local runtimes by the names that tables give them: whether XLA compiles.
-_COMPILE = {"plain": False, "compiled": True}
-RUNTIMES = ("tff", *_COMPILE)
-
-Name = TypeVar("Name", bound=Hashable)
+# What `use_runtime` takes, by the names that sides have: TFF's own runtime, and this process.
+_RUNTIMES: Mapping[str, Mapping[str, Any]] = {
+    "tff": {"name": "tff"},
+    "plain": {"name": "local", "compile": False},
+    "compiled": {"name": "local", "compile": True},
+}
 
 
 class Side(Protocol):
@@ -40,21 +37,19 @@ class Side(Protocol):
         """Returns the global variables after the rounds so far."""
 
 
-class Ours:
-    """Rounds of a trainer in one of `RUNTIMES`."""
+def new_context(name: str) -> tff.framework.SyncContext:
+    """Returns a TFF context of its own; `name` is `tff`, `plain` or `compiled`."""
+    runtime.use_runtime(**_RUNTIMES[name])
+    return tff.framework.get_context_stack().current
 
-    def __init__(self, trainer: Trainer, runtime: str):
-        """Takes the trainer; what its clients keep goes to a temporary folder."""
-        self._trainer = trainer
-        self._context = (
-            make_stock_context() if runtime == "tff" else LocalContext(compile=_COMPILE[runtime])
-        )
-        store = None
-        if trainer.algorithm.keeps:
-            self._folder = tempfile.TemporaryDirectory()
-            path = os.path.join(self._folder.name, LOCAL_STATE)
-            store = LocalStateStore.open(path, trainer.model.local_variables)
-        self._rounds = Rounds(trainer.process, store)
+
+class Ours:
+    """Rounds of a trainer whose clients keep nothing."""
+
+    def __init__(self, trainer: Trainer, context: tff.framework.SyncContext):
+        """Takes the trainer, and the context in which it computes."""
+        self._trainer, self._context = trainer, context
+        self._rounds = Rounds(trainer.process)
         with self._installed():
             self._state = self._rounds.initialize()
 
@@ -75,12 +70,12 @@ class Ours:
         return tff.framework.get_context_stack().install(self._context)
 
 
-def time_rounds(sides: Mapping[Name, Side], rounds: int) -> dict[Name, list[float]]:
+def time_rounds(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
     """Runs each side's rounds 0 to `rounds`, and returns the seconds of each.
 
-    Round 0 is the first to trace and compile: `median` leaves it out.
+    Round 0 is the first to trace and compile: medians leave it out.
     """
-    seconds: dict[Name, list[float]] = {name: [] for name in sides}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
     for round_number in range(rounds + 1):
         names = list(sides)
         start = round_number % len(names)
@@ -92,30 +87,35 @@ def time_rounds(sides: Mapping[Name, Side], rounds: int) -> dict[Name, list[floa
     return seconds
 
 
-def median(seconds: Sequence[float]) -> float:
-    """Returns the median without the first call's."""
-    return statistics.median(seconds[1:])
-
-
-def largest_difference(ours: Side, theirs: Side) -> float:
-    """Returns the largest difference between two sides' global variables."""
-    pairs = zip(ours.weights(), theirs.weights())
-    return max(float(np.abs(np.subtract(a, b)).max()) for a, b in pairs)
-
-
 def summarize(
-    sides: Mapping[str, Side], seconds: Mapping[str, Sequence[float]], *, base: str
+    sides: Mapping[str, Side],
+    seconds: Mapping[str, Sequence[float]],
+    *,
+    base: str,
+    compare: bool = True,
 ) -> dict[str, dict[str, float]]:
-    """Returns, side by side, what came of it: times, times as fast as `base`, and differences."""
-    return {
+    """Returns, side by side, what came of it: times, times as fast as `base`, and differences.
+
+    Args:
+        sides: The sides.
+        seconds: What `time_rounds` has returned.
+        base: The side that the others are compared with.
+        compare: Whether all began with the same weights, so that they must end alike.
+    """
+    medians = {name: statistics.median(own[1:]) for name, own in seconds.items()}
+    summary = {
         name: {
-            "milliseconds": round(1000 * median(own), 2),
+            "milliseconds": round(1000 * medians[name], 2),
             "first_milliseconds": round(1000 * own[0]),
-            "times_as_fast": round(median(seconds[base]) / median(own), 2),
-            "largest_weight_difference": largest_difference(sides[name], sides[base]),
+            "times_as_fast": round(medians[base] / medians[name], 2),
         }
         for name, own in seconds.items()
     }
+    theirs = sides[base].weights() if compare else []
+    for name, side in sides.items() if compare else ():
+        differences = [np.abs(np.subtract(a, b)).max() for a, b in zip(side.weights(), theirs)]
+        summary[name]["largest_weight_difference"] = float(max(differences))
+    return summary
 
 
 def as_table(summary: Mapping[str, Mapping[str, float]], *, base: str) -> str:

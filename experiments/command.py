@@ -1,92 +1,122 @@
-"""How the process of a command starts and ends: logs, signals, the exit."""
+"""All programs of fedpersonal as one command, with the flags of each.
+
+fedpersonal movielens --total_rounds=100
+fedpersonal movielens --help
+"""
 
 from __future__ import annotations
 
-import _thread
-import atexit
-import contextlib
-import logging
-import os
-import signal
+import concurrent.futures
+import difflib
+import re
+import runpy
+import subprocess
 import sys
-import threading
-import time
-import types
-import warnings
-from typing import NoReturn
+from collections.abc import Mapping
 
-_SECONDS_TO_LEAVE = 30.0
-
-_leaving = False  # A signal has raised an exit,
-_left = False  # which has come to the exit hooks.
-
-
-def start() -> None:
-    """Readies this process: quiet logs, and signals that let a command save what it does.
-
-    SIGTERM and SIGHUP become exits with status 143 and 129, unless the program has handlers of its
-    own. A second signal does not disturb what it does at its end, for 30 seconds.
-    """
-    _quiet_logs()
-    atexit.register(_note_end)
-    if threading.current_thread() is threading.main_thread():
-        for signum in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(signum) == signal.SIG_DFL:
-                signal.signal(signum, _exit)
-
-
-def leave(status: int) -> NoReturn:
-    """Ends the process: exit hooks run and output is flushed, but nothing is taken apart.
-
-    Threads of TensorFlow and gRPC outlive a command's work. One that reaches into an interpreter
-    that is being finalized crashes it, now and then, with a status that says that all has failed.
-
-    Args:
-        status: The exit status.
-    """
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # Closed, or nobody reads it any more.
-            stream.flush()
-    os._exit(status)
-
-
-def _quiet_logs() -> None:
-    """Silences TensorFlow's chatter, before it is imported.
-
-    A log level that is already in the environment (`TF_CPP_MIN_LOG_LEVEL`) is the user's wish: then
-    nothing is changed.
-    """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-        return
-    # Level 2 still lets the cuDNN, cuBLAS and TensorRT notices of TF 2.14 through.
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    os.environ.setdefault("AUTOGRAPH_VERBOSITY", "0")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", category=FutureWarning)
+# Nothing but the standard library is imported here: help comes at once, and `doctor` runs where
+# packages are missing. By group and name of a subcommand, what it does; `experiments` has a module
+# of its name.
+SUBCOMMANDS: Mapping[str, Mapping[str, str]] = {
+    "train": {
+        "movielens": "predict ratings: FedRecon and rivals",
+        "interactions": "rank the item that a user chooses next: PFedRec and rivals",
+        "stackoverflow": "predict the next word: FedRecon and rivals",
+        "reddit": "label texts, such as comments by subreddit: FURL and rivals",
+        "tv_shows": "predict utterances of characters: FedPerC and rivals",
+        "pretrain": "make a small GPT-2 from texts, as a base model",
+    },
+    "look": {
+        "report": "write the page of finished runs again",
+        "compare": "compare two to ten finished runs on one page",
+        "generate": "write texts as a user of a FedPerC run would",
+    },
+    "check": {
+        "doctor": "say whether experiments can run on this machine",
+        "audit": "check by experiment what one client sends",
+    },
+    "choose and reproduce": {
+        "sweep": "choose options of a program on validation clients",
+        "ablation": "make each layer local in turn",
+        "reproduce": "make a paper's table or figure, published figures beside measured",
+    },
+}
+_COMPLETION = "completion"
+_MISTAKE = 2
+_FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
+_SCRIPTS = {
+    "bash": """_fedpersonal() {{
+  local words="{names}"
+  if [ "$COMP_CWORD" -gt 1 ]; then
+    case "${{COMP_WORDS[1]}}" in
+{cases}
+      *) words="" ;;
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _fedpersonal fedpersonal""",
+}
+# `complete` is bash's; zsh's own is loaded first, where the user has not done so.
+_SCRIPTS["zsh"] = f"""\
+(( $+functions[compdef] )) || {{{{ autoload -U compinit && compinit; }}}}
+autoload -U bashcompinit && bashcompinit
+{_SCRIPTS["bash"]}"""
 
 
-def _exit(signum: int, frame: types.FrameType | None) -> None:
-    """Exits, and again should the command go on: anybody may catch and drop an exception."""
-    global _leaving
-    if not _leaving:
-        _leaving = True
-        # `threading` takes locks, which the code that the signal has interrupted may hold.
-        _thread.start_new_thread(_send_again, (signum,))
-        raise SystemExit(128 + signum)
+def main() -> None:
+    """Runs the program that the first argument names on the others."""
+    name, *rest = sys.argv[1:] or ["--help"]
+    if name in ("--help", "-h", "help"):
+        print(_usage())
+    elif name == _COMPLETION:
+        if rest[:1] and rest[0] in _SCRIPTS and not rest[1:]:
+            print(_completion(rest[0]))
+        else:
+            _complain("completion is for bash or zsh: fedpersonal completion bash")
+    elif name in _names():
+        sys.argv = [sys.argv[0], *rest]
+        runpy.run_module(f"experiments.{name}", run_name="__main__", alter_sys=True)
+    else:
+        near = difflib.get_close_matches(name, [*_names(), _COMPLETION], 1)
+        advice = f"did you mean {near[0]}?" if near else "`fedpersonal --help` lists all."
+        _complain(f"{ascii(name[:60])} is no subcommand; {advice}")
 
 
-def _send_again(signum: int) -> None:
-    """Sends the main thread a signal in a while, unless it has left by then."""
-    global _leaving
-    time.sleep(_SECONDS_TO_LEAVE)
-    if not _left:
-        _leaving = False
-        signal.pthread_kill(threading.main_thread().ident or 0, signum)
+def _names() -> list[str]:
+    return [name for group in SUBCOMMANDS.values() for name in group]
 
 
-def _note_end() -> None:
-    global _left
-    _left = True
+def _usage() -> str:
+    lines = ["fedpersonal SUBCOMMAND --flag=value ...: partially local federated learning"]
+    for group, members in SUBCOMMANDS.items():
+        lines += ["", f"{group}:", *(f"  {name:14} {help}" for name, help in members.items())]
+    lines += [
+        "\nfedpersonal SUBCOMMAND --help shows the flags that matter, --helpfull all of them.",
+        "fedpersonal completion bash|zsh prints a script that completes names and flags.",
+    ]
+    return "\n".join(lines)
+
+
+def _completion(shell: str) -> str:
+    """Returns the script of a shell; flags are those of each program's help."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        flags = dict(zip(_names(), pool.map(_flags, _names())))
+    cases = "\n".join(f'      {name}) words="{" ".join(own)}" ;;' for name, own in flags.items())
+    return _SCRIPTS[shell].format(names=" ".join([*_names(), _COMPLETION]), cases=cases)
+
+
+def _flags(name: str) -> list[str]:
+    """Returns the flags of a program."""
+    command = [sys.executable, "-m", f"experiments.{name}", "--helpfull"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [f"--{flag}" for flag in _FLAG.findall(done.stdout)]
+
+
+def _complain(line: str) -> None:
+    print("error:", line, file=sys.stderr)
+    sys.exit(_MISTAKE)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags, logging
 
-from experiments import command, option_flags, program_help
+from experiments import option_flags, program_help, startup
 from fedpersonal import runtime
 from fedpersonal.errors import UserError, counted, escaped
 
@@ -59,7 +59,7 @@ def run(main: Callable[..., None]) -> None:
     takes_arguments = bool(inspect.signature(main).parameters)
     arguments, files = _parse_flags(sys.argv, takes_arguments=takes_arguments)
     logging.use_absl_handler()
-    command.start()
+    startup.start()
     status = 0
     try:
         _check_temporary_folder()
@@ -68,7 +68,7 @@ def run(main: Callable[..., None]) -> None:
         status = _complain(error, files)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
-            command.leave(_UNREAD)
+            startup.leave(_UNREAD)
         if error.errno not in _REFUSALS:
             raise
         status = _complain(f"{error.filename or 'a file'}: {error.strerror}.")
@@ -76,7 +76,7 @@ def run(main: Callable[..., None]) -> None:
         status = _INTERRUPTED
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    command.leave(status)
+    startup.leave(status)
 
 
 def task_main(task: Task) -> Callable[[], None]:

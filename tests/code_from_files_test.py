@@ -28,12 +28,8 @@ ARGUMENTS = {"allow_pickle", "shell", "trust_remote_code", "custom_objects"}
 
 # What each file may do all the same, and why.
 ALLOWED = {
-    # A function and its arguments, for a process of its own.
-    "experiments/papers/child_process.py": {"multiprocessing", "pickle"},
-    # It waits for processes to end, and reads nothing.
-    "experiments/sweeping/at_once.py": {"multiprocessing.connection"},
-    # A fork and a pipe, through which JSON goes.
-    "experiments/health/examination.py": {"multiprocessing", "multiprocessing.connection"},
+    # Functions and their arguments, for processes of its own.
+    "experiments/children.py": {"multiprocessing", "multiprocessing.queues"},
 }
 
 

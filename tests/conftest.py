@@ -18,10 +18,10 @@ import numpy as np
 import psutil
 import pytest
 
-from experiments import command
+from experiments import startup
 from fedpersonal import runtime
 
-command.start()
+startup.start()
 
 # A background job is started with Ctrl-C ignored, and so would be the programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,9 +31,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Two binaries define some flags alike, hence a fork imports its own.
 _COMMANDS = """
 import contextlib, importlib, io, json, os, sys
-from experiments import command, launch
+from experiments import launch, startup
 
-command.leave = sys.exit  # What a fork has printed is still to be handed on.
+startup.leave = sys.exit  # What a fork has printed is still to be handed on.
 modules, commands = json.load(sys.stdin)
 for module in modules:
     importlib.import_module(module)
@@ -265,7 +265,7 @@ def draw_ratings(make_dataset):
 @pytest.fixture(scope="session")
 def make_run():
     """Writes the folder of a finished run that was never run; see `draw_run`."""
-    from benchmarks.drawn_run import draw_run
+    from tests.drawn_run import draw_run
 
     return draw_run
 

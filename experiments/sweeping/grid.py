@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Union
+from collections.abc import Mapping
+from typing import Any, Union
 
 import numpy as np
 
@@ -92,7 +92,8 @@ def all_settings(grid: Mapping[str, Values]) -> list[Setting]:
     for name, values in grid.items():
         if isinstance(values, Range):
             raise _mistake(f"{name} has a range, from which --random=N draws")
-    return [dict(zip(grid, chosen)) for chosen in itertools.product(*_lists(grid))]
+    lists = [values for values in grid.values() if isinstance(values, tuple)]
+    return [dict(zip(grid, chosen)) for chosen in itertools.product(*lists)]
 
 
 def draw_settings(grid: Mapping[str, Values], number: int, seed: int) -> list[Setting]:
@@ -102,21 +103,28 @@ def draw_settings(grid: Mapping[str, Values], number: int, seed: int) -> list[Se
         UserError: There are not so many.
     """
     random = generator(Purpose.SETTINGS, seed)
-    settings: list[Setting] = []
+    settings: dict[tuple[Value, ...], Setting] = {}
     for _ in range(_TRIES * number):
         setting = {name: _draw(values, random) for name, values in grid.items()}
-        if setting not in settings:
-            settings.append(setting)
+        settings.setdefault(tuple(setting.values()), setting)
         if len(settings) == number:
-            return settings
+            return list(settings.values())
     raise UserError(
         f"--random={number}: --grid has too few settings, {len(settings)} were found; take fewer, "
         "or leave --random out for all of them."
     )
 
 
-def _lists(grid: Mapping[str, Values]) -> list[Sequence[Value]]:
-    return [values for values in grid.values() if isinstance(values, tuple)]
+def values_text(values: Mapping[str, Any]) -> str:
+    """Returns options in words, such as `client_learning_rate=0.1, embedding_dim=16`."""
+    return ", ".join(f"{name}={value_text(value)}" for name, value in values.items())
+
+
+def value_text(value: Any) -> str:
+    """Returns a value as `--grid` takes it."""
+    if isinstance(value, tuple):
+        return "+".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _draw(values: Values, random: np.random.Generator) -> Value:

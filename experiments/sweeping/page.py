@@ -10,8 +10,8 @@ from typing import Any
 import tabulate
 
 from experiments.papers.result_table import Cell
-from experiments.sweeping.sweep import Scored, Sweep, tests
-from experiments.sweeping.trials import value_text, values_text
+from experiments.sweeping.grid import value_text, values_text
+from experiments.sweeping.sweep import Scored, Sweep
 from fedpersonal.atomic_files import write_csv, write_text
 from fedpersonal.evaluation.direction import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
@@ -131,9 +131,7 @@ def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
     told = tested[0].trials[0].run.summary["test"]
     found = (find_metric(name, told) for name in sweep.task.metrics)
     metrics = [name for name in found if name]
-    rows = [
-        [values_text(one.setting), *(_cell(tests(one, name)) for name in metrics)] for one in tested
-    ]
+    rows = [[values_text(one.setting), *_test_cells(one, metrics)] for one in tested]
     of_tests = [trial.run.summary["test"] for trial in tested[0].trials]
     best = [best_guess(of_tests, name) for name in metrics]
     if any(best):
@@ -148,6 +146,11 @@ def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
     folders, metric = _compared(sweep, ranked)
     about = "The first row is the chosen setting; the others are there for comparison."
     return "\n\n".join([table, about, *verdicts(compare_runs(folders, metric=metric))])
+
+
+def _test_cells(scored: Scored, metrics: Sequence[str]) -> list[str]:
+    tests = [trial.run.summary["test"] for trial in scored.trials]
+    return [_cell([test[name] for test in tests]) for name in metrics]
 
 
 def _cell(values: Sequence[float]) -> str:

@@ -13,22 +13,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.papers.child_process import Call
+from experiments.children import Call, call_at_once, fitting
 from experiments.papers.runs import Run, check_folders
 from experiments.sweeping import trials
-from experiments.sweeping.at_once import alone_in, call_at_once, fitting
-from experiments.sweeping.grid import Setting
-from experiments.sweeping.trials import Trial, Validation, values_text
+from experiments.sweeping.grid import Setting, values_text
+from experiments.sweeping.trials import Trial, Validation, alone_in
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.options import Value
-from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.task import Task
 
 _LONGEST_NAME = 100
-# Trainings of a process: each of them leaves some memory behind.
-_IN_A_ROW = 4
+_TRAININGS_A_PROCESS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +106,7 @@ class Sweep:
         check_folders(trial.run for trial in self.trials)
         if lower_is_better(self.chosen_by) is None:
             raise UserError(
-                f"--metric={self.chosen_by}: nobody knows whether less or more of it is better."
+                f"--metric={self.chosen_by}: it is not known whether less or more of it is better."
             )
 
     def run(self) -> list[Scored]:
@@ -201,8 +198,8 @@ class Sweep:
             for path, trial in by_path.items()
         }
         # The summary of a test tells the memory of its process.
-        in_a_row = _IN_A_ROW if verb == "train" else 1
-        call_at_once(calls, at_once=at_once, ended=ended, in_a_row=in_a_row)
+        number = _TRAININGS_A_PROCESS if verb == "train" else 1
+        call_at_once(calls, at_once=at_once, ended=ended, calls_a_process=number)
         print(f"{len(missing)} runs in {time.monotonic() - began:.0f} s", flush=True)
 
     def _outcome(self, trial: Trial, verb: str) -> str:
@@ -238,11 +235,6 @@ class Sweep:
                 "validated on other clients or examples, so their figures cannot be compared; "
                 "leave such options out."
             )
-
-
-def tests(scored: Scored, metric: str) -> list[float]:
-    """Returns the metric of a tested setting's test clients, one a seed."""
-    return [RunFolder.read(trial.run.path).summary["test"][metric] for trial in scored.trials]
 
 
 def _folder(setting: Mapping[str, Any]) -> str:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import math
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping
+from typing import TextIO
 
 from experiments.papers.runs import Run, open_run
-from experiments.sweeping.at_once import take_part
 from experiments.sweeping.grid import Setting
 from fedpersonal.atomic_files import read_json, write_json
-from fedpersonal.errors import TrainingError
+from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.evaluation.guess import overall
 
 _FILE = "validation.json"
 _EVAL = "eval/"
+_SECONDS_TO_END = 60.0
+# Locks that this process holds until its end.
+_held: list[TextIO] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +75,7 @@ def train(run: Run, sweep_dir: pathlib.Path) -> None:
     """Trains a run and evaluates validation clients, never test clients."""
     from fedpersonal.tasks.experiment_run import train_experiment
 
-    take_part(sweep_dir)
+    _take_part(sweep_dir)
     experiment, folder = open_run(run)
     try:
         with train_experiment(experiment, folder, progress=False) as trained:
@@ -102,17 +107,46 @@ def test(run: Run, sweep_dir: pathlib.Path) -> None:
     """Tests a run that was trained, and writes what any run has in the end."""
     from fedpersonal.tasks.experiment_run import run_experiment
 
-    take_part(sweep_dir)
+    _take_part(sweep_dir)
     run_experiment(*open_run(run), progress=False)
 
 
-def values_text(values: Mapping[str, Any]) -> str:
-    """Returns options in words, such as `client_learning_rate=0.1, embedding_dim=16`."""
-    return ", ".join(f"{name}={value_text(value)}" for name, value in values.items())
+@contextlib.contextmanager
+def alone_in(folder: pathlib.Path) -> Iterator[None]:
+    """Keeps another sweep out of a folder; waits for runs of one that was killed to save and end.
+
+    Raises:
+        UserError: Another one is still there after a minute.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _open_lock(folder)
+    except OSError as error:
+        raise UserError(f"Cannot write to {folder}: {error.strerror}.") from error
+    with lock:
+        deadline = time.monotonic() + _SECONDS_TO_END
+        if not _is_locked(lock):
+            print(f"waiting for another sweep in {folder} to end", flush=True)
+        while not _is_locked(lock):
+            if time.monotonic() > deadline:
+                raise UserError(f"Another sweep is running in {folder}; wait or end it.")
+            time.sleep(0.1)
+        fcntl.flock(lock, fcntl.LOCK_SH)  # Which its runs share.
+        yield
 
 
-def value_text(value: Any) -> str:
-    """Returns a value as `--grid` takes it."""
-    if isinstance(value, tuple):
-        return "+".join(map(str, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+def _take_part(folder: pathlib.Path) -> None:
+    """Makes sweeps to come wait for the end of this process, a run of one in the folder."""
+    _held.append(_open_lock(folder))
+    fcntl.flock(_held[-1], fcntl.LOCK_SH)
+
+
+def _is_locked(lock: TextIO) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _open_lock(folder: pathlib.Path) -> TextIO:
+    return open(folder / ".lock", "a", encoding="utf-8")

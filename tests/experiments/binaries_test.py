@@ -1,4 +1,4 @@
-"""The binaries of the tasks: help, a user's mistakes in one line each, and a run of each."""
+"""The commands of the tasks: help at once, and a run of each."""
 
 from __future__ import annotations
 
@@ -10,113 +10,13 @@ import resource
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 
 import pytest
 
 from fedpersonal.atomic_files import read_json, write_json
+from tests.experiments import small
 
-BINARIES = ("interactions", "movielens", "reddit", "stackoverflow", "tv_shows")
-_ALL = "--output_dir=out --total_rounds=1 --clients_per_round=4".split()
-# Tables and sizes with which a binary runs in no time.
-SMALL = {
-    "interactions": ["--interactions_file=ratings.csv", "--embedding_dim=3", "--user_column=who"],
-    "movielens": ["--ratings_file=ratings.csv", "--embedding_dim=3", "--user_column=who"],
-    "reddit": [
-        *("--text_file=texts.csv", "--num_labels=3", "--min_texts=5", "--text_length=8"),
-        *("--character_dim=3", "--user_dim=3", "--lstm_units=4", "--hidden_units=5"),
-        "--client_batch_size=4",
-    ],
-    "stackoverflow": [
-        *("--text_file=texts.csv", "--vocab_size=8", "--num_oov_buckets=2", "--cache_dir=cache"),
-        *("--sequence_length=5", "--embedding_dim=3", "--lstm_units=4", "--projection_dim=3"),
-        "--client_batch_size=2",
-    ],
-    "tv_shows": [
-        *("--text_file=texts.csv", "--base_model=base", "--text_length=8", "--local_steps=1"),
-        *("--finetuning_epochs=1", "--base_model_dir=frozen"),
-    ],
-}
-# Mistakes in options alone, and what is said of them.
-OPTIONS = {
-    "seed": (["--seed=1000000000000"], "--seed is 1000000000000; it must be a whole number"),
-    "ridge": (["--ridge_l2=nan"], "--ridge_l2 is nan; it must be a finite number"),
-    "norm": (["--max_update_norm=nan"], "--max_update_norm is nan; it must be a finite number"),
-    "rounds": (["--total_rounds=0"], "--total_rounds is 0; it must be a whole number at least 1"),
-    "rate": (["--client_learning_rate=0"], "--client_learning_rate is 0.0; it must be a finite"),
-    "decay": (["--decay_rounds=1", "--total_rounds=2"], "--decay_rounds=1 must be 0 or at least"),
-    "method": (["--algorithm=fed"], "--algorithm is fed; it must be one of "),
-    "folder before data": (
-        ["--output_dir=ratings.csv/run", "--user_column=absent"],
-        "Cannot write to the run folder ratings.csv/run: Not a directory",
-    ),
-}
-MISTAKES = {
-    "interactions": {
-        **OPTIONS,
-        "no file": (["--interactions_file=absent.csv"], "absent.csv"),
-        "two": (["--dataset=movielens_1m"], "--interactions_file and --dataset=movielens_1m excl"),
-        "column": (["--item_column=film"], "there is no column 'film'"),
-        "few": (["--min_interactions=2"], "--min_interactions is 2; it must be a whole number at"),
-        "nobody": (["--min_interactions=13"], "no user has min_ratings=13"),
-        "all items": (
-            ["--interactions_file=all.csv"],
-            "no user has left 10 of the 3 items unchosen",
-        ),
-    },
-    "movielens": {
-        **OPTIONS,
-        "deviation": (["--embedding_stddev=nan"], "--embedding_stddev is nan"),
-        "no file": (["--ratings_file=absent.csv"], "absent.csv"),
-        "two": (["--dataset=movielens_1m"], "--ratings_file and --dataset=movielens_1m exclude"),
-        "bad row": (["--ratings_file=bad.csv"], "bad.csv, line 3: 'rating' is not a finite"),
-        "few users": (["--ratings_file=few_ratings.csv"], "few_ratings has 9 users; at least 10"),
-    },
-    "reddit": {
-        **OPTIONS,
-        "column": (["--label_column=subreddit"], "'subreddit'"),
-        "one label": (["--num_labels=1"], "num_labels must be a whole number >= 2, got 1"),
-        "no file": (["--text_file=absent.csv"], "absent.csv"),
-        "two": (["--dataset=generated"], "--text_file and --dataset=generated exclude each other."),
-        "few users": (["--text_file=few.csv"], "few has 9 users"),
-        "few texts": (["--min_texts=11"], "min_texts=11"),
-        "limits": (["--max_texts=4"], "max_texts must be a whole number >= 5, got 4"),
-        "not binary": (["--num_labels=0"], "labels must be 0 or 1, got such as 'cats'"),
-        "unseen": (["--unseen_users=2"], "--unseen_users is 2.0; it must be a finite number"),
-        "local rate": (["--local_learning_rate=-1"], "--local_learning_rate is -1.0"),
-    },
-    "stackoverflow": {
-        **OPTIONS,
-        "column": (["--text_column=body"], "'body'"),
-        "vocabulary": (["--vocab_size=500"], "vocab_size=500 is more than the"),
-        "no buckets": (["--num_oov_buckets=0"], "--num_oov_buckets is 0; it must be"),
-        "no file": (["--text_file=absent.csv"], "absent.csv"),
-        "two": (["--dataset=generated"], "--text_file and --dataset=generated exclude each other."),
-        "few users": (["--text_file=few.csv"], "few has 9 users"),
-        "few sentences": (["--min_sentences=12"], "min_sentences=12"),
-        "limits": (
-            ["--min_sentences=5", "--max_sentences=4"],
-            "max_sentences must be a whole number >= 5, got 4",
-        ),
-    },
-    "tv_shows": {
-        **OPTIONS,
-        "no file": (["--text_file=absent.csv"], "absent.csv"),
-        "two": (["--dataset=generated"], "--text_file and --dataset=generated exclude each other."),
-        "column": (["--context_column=show"], "'show'"),
-        "few utterances": (["--min_utterances=100"], "min_utterances=100"),
-        "short": (["--text_length=3"], "--text_length is 3; it must be"),
-        "no base": (["--base_model=empty"], "empty: there is no config.json"),
-        "file as base": (["--base_model=texts.csv"], "a base model is a folder, this is a file"),
-        "long": (["--text_length=4", "--too_long=error"], "positions"),
-        "positions": (["--text_length=25"], "need 25 positions; the base model tiny has 24"),
-        "few users": (["--text_file=two.csv", "--evaluate_on=unseen"], "two has 2 users"),
-        "revision": (["--base_model_revision=v1"], "base is a folder, which has no revision 'v1'"),
-        "rate of fine-tuning": (["--finetuning_learning_rate=-1"], "--finetuning_learning_rate is"),
-    },
-}
 SAID = {
     "interactions": [
         "ratings: 240 interactions of 20 users, 30 items; no times: what is held out is drawn by",
@@ -139,117 +39,71 @@ SAID = {
 }
 
 
-def write_ratings(path, *, num_users, spoiled=False):
-    rows = [
-        f"u{u},i{(u + 2 * i) % 30},{1 + (u * i) % 5}" for u in range(num_users) for i in range(12)
-    ]
-    if spoiled:
-        rows[1] = "u0,i3,five"
-    path.write_text("\n".join(["who,item,rating", *rows]) + "\n")
-
-
-def write_texts(path, *, num_users):
-    """Ten texts a user; one line more is no text, and one row has no label."""
-    lines = [b"user,text,context"]
-    for user in range(num_users):
-        for number in range(10):
-            label = (b"cats", b"dogs", b"owls")[(user + number // 5) % 3]
-            lines.append(b"u%d,the %s sees no %d,%s" % (user, label, number, label))
-    lines[2:2] = [b"u0,caf\xe9 is closed,cats", b"u1,the cat is,"]
-    path.write_bytes(b"\n".join(lines) + b"\n")
-
-
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory, tiny_base):
     folder = tmp_path_factory.mktemp("binaries")
-    write_ratings(folder / "ratings.csv", num_users=20)
-    write_ratings(folder / "few_ratings.csv", num_users=9)
-    write_ratings(folder / "bad.csv", num_users=20, spoiled=True)
-    (folder / "all.csv").write_text("who,item\na,x\na,y\na,z\n")
-    for name, num_users in (("texts", 20), ("few", 9), ("two", 2)):
-        write_texts(folder / f"{name}.csv", num_users=num_users)
-    (folder / "empty").mkdir()
+    small.write_ratings(folder / "ratings.csv", num_users=20)
+    small.write_texts(folder / "texts.csv", num_users=20)
     os.symlink(tiny_base.source, folder / "base")
     return folder
 
 
-def start(binary, *flags, cwd, python=(), **environment):
-    return subprocess.Popen(
-        [sys.executable, *python, "-m", f"experiments.{binary}", *flags],
-        cwd=cwd,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]),
-            **environment,
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+# What keeps a program from its user's home.
+_HOMES = ("KERAS_HOME", "MPLCONFIGDIR", "TRANSFORMERS_CACHE", "HF_HOME")
+_HOMES += ("XDG_CONFIG_HOME", "XDG_CACHE_HOME")
 
 
-@pytest.mark.parametrize("binary", BINARIES)
-def test_help_and_mistakes_in_options_come_at_once(binary, tmp_path):
+def test_help_and_mistakes_in_options_come_at_once(start_program, tmp_path):
     """Without TensorFlow, whose import alone takes longer than the processor time allowed here."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    process = start(binary, "--help", cwd=tmp_path)
-    output, errors = process.communicate(timeout=60)
+    with start_program("-m", "experiments.movielens", "--help", cwd=tmp_path) as process:
+        output, errors = process.communicate(timeout=60)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (process.returncode, errors) == (0, "")
-    assert f"python -m experiments.{binary}" in output and "--algorithm" in output
+    assert "python -m experiments.movielens" in output and "--algorithm" in output
     assert used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime < 2.0
 
-    process = start(binary, "--seed=-1", cwd=tmp_path, python=["-X", "importtime"])
-    output, errors = process.communicate(timeout=60)
+    command = ("-X", "importtime", "-m", "experiments.movielens", "--seed=-1")
+    with start_program(*command, cwd=tmp_path) as process:
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 2 and output == ""
     assert errors.splitlines()[-1].startswith("error: --seed is -1; it must be")
     assert "fedpersonal.options" in errors
     assert not any(package in errors for package in ("tensorflow", "sklearn", "matplotlib"))
 
 
-def test_mistakes_are_one_line_and_nothing_is_written(folder, run_commands):
-    there = {path.relative_to(folder) for path in folder.rglob("*")}
-    made = {(binary, name): own for binary in BINARIES for name, own in MISTAKES[binary].items()}
-    commands = [[b, *_ALL, *SMALL[b], *flags] for (b, _), (flags, _) in made.items()]
-    modules = ["fedpersonal.tasks.experiment", "fedpersonal.tasks.utterances.base_model"]
-    outcomes = run_commands(commands, modules=modules, cwd=folder)
-    for key, (_, complaint, status) in zip(made, outcomes):
-        assert status == 2, (key, complaint)
-        assert complaint.startswith("error: ") and complaint.count("\n") == 1, (key, complaint)
-        assert made[key][1] in complaint, (key, complaint)
-    # Texts that were read are kept, since they were not the mistake.
-    new = {path.relative_to(folder).parts[0] for path in folder.rglob("*")}
-    assert new - {path.parts[0] for path in there} <= {"cache", "frozen"}
-
-
 @pytest.fixture(name="finished", scope="module")
-def _finished(folder):
-    """Runs each binary once, two at a time, and returns output and errors of each."""
-    found = {}
-    for pair in (BINARIES[:2], BINARIES[2:4], BINARIES[4:]):
-        flags = {b: [*_ALL, *SMALL[b], f"--output_dir=out_{b}"] for b in pair}
-        running = {b: start(b, *flags[b], cwd=folder) for b in pair}
-        for binary, process in running.items():
-            output, errors = process.communicate(timeout=600)
-            assert process.returncode == 0, errors
-            found[binary] = output, errors
-    return found
+def _finished(folder, run_commands):
+    """Runs each command once, and returns output, errors and status of each."""
+    (folder / "home").mkdir()
+    commands = [
+        [task, *small.ALL, *small.FLAGS[task], f"--output_dir=out_{task}"] for task in small.TASKS
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder / "home"))
+        for name in _HOMES:
+            patch.delenv(name, raising=False)
+        outcomes = run_commands(commands, modules=["fedpersonal.tasks.experiment"], cwd=folder)
+    return dict(zip(small.TASKS, outcomes))
 
 
-@pytest.mark.parametrize("binary", BINARIES)
+@pytest.mark.parametrize("binary", small.TASKS)
 def test_a_binary_runs(finished, folder, binary):
-    output, errors = finished[binary]
-    assert "Traceback" not in errors and "Warning" not in errors, errors
+    output, errors, status = finished[binary]
+    assert status == 0 and "Traceback" not in errors and "Warning" not in errors, errors
     *lines, last = output.splitlines()
     assert len(lines) == len(SAID[binary])
     for line, expected in zip(lines, SAID[binary]):
         assert re.match(expected, line), line
     path = folder / f"out_{binary}"
-    assert last.startswith("1 round in ") and last.endswith(str(path))
+    assert last.startswith("1 round in ") and last.endswith(path.name)
     config = json.loads((path / "config.json").read_text())
     assert config["options"]["clients_per_round"] == 4 and config["seed"] == 0
     assert json.loads((path / "summary.json").read_text())["rounds"] == 1
+
+
+def test_nothing_is_written_to_the_home(finished, folder):
+    assert not list((folder / "home").rglob("*"))
 
 
 def test_what_holds_local_variables_is_its_owners_alone(finished, folder):
@@ -273,7 +127,7 @@ def test_damaged_folders_are_one_line(finished, folder, run_commands):
     def replace(name, content):
         return lambda path: (path / name).write_bytes(content)
 
-    more = [*_ALL, *SMALL["movielens"], "--total_rounds=2"]
+    more = [*small.ALL, *small.FLAGS["movielens"], "--total_rounds=2"]
     going_on = {
         "flags": (replace("config.json", b'{"flags": []}'), "config.json is damaged: its 'vers"),
         "deep": (replace("config.json", b"[" * 200_000), "config.json is damaged: it is nested"),
@@ -338,7 +192,13 @@ def rounds_of(path):
 
 
 def test_a_run_goes_on_after_ctrl_c(folder, start_program, run_program):
-    command = ("-m", "experiments.movielens", *_ALL, *SMALL["movielens"], "--output_dir=stopped")
+    command = (
+        "-m",
+        "experiments.movielens",
+        *small.ALL,
+        *small.FLAGS["movielens"],
+        "--output_dir=stopped",
+    )
     metrics = folder / "stopped" / "metrics.csv"
     with start_program(*command, "--total_rounds=1000000", cwd=folder) as process:
         deadline = time.monotonic() + 600

@@ -19,6 +19,12 @@ _SMALL = {
 }
 
 
+def flags_of(changes):
+    """Returns the flags of a small model, with some changed; None leaves a flag out."""
+    values = {**_SMALL, **changes}
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
 @pytest.fixture(name="folder")
 def _folder(tmp_path):
     lines = ["user,text"] + [f"u{i % 3},the cat no {i}" for i in range(30)] + ["u0, "]
@@ -34,9 +40,7 @@ def _run(folder, run_program):
     """Runs the program with some flags changed."""
 
     def run(*more, **changes):
-        values = {**_SMALL, **changes}
-        given = [f"--{name}={value}" for name, value in values.items() if value is not None]
-        return run_program("-m", "experiments.pretrain", *given, *more, cwd=folder)
+        return run_program("-m", "experiments.pretrain", *flags_of(changes), *more, cwd=folder)
 
     return run
 
@@ -78,27 +82,29 @@ def test_a_model_is_made_once(folder, run):
     assert [path.name for path in base.parent.iterdir()] == ["base"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"text_file": None}, "--text_file: name at least one table of texts."),
-        ({"text_file": "absent.csv"}, "absent.csv: no such file"),
-        (
-            {"text_column": "body"},
-            "there is no column 'body'; the columns are user, text; say by --text_col",
-        ),
-        ({"leave_out_users": "u7"}, "--leave_out_users: no text is of 'u7'."),
-        ({"output_dir": "full"}, "full holds something else than a base model of this program"),
-        ({"output_dir": "lines.csv"}, "lines.csv"),
-        ({"output_dir": "lines.csv/base"}, "lines.csv"),
-        ({"learning_rate": "0"}, "learning_rate must be a finite number > 0, got 0.0"),
-        ({"dim": 15}, "dim=15 is not a multiple of num_heads=2"),
-    ],
-)
-def test_mistakes_are_one_line_and_nothing_is_written(folder, run, changes, said):
+MISTAKES = [
+    ({"text_file": None}, "--text_file: name at least one table of texts."),
+    ({"text_file": "absent.csv"}, "absent.csv: no such file"),
+    (
+        {"text_column": "body"},
+        "there is no column 'body'; the columns are user, text; say by --text_col",
+    ),
+    ({"leave_out_users": "u7"}, "--leave_out_users: no text is of 'u7'."),
+    ({"output_dir": "full"}, "full holds something else than a base model of this program"),
+    ({"output_dir": "lines.csv"}, "lines.csv"),
+    ({"output_dir": "lines.csv/base"}, "lines.csv"),
+    ({"learning_rate": "0"}, "learning_rate must be a finite number > 0, got 0.0"),
+    ({"dim": 15}, "dim=15 is not a multiple of num_heads=2"),
+]
+
+
+def test_mistakes_are_one_line_and_nothing_is_written(folder, run_commands):
     before = sorted(folder.rglob("*"))
-    _, errors, status = run(**changes)
-    assert status == 2, errors
-    assert errors.startswith("error: ") and errors.count("\n") == 1
-    assert said in errors
+    commands = [["pretrain", *flags_of(changes)] for changes, _ in MISTAKES]
+    modules = ["fedpersonal.language_models.pretraining"]
+    outcomes = run_commands(commands, modules=modules, cwd=folder)
+    for (changes, message), (_, errors, status) in zip(MISTAKES, outcomes):
+        assert status == 2, (changes, errors)
+        assert errors.startswith("error: ") and errors.count("\n") == 1, (changes, errors)
+        assert message in errors, (changes, errors)
     assert [path for path in sorted(folder.rglob("*")) if path.name != "models"] == before

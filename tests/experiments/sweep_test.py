@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import math
 import os
 import re
@@ -17,14 +18,15 @@ import psutil
 import pytest
 
 from experiments import option_flags
-from experiments.sweeping import page
+from experiments.sweeping import page, trials
 from experiments.sweeping.sweep import Sweep
-from experiments.sweeping.trials import Validation, write_validation
+from experiments.sweeping.trials import Validation, alone_in, write_validation
 from fedpersonal.atomic_files import read_json, write_json
 from fedpersonal.errors import UserError
 from fedpersonal.options import Options, option
 from fedpersonal.simulation import run_config
 from fedpersonal.tasks.task import all_tasks
+from tests.experiments import small
 
 RATES = (0.001, 0.5, 0.1)
 ASKED = [
@@ -33,11 +35,6 @@ ASKED = [
     *("--rounds_per_checkpoint=20", f"--grid=client_learning_rate={','.join(map(str, RATES))}"),
     *("--seeds=2", "--at_once=2", "--beside=0", "--output_dir=out"),
 ]
-
-
-def write_ratings(path):
-    rows = [f"u{u},i{(u + 2 * i) % 15},{1 + (u * i) % 5}" for u in range(20) for i in range(12)]
-    path.write_text("\n".join(["who,item,rating", *rows]) + "\n")
 
 
 def is_half_way(out):
@@ -51,7 +48,7 @@ def is_half_way(out):
 def _killed(tmp_path_factory):
     """The folder of a sweep that was killed half way, and when its files were written."""
     folder = tmp_path_factory.mktemp("sweep")
-    write_ratings(folder / "ratings.csv")
+    small.write_ratings(folder / "ratings.csv", num_users=20)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     with open(folder / "killed.log", "w") as log:
         process = subprocess.Popen(
@@ -163,34 +160,35 @@ def test_a_finished_sweep_is_only_read(done, run_program):
     assert (folder / "out/sweep.md").read_text() == page
 
 
-MISTAKES = {
-    "no grid": ([], "--grid must have a value other than None"),
-    "no program": (["--grid=seed=1"], "give one program, such as movielens: "),
-    "program": (["movies", "--grid=seed=1"], "give one program, not movies: "),
-    "grid": (["movielens", "--grid=rate=1"], "--grid: 'rate' is no option that can be chosen"),
-    "seeds in grid": (["movielens", "--grid=seed=1,2"], "--grid: --seeds says how many seeds"),
-    "seed": (["movielens", "--grid=l2=1", "--seed=3"], "--seed is no flag; did you mean --seeds?"),
-    "other's": (["movielens", "--grid=l2=1", "--text_file=x"], "--text_file is no option of mov"),
-    "contradiction": (
-        ["movielens", "--grid=decay_rounds=0,5", "--total_rounds=9"],
-        "--grid: with decay_rounds=5: --decay_rounds=5 must be 0 or at least --total_rounds=9",
-    ),
-    "direction": (["movielens", "--grid=l2=1", "--metric=bytes"], "--metric=bytes: nobody knows"),
-    "range": (["movielens", "--grid=l2=0..1"], "--grid: l2 has a range, from which --random=N"),
-    "data": (["movielens", "--grid=l2=1", "--ratings_file=absent.csv"], "absent.csv"),
-}
+def test_a_second_sweep_waits_and_then_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(trials, "_SECONDS_TO_END", 0.5)
+    with alone_in(tmp_path / "sweep"):
+        with pytest.raises(UserError, match="Another sweep is running in"):
+            with alone_in(tmp_path / "sweep"):
+                pass
+    assert capsys.readouterr().out == f"waiting for another sweep in {tmp_path / 'sweep'} to end\n"
+    with alone_in(tmp_path / "sweep"):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="Cannot write to .*file"):
+        with alone_in(tmp_path / "file"):
+            pass
 
 
-def test_mistakes_are_one_line_and_nothing_is_written(run_commands, tmp_path):
-    outcomes = run_commands(
-        [["sweep", *flags] for flags, _ in MISTAKES.values()],
-        modules=["experiments.sweeping.page"],
-        cwd=tmp_path,
+def test_it_waits_for_the_runs_of_a_killed_sweep(tmp_path):
+    program = (
+        "import pathlib, time\n"
+        "from experiments.sweeping import trials\n"
+        f"trials._take_part(pathlib.Path({str(tmp_path)!r}))\n"
+        "print(flush=True)\n"
+        "time.sleep(1)\n"
     )
-    for (name, (_, expected)), (_, complaint, status) in zip(MISTAKES.items(), outcomes):
-        assert status == 2, (name, complaint)
-        assert expected in complaint and complaint.count("\n") == 1, (name, complaint)
-    assert not list(tmp_path.iterdir())
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as run:
+        run.stdout.readline()
+        with alone_in(tmp_path):
+            assert run.wait(timeout=0.5) == 0
+            with open(tmp_path / ".lock", "a") as file:  # Runs of this sweep share it.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def make(tmp_path, scores, **changes):

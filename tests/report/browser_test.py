@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.report_page import chromium, longest_hover, seconds_to_open
+from tests.report.chromium import chromium, longest_hover, seconds_to_open
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_page import write_page
 from fedpersonal.report.write import write_report
 
 pytestmark = pytest.mark.skipif(not chromium(), reason="Chromium is not installed")
-# Of a machine with other work; benchmarks/report_page.py measures on one at rest.
+# Of a machine with other work; one at rest takes a third.
 MOST_SECONDS_TO_OPEN, MOST_MS_A_HOVER = 3, 180
 NAMES = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "a" * 10**6]
 

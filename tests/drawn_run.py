@@ -1,4 +1,4 @@
-"""A finished run that was never run, to measure and to test what reads run folders."""
+"""A finished run that was never run, for tests of what reads run folders."""
 
 from __future__ import annotations
 

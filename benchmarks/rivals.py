@@ -1,0 +1,281 @@
+"""FedRecon's round by other means: TFF's `build_fed_recon`, JAX by hand, a NumPy loop.
+
+Each is a side of `side_by_side`. Those by hand train plain matrix factorization by SGD, support and
+query batches in turn.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from benchmarks.side_by_side import new_context
+from fedpersonal.data.batching import pad_batches
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.touched_rows import touched_rows
+from fedpersonal.optimizers.named import build_server_optimizer
+
+# What a user's vector starts from, so that all sides start alike.
+USER_START = 0.1
+# A client's batches, each of items (B,) and ratings (B,).
+Batches = list[tuple[np.ndarray, np.ndarray]]
+
+
+class Steps(NamedTuple):
+    """A client's work.
+
+    Attributes:
+        rebuilding_rate: Learning rate of the user's vector.
+        client_rate: That of the items' vectors.
+        epochs: Passes over the support batches.
+        max_rebuilding: Bound on the steps of all passes.
+        max_updates: Bound on the steps over the query batches.
+    """
+
+    rebuilding_rate: float
+    client_rate: float
+    epochs: int
+    max_rebuilding: int
+    max_updates: int
+
+
+class TffRounds:
+    """TFF's own `build_fed_recon`, in TFF's own runtime."""
+
+    def __init__(
+        self,
+        build_keras_model: Callable[[], tf.keras.Model],
+        local_layers: Sequence[str],
+        train: ClientDataset,
+        sample: Callable[[int], Iterable[int]],
+        options: Any,
+        loss: Callable[[], tf.keras.losses.Loss],
+    ):
+        """Builds the process.
+
+        Args:
+            build_keras_model: The model; it draws its initial weights.
+            local_layers: Names of its local layers.
+            train: The clients.
+            sample: Round number to the indices of its clients.
+            options: FedRecon's, settled.
+            loss: The loss.
+        """
+        self._train, self._sample = train, sample
+        self._batch_size = options.client_batch_size
+        self._inputs = build_keras_model().input_names
+        (example,) = self._datasets([0])
+        sgd = tff.learning.optimizers.build_sgdm
+        self._context = new_context("tff")
+        self._process = tff.learning.algorithms.build_fed_recon(
+            lambda: _split_model(build_keras_model(), local_layers, example.element_spec),
+            loss_fn=loss,
+            server_optimizer_fn=build_server_optimizer(
+                options.server_optimizer,
+                learning_rate=options.server_learning_rate,
+                epsilon=options.server_epsilon,
+            ),
+            client_optimizer_fn=sgd(options.client_learning_rate),
+            reconstruction_optimizer_fn=sgd(options.reconstruction_learning_rate),
+            dataset_split_fn=tff.learning.models.ReconstructionModel.build_dataset_split_fn(
+                recon_epochs=options.reconstruction_epochs,
+                recon_steps_max=options.max_reconstruction_steps,
+                post_recon_epochs=options.local_epochs,
+                post_recon_steps_max=options.max_local_steps,
+                split_dataset=True,
+            ),
+        )
+        with self._installed():
+            self._state = self._process.initialize()
+
+    def start_from(self, weights: Sequence[np.ndarray]) -> None:
+        """Takes global variables as the model's."""
+        start = tff.learning.models.ModelWeights(trainable=list(weights), non_trainable=[])
+        with self._installed():
+            self._state = self._process.set_model_weights(self._state, start)
+
+    def prepare(self, round_number: int) -> list[tf.data.Dataset]:
+        """Returns a round's clients."""
+        return self._datasets(self._sample(round_number))
+
+    def run(self, prepared: list[tf.data.Dataset]) -> None:
+        """Runs a round."""
+        with self._installed():
+            self._state = self._process.next(self._state, prepared).state
+
+    def weights(self) -> Sequence[np.ndarray]:
+        """Returns the global variables."""
+        with self._installed():
+            return self._process.get_model_weights(self._state).trainable
+
+    def _datasets(self, indices: Iterable[int]) -> list[tf.data.Dataset]:
+        datasets = []
+        for features, labels in map(self._train.client, indices):
+            x = {name: features[name] for name in sorted(self._inputs)}
+            pairs = collections.OrderedDict(x=collections.OrderedDict(x), y=labels)
+            datasets.append(tf.data.Dataset.from_tensor_slices(pairs).batch(self._batch_size))
+        return datasets
+
+    def _installed(self) -> Any:
+        return tff.framework.get_context_stack().install(self._context)
+
+
+def _split_model(
+    keras_model: tf.keras.Model, local_layers: Sequence[str], input_spec: Any
+) -> tff.learning.models.ReconstructionModel:
+    layers = [layer for layer in keras_model.layers if layer.variables]
+    return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
+        keras_model=keras_model,
+        global_layers=[layer for layer in layers if layer.name not in local_layers],
+        local_layers=[layer for layer in layers if layer.name in local_layers],
+        input_spec=input_spec,
+    )
+
+
+class PaddedCohort(NamedTuple):
+    """The clients of a round.
+
+    Attributes:
+        rows: int32 (C, R): the items that each client has rated, then 0.
+        places: int32 (C, N, B): where among its `rows` an example's item is.
+        ratings: float32 (C, N, B).
+        mask: float32 (C, N, B): 1 for an example.
+        num_batches: int32 (C,).
+    """
+
+    rows: np.ndarray
+    places: np.ndarray
+    ratings: np.ndarray
+    mask: np.ndarray
+    num_batches: np.ndarray
+
+
+def pad_cohort(train: ClientDataset, indices: np.ndarray, *, batch_size: int) -> PaddedCohort:
+    """Pads clients' ratings; every cohort of a data set has the same shapes."""
+    most = int(train.counts.max())
+    batches = pad_batches(train, indices, batch_size=batch_size)
+    missing = -(-most // batch_size) - batches.mask.shape[1]
+
+    def longer(array: np.ndarray) -> np.ndarray:
+        return np.pad(array, ((0, 0), (0, missing), (0, 0)))
+
+    mask = longer(batches.mask)
+    rows, places = touched_rows(longer(batches.features["item"]), mask)
+    return PaddedCohort(
+        rows=np.pad(rows, ((0, 0), (0, most - rows.shape[1]))),
+        places=places,
+        ratings=longer(batches.labels),
+        mask=mask,
+        num_batches=mask.any(-1).sum(-1).astype(np.int32),
+    )
+
+
+class JaxRounds:
+    """By hand in JAX: `jit(vmap(scan))`, on the rows that clients touch alone."""
+
+    def __init__(self, cohort: Callable[[int], PaddedCohort], items: np.ndarray, steps: Steps):
+        """Takes what gives a round's clients, the items' vectors (items, K) and the steps."""
+        self.prepare = cohort
+        self._items = jnp.asarray(items)
+        self._next = jax.jit(lambda items, cohort: _jax_round(items, cohort, steps))
+
+    def run(self, prepared: PaddedCohort) -> None:
+        """Runs a round and waits for its end."""
+        self._items = self._next(self._items, prepared).block_until_ready()
+
+    def weights(self) -> Sequence[np.ndarray]:
+        """Returns the items' vectors."""
+        return [np.asarray(self._items)]
+
+
+def _jax_round(items: Any, cohort: PaddedCohort, steps: Steps) -> Any:
+    """Returns the items' vectors after a round; the server adds the weighted mean change."""
+    tables = items[cohort.rows]
+    train = functools.partial(_jax_client, steps=steps)
+    changes, weights = jax.vmap(train)(tables, *cohort[1:])
+    weighted = (changes * weights[:, None, None]).reshape(-1, items.shape[1])
+    total = jnp.zeros_like(items).at[cohort.rows.reshape(-1)].add(weighted)
+    return items + total / weights.sum()
+
+
+def _jax_client(
+    table: Any, places: Any, ratings: Any, mask: Any, num_batches: Any, steps: Steps
+) -> tuple[Any, Any]:
+    """Returns the change of a client's rows (R, K), and its examples in the update."""
+    num_support, num_query = (num_batches + 1) // 2, num_batches // 2
+    most_support, most_query = (len(places) + 1) // 2, len(places) // 2
+
+    def loss(user: Any, rows: Any, batch: Any) -> Any:
+        errors = rows @ user - ratings[batch]
+        return (mask[batch] * errors**2).sum() / jnp.maximum(mask[batch].sum(), 1)
+
+    def rebuild(user: Any, step: Any) -> tuple[Any, None]:
+        batch = 2 * (step % jnp.maximum(num_support, 1))
+        active = step < steps.epochs * num_support
+        slope = jax.grad(loss)(user, table[places[batch]], batch)
+        return user - steps.rebuilding_rate * active * slope, None
+
+    def update(table: Any, step: Any) -> tuple[Any, Any]:
+        batch = 2 * step + 1
+        active = step < num_query
+        slope = jax.grad(loss, 1)(user, table[places[batch]], batch)
+        moved = table.at[places[batch]].add(-steps.client_rate * active * slope)
+        return moved, active * mask[batch].sum()
+
+    user = jnp.full([table.shape[1]], USER_START)
+    rebuilding = min(steps.max_rebuilding, steps.epochs * most_support)
+    user, _ = jax.lax.scan(rebuild, user, jnp.arange(rebuilding))
+    updates = min(steps.max_updates, most_query)
+    after, examples = jax.lax.scan(update, table, jnp.arange(updates))
+    return after - table, examples.sum()
+
+
+class NumpyRounds:
+    """A plain NumPy loop over clients and steps."""
+
+    def __init__(self, cohort: Callable[[int], list[Batches]], items: np.ndarray, steps: Steps):
+        """Takes what gives a round's clients, the items' vectors (items, K) and the steps."""
+        self.prepare = cohort
+        self._items, self._steps = items.copy(), steps
+
+    def run(self, prepared: list[Batches]) -> None:
+        """Runs a round."""
+        total, weight = np.zeros_like(self._items), 0
+        for batches in prepared:
+            rows, change, examples = _numpy_client(self._items, batches, self._steps)
+            total[rows] += change * np.float32(examples)
+            weight += examples
+        self._items += total / np.float32(weight)
+
+    def weights(self) -> Sequence[np.ndarray]:
+        """Returns the items' vectors."""
+        return [self._items]
+
+
+def _numpy_client(
+    items: np.ndarray, batches: Batches, steps: Steps
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Returns the rows that a client changes, their change, and its examples in the update."""
+    support, query = batches[::2], batches[1::2][: steps.max_updates]
+    user = np.full(items.shape[1], USER_START, np.float32)
+    looked_up = [(items[rated], ratings) for rated, ratings in support]
+    for step in range(min(steps.epochs * len(support), steps.max_rebuilding)):
+        vectors, ratings = looked_up[step % len(support)]
+        slope = 2 * (vectors @ user - ratings) @ vectors
+        user -= np.float32(steps.rebuilding_rate / len(ratings)) * slope
+    rows = np.unique(np.concatenate([rated for rated, _ in query] or [np.zeros(0, np.int32)]))
+    table = items[rows]
+    for rated, ratings in query:
+        places = np.searchsorted(rows, rated)
+        errors = 2 * (table[places] @ user - ratings)
+        rate = np.float32(steps.client_rate / len(ratings))
+        np.subtract.at(table, places, rate * np.outer(errors, user))
+    return rows, table - items[rows], sum(len(ratings) for _, ratings in query)

@@ -1,1 +1,0 @@
-"""The same FedRecon round on MovieLens, written by other means."""

@@ -1,1 +1,0 @@
-"""What `experiments.doctor` checks."""

@@ -1,0 +1,92 @@
+"""How the process of a command starts and ends: logs, signals, the exit."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import types
+import warnings
+from typing import NoReturn
+
+_SECONDS_TO_LEAVE = 30.0
+
+_leaving = False  # A signal has raised an exit,
+_left = False  # which has come to the exit hooks.
+
+
+def start() -> None:
+    """Readies this process: quiet logs, and signals that let a command save what it does.
+
+    SIGTERM and SIGHUP become exits with status 143 and 129, unless the program has handlers of its
+    own. A second signal does not disturb what it does at its end, for 30 seconds.
+    """
+    _quiet_logs()
+    atexit.register(_note_end)
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) == signal.SIG_DFL:
+                signal.signal(signum, _exit)
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process: exit hooks run and output is flushed, but nothing is taken apart.
+
+    Threads of TensorFlow and gRPC outlive a command's work. One that reaches into an interpreter
+    that is being finalized crashes it, now and then, with a status that says that all has failed.
+
+    Args:
+        status: The exit status.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # Closed, or nobody reads it any more.
+            stream.flush()
+    os._exit(status)
+
+
+def _quiet_logs() -> None:
+    """Silences TensorFlow's chatter, before it is imported.
+
+    A log level that is already in the environment (`TF_CPP_MIN_LOG_LEVEL`) is the user's wish: then
+    nothing is changed.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    # Level 2 still lets the cuDNN, cuBLAS and TensorRT notices of TF 2.14 through.
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("AUTOGRAPH_VERBOSITY", "0")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def _exit(signum: int, frame: types.FrameType | None) -> None:
+    """Exits, and again should the command go on: anybody may catch and drop an exception."""
+    global _leaving
+    if not _leaving:
+        _leaving = True
+        # `threading` takes locks, which the code that the signal has interrupted may hold.
+        _thread.start_new_thread(_send_again, (signum,))
+        raise SystemExit(128 + signum)
+
+
+def _send_again(signum: int) -> None:
+    """Sends the main thread a signal in a while, unless it has left by then."""
+    global _leaving
+    time.sleep(_SECONDS_TO_LEAVE)
+    if not _left:
+        _leaving = False
+        signal.pthread_kill(threading.main_thread().ident or 0, signum)
+
+
+def _note_end() -> None:
+    global _left
+    _left = True

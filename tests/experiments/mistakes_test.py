@@ -1,0 +1,203 @@
+"""Users' mistakes, a row each: one line, status 2, nothing written, TensorFlow not imported.
+
+A mistake is tried where it is found: those of all tasks by one command.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.experiments import small
+
+_ITSELF = "--flagfile=itself.flags"
+_AT_LEAST_1 = "it must be a whole number at least 1"
+
+FLAGS = [
+    # Flags.
+    ("movielens", "--sed=1", "--sed is no flag; did you mean --seed?"),
+    ("movielens", "--zzz", "--zzz is no flag."),
+    ("movielens", "more", "unexpected argument 'more'; flags are written --name=value."),
+    ("movielens", "--seed=x", "--seed is x; it must be a whole number at least 0 and at most"),
+    ("movielens", "--seed=1000000000000", "--seed is 1000000000000; it must be a whole number"),
+    ("movielens", "--total_rounds=0", f"--total_rounds is 0; {_AT_LEAST_1}"),
+    ("movielens", "--client_learning_rate=0", "--client_learning_rate is 0.0; it must be a finite"),
+    ("movielens", "--ridge_l2=nan", "--ridge_l2 is nan; it must be a finite number"),
+    ("movielens", "--embedding_stddev=inf", "--embedding_stddev is inf; it must be a finite"),
+    ("movielens", "--algorithm=fed", "--algorithm is fed; it must be one of "),
+    ("movielens", "--algorithm=fedavg", "; did you mean fed_avg?"),
+    ("movielens", "--decay_rounds=1 --total_rounds=2", "--decay_rounds=1 must be 0 or at least"),
+    ("reddit", "--unseen_users=2", "--unseen_users is 2.0; it must be a finite number"),
+    ("tv_shows", "--text_length=3", "--text_length is 3; it must be"),
+    # Files of flags.
+    ("movielens", "--flagfile=absent.flags", "absent.flags: there is no such file"),
+    ("movielens", "--flagfile absent.flags", "absent.flags: there is no such file"),
+    ("movielens", "--flagfile=", "there is no such file"),
+    ("movielens", "--flagfile=folder", "it is not a regular file"),
+    ("movielens", "--flagfile=pipe.csv", "it is not a regular file"),
+    ("movielens", "--flagfile=/dev/zero", "it is not a regular file"),
+    ("movielens", f"--flagfile={'x' * 300}", "File name too long"),
+    ("movielens", "--flagfile=latin1.flags", "it is not UTF-8 text"),
+    ("movielens", "--flagfile=nul.flags", "it is not text: it has a NUL byte"),
+    ("movielens", "--flagfile=names_nul.flags", "it is not text: it has a NUL byte"),
+    ("movielens", _ITSELF, f"{_ITSELF}: it includes itself"),
+    ("movielens", "--flagfile=circle.flags", "circle.flags: it includes itself"),
+    ("movielens", "--flagfile=wrong.flags", "--algorithm is fast; it must be one of "),
+    ("movielens", "--flagfile=wrong.flags", " (wrong.flags sets --algorithm)."),
+    ("movielens", "--flagfile=outer.flags", " (outer.flags sets --total_rounds)."),
+    ("movielens", "--flagfile=outer.flags --total_rounds=1", " (inner.flags sets --seed)."),
+    (
+        "movielens",
+        "--flagfile=outer.flags --total_rounds=1 --seed=-2",
+        "and at most 2,147,483,647.",
+    ),
+    ("movielens", "-- --flagfile=wrong.flags", "unexpected argument"),
+    # The table of data.
+    ("interactions", "--item_column=film", "there is no column 'film'"),
+    (
+        "interactions",
+        "--dataset=movielens_1m",
+        "--interactions_file and --dataset=movielens_1m ex",
+    ),
+    ("interactions", "--min_interactions=2", "--min_interactions is 2; it must be a whole number"),
+    ("interactions", "--min_interactions=13", "no user has min_ratings=13"),
+    ("movielens", "--dataset=movielens_1m", "--ratings_file and --dataset=movielens_1m exclude"),
+    ("movielens", "--ratings_file=absent.csv", "absent.csv: no such file"),
+    ("movielens", "--ratings_file=pipe.csv", "pipe.csv: cannot be read: it is not a regular file"),
+    ("movielens", "--ratings_file=latin.csv", "latin.csv, line 1: not UTF-8"),
+    (
+        *("movielens", "--ratings_file=header.csv"),
+        "header.csv: there is no column 'who'; the columns are \\x1b[2J, column 0, ",
+    ),
+    ("movielens", "--ratings_file=bad.csv", "bad.csv, line 3: 'rating' is not a finite"),
+    (
+        *("movielens", "--output_dir=ratings.csv/run --user_column=absent"),
+        "Cannot write to the run folder ratings.csv/run: Not a directory",
+    ),
+    ("reddit", "--text_file=absent.csv", "absent.csv: no such file"),
+    ("reddit", "--label_column=subreddit", "'subreddit'"),
+    ("reddit", "--dataset=generated", "--text_file and --dataset=generated exclude each other."),
+    ("reddit", "--max_texts=4", "max_texts must be a whole number >= 5, got 4"),
+    ("reddit", "--min_texts=11", "min_texts=11"),
+    ("stackoverflow", "--text_file=absent.csv", "absent.csv: no such file"),
+    ("stackoverflow", "--text_column=body", "'body'"),
+    ("stackoverflow", "--min_sentences=12", "min_sentences=12"),
+    ("tv_shows", "--text_file=absent.csv", "absent.csv: no such file"),
+    ("tv_shows", "--context_column=show", "'show'"),
+    ("tv_shows", "--min_utterances=100", "min_utterances=100"),
+    # Folders of data, without a table.
+    *((f"{task} alone", "--data_dir=absent", "absent has no ") for task in small.TASKS),
+    (
+        *("stackoverflow alone", "--dataset=stack_overflow --data_dir=folder"),
+        "stackoverflow.sqlite: cannot be read: it is not a regular file",
+    ),
+    (
+        *("stackoverflow alone", "--dataset=stack_overflow --data_dir=damaged"),
+        "Stack Overflow cannot be loaded (",
+    ),
+    # Sweeps; `alone` is without the flags of a task.
+    ("sweep alone", "", "--grid must have a value other than None"),
+    ("sweep alone", "--grid=seed=1", "give one program, such as movielens: "),
+    ("sweep alone", "movies --grid=seed=1", "give one program, not movies: "),
+    ("sweep alone", "movielens --grid=rate=1", "--grid: 'rate' is no option that can be chosen"),
+    ("sweep alone", "movielens --grid=seed=1,2", "--grid: --seeds says how many seeds"),
+    ("sweep alone", "movielens --grid=l2=1 --seed=3", "--seed is no flag; did you mean --seeds?"),
+    ("sweep alone", "movielens --grid=l2=1 --text_file=x", "--text_file is no option of movielens"),
+    ("sweep alone", "movielens --grid=l2=0..1", "--grid: l2 has a range, from which --random=N"),
+    # Other commands.
+    ("audit alone", "--task=movielens --text_file=x", "--text_file is no option of --task=mov"),
+    ("compare alone", "--output=x.pdf a b", "give a file that ends in .html."),
+    ("report alone", "", "give the folder of a finished run, such as results/movielens."),
+]
+# What is found when more than the data's own reader is at work.
+LATER = [
+    ("interactions", "--interactions_file=all.csv", "no user has left 10 of the 3 items unchosen"),
+    ("movielens", "--ratings_file=few_ratings.csv", "few_ratings has 9 users; at least 10"),
+    ("reddit", "--num_labels=1", "num_labels must be a whole number >= 2, got 1"),
+    ("reddit", "--num_labels=0", "labels must be 0 or 1, got such as 'cats'"),
+    ("reddit", "--text_file=few.csv", "few has 9 users"),
+    ("stackoverflow", "--vocab_size=500", "vocab_size=500 is more than the"),
+    ("stackoverflow", "--text_file=few.csv", "few has 9 users"),
+    ("tv_shows", "--base_model=empty", "empty: there is no config.json"),
+    ("tv_shows", "--base_model=texts.csv", "a base model is a folder, this is a file"),
+    ("tv_shows", "--base_model_revision=v1", "base is a folder, which has no revision 'v1'"),
+    ("tv_shows", "--text_length=4 --too_long=error", "positions"),
+    ("tv_shows", "--text_length=25", "need 25 positions; the base model tiny has 24"),
+    ("tv_shows", "--text_file=two.csv --evaluate_on=unseen", "two has 2 users"),
+    (
+        *("sweep alone", "movielens --grid=decay_rounds=0,5 --total_rounds=9"),
+        "--grid: with decay_rounds=5: --decay_rounds=5 must be 0 or at least --total_rounds=9",
+    ),
+    ("sweep alone", "movielens --grid=l2=1 --metric=bytes", "--metric=bytes: it is not known"),
+    ("sweep alone", "movielens --grid=l2=1 --ratings_file=absent.csv", "absent.csv"),
+]
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory, tiny_base):
+    folder = tmp_path_factory.mktemp("mistakes")
+    small.write_ratings(folder / "ratings.csv", num_users=20)
+    small.write_ratings(folder / "few_ratings.csv", num_users=9)
+    small.write_ratings(folder / "bad.csv", num_users=20, spoiled=True)
+    for name, num_users in (("texts", 20), ("few", 9), ("two", 2)):
+        small.write_texts(folder / f"{name}.csv", num_users=num_users)
+    columns = ["\x1b[2J", *(f"column {i}" for i in range(10**5))]
+    contents = {
+        "all.csv": b"who,item\na,x\na,y\na,z\n",
+        "latin.csv": b"who,item,text,context,r\xe9\na,b,c,d,5\n",
+        "header.csv": (",".join(columns) + "\na,b\n").encode(),
+        "latin1.flags": b"# caf\xe9\n--seed=1\n",
+        "nul.flags": b"--seed=1\0\n",
+        "names_nul.flags": b"--flagfile=a\0b\n",
+        "itself.flags": b"--seed=1\n--flagfile=itself.flags\n",
+        "circle.flags": b"--flagfile=back.flags\n",
+        "back.flags": b"--flagfile=./circle.flags\n",
+        "wrong.flags": b"--algorithm=fast\n",
+        "inner.flags": b"--seed=-1\n",
+        "outer.flags": b"--flagfile=inner.flags\n--total_rounds=0\n",
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    for name in ("empty", "folder", "damaged"):
+        (folder / name).mkdir()
+    os.mkfifo(folder / "pipe.csv")
+    os.mkfifo(folder / "folder" / "stackoverflow.sqlite")
+    (folder / "damaged" / "stackoverflow.sqlite").write_bytes(b"SQLite format 3\0" + bytes(500))
+    os.symlink(tiny_base.source, folder / "base")
+    return folder
+
+
+def _check(table, folder, run_commands, modules):
+    there = set(folder.rglob("*"))
+    commands = []
+    for command, arguments, _ in table:
+        name, _, alone = command.partition(" ")
+        usual = [] if alone else [*small.ALL, *small.FLAGS[name]]
+        commands.append([name, *usual, *arguments.split()])
+    outcomes = run_commands(commands, modules=modules, cwd=folder)
+    wrong = []
+    for (command, arguments, message), (_, complaint, status) in zip(table, outcomes):
+        is_line = complaint.startswith("error: ") and complaint.count("\n") == 1
+        is_line = is_line and complaint[:-1].isprintable() and len(complaint) < 500
+        if status != 2 or not is_line or message not in complaint:
+            wrong.append((command, arguments, status, complaint[-500:]))
+    assert not wrong
+    # Texts that were read are kept, since they were not the mistake.
+    new = {path.relative_to(folder).parts[0] for path in set(folder.rglob("*")) - there}
+    assert new <= {"cache", "frozen"}
+
+
+def test_mistakes_in_flags_and_data_show_before_tensorflow_is_imported(folder, run_commands):
+    for name in ("tensorflow", "tensorflow_federated", "tensorflow_datasets", "transformers"):
+        (folder / f"{name}.py").write_text(f"raise RuntimeError('{name} is imported')\n")
+    try:
+        _check(FLAGS, folder, run_commands, ["fedpersonal.tasks.task"])
+    finally:
+        for path in folder.glob("t*.py"):
+            path.unlink()
+
+
+def test_mistakes_that_show_later(folder, run_commands):
+    modules = ["fedpersonal.tasks.experiment", "fedpersonal.tasks.utterances.base_model"]
+    _check(LATER, folder, run_commands, [*modules, "experiments.sweeping.page"])

@@ -1,0 +1,91 @@
+"""How the process of a command ends, whatever ends it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from experiments import startup
+
+_BEGIN = """
+import atexit, os, signal, sys, time
+from experiments import startup
+startup.start()
+atexit.register(print, "hook")
+class Trap:
+    def __del__(self):
+        print("taken apart")
+trap = Trap()
+"""
+_KILL = "os.kill(os.getpid(), signal.{}); time.sleep(60)"
+
+
+def _run(program):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return process.returncode, process.stdout.split("\n")[:-1], process.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "output"),
+    [
+        ("sys.exit(3)", 3, ["hook", "taken apart"]),
+        ("startup.leave(3)", 3, ["hook"]),
+        (_KILL.format("SIGINT"), -2, ["hook", "taken apart"]),
+        (_KILL.format("SIGTERM"), 143, ["hook", "taken apart"]),
+        (_KILL.format("SIGHUP"), 129, ["hook", "taken apart"]),
+    ],
+)
+def test_exit_hooks_run_however_it_ends(ending, status, output):
+    assert _run(_BEGIN + ending)[:2] == (status, output)
+
+
+def test_a_second_signal_does_not_disturb_the_end():
+    ending = f"""
+try:
+    {_KILL.format("SIGTERM")}
+finally:
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(0.1)
+    print("saved")
+"""
+    assert _run(_BEGIN + ending) == (143, ["saved", "hook", "taken apart"], "")
+
+
+def test_a_program_that_drops_the_exit_is_told_again():
+    ending = f"""
+startup._SECONDS_TO_LEAVE = 0.5
+try:
+    {_KILL.format("SIGTERM")}
+except BaseException:
+    time.sleep(60)
+"""
+    assert _run(_BEGIN + ending)[0] == 143
+
+
+def test_a_handler_of_the_program_is_kept():
+    before = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+    assert _run(before + _BEGIN + _KILL.format("SIGTERM"))[0] == 7
+
+
+@pytest.mark.parametrize("given", [None, "0"])
+def test_a_log_level_that_is_set_is_kept(monkeypatch, given):
+    monkeypatch.setattr(os, "environ", {"TF_CPP_MIN_LOG_LEVEL": given} if given else {})
+    level = logging.getLogger("tensorflow").level
+    with warnings.catch_warnings():
+        startup._quiet_logs()
+    logging.getLogger("tensorflow").setLevel(level)
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == (given or "3")
+    assert ("GRPC_VERBOSITY" in os.environ) == (given is None)
