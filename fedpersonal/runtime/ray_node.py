@@ -96,8 +96,7 @@ def as_arrays(value: Any) -> Any:
         return [as_arrays(part) for part in value]
     if getattr(getattr(value, "dtype", None), "name", "") == "variant":
         raise UserError(
-            "The ray runtime cannot send a tf.data.Dataset to a node; give packed cohorts "
-            "(Execution.packed, --execution=packed), or use the runtime local."
+            "The ray runtime cannot send a tf.data.Dataset to a node; use the runtime local."
         )
     return value if isinstance(value, bytes) else np.asarray(value)
 

@@ -146,18 +146,13 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
     )
     shards: int | None = option(
         None,
-        "Shards that a packed cohort is divided into. [default: one a processor]",
+        "Shards that a cohort is divided into. [default: one a processor]",
         at_least=1,
         at_most=10**4,
     )
-    execution: str = option(
-        "packed",
-        "Many clients in a shard, which is fast, or one, which is general.",
-        choices=("packed", "per_client"),
-    )
     packing: str = option(
         "stacked",
-        "packed: clients step together, or pool their examples.",
+        "Clients step together, or pool their examples.",
         choices=("stacked", "pooled"),
     )
     rounds_per_eval: int = option(50, "Rounds from one evaluation to the next.", at_least=1)
@@ -198,12 +193,6 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
             )
         if self.runtime != "ray":
             self.refuse_idle("ray_node_seconds", where=f"with --runtime={self.runtime}")
-        if self.execution == "per_client":
-            self.refuse_idle("packing", "shards", where="with --execution=per_client")
-        if self.runtime == "ray" and self.execution != "packed":
-            raise UserError(
-                f"--runtime=ray sends packed shards to its nodes; --execution is {self.execution}."
-            )
 
 
 class TableOptions(Options):

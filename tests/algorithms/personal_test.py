@@ -18,9 +18,8 @@ from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 BATCH_SIZE, EPOCHS, NUM_WORDS, DIM = 3, 2, 6, 2
 COUNTS = (7, 3, 10, 5)
@@ -29,9 +28,9 @@ COHORTS = ([0, 1, 2], [2, 3], [0, 1, 3])
 TABLE, HEAD = "table/embeddings", "head/kernel"
 RATE, OWN_RATE, ALPHA_RATE, PULL, MIX, ENVELOPE = 0.2, 0.15, 3.0, 0.7, 0.4, 2.0
 EXECUTIONS = {
-    "per_client": Execution.per_client(batch_size=BATCH_SIZE),
+    "per_client": Execution(batch_size=BATCH_SIZE),
     **{
-        packing: Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2, packing=packing)
+        packing: Execution(batch_size=BATCH_SIZE, clients_per_shard=2, packing=packing)
         for packing in ("stacked", "pooled")
     },
 }

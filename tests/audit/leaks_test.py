@@ -20,9 +20,9 @@ from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import OwnVector, matrix_factorization
 from fedpersonal.process import process as process_module
 from fedpersonal.process import round_sums
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.process.process import KeptOutput, KeptProcess
+from fedpersonal.process.shards import Execution
 from fedpersonal.trainer import Trainer
 
 NUM_ITEMS, DIM, ROUNDS = 7, 3, 3
@@ -222,7 +222,7 @@ def test_a_local_value_in_a_loss_beside_that_of_the_data(clients):
 def declared(clients, **options):
     """Returns what the audit says of what a model declares, without a process."""
     model = model_of(**options)
-    execution = Execution.per_client(batch_size=4)
+    execution = Execution(batch_size=4)
     subject = Subject.of(
         clients=clients, execution=execution, model=model, algorithm=FURL, process=None,
         build=None, seed=0,

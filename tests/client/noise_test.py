@@ -11,9 +11,8 @@ from fedpersonal.algorithm import Algorithm, GradientPhase
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 LAYERS = tf.keras.layers
 SGD = tf.keras.optimizers.SGD(0.1)
@@ -44,9 +43,9 @@ def run(how, local, dataset, *, batch_size=3, rounds=2, state=None):
         algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
     else:
         algorithm = fed_avg(client_optimizer=SGD)
-    execution = Execution.per_client(batch_size=batch_size)
+    execution = Execution(batch_size=batch_size)
     if how != "per_client":
-        execution = Execution.packed(batch_size=batch_size, clients_per_shard=2, packing=how)
+        execution = Execution(batch_size=batch_size, clients_per_shard=2, packing=how)
     process = build_process(model, algorithm, execution=execution, server_optimizer=SGD, seed=3)
     cohort = make_cohort(model, dataset, [2, 1, 0], execution=execution)
     state, losses = state or process.initialize(), []
@@ -76,7 +75,7 @@ def test_steps_draw_anew(dataset):
         phase = GradientPhase("all", "all", still, epochs=epochs)
         algorithm, execution = (
             Algorithm("still", (phase,), "none"),
-            Execution.per_client(batch_size=5),
+            Execution(batch_size=5),
         )
         process = build_process(model, algorithm, execution=execution, server_optimizer=SGD)
         cohort = make_cohort(model, dataset, [0], execution=execution)

@@ -16,7 +16,7 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process import round_sums
 from fedpersonal.process.packing import as_examples, pack_clients
-from fedpersonal.process.round_sums import train_and_sum, weighted_sum
+from fedpersonal.process.server import train_and_sum, weighted_sum
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 FAST_SGD = tff.learning.optimizers.build_sgdm(0.8)

@@ -10,9 +10,8 @@ import tensorflow_federated as tff
 from fedpersonal.algorithm import Algorithm, GradientPhase
 from fedpersonal.algorithms.fedperc import fedperc
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 SERVER = tff.learning.optimizers.build_sgdm(1.0)
 SGD_RATE, ADAM_RATE = 0.1, 0.1
@@ -108,9 +107,9 @@ def train(model, dataset, algorithm, execution, clients):
     """Returns the weights after a round of some clients."""
     options = {"clients_per_shard": len(clients), "packing": execution}
     execution = (
-        Execution.per_client(batch_size=BATCH_SIZE)
+        Execution(batch_size=BATCH_SIZE)
         if execution == "per_client"
-        else Execution.packed(batch_size=BATCH_SIZE, **options)
+        else Execution(batch_size=BATCH_SIZE, **options)
     )
     process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
     cohort = make_cohort(model, dataset, clients, execution=execution)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from fedpersonal.process.datasets import client_datasets, examples_from_dataset
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
 from fedpersonal.algorithms.fed_avg import fed_avg
@@ -17,7 +18,6 @@ from fedpersonal.client.values import Examples, phase_mask, starting_values
 from fedpersonal.model.metrics import MAE
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.datasets import client_datasets, examples_from_dataset
 from fedpersonal.process.packing import as_examples, pack_clients
 
 BATCH_SIZE = 3

@@ -10,12 +10,11 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import evaluate_clients
 from fedpersonal.model.checks import check_data
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 LAYERS = tf.keras.layers
-PACKED = Execution.packed(batch_size=2, clients_per_shard=2)
-PER_CLIENT = Execution.per_client(batch_size=2)
+PACKED = Execution(batch_size=2, clients_per_shard=2)
+PER_CLIENT = Execution(batch_size=2)
 
 
 def one_input():

@@ -13,15 +13,14 @@ from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 BATCH_SIZE, NUM_ITEMS = 3, 7
 COUNTS = (11, 3, 1, 16, 6)
-PACKED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=3)
-PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
+PACKED = Execution(batch_size=BATCH_SIZE, clients_per_shard=3)
+PER_CLIENT = Execution(batch_size=BATCH_SIZE)
 
 
 def close(actual, desired):

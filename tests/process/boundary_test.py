@@ -23,8 +23,8 @@ from fedpersonal.process.boundary import (
     list_crossings,
     total_bytes,
 )
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import Execution
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)
 ALGORITHM = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
@@ -50,8 +50,8 @@ def _model():
 
 
 EXECUTIONS = (
-    Execution.packed(batch_size=4, clients_per_shard=2),
-    Execution.per_client(batch_size=4),
+    Execution(batch_size=4, clients_per_shard=2),
+    Execution(batch_size=4),
 )
 
 

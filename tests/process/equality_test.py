@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from fedpersonal.process.datasets import client_datasets
 
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.datasets import client_datasets
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 from fedpersonal.tasks.ratings.rated import add_rated
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
@@ -38,8 +37,8 @@ def close(actual, desired):
     np.testing.assert_allclose(actual, desired, rtol=1e-4, atol=1e-4)
 
 
-PACKED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2)
-PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
+PACKED = Execution(batch_size=BATCH_SIZE, clients_per_shard=2)
+PER_CLIENT = Execution(batch_size=BATCH_SIZE)
 
 
 def run(execution, model, algorithm, dataset, *, server_optimizer=SERVER_SGD):
@@ -309,7 +308,7 @@ def test_fed_avg_with_owned_users_is_the_same_packed(ratings, optimizer):
         owned_tables=["user_embedding"],
     )
     algorithm = fed_avg(client_optimizer=optimizer, local_epochs=2, max_local_steps=7)
-    threes = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=3)
+    threes = Execution(batch_size=BATCH_SIZE, clients_per_shard=3)
     packed, per_client = (run(how, model, algorithm, ratings) for how in (threes, PER_CLIENT))
     examples = [sum(_first_steps(COUNTS[i], 7) for i in cohort) for cohort in COHORTS]
     assert_same(packed, per_client, examples_a_round=examples)

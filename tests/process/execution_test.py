@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.process.execution import Execution, default_num_shards
+from fedpersonal.process.shards import Execution, default_num_shards
 from fedpersonal.runtime import processors
 
 
@@ -55,7 +55,7 @@ def test_per_client_execution_is_not_packed():
     with pytest.raises(UserError, match="packing='pooled' has no effect with per_client"):
         Execution.for_cohorts(7, kind="per_client", batch_size=5, packing="pooled")
     divided = Execution.for_cohorts(7, kind="per_client", batch_size=5)
-    assert divided == Execution.per_client(batch_size=5) == Execution("per_client", 5)
+    assert divided == Execution(batch_size=5) == Execution("per_client", 5)
 
 
 @pytest.mark.parametrize(

@@ -17,20 +17,19 @@ from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 SERVER = tff.learning.optimizers.build_sgdm(0.7, momentum=0.5)
 BATCH_SIZE, NUM_ITEMS = 3, 7
 # The first one leaves room in a shard, the last one fills two.
 COHORTS = ([0, 1, 2, 3, 4], [4, 3, 0], [3, 1, 2, 0])
-PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
+PER_CLIENT = Execution(batch_size=BATCH_SIZE)
 
 
 def packed(packing):
-    return Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2, packing=packing)
+    return Execution(batch_size=BATCH_SIZE, clients_per_shard=2, packing=packing)
 
 
 FACTORIES = {

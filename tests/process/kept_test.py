@@ -14,9 +14,8 @@ from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import LocalVariableError, check_boundary
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 FAST_SGD = tff.learning.optimizers.build_sgdm(0.8)
@@ -29,9 +28,9 @@ IDS = [f"client{i}" for i in range(len(COUNTS))]
 # Partial participation, and clients that come back after others have moved the model.
 COHORTS = ([0, 1, 2], [3, 0], [4, 2, 0, 1])
 USERS = "user_embedding/embeddings"
-STACKED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2)
-POOLED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2, packing="pooled")
-PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
+STACKED = Execution(batch_size=BATCH_SIZE, clients_per_shard=2)
+POOLED = Execution(batch_size=BATCH_SIZE, clients_per_shard=2, packing="pooled")
+PER_CLIENT = Execution(batch_size=BATCH_SIZE)
 
 
 def close(actual, desired):

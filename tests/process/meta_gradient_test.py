@@ -14,9 +14,8 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 BATCH_SIZE = 4
 UPDATE_RATE = 0.05
@@ -96,7 +95,7 @@ def test_an_update_is_the_first_order_gradient(model, dataset, cohort, weighting
         max_local_steps=1,
         weighting=weighting,
     )
-    execution = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2)
+    execution = Execution(batch_size=BATCH_SIZE, clients_per_shard=2)
     process = build_process(
         model,
         algorithm,

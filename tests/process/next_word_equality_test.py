@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from fedpersonal.process.datasets import client_datasets
 
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
@@ -15,10 +16,8 @@ from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy
-from fedpersonal.process.datasets import client_datasets
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 MOMENTUM = tff.learning.optimizers.build_sgdm(0.2, momentum=0.8)
@@ -96,9 +95,9 @@ def make_model(*, local=True, lookups=LOOKUPS, trims=True, oov_initializer="unif
 
 def run(how, model, algorithm, *, dataset=SENTENCES, clients=3, cohorts=COHORTS):
     """Returns the final weights and each round's metrics."""
-    execution = Execution.per_client(batch_size=BATCH_SIZE)
+    execution = Execution(batch_size=BATCH_SIZE)
     if how != "per_client":
-        execution = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=clients, packing=how)
+        execution = Execution(batch_size=BATCH_SIZE, clients_per_shard=clients, packing=how)
     process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
     state, metrics = process.initialize(), []
     for indices in cohorts:

@@ -19,10 +19,9 @@ from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 from fedpersonal.simulation.run_secret import derived
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
@@ -30,8 +29,8 @@ SERVER = tff.learning.optimizers.build_sgdm(1.0)
 BATCH_SIZE, NUM_ITEMS = 3, 7
 # The last one is empty, as Poisson sampling draws now and then.
 COHORTS = ([0, 1, 2, 3, 4], [4, 3, 0], [3, 1, 2, 0], [])
-PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
-STACKED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2)
+PER_CLIENT = Execution(batch_size=BATCH_SIZE)
+STACKED = Execution(batch_size=BATCH_SIZE, clients_per_shard=2)
 POOLED = dataclasses.replace(STACKED, packing="pooled")
 EXPECTED = 4.0
 FACTORY = tff.aggregators.DifferentiallyPrivateFactory

@@ -14,14 +14,13 @@ from fedpersonal.algorithms.furl import furl
 from fedpersonal.errors import UserError
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LocalStateStore
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import KeptProcess, build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.2)
 EXECUTIONS = {
-    "packed": Execution.packed(batch_size=2, clients_per_shard=2),
-    "per_client": Execution.per_client(batch_size=2),
+    "packed": Execution(batch_size=2, clients_per_shard=2),
+    "per_client": Execution(batch_size=2),
 }
 
 

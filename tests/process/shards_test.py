@@ -10,12 +10,11 @@ import tensorflow as tf
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
-from fedpersonal.process.shards import Cohort, Shard, make_cohort
+from fedpersonal.process.shards import Cohort, Execution, Shard, make_cohort
 
 COUNTS = (4, 9, 1, 6, 3)
-PACKED = Execution.packed(batch_size=4, clients_per_shard=2)
-PER_CLIENT = Execution.per_client(batch_size=4)
+PACKED = Execution(batch_size=4, clients_per_shard=2)
+PER_CLIENT = Execution(batch_size=4)
 
 
 @pytest.fixture(name="model", scope="module")
