@@ -111,7 +111,7 @@ def main() -> None:
                 clients_per_round=FLAGS.users,
                 batch_size=UTTERANCES,
                 local_steps=STEPS,
-                execution=execution,
+                shards=None if execution == "packed" else FLAGS.users,
                 packing="pooled" if execution == "packed" else "stacked",
                 seed=FLAGS.seed,
             )

@@ -37,10 +37,9 @@ def main() -> None:
     from benchmarks.rivals.clients import USER_START, Steps, pad_cohort
     from benchmarks.rivals.jax_clients import JaxRounds
     from benchmarks.rivals.numpy_clients import NumpyRounds
-    from benchmarks.rivals.tff_clients import TffRounds
+    from benchmarks.rivals.tff_clients import TffRounds, client_datasets
     from benchmarks.side_by_side import Ours, Side, as_table, summarize, time_rounds
     from fedpersonal.models.matrix_factorization import matrix_factorization
-    from fedpersonal.process.datasets import client_datasets
     from fedpersonal.simulation.sampling import ClientSampler
 
     train, num_items, name = load(FLAGS.data_dir, FLAGS.seed)

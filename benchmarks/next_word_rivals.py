@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks.rivals.tff_clients import client_datasets
 from fedpersonal.algorithms import fed_recon
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.parts import is_in_part
@@ -22,7 +23,6 @@ from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.process.datasets import client_datasets
 from fedpersonal.tasks.next_word.task import TASK, NextWordRun
 from fedpersonal.trainer import Trainer
 

@@ -10,9 +10,31 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.named import build_server_optimizer
 from fedpersonal.runtime.worker import worker_context
 from fedpersonal.tasks.ratings.task import RatingRun
+
+
+def client_datasets(
+    model: PartitionedModel,
+    dataset: ClientDataset,
+    client_indices: Sequence[int] | np.ndarray,
+    *,
+    batch_size: int,
+) -> list[tf.data.Dataset]:
+    """Returns clients as TFF takes them: a dataset of `OrderedDict(x=features, y=labels)` each."""
+
+    def client(index: int) -> tf.data.Dataset:
+        features, labels = dataset.client(index)
+        inputs = {k: tf.cast(features[k], s.dtype) for k, s in sorted(model.input_spec.items())}
+        columns = collections.OrderedDict(
+            x=collections.OrderedDict(inputs), y=tf.cast(labels, model.label_spec.dtype)
+        )
+        return tf.data.Dataset.from_tensor_slices(columns).batch(batch_size)
+
+    return [client(int(index)) for index in client_indices]
 
 
 class TffRounds:

@@ -25,7 +25,7 @@ COHORTS = ([0, 1], [2, 1], [3, 0, 2])
 PERSONAL = "language_model/personal_embedding/embeddings"
 CONTEXT = "language_model/context_embedding/embeddings"
 EXECUTIONS = {
-    "per_client": Execution(batch_size=BATCH_SIZE),
+    "alone": Execution(batch_size=BATCH_SIZE),
     **{
         packing: Execution(batch_size=BATCH_SIZE, clients_per_shard=2, packing=packing)
         for packing in ("stacked", "pooled")
@@ -109,7 +109,7 @@ def _runs(model, dataset, tmp_path_factory):
 
 
 def test_executions_are_equal(runs):
-    expected = runs["per_client"]
+    expected = runs["alone"]
     for name in ("stacked", "pooled"):
         run = runs[name]
         np.testing.assert_allclose(run.contexts, expected.contexts, rtol=1e-4, atol=1e-4)

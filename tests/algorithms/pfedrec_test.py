@@ -24,7 +24,7 @@ RATE, OWN_RATE = 0.7, 0.4
 ITEMS, ITEM_BIAS = "item_embedding/embeddings", "item_bias/embeddings"
 VECTOR, BIAS = "user_embedding/vector", "user_bias/vector"
 EXECUTIONS = {
-    "per_client": Execution(batch_size=BATCH_SIZE),
+    "alone": Execution(batch_size=BATCH_SIZE),
     "packed": Execution(batch_size=BATCH_SIZE, clients_per_shard=2),
 }
 

@@ -126,11 +126,8 @@ def test_frozen_layers_neither_cross_nor_move(model, make_dataset):
     shared = draw(2, 1, seed=1)
     for _ in range(2):
         shared = reconstruct_and_step(x, y, draw(4, 2, seed=2), shared)
-    for execution in (
-        Execution(batch_size=3, clients_per_shard=1),
-        Execution(batch_size=3, clients_per_shard=1, packing="pooled"),
-        Execution(batch_size=3),
-    ):
+    for packing in ("stacked", "pooled"):
+        execution = Execution(batch_size=3, packing=packing)
         process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
         crossings = check_boundary(model, process.next)
         assert "shared/kernel" in {c.name.split(".")[-1] for c in crossings}

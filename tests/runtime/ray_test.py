@@ -44,11 +44,6 @@ def test_an_address_needs_the_runtime():
         RunOptions(ray_address="auto")
 
 
-def test_clients_by_themselves_are_not_sent():
-    with pytest.raises(UserError, match="--execution is per_client"):
-        RunOptions(runtime="ray", execution="per_client")
-
-
 @pytest.mark.parametrize("length", [10, 23, 24, 90])
 def test_the_folder_of_a_local_ray_is_ours_alone_and_short(length, monkeypatch):
     made, folder = [], "/" + "t" * (length - 1)
