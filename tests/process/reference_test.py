@@ -1,20 +1,14 @@
-"""Every way to compute a round gives what a plain one gives, in Keras and NumPy: a table of cases.
-
-The plain round is the audit's, client by client; sums, means, bounds and metrics are computed here.
-"""
+"""Rounds computed in every way are those of plain Keras and NumPy: a table of cases."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import functools
-import zlib
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
+from plain_rounds import Case, Round, plain_rounds, prepared, tffs_rounds
+from round_models import BROKEN
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
 from fedpersonal.algorithms.apfl import apfl
@@ -26,18 +20,10 @@ from fedpersonal.algorithms.furl import furl
 from fedpersonal.algorithms.mr_mtl import mr_mtl
 from fedpersonal.algorithms.per_fed_avg import per_fed_avg
 from fedpersonal.algorithms.pfedme import pfedme
-from fedpersonal.audit.reference import Client, Reference
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.model.metrics import MAE, RMSE
-from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.models.next_word_lstm import next_word_lstm
-from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy
 from fedpersonal.process import server
 from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.process.process import build_process
 from fedpersonal.process.shards import Execution, make_cohort
-from fedpersonal.tasks.ratings.rated import add_rated
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 
@@ -46,233 +32,7 @@ FAST = tff.learning.optimizers.build_sgdm(0.5)
 SLOW = tff.learning.optimizers.build_sgdm(0.05)
 MOMENTUM = tff.learning.optimizers.build_sgdm(0.1, momentum=0.8)
 ADAM = tff.learning.optimizers.build_adam(0.05)
-SERVER = tff.learning.optimizers.build_sgdm(0.9)
 YOGI = tff.learning.optimizers.build_yogi(0.2, epsilon=1e-2, initial_preconditioner_value=1e-2)
-
-BATCH_SIZE, NUM_ITEMS, NUM_WORDS, TIME = 3, 7, 11, 5
-# Batches that are full, filled up, and alone; and a client without any.
-COUNTS = (7, 3, 0, 10, 1, 5)
-KERAS = tf.keras.layers
-
-
-def draw_clients():
-    """Draws what all models take: few items, which repeat within a batch."""
-    random, count = np.random.default_rng(3), sum(COUNTS)
-    item = random.integers(0, NUM_ITEMS - 3, count).astype(np.int32)
-    users = np.repeat(np.arange(len(COUNTS), dtype=np.int32), COUNTS)
-    return ClientDataset(
-        client_ids=[f"client{i}" for i in range(len(COUNTS))],
-        offsets=np.append(0, np.cumsum(COUNTS)),
-        features={
-            "x": random.normal(size=(count, 2)).astype(np.float32),
-            "item": item,
-            "user": users,
-            "nobody": np.zeros(count, np.int32),
-            "words": random.integers(0, NUM_ITEMS, (count, 4)).astype(np.int32),
-        },
-        labels=random.normal(1.0, 1.0, count).astype(np.float32),
-    )
-
-
-RATINGS = draw_clients()
-RATINGS = add_rated(RATINGS, RATINGS, places=3)
-CLASSES = dataclasses.replace(RATINGS, labels=(RATINGS.features["item"] % 3).astype(np.int32))
-
-
-def draw_sentences():
-    """Draws sentences of all lengths, also of one token, of which there is nothing to predict."""
-    random = np.random.default_rng(0)
-    tokens = np.zeros([sum(COUNTS), TIME + 1], np.int32)
-    for row in tokens:
-        length = random.integers(1, TIME + 2)
-        row[:length] = random.integers(1, NUM_WORDS, length)
-    token, known = tokens[:, :-1], tokens[:, :-1] < NUM_WORDS - 4
-    features = {
-        "token": token,
-        "known_token": np.where(known, token, 0),
-        "oov_token": np.where(known, 0, token - NUM_WORDS + 4),
-    }
-    return dataclasses.replace(RATINGS, features=features, labels=tokens[:, 1:])
-
-
-def build_factors(**options):
-    return matrix_factorization(
-        **{
-            "num_items": NUM_ITEMS,
-            "embedding_dim": 2,
-            "user_initializer": tf.keras.initializers.Constant([0.4, -0.3]),
-            "embedding_initializer": tf.keras.initializers.RandomNormal(stddev=0.5),
-            **options,
-        }
-    )
-
-
-BUILD_BIASED = build_factors(use_biases=True, mean_rating=1.0)
-BUILD_USERS = build_factors(num_users=len(COUNTS), user_initializer="uniform")
-
-
-def build_classifier():
-    x = tf.keras.Input([2], name="x")
-    start = tf.keras.initializers.Constant(np.random.default_rng(1).normal(size=(4, 3)))
-    hidden = KERAS.Dense(4, activation="tanh", name="shared")(x)
-    head = KERAS.Dense(3, activation="softmax", kernel_initializer=start, name="head")
-    return tf.keras.Model({"x": x}, head(hidden))
-
-
-class Branching(tf.keras.Model):
-    """Leaves it to AutoGraph to make a part of the graph of its `if`."""
-
-    def __init__(self):
-        super().__init__(name="branching")
-        self.first = KERAS.Dense(3, activation="tanh", name="first")
-        # A loss without examples, each client's own.
-        penalty = tf.keras.regularizers.L2(0.1)
-        self.last = KERAS.Dense(1, kernel_regularizer=penalty, name="last")
-
-    def call(self, inputs):
-        hidden = self.first(inputs["x"])
-        if tf.reduce_sum(hidden) > 0:
-            hidden = -hidden
-        return self.last(hidden)
-
-
-def build_words():
-    words = tf.keras.Input([4], dtype=tf.int32, name="words")
-    vectors = KERAS.Embedding(NUM_ITEMS, 2, name="vectors")(words)
-    biases = KERAS.Embedding(NUM_ITEMS, 1, name="biases")(words)
-    joined = KERAS.Flatten()(KERAS.Concatenate()([vectors, biases]))
-    return tf.keras.Model({"words": words}, KERAS.Dense(1, name="dense")(joined))
-
-
-def build_users():
-    x, nobody = tf.keras.Input([2], name="x"), tf.keras.Input([], dtype=tf.int32, name="nobody")
-    user = KERAS.Embedding(1, 3, name="user_embedding")(nobody)
-    item = tf.keras.Input([], dtype=tf.int32, name="item")
-    both = tf.concat([x, user, KERAS.Embedding(NUM_ITEMS, 2, name="table")(item)], -1)
-    hidden = KERAS.Dense(4, activation="tanh", name="hidden")(both)
-    inputs = {"x": x, "nobody": nobody, "item": item}
-    return tf.keras.Model(inputs, KERAS.Dense(1, name="out")(hidden))
-
-
-def build_table():
-    item = tf.keras.Input([], dtype=tf.int32, name="item")
-    row = KERAS.Embedding(NUM_ITEMS, 2, embeddings_initializer="normal", name="table")(item)
-    head = KERAS.Dense(1, name="head")(row) + KERAS.Dense(1, use_bias=False, name="own")(row)
-    return tf.keras.Model({"item": item}, head)
-
-
-def build_noisy():
-    x = tf.keras.Input([2], name="x")
-    hidden = KERAS.Dense(4, name="body")(KERAS.Dropout(0.3)(x))
-    return tf.keras.Model({"x": x}, KERAS.Dense(1, name="head")(KERAS.GaussianNoise(0.1)(hidden)))
-
-
-def build_logarithm():
-    """What it makes of padding is infinite, and so is its slope."""
-    x = tf.keras.Input([2], name="x")
-    hidden = KERAS.Dense(2, activation="tanh", name="shared")(
-        KERAS.Lambda(lambda x: tf.math.log(tf.square(x)))(x)
-    )
-    return tf.keras.Model({"x": x}, KERAS.Dense(1, name="head")(hidden))
-
-
-BUILD_SENTENCES = next_word_lstm(
-    num_known=NUM_WORDS - 4, num_oov_buckets=4, embedding_dim=3, lstm_units=4, projection_dim=3
-)
-ITEMS = {"item_embedding": "item", "item_bias": "item"}
-OWN_FACTORS = {"local_layers": ["user_embedding", "user_bias"], "metrics": [RMSE, MAE]}
-USERS = {"lookups": {"item_embedding": "item", "user_embedding": "user"}}
-SENTENCES = {
-    "loss": sum_cross_entropy,
-    "metrics": [token_accuracy("accuracy"), token_accuracy("known", num_known=NUM_WORDS - 4)],
-    "lookups": {"known_embedding": "known_token", "oov_embedding": "oov_token"},
-    "label_spec": tf.TensorSpec([None, None], tf.int32),
-    "example_weight": count_tokens,
-    "unit": "tokens",
-    "sequence_length": lambda features, labels: count_tokens(labels),
-}
-CATEGORIES = {
-    "loss": "sparse_categorical_crossentropy",
-    "label_spec": tf.TensorSpec([None], tf.int32),
-}
-# What builds a Keras model, and options of the partitioned one.
-MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "factors": (BUILD_BIASED, {**OWN_FACTORS, "lookups": ITEMS}),
-    "factors, no lookups": (BUILD_BIASED, OWN_FACTORS),
-    "rated": (
-        build_factors(rated_places=3, l2=0.1, user_initializer="uniform"),
-        {
-            "local_layers": ["user_embedding"],
-            "lookups": {"item_embedding": "item", "rated_embedding": "rated"},
-        },
-    ),
-    "owned users": (
-        BUILD_USERS,
-        {**USERS, "owned_tables": ["user_embedding"]},
-    ),
-    "users": (BUILD_USERS, USERS),
-    "classes": (build_classifier, {"local_layers": ["head"], **CATEGORIES}),
-    "branching": (
-        Branching,
-        {"local_layers": ["last"], "input_spec": {"x": tf.TensorSpec([None, 2])}},
-    ),
-    "logarithm": (build_logarithm, {"local_layers": ["head"]}),
-    "words": (
-        build_words,
-        {"local_layers": ["dense"], "lookups": {"vectors": "words", "biases": "words"}},
-    ),
-    "own words": (
-        build_words,
-        {"local_layers": ["vectors", "biases"], "lookups": {"vectors": "words", "biases": "words"}},
-    ),
-    "own user": (
-        build_users,
-        {
-            "local_layers": ["user_embedding"],
-            "lookups": {"user_embedding": "nobody", "table": "item"},
-        },
-    ),
-    "table": (build_table, {"lookups": {"table": "item"}}),
-    "table, own head": (build_table, {"local_layers": ["own"], "lookups": {"table": "item"}}),
-    "noisy": (build_noisy, {}),
-    "noisy, own head": (build_noisy, {"local_layers": ["head"]}),
-    "sentences": (BUILD_SENTENCES, {"local_layers": ["oov_embedding"], **SENTENCES}),
-    "shared sentences": (BUILD_SENTENCES, SENTENCES),
-}
-BROKEN = dataclasses.replace(RATINGS, labels=RATINGS.labels.copy())
-BROKEN.labels[4], BROKEN.labels[14] = np.nan, 1e30
-DATA = {"classes": CLASSES, "sentences": draw_sentences(), "shared sentences": draw_sentences()}
-
-
-class Case(NamedTuple):
-    """A model, what its clients do, and how it is computed."""
-
-    model: str
-    algorithm: Algorithm
-    packing: str = "stacked"
-    clients_per_shard: int = 2
-    batch_size: int = BATCH_SIZE
-    server: Any = SERVER
-    aggregator: Any = None
-    privacy: DifferentialPrivacy | None = None
-    data: ClientDataset | None = None
-    sizes: tuple[int, ...] = (4, 0, 1, 3, 6)
-
-    @property
-    def of_plain(self):
-        """The case but for how clients are packed."""
-        return self._replace(packing="stacked", clients_per_shard=1)
-
-    @property
-    def clients(self):
-        """The clients' examples."""
-        return self.data or DATA.get(self.model, RATINGS)
-
-    def cohorts(self):
-        """Draws cohorts of these sizes, many, none, one, several, all; clients come back."""
-        seed = zlib.crc32(f"{self.model} {self.algorithm.name}".encode())
-        random = np.random.default_rng(seed)
-        return [random.permutation(len(COUNTS))[:size] for size in self.sizes]
 
 
 def recon(client=SGD, rebuild=SGD, **options):
@@ -335,7 +95,13 @@ CASES = {
     **packed_both_ways("rebuilt, shared", "factors", recon(ADAM, MOMENTUM, **SHARED), server=YOGI),
     "rebuilt without lookups": Case("factors, no lookups", recon(ADAM)),
     "rebuilt jointly": Case("factors", recon(joint_training=True)),
-    **packed_both_ways("ridge", "rated", recon(reconstruction="ridge")),
+    "ridge, pooled": Case("rated", recon(reconstruction="ridge"), packing="pooled"),
+    "ridge, bias apart": Case(
+        "factors", recon(reconstruction="ridge", ridge_l2=2.0, ridge_bias_l2=0.5)
+    ),
+    "rebuilt longer each round": Case(
+        "factors", recon(growing_reconstruction=True, reconstruction_epochs=3)
+    ),
     "rated": Case("rated", recon()),
     "classes": Case("classes", recon(MOMENTUM, ADAM, **STEPS), server=YOGI),
     "classes, shared": Case("classes", recon(**SHARED)),
@@ -437,24 +203,6 @@ CASES = {
 }  # fmt: skip
 
 
-@functools.cache
-def model_of(name):
-    build, options = MODELS[name]
-    return PartitionedModel(build, **options)
-
-
-def prepared(case):
-    return case.algorithm.prepare(model_of(case.model))
-
-
-class Round(NamedTuple):
-    """What comes of a round."""
-
-    weights: dict[str, np.ndarray]
-    metrics: dict[str, Any]
-    kept: dict[int, dict[str, np.ndarray]]
-
-
 def computed_rounds(case):
     """Runs the rounds of a case."""
     model, dataset = prepared(case), case.clients
@@ -493,184 +241,6 @@ def computed_rounds(case):
         state = output.state
         weights = {k: np.asarray(v) for k, v in state.global_model_weights.trainable.items()}
         yield Round(weights, output.metrics, dict(kept))
-
-
-@functools.cache
-def plain_rounds(case):
-    """Computes the same rounds plainly; `case` is `Case.of_plain`."""
-    model, dataset = prepared(case), case.clients
-    reference = Reference(model, case.algorithm, batch_size=case.batch_size, seed=5)
-    weights = {k: np.asarray(v) for k, v in model.initial_global_values(seed=5).items()}
-    mean_of = _mean_of(case, model, weights)
-    optimizer_state = case.server.initialize(
-        collections.OrderedDict((k, tf.TensorSpec(v.shape, v.dtype)) for k, v in weights.items())
-    )
-    kept, found = {}, []
-    for number, indices in enumerate(case.cohorts()):
-        sent, sums = [], collections.Counter()
-        for index in map(int, indices):
-            client = _client(model, dataset, index)
-            local = kept.get(index) if case.algorithm.keeps else None
-            if local is None:
-                local = reference.fresh_local_values(client, number)
-            expected = reference.run(weights, local, client, number)
-            kept[index] = expected.kept
-            if len(client.labels):
-                sent.append((expected.updates, expected.weight))
-            for name, value in expected.sums.items():
-                sums[name] = sums[name] + value
-        mean, measured = mean_of(sent)
-        tensors = [
-            collections.OrderedDict((k, tf.constant(v)) for k, v in values.items())
-            for values in (weights, mean)
-        ]
-        optimizer_state, moved = case.server.next(optimizer_state, *tensors)
-        weights = {name: np.asarray(value) for name, value in moved.items()}
-        metrics = {**_finalized(model, sums), **measured}
-        found.append(Round(weights, metrics, dict(kept) if case.algorithm.keeps else {}))
-    return found
-
-
-def _client(model, dataset, index):
-    features, labels = dataset.client(index)
-    specs = model.input_spec.items()
-    columns = {name: features[name].astype(spec.dtype.as_numpy_dtype) for name, spec in specs}
-    return Client(columns, labels.astype(model.label_spec.dtype.as_numpy_dtype))
-
-
-def _finalized(model, sums):
-    if not sums:
-        sums = {"loss": np.zeros(2), "num_examples": 0.0, "num_dropped_updates": 0.0}
-        sums.update({metric.name: np.zeros(2) for metric in model.metrics})
-    metrics = dict(sums)
-    for name, finalize in {"loss": float, **{m.name: m.finalize for m in model.metrics}}.items():
-        total, weight = sums[name]
-        metrics[name] = np.asarray(finalize(total / weight)) if weight else np.nan
-    return {**metrics, f"num_{model.unit}": sums["loss"][1]}
-
-
-def _mean_of(case, model, weights):
-    """Returns what makes the mean of clients' updates and weights, and what it measures."""
-    if case.privacy is not None:
-        return _clipped_mean(case.privacy, weights)
-    if case.aggregator is not None:
-        return _tffs_mean(case.aggregator(), model, weights)
-
-    def mean_of(sent):
-        total = sum(weight for _, weight in sent)
-        mean = {}
-        for name in weights:
-            share = [1.0 if name in model.owned else weight / (total or 1.0) for _, weight in sent]
-            mean[name] = sum(s * own[name] for s, (own, _) in zip(share, sent))
-            mean[name] = np.float32(mean[name] + np.zeros_like(weights[name]))
-        return mean, {}
-
-    return mean_of
-
-
-def _clipped_mean(privacy, weights):
-    bound = np.float32(privacy.clip_norm)
-
-    def mean_of(sent):
-        nonlocal bound
-        norms = [np.sqrt(sum(np.square(u).sum() for u in own.values())) for own, _ in sent]
-        mean = {}
-        for name, value in weights.items():
-            parts = [
-                own[name] * min(1.0, bound / max(norm, 1e-30))
-                for (own, _), norm in zip(sent, norms)
-            ]
-            mean[name] = np.float32((sum(parts) + np.zeros_like(value)) / privacy.expected_clients)
-        if privacy.clipping == "fixed":
-            return mean, {}
-        measured = {"clip_norm": bound}
-        excess = sum(0.5 if norm <= bound else -0.5 for norm in norms)
-        within = np.clip(excess / privacy.expected_clients + 0.5, 0.0, 1.0)
-        bound = np.float32(bound * np.exp(-0.2 * (within - 0.5)))
-        return mean, measured
-
-    return mean_of
-
-
-def _tffs_mean(factory, model, weights):
-    """Lets TFF itself aggregate the plain updates; rows of owned tables are summed beside it."""
-    shared = {k: v for k, v in weights.items() if k not in model.owned}
-    value_type = tff.to_type(
-        collections.OrderedDict((k, (np.float32, v.shape)) for k, v in shared.items())
-    )
-    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-        factory = tff.aggregators.as_weighted_aggregator(factory)
-    process = factory.create(value_type, tff.TensorType(np.float32))
-    state = process.initialize()
-
-    def mean_of(sent):
-        nonlocal state
-        updates = [
-            collections.OrderedDict((k, np.float32(own[k])) for k in shared) for own, _ in sent
-        ]
-        output = process.next(state, updates, [np.float32(weight) for _, weight in sent])
-        state = output.state
-        mean = dict(output.result)
-        if not all(np.isfinite(value).all() for value in mean.values()):
-            # As of nobody: TFF's server then stays where it is.
-            mean = {name: np.zeros_like(value) for name, value in mean.items()}
-        for name in model.owned:
-            mean[name] = np.float32(sum(own[name] for own, _ in sent))
-        return {name: mean[name] for name in weights}, {}
-
-    return mean_of
-
-
-def tffs_rounds(case):
-    """Lets TFF's own FedRecon compute the rounds of a case, in cohorts of at least one client."""
-    model = prepared(case)
-    local = {v.layer for v in model.local_variables}
-    spec = collections.OrderedDict(
-        x=collections.OrderedDict(sorted(model.input_spec.items())), y=model.label_spec
-    )
-
-    def model_fn():
-        keras_model = MODELS[case.model][0]()
-        layers = [layer for layer in keras_model.layers if layer.variables]
-        return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
-            keras_model=keras_model,
-            global_layers=[layer for layer in layers if layer.name not in local],
-            local_layers=[layer for layer in layers if layer.name in local],
-            input_spec=spec,
-        )
-
-    rebuild, update = case.algorithm.phases
-    loss = tf.keras.losses.SparseCategoricalCrossentropy if case.model == "classes" else None
-    process = tff.learning.algorithms.build_fed_recon(
-        model_fn,
-        loss_fn=loss or tf.keras.losses.MeanSquaredError,
-        server_optimizer_fn=case.server,
-        client_optimizer_fn=update.optimizer,
-        reconstruction_optimizer_fn=rebuild.optimizer,
-        dataset_split_fn=tff.learning.models.ReconstructionModel.build_dataset_split_fn(
-            recon_epochs=rebuild.epochs,
-            recon_steps_max=rebuild.max_steps,
-            post_recon_epochs=update.epochs,
-            post_recon_steps_max=update.max_steps,
-            split_dataset=update.data == "query",
-        ),
-    )
-    names = [v.name for v in model.global_variables]
-    start = model.initial_global_values(seed=5)
-    state = process.set_model_weights(
-        process.initialize(),
-        tff.learning.models.ModelWeights([start[name] for name in names], []),
-    )
-    for indices in case.cohorts():
-        clients = [_client(model, case.clients, index) for index in indices]
-        datasets = [
-            tf.data.Dataset.from_tensor_slices(
-                collections.OrderedDict(x=collections.OrderedDict(sorted(x.items())), y=y)
-            ).batch(case.batch_size)
-            for x, y in clients
-        ]
-        state = process.next(state, datasets).state
-        yield dict(zip(names, process.get_model_weights(state).trainable))
 
 
 def close(found, expected, name):
