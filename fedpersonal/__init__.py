@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fedpersonal.algorithms.pfedme import pfedme
     from fedpersonal.algorithms.pfedrec import pfedrec
     from fedpersonal.data.client_dataset import ClientDataset
-    from fedpersonal.data.client_table import clients_from_table
+    from fedpersonal.data.client_table import clients_from_datasets, clients_from_table
     from fedpersonal.data.splits import split_clients, split_examples, split_support_query
     from fedpersonal.errors import UserError
     from fedpersonal.evaluation.client_results import ClientResults
@@ -55,10 +55,9 @@ if TYPE_CHECKING:
     from fedpersonal.model.metrics import Metric
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.process.boundary import LocalVariableError, check_boundary
-    from fedpersonal.process.execution import Execution
     from fedpersonal.process.privacy import DifferentialPrivacy
     from fedpersonal.process.process import build_process
-    from fedpersonal.process.shards import Cohort, make_cohort
+    from fedpersonal.process.shards import Cohort, Execution, make_cohort
     from fedpersonal.report.comparison import compare
     from fedpersonal.report.write import write_report
     from fedpersonal.runtime import use_runtime

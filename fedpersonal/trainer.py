@@ -25,11 +25,15 @@ from fedpersonal.model.checks import check_own_rows
 from fedpersonal.model.description import describe_model, list_parts
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import as_table, both_ways, bytes_per_client, check_boundary
-from fedpersonal.process.dropped import find_dropped
-from fedpersonal.process.execution import Execution, default_num_shards
 from fedpersonal.process.memory import check_memory
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import Cohort, make_cohort
+from fedpersonal.process.shards import (
+    Cohort,
+    Execution,
+    default_num_shards,
+    find_dropped,
+    make_cohort,
+)
 from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.callbacks.callback import Callback
@@ -63,7 +67,7 @@ class Trainer:
         algorithm: What a client does in a round.
         process: The TFF process.
         crossings: What one client receives and sends in a round.
-        num_shards: Into how many shards a packed cohort is divided.
+        num_shards: Into how many shards a cohort is divided.
         privacy: What hides each client's part in the global variables, or None.
         budget: What that spends, or None.
     """
@@ -80,7 +84,6 @@ class Trainer:
         batch_size: int = 16,
         local_steps: int | None = None,
         participation: Participation | None = None,
-        execution: str = "packed",
         packing: str = "stacked",
         shards: int | None = None,
         aggregator: Aggregator | None = None,
@@ -103,9 +106,8 @@ class Trainer:
             batch_size: Examples of a client's batch, at most as many as the largest client has.
             local_steps: Batches that a client draws at random for a round; None for all it has.
             participation: What becomes of the clients drawn; None if all take part.
-            execution: `packed`, many clients in a shard, which is fast; or `per_client`.
             packing: `stacked` or `pooled`, see `Execution`.
-            shards: Into how many shards a packed cohort is divided; None for one a processor.
+            shards: Into how many shards a cohort is divided; None for one a processor.
             aggregator: A factory of `tff.aggregators`; None for the weighted mean.
             client_sampling: `fixed` or `poisson`, see `ClientSampler`.
             privacy: What hides each client's part in the global variables; None for nothing.
@@ -150,7 +152,6 @@ class Trainer:
         check_memory(model, self.num_shards, clients=self._draw.room if model.copies else 0)
         self._execution = Execution.for_cohorts(
             self._draw.room,
-            kind=execution,
             batch_size=self._draw.largest_batch(batch_size),
             packing=packing,
             shards=self.num_shards,
@@ -173,12 +174,7 @@ class Trainer:
         }
         self._has_aggregator = not (aggregator is None and privacy is None)
         self.process = self._build(model, aggregator=aggregator, **self._private())
-        self.crossings = check_boundary(model, self.process.next)
-        if aggregator is not None and self._execution.is_packed:
-            # A shard sends what it has added up, which may be larger than what is added.
-            alone = Execution.per_client(batch_size=batch_size)
-            process = self._build(model, execution=alone, aggregator=aggregator)
-            self.crossings = check_boundary(model, process.next)
+        self.crossings = check_boundary(model, self.process.next, folding=self.process.folding)
         if participation is not None and participation.clock.bytes_per_second:
             both_ways(self.crossings)  # They must be known.
 
@@ -423,14 +419,12 @@ class Trainer:
         return lambda state, number: find_dropped(next_round, state, self.cohort(number))
 
     def _describe(self) -> dict[str, Any]:
-        execution = self._execution
         return {
             "algorithm": self.algorithm.name,
             "local_variables": [v.name for v in self.model.local_variables],
             "finetuning_phases": len(self._finetuning),
             "batch_size": self._batch_size,
-            "execution": execution.kind,
-            "packing": execution.packing,
+            "packing": self._execution.packing,
             "seed": self._seed,
             **self._draw.options,
             **({"privacy": dataclasses.asdict(self.privacy)} if self.privacy else {}),

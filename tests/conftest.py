@@ -88,7 +88,7 @@ def _not_compiled():
 _LONGEST = (
     "experiments/papers/fedperc/tables_test.py",
     "experiments/papers/fedrecon/table2_test.py",
-    "process/next_word_equality_test.py",
+    "process/reference_test.py",
     "experiments/papers/furl/table3_test.py",
     "tasks/utterances/experiment_test.py",
     "tasks/loaded_run_test.py",

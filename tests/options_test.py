@@ -218,7 +218,6 @@ def test_methods_settle_what_is_left_to_them(task):
         ("movielens", {"local_steps": 4, "max_local_steps": 9}, "max_local_steps is 9"),
         ("tv_shows", {"local_epochs": 2}, "local_epochs is 2"),
         ("movielens", {"dp_clip_norm": 0.3}, "dp_clip_norm is 0.3"),
-        ("movielens", {"execution": "per_client", "shards": 2}, "shards is 2"),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""What one client sends to an aggregator, in bytes counted by hand, whatever the execution."""
+"""What one client sends to an aggregator, in bytes counted by hand."""
 
 from __future__ import annotations
 
@@ -95,13 +95,9 @@ def trainer_of(model, ratings, aggregator, **options):
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_bytes_are_those_of_what_the_aggregator_sends(model, ratings, name):
     make, of_update, besides = AGGREGATORS[name]
-    packed, per_client = (
-        trainer_of(model, ratings, make(), execution=execution).crossings
-        for execution in ("packed", "per_client")
-    )
-    assert packed == per_client
-    assert total_bytes(packed, "aggregate") == of_update + besides + METRICS
-    assert DOWN <= total_bytes(packed, "broadcast") <= DOWN + 24
+    crossings = trainer_of(model, ratings, make()).crossings
+    assert total_bytes(crossings, "aggregate") == of_update + besides + METRICS
+    assert DOWN <= total_bytes(crossings, "broadcast") <= DOWN + 24
 
 
 def test_the_run_and_the_clock_count_them(model, ratings, tmp_path):
@@ -110,22 +106,19 @@ def test_the_run_and_the_clock_count_them(model, ratings, tmp_path):
     _, of_update, besides = AGGREGATORS["compression"]
     # The estimates of two norms, and the bounds that they give.
     down, up = DOWN + 4 * 4, of_update + besides + METRICS
-    for execution in ("packed", "per_client"):
-        trainer = trainer_of(
-            model,
-            ratings,
-            tff.learning.compression_aggregator(),
-            execution=execution,
-            participation=fp.Participation(clock=clock),
-        )
-        folder = tmp_path / execution
-        trainer.fit(rounds=2, folder=folder, progress=False).close()
-        run = fp.RunFolder.read(folder)
-        assert run.metrics["broadcast_bytes_per_client"].tolist() == [down] * 2
-        assert run.metrics["aggregated_bytes_per_client"].tolist() == [up] * 2
-        assert run.metrics["simulated_seconds"].tolist() == [(down + up) / rate] * 2
-        sent = [c["num_bytes"] for c in run.boundary if c["direction"] == "aggregate"]
-        assert sum(sent) == up < 0.3 * down
+    trainer = trainer_of(
+        model,
+        ratings,
+        tff.learning.compression_aggregator(),
+        participation=fp.Participation(clock=clock),
+    )
+    trainer.fit(rounds=2, folder=tmp_path, progress=False).close()
+    run = fp.RunFolder.read(tmp_path)
+    assert run.metrics["broadcast_bytes_per_client"].tolist() == [down] * 2
+    assert run.metrics["aggregated_bytes_per_client"].tolist() == [up] * 2
+    assert run.metrics["simulated_seconds"].tolist() == [(down + up) / rate] * 2
+    sent = [c["num_bytes"] for c in run.boundary if c["direction"] == "aggregate"]
+    assert sum(sent) == up < 0.3 * down
 
 
 def test_the_mean_has_no_columns(model, ratings, tmp_path):
@@ -143,19 +136,15 @@ def test_what_the_aggregator_measures_is_told(model, ratings, tmp_path):
     def measure(update):
         return collections.OrderedDict(bits=tff.federated_mean(tff.federated_map(bits, update)))
 
-    found = []
-    for execution in ("packed", "per_client"):
-        factory = tff.aggregators.UnweightedMeanFactory(
-            tff.aggregators.add_measurements(
-                tff.aggregators.SumFactory(), client_measurement_fn=measure
-            )
+    factory = tff.aggregators.UnweightedMeanFactory(
+        tff.aggregators.add_measurements(
+            tff.aggregators.SumFactory(), client_measurement_fn=measure
         )
-        trainer = trainer_of(model, ratings, factory, execution=execution)
-        trainer.fit(rounds=1, folder=tmp_path / execution, progress=False).close()
-        found.append(fp.RunFolder.read(tmp_path / execution).metrics)
-    names = [name for name in found[0] if name.endswith("/bits")]
-    assert names and (found[0][names] == found[1][names]).all(axis=None)
-    assert 0 < found[0][names[0]][0] <= 3 * DIM * 16
+    )
+    trainer_of(model, ratings, factory).fit(rounds=1, folder=tmp_path, progress=False).close()
+    metrics = fp.RunFolder.read(tmp_path).metrics
+    (name,) = [name for name in metrics if name.endswith("/bits")]
+    assert 0 < metrics[name][0] <= 3 * DIM * 16
 
 
 def test_what_depends_on_values_is_not_guessed(model, ratings, tmp_path):

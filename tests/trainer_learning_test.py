@@ -59,9 +59,8 @@ def test_a_program_is_told_of_divergence_at_once_and_in_a_line(tmp_path, rate):
     assert not (tmp_path / "model.json").exists()
 
 
-@pytest.mark.parametrize("execution", ["packed", "per_client"])
-def test_whose_updates_are_left_out_is_said_once(dense_model, capfd, execution):
-    options = {"clients_per_round": 12, "shards": 2, "execution": execution}
+def test_whose_updates_are_left_out_is_said_once(dense_model, capfd):
+    options = {"clients_per_round": 12, "shards": 2}
     data = clients(1, 4, 7, 8)
     trainer = kept(dense_model, data, **options)
     trainer.fit(rounds=2, progress=False).close()
@@ -77,9 +76,9 @@ def test_whose_updates_are_left_out_is_said_once(dense_model, capfd, execution):
     assert "left out: look" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("execution", ["packed", "per_client"])
-def test_clients_without_examples_change_nothing(dense_model, execution):
-    data, options = clients(), {"clients_per_round": 12, "execution": execution}
+@pytest.mark.parametrize("packing", ["stacked", "pooled"])
+def test_clients_without_examples_change_nothing(dense_model, packing):
+    data, options = clients(), {"clients_per_round": 12, "packing": packing}
     ends = np.minimum(data.offsets, 40)
     x, labels = data.features["x"][:40], data.labels[:40]
     some = fp.ClientDataset(data.client_ids, ends, {"x": x}, labels)
@@ -111,14 +110,13 @@ def test_batches_are_no_larger_than_a_client(dense_model):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"execution": "per_client", "packing": "pooled"}, "packing='pooled' has no effect"),
         ({"clients_of_round": lambda n: None, "local_steps": 2}, "local_steps is of a random draw"),
         (
             {"clients_of_round": lambda n: None, "client_sampling": "poisson"},
             "client_sampling is of a random draw",
         ),
     ],
-    ids=["packing", "steps", "sampling"],
+    ids=["steps", "sampling"],
 )
 def test_options_that_would_be_ignored_are_refused(dense_model, options, said):
     with pytest.raises(fp.UserError, match=said):

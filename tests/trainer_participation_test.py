@@ -89,13 +89,10 @@ def reporting(number):
     return drawn[reports], drawn[begins & ~reports]
 
 
-@pytest.mark.parametrize("execution", ["packed", "per_client"])
-def test_a_run_is_that_of_the_clients_that_report(model, data, tmp_path, execution):
+def test_a_run_is_that_of_the_clients_that_report(model, data, tmp_path):
     asked = fp.Participation(**ASKED)
-    simulated = trainer_of(model, data, participation=asked, execution=execution)
-    told = trainer_of(
-        model, data, clients_of_round=lambda n: (data, reporting(n)[0]), execution=execution
-    )
+    simulated = trainer_of(model, data, participation=asked)
+    told = trainer_of(model, data, clients_of_round=lambda n: (data, reporting(n)[0]))
     found, columns = outcome(simulated, data, tmp_path / "simulated")
     expected, none = outcome(told, data, tmp_path / "told")
     assert_equal(found, expected)
@@ -119,7 +116,7 @@ def test_a_run_goes_on_to_the_same_bits(model, data, tmp_path):
 
 @pytest.mark.parametrize("local_steps", [None, 2])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_packed_execution_is_per_client_execution(model, data, tmp_path, algorithm, local_steps):
+def test_many_clients_a_shard_are_one_client_a_shard(model, data, tmp_path, algorithm, local_steps):
     asked = fp.Participation(**ASKED, lost_clients_keep=algorithm == "kept")
     results = [
         outcome(
@@ -129,29 +126,27 @@ def test_packed_execution_is_per_client_execution(model, data, tmp_path, algorit
                 algorithm,
                 asked,
                 local_steps=local_steps,
-                shards=2 if kind == "packed" else None,
-                execution=kind,
+                shards=shards,
             ),
             data,
-            tmp_path / kind,
+            tmp_path / str(shards),
         )
-        for kind in ("packed", "per_client")
+        for shards in (2, WANTED)
     ]
     assert_equal(*(values for values, _ in results), atol=1e-6)
     assert results[0][1].equals(results[1][1])
 
 
-@pytest.mark.parametrize("execution", ["packed", "per_client"])
-def test_lost_clients_keep_what_they_have_trained_where_asked(model, data, tmp_path, execution):
+def test_lost_clients_keep_what_they_have_trained_where_asked(model, data, tmp_path):
     reported, lost = reporting(1)
     assert len(lost) and len(reported)
     results = {}
     for keeps in (False, True):
         asked = fp.Participation(**ASKED, lost_clients_keep=keeps)
-        trainer = trainer_of(model, data, participation=asked, execution=execution)
+        trainer = trainer_of(model, data, participation=asked)
         results[keeps], _ = outcome(trainer, data, tmp_path / str(keeps), rounds=1)
     together = np.concatenate([reported, lost])
-    told = trainer_of(model, data, clients_of_round=lambda n: (data, together), execution=execution)
+    told = trainer_of(model, data, clients_of_round=lambda n: (data, together))
     trained, _ = outcome(told, data, tmp_path / "trained", rounds=1)
     for name, values in results[True].items():
         if name in ("known", *(n for n in trained if n.startswith("own "))):
@@ -163,14 +158,14 @@ def test_lost_clients_keep_what_they_have_trained_where_asked(model, data, tmp_p
 
 
 def test_a_round_without_reports_is_one_of_no_update(model, data, tmp_path):
-    """What the server has gathered may still move the model, alike in all executions."""
+    """What the server has gathered may still move the model, however clients are packed."""
     asked = fp.Participation(lost_update_rate=0.8)
     results = {}
-    for execution in ("packed", "per_client"):
+    for packing in ("stacked", "pooled"):
         for momentum in (0.0, 0.9):
             options = {
                 "clients_per_round": 1,
-                "execution": execution,
+                "packing": packing,
                 "server_optimizer": tf.keras.optimizers.SGD(0.5, momentum=momentum),
             }
             trainer = trainer_of(model, data, "rebuilt", asked, **options)
@@ -179,17 +174,17 @@ def test_a_round_without_reports_is_one_of_no_update(model, data, tmp_path):
             last = first + reported[first:].index(0) + 1
             assert first > 1
             for rounds in (last - 1, last):
-                folder = tmp_path / f"{execution} {momentum} {rounds}"
+                folder = tmp_path / f"{packing} {momentum} {rounds}"
                 values, columns = outcome(trainer, data, folder, rounds=rounds)
                 assert columns["num_reported"].tolist() == reported[:rounds]
                 assert all(np.isfinite(value).all() for value in values.values())
-                results[execution, momentum, rounds] = values
+                results[packing, momentum, rounds] = values
     for momentum in (0.0, 0.9):
-        packed, alone = (
-            [results[e, momentum, n] for n in (last - 1, last)] for e in ("packed", "per_client")
+        stacked, pooled = (
+            [results[p, momentum, n] for n in (last - 1, last)] for p in ("stacked", "pooled")
         )
-        assert_equal(packed[1], alone[1], atol=1e-6)
-        same = [np.array_equal(packed[0][k], packed[1][k]) for k in packed[0] if k != "known"]
+        assert_equal(stacked[1], pooled[1], atol=1e-6)
+        same = [np.array_equal(stacked[0][k], stacked[1][k]) for k in stacked[0] if k != "known"]
         assert all(same) == (momentum == 0.0)
     assert trainer.audit().holds  # Of the first round with clients.
     with pytest.raises(fp.UserError, match="Nothing was learned in rounds 1 to 1: no client"):
@@ -209,25 +204,25 @@ def test_a_private_run_counts_all_that_are_drawn(model, data):
 
 
 def test_a_private_sum_of_those_that_report_is_divided_by_those_expected(model, data, tmp_path):
-    """And by every execution: of clients clipped nowhere, without noise."""
+    """In one shard and in several: of clients clipped nowhere, without noise."""
     algorithm = fp.furl(client_optimizer=SGD, weighting="uniform")
     options = {"clients_per_round": WANTED, "batch_size": BATCH_SIZE, "seed": SEED}
     asked = fp.Participation(**{**ASKED, "over_selection": 0.0}, lost_clients_keep=True)
     privacy = fp.DifferentialPrivacy(noise_multiplier=0.0, clip_norm=1e3, clipping="fixed")
     simulated = {
-        kind: fp.Trainer(
-            model, algorithm, data, participation=asked, privacy=privacy, execution=kind, **options
+        shards: fp.Trainer(
+            model, algorithm, data, participation=asked, privacy=privacy, shards=shards, **options
         )
-        for kind in ("packed", "per_client")
+        for shards in (1, WANTED)
     }
-    clients = list(simulated["packed"].cohort(1).client_ids)
+    clients = list(simulated[1].cohort(1).client_ids)
     assert 0 < len(clients) < WANTED
     indices = np.flatnonzero(np.isin(data.client_ids, clients))
     told = fp.Trainer(model, algorithm, data, clients_of_round=lambda n: (data, indices), **options)
     start = told.untrained().weights
     mean, _ = outcome(told, data, tmp_path / "told", rounds=1)
-    for kind, trainer in simulated.items():
-        found, _ = outcome(trainer, data, tmp_path / kind, rounds=1)
+    for shards, trainer in simulated.items():
+        found, _ = outcome(trainer, data, tmp_path / str(shards), rounds=1)
         for name, first in start.items():
             expected = first + (mean[name] - first) * len(clients) / WANTED
             np.testing.assert_allclose(found[name], expected, atol=1e-6)

@@ -307,7 +307,7 @@ def test_an_aggregator_with_bytes_in_its_state_goes_on(model, data, tmp_path):
     aggregator = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
         noise_multiplier=1e-9, clients_per_round=4, clip=1.0
     )
-    options = {"clients_per_round": 4, "batch_size": 4, "execution": "per_client"}
+    options = {"clients_per_round": 4, "batch_size": 4}
     algorithm = fp.fed_recon(
         client_optimizer=SGD, reconstruction_optimizer=SGD, weighting="uniform"
     )

@@ -76,7 +76,7 @@ def audit(
     ]
     notes = [
         f"{rounds} rounds of one client with {len(subject.examples(0).labels)} examples were "
-        f"looked at, in {subject.execution.kind} execution"
+        "looked at"
     ]
     if subject.has_aggregator:
         notes.append(

@@ -175,8 +175,7 @@ def _expected_leaves(
         name: update * (1.0 if name in owned else expected.weight)
         for name, update in expected.updates.items()
     }
-    counts = {"weight": np.asarray(expected.weight), "num_dropped_updates": np.zeros(())}
-    return {**counts, **expected.sums, **updates}
+    return {"weight": np.asarray(expected.weight), **expected.sums, **updates}
 
 
 def _differences(

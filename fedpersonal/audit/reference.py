@@ -38,15 +38,17 @@ class Expected(NamedTuple):
     Attributes:
         updates: Global variable's name to its initial minus its final value.
         weight: The client's weight.
-        sums: Metric name, and `loss`, to the sums of values and of weights, (2,); and the count
-            `num_examples`.
+        sums: Metric name, and `loss`, to the sums of values and of weights, (2,); and the counts
+            `num_examples` and `num_dropped_updates`.
         local: Local variable's name to the value with which the last phase began.
+        kept: Local variable's name to the value after the round, for the client to keep.
     """
 
     updates: dict[str, np.ndarray]
     weight: float
     sums: dict[str, np.ndarray]
     local: dict[str, np.ndarray]
+    kept: dict[str, np.ndarray]
 
 
 class Reference:
@@ -122,12 +124,13 @@ class Reference:
             copies[name] = copies[name][client.features[feature].reshape(-1)[:1]]
         for name, value in {**weights, **copies, **local}.items():
             self._variables[name].assign(value)
+        start = self._local_values()
         algorithm = self._algorithm.at_round(tf.constant(round_number))
         noise = fold(fold(tf.zeros([], tf.uint64), self._seed), round_number)
         noise = fold(noise, _wrap(_fingerprint(client)))
         sums: dict[str, np.ndarray] = {}
         for phase in algorithm.phases:
-            before = {v.name: self._variables[v.name].numpy() for v in self.model.local_variables}
+            before = self._local_values()
             batches = self._batches(client, phase.data)
             if isinstance(phase, RidgePhase):
                 self._solve(phase, batches)
@@ -143,13 +146,24 @@ class Reference:
         updates = {
             name: value - self._variables[final[name]].numpy() for name, value in weights.items()
         }
-        bound = algorithm.max_update_norm
-        if bound is not None:
-            norm = np.sqrt(sum(np.sum(np.square(u, dtype=np.float64)) for u in updates.values()))
-            updates = {name: u * (bound / max(norm, bound)) for name, u in updates.items()}
         is_uniform = algorithm.weighting == "uniform"
         weight = float(len(client.labels) > 0) if is_uniform else float(sums["loss"][1])
-        return Expected(updates, weight, sums, before)
+        is_finite = _are_finite(updates) and bool(np.isfinite(sums["loss"][0]))
+        sums["num_dropped_updates"] = np.asarray(float(not is_finite))
+        if not is_finite:
+            nothing = {name: np.zeros_like(total) for name, total in sums.items()}
+            sums = {**nothing, "num_dropped_updates": sums["num_dropped_updates"]}
+            updates = {name: np.zeros_like(value) for name, value in updates.items()}
+            return Expected(updates, 0.0, sums, before, start)
+        changes = {name: value - start[name] for name, value in self._local_values().items()}
+        if not _are_finite(changes):
+            changes = {name: np.zeros_like(value) for name, value in changes.items()}
+        changes = _held(changes, algorithm.max_local_update_norm)
+        kept = {name: value + changes[name] for name, value in start.items()}
+        return Expected(_held(updates, algorithm.max_update_norm), weight, sums, before, kept)
+
+    def _local_values(self) -> dict[str, np.ndarray]:
+        return {v.name: self._variables[v.name].numpy() for v in self.model.local_variables}
 
     def _batches(self, client: Client, part: str) -> list[Client]:
         """Returns the batches of a part of a client's data."""
@@ -296,6 +310,18 @@ def _optimizer_of(phase: GradientPhase, variable: VariableSpec):
     if named is None and variable.is_local and "local" in phase.optimizers:
         named = "local"
     return as_tff_optimizer(phase.optimizer if named is None else phase.optimizers[named])
+
+
+def _are_finite(values: Arrays) -> bool:
+    return all(np.isfinite(value).all() for value in values.values())
+
+
+def _held(changes: dict[str, np.ndarray], bound: float | None) -> dict[str, np.ndarray]:
+    """Scales changes, all variables together, down to a norm."""
+    if bound is None:
+        return changes
+    norm = np.sqrt(sum(np.sum(np.square(c, dtype=np.float64)) for c in changes.values()))
+    return {name: c * (bound / max(norm, bound)) for name, c in changes.items()}
 
 
 def _tensors(features: Arrays) -> dict[str, tf.Tensor]:

@@ -13,9 +13,8 @@ from fedpersonal.audit.reference import Arrays, Client
 from fedpersonal.audit.tap import Tap, Traffic
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import Process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 # Enough for every part of a client's data, and for another batch of another size.
 _BATCHES = 6

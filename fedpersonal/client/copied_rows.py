@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from fedpersonal.algorithm import GradientPhase, Phase
+from fedpersonal.client.batches import schedule_phase
 from fedpersonal.client.optimizer import optimizer_of, plain_sgd_rate
-from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.values import (
     ClientValues,
     Examples,

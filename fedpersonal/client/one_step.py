@@ -12,7 +12,7 @@ import collections
 import tensorflow as tf
 
 from fedpersonal.algorithm import Algorithm, GradientPhase
-from fedpersonal.client.batches import zero_sums
+from fedpersonal.client.batches import schedule_phase, zero_sums
 from fedpersonal.client.optimizer import optimizer_of, plain_sgd_rate
 from fedpersonal.client.pooled_batches import (
     Pool,
@@ -25,7 +25,6 @@ from fedpersonal.client.pooled_batches import (
     sum_over_chunks,
     sum_weights,
 )
-from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.stacked import bound_local_values
 from fedpersonal.client.values import ClientValues, Examples, align, starting_values
 from fedpersonal.model.mixing import find_mixing

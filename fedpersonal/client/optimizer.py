@@ -1,4 +1,4 @@
-"""A TFF optimizer for a stack of clients."""
+"""The optimizers of a phase, for a stack of clients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,31 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import GradientPhase
+from fedpersonal.algorithm import GradientPhase, Phase
 from fedpersonal.client.values import align, join_axes, over_clients, tile_clients, where_client
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.model.variables import VariableSpec
+from fedpersonal.model.variables import VariableSpec, check_names
 from fedpersonal.optimizers.keras import as_tff_optimizer
+
+
+def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
+    """Checks what phases name, and their optimizers, against a model.
+
+    Raises:
+        UserError: If one names no variable, or a frozen one, or an optimizer cannot be used.
+    """
+    for i, phase in enumerate(phases):
+        if not isinstance(phase, GradientPhase):
+            continue
+        if not isinstance(phase.variables, str):
+            check_names(f"phase {i}: variables", phase.variables, model.variables)
+        keys = [key for key in phase.optimizers if key != "local"]
+        check_names(f"phase {i}: optimizers", keys, model.variables)
+        if phase.ahead is not None:
+            as_tff_optimizer(phase.ahead.optimizer)
+        for variable in model.variables:
+            if phase.moves(variable):
+                optimizer_of(phase, variable)
 
 
 def client_optimizer(

@@ -17,7 +17,6 @@ import tensorflow as tf
 from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.client.batches import zero_sums
 from fedpersonal.client.copied_rows import touched_copies
-from fedpersonal.client.moving import moving_names, readings
 from fedpersonal.client.pooled_batches import (
     Pool,
     choose_rows,
@@ -38,7 +37,14 @@ from fedpersonal.client.stacked import (
     run_phase,
     take_steps,
 )
-from fedpersonal.client.values import ClientValues, Examples, starting_values
+from fedpersonal.client.values import (
+    ClientValues,
+    Examples,
+    moving_names,
+    readings,
+    starting_values,
+    where_client,
+)
 from fedpersonal.model.partition import PartitionedModel, Values
 
 PACKINGS = ("stacked", "pooled")
@@ -110,8 +116,10 @@ def train_in_turn(
     _, total, arrays = tf.while_loop(
         lambda client, *_: client < present, add_client, (0, first, arrays), parallel_iterations=1
     )
-    # Clients that fill up the stack have none; nobody reads theirs.
-    return total, {name: array.stack() for name, array in arrays.items()}
+    # Clients without examples had no turn: theirs are what they were.
+    has_turn = tf.range(num_clients) < present
+    local = {k: where_client(has_turn, v.stack(), start.own[k]) for k, v in arrays.items()}
+    return total, local
 
 
 def predict_in_turn(

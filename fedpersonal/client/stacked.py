@@ -12,25 +12,35 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
-from fedpersonal.client.ahead import look_ahead
-from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch, zero_sums
+from fedpersonal.algorithm import Algorithm, GradientPhase, LookAhead, Phase
+from fedpersonal.client.batches import (
+    batch_metric_sums,
+    predict_batch,
+    schedule_phase,
+    take_batch,
+    zero_sums,
+)
 from fedpersonal.client.copied_rows import touched_copies, whole_copies
-from fedpersonal.client.moving import proximal_anchors, readings, sent_copies, split_values
-from fedpersonal.client.optimizer import client_optimizer
+from fedpersonal.client.optimizer import ClientOptimizer, client_optimizer
 from fedpersonal.client.ridge import solve_local_values
-from fedpersonal.client.schedule import schedule_phase
 from fedpersonal.client.values import (
     ClientValues,
     Examples,
     align,
+    count_client_batches,
     count_clients,
     own_copies,
     phase_mask,
+    proximal_anchors,
+    readings,
+    sent_copies,
+    split_values,
     starting_values,
     where_client,
 )
+from fedpersonal.data.parts import count_batches, find_batch
 from fedpersonal.model.partition import PartitionedModel, Values
+from fedpersonal.optimizers.keras import as_tff_optimizer
 
 # What follows a phase in a client's noise, in place of another step's number.
 PHASE_END = -1
@@ -219,7 +229,7 @@ def take_steps(
     anchors = proximal_anchors(model, phase, values, moving_values, examples)
     pull, pulled, ahead, is_near = phase.proximal, set(anchors), None, False
     if phase.ahead is not None:
-        ahead = look_ahead(model, phase.ahead, examples, moving_values, differentiate)
+        ahead = _look_ahead(model, phase.ahead, examples, moving_values, differentiate)
         if phase.ahead.envelope:
             # Looking ahead moves rows of the batch alone.
             pull, pulled, is_near = phase.ahead.envelope, set(moving_values), True
@@ -257,6 +267,62 @@ def take_steps(
     )
     values = values._replace(own={**frozen.own, **moved}).fold_noise(PHASE_END)
     return PhaseOutput(values, sums, num_examples)
+
+
+def _look_ahead(
+    model: PartitionedModel,
+    ahead: LookAhead,
+    examples: Examples,
+    moving: Values,
+    differentiate: Callable[..., tuple[Values, Values, Values, Values]],
+) -> Callable[..., Values]:
+    """Returns what takes the steps that precede one of a phase.
+
+    Args:
+        model: The partitioned model.
+        ahead: What the steps are.
+        examples: The clients' examples.
+        moving: What the phase moves, (C, ...).
+        differentiate: As of `take_steps`.
+
+    Returns:
+        A function of a step's number; the values that the phase leaves alone, whose noise is that
+        of the step; those that it moves; and each client's batch and whether it takes the step,
+        (C,). It returns where the copy of what moves is then.
+    """
+    pulled = set(moving) if ahead.envelope else set()
+    optimizer = ClientOptimizer(
+        as_tff_optimizer(ahead.optimizer),
+        moving,
+        model,
+        pull=ahead.envelope,
+        pulled=pulled,
+        is_near=True,  # The copy starts where it is pulled to.
+    )
+    num_batches = count_client_batches(examples)
+
+    def look(
+        step: tf.Tensor, rest: ClientValues, moved: Values, batch: tf.Tensor, active: tf.Tensor
+    ) -> Values:
+        if ahead.data is not None:
+            in_part = tf.maximum(count_batches(ahead.data, num_batches), 1)
+            batch = find_batch(ahead.data, step % in_part, num_batches)
+
+        def take(number, copy, state):
+            current = rest.fold_noise(number)._replace(own={**rest.own, **copy})
+            stepped, gradients, places, _ = differentiate(current, copy, batch, active)
+            copy, state = optimizer.next(state, copy, stepped, gradients, places, active, moved)
+            return number + 1, copy, state
+
+        _, copy, _ = tf.while_loop(
+            lambda number, *_: number < ahead.steps,
+            take,
+            (0, optimizer.private_copies(moved), optimizer.initial_state),
+            parallel_iterations=1,
+        )
+        return copy
+
+    return look
 
 
 def _places(tables: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:

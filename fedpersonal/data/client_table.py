@@ -1,8 +1,9 @@
-"""A table with a column of clients as examples by client."""
+"""A table with a column of clients, or a data set for each client, as a `ClientDataset`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -62,3 +63,44 @@ def clients_from_table(
         features={name: table[columns].to_numpy() for name, columns in chosen.items()},
         labels=table[label_column].to_numpy(),
     )
+
+
+def clients_from_datasets(
+    datasets: Mapping[str, Iterable[Any]] | Sequence[Iterable[Any]],
+) -> ClientDataset:
+    """Joins data sets of batches, one for each client, as TensorFlow Federated's processes take.
+
+    Args:
+        datasets: For each client a `tf.data.Dataset`, or a list, of batches `(x, y)` or
+            `OrderedDict(x=x, y=y)`: `x` maps each input of the model to an array (batch, ...), `y`
+            are the labels, (batch, ...). By client's name, or a list of clients, who are then named
+            `client0`, `client1`, ...
+
+    Returns:
+        The clients, with their examples in the same order. Batches are cut anew in training.
+
+    Raises:
+        UserError: If there is no batch at all, or batches differ in their inputs or shapes.
+    """
+    if not isinstance(datasets, Mapping):
+        datasets = {f"client{number}": own for number, own in enumerate(datasets)}
+    counts, batches = [], []
+    for dataset in datasets.values():
+        pairs = [(b["x"], b["y"]) if isinstance(b, Mapping) else tuple(b) for b in dataset]
+        batches += [
+            ({name: np.asarray(column) for name, column in x.items()}, np.asarray(y))
+            for x, y in pairs
+        ]
+        counts.append(sum(len(labels) for _, labels in batches[len(batches) - len(pairs) :]))
+    if not batches:
+        raise UserError("no client has a batch of examples.")
+    names = sorted(batches[0][0])
+    if any(sorted(features) != names for features, _ in batches):
+        raise UserError(f"not all batches have the inputs {listed(names)}.")
+    try:
+        features = {name: np.concatenate([own[name] for own, _ in batches]) for name in names}
+        labels = np.concatenate([labels for _, labels in batches])
+    except ValueError as error:
+        raise UserError(f"batches have columns of different shapes: {error}") from error
+    offsets = np.append(0, np.cumsum(counts))
+    return ClientDataset(list(datasets), offsets, features, labels)

@@ -26,9 +26,9 @@ from fedpersonal.client.values import (
 )
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.local_values import as_kept, local_type
+from fedpersonal.process.inlining import keras_computation
 from fedpersonal.process.packing import as_examples, pack_parts, packed_type
-from fedpersonal.process.tracing import keras_computation
+from fedpersonal.process.shards import as_kept, local_type
 
 
 def pack_evaluation(

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Phase, RidgePhase
-from fedpersonal.client.checks import check_phases
+from fedpersonal.client.optimizer import check_phases
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.data.client_dataset import ClientDataset
@@ -27,7 +27,7 @@ from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.evaluation.computation import evaluation_computation, pack_evaluation
 from fedpersonal.model.mixing import check_rows_are_independent
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.local_values import local_of
+from fedpersonal.process.shards import local_of
 
 
 def build_evaluation(

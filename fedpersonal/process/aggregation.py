@@ -1,8 +1,14 @@
-"""Aggregation of clients' updates, also where a table's rows belong to one client each."""
+"""Aggregation of clients' updates by any aggregator of TFF's.
+
+`tff.backends.mapreduce` takes an aggregator apart: what the server tells clients (`prepare`), what
+a client sends (`work`), how that is added up (`zero`, `accumulate`, `merge`), and what the server
+makes of it (`report`, `update`). A shard does a client's part for each of its own.
+"""
 
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping
 from typing import Any, Union
 
 import numpy as np
@@ -10,8 +16,28 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm
+from fedpersonal.client.stacked import ClientOutput
+from fedpersonal.client.values import Examples
 from fedpersonal.errors import UserError
-from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.partition import PartitionedModel, Values
+from fedpersonal.process.boundary import Folding
+from fedpersonal.process.inlining import (
+    Inlined,
+    leaves,
+    named_scalars,
+    pack,
+    replaced,
+    with_containers,
+)
+from fedpersonal.process.server import (
+    Server,
+    State,
+    Summary,
+    client_update,
+    finalized_metrics,
+    initial_weights,
+    sum_metrics,
+)
 
 Aggregator = Union[
     tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory
@@ -119,3 +145,128 @@ def create_aggregation(
             "without secure sums, as the factories of tff.learning make with secure=False."
         )
     return aggregation
+
+
+def folding_server(
+    model: PartitionedModel,
+    optimizer: tff.learning.optimizers.Optimizer,
+    aggregator: tff.aggregators.WeightedAggregationFactory,
+    *,
+    seed: int,
+) -> Server:
+    """Returns the server of shards that send what an aggregator makes of all their clients.
+
+    Raises:
+        UserError: If the aggregator cannot be taken apart.
+    """
+    first_weights = tff.tensorflow.computation(lambda: initial_weights(model, seed))
+    weights_type = first_weights.type_signature.result
+    aggregation = create_aggregation(aggregator, weights_type.trainable)
+    finalizer = tff.learning.templates.build_apply_optimizer_finalizer(optimizer, weights_type)
+    add_one = tff.tensorflow.computation(lambda n: n + 1, np.int32)
+    form = _take_apart(aggregation, weights_type.trainable)
+    told_type = with_containers(form.prepare.type_signature.result)
+    folded_type = with_containers(form.zero.type_signature.result)
+    work, zero, update = map(Inlined, (form.work, form.zero, form.update))
+    accumulate, merge = map(Inlined, (form.accumulate, form.merge))
+
+    @tff.federated_computation
+    def initialize():
+        weights = tff.federated_eval(first_weights, tff.SERVER)
+        round_number = tff.federated_value(0, tff.SERVER)
+        parts = (aggregation.initialize(), finalizer.initialize())
+        return tff.federated_zip(State(weights, (), round_number, *parts))
+
+    def tell(state: Any) -> Any:
+        return tff.federated_broadcast(tff.federated_map(form.prepare, state.aggregator))
+
+    def sent(folded: list[tf.Tensor], metrics: Any) -> collections.OrderedDict:
+        return collections.OrderedDict(folded=pack(folded_type, iter(folded)), metrics=metrics)
+
+    def summary(start: Values, told: Any) -> Summary:
+        def of(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
+            def fold_client(client: tf.Tensor, *folded: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                own = client_update(model, start, examples.rows, output, client)
+                made = work(*own.values(), output.weights[client], *leaves(told))
+                return client + 1, *accumulate(*folded, *made)
+
+            # Clients that fill up a shard come last.
+            exists = examples.exists
+            present = tf.reduce_sum(tf.cast(exists, tf.int32))
+            _, *folded = tf.while_loop(
+                lambda client, *_: client < present,
+                fold_client,
+                (0, *zero()),
+                parallel_iterations=1,
+            )
+            return sent(folded, sum_metrics(output))
+
+        def merged(one: Any, other: Any) -> collections.OrderedDict:
+            folded = merge(*leaves(one["folded"]), *leaves(other["folded"]))
+            return sent(folded, tf.nest.map_structure(tf.add, one["metrics"], other["metrics"]))
+
+        return Summary(of, merged, lambda zeros: sent(zero(), zeros["metrics"]))
+
+    def finish(state, parts):
+        folded = tff.federated_aggregate(
+            parts["folded"], form.zero(), form.merge, form.merge, form.report
+        )
+        sums = tff.federated_sum(parts["metrics"])
+
+        @tff.tensorflow.computation(
+            state.aggregator.type_signature.member,
+            folded.type_signature.member,
+            sums.type_signature.member,
+        )
+        def aggregate(aggregator_state, folded, sums):
+            results = iter(update(*leaves(aggregator_state), *leaves(folded)))
+            count = len(leaves(aggregator_state))
+            new_state = replaced(aggregator_state, [next(results) for _ in range(count)])
+            made_type = form.update.type_signature.result[1]
+            mean, measurements = pack(made_type, results)
+            metrics = _with_measurements(model, sums, made_type[1], measurements)
+            return new_state, collections.OrderedDict(mean), metrics
+
+        aggregated = tff.federated_map(aggregate, (state.aggregator, folded, sums))
+        finalized = finalizer.next(state.finalizer, state.global_model_weights, aggregated[1])
+        round_number = tff.federated_map(add_one, state.client_work)
+        new_state = State(finalized.result, (), round_number, aggregated[0], finalized.state)
+        return tff.federated_zip(new_state), aggregated[2]
+
+    # Of what `work` returns the rest is for secure sums.
+    folding = Folding(form.zero.type_signature.result, form.work.type_signature.result[0])
+    return Server(initialize, finish, summary, tell, told_type, folding)
+
+
+def _take_apart(
+    aggregation: tff.templates.AggregationProcess, value_type: tff.Type
+) -> tff.backends.mapreduce.MapReduceForm:
+    state_type = aggregation.initialize.type_signature.result
+    sent_type = tff.to_type(collections.OrderedDict(update=value_type, weight=np.float32))
+
+    @tff.federated_computation(state_type, tff.FederatedType(sent_type, tff.CLIENTS))
+    def one_round(state, sent):
+        output = aggregation.next(state, sent["update"], sent["weight"])
+        return output.state, tff.federated_zip((output.result, output.measurements))
+
+    # Grappler lowers conditions in a way that XLA refuses.
+    as_written = tf.compat.v1.ConfigProto()
+    as_written.graph_options.rewrite_options.disable_meta_optimizer = True
+    try:
+        return tff.backends.mapreduce.get_map_reduce_form_for_computation(
+            one_round, grappler_config=as_written
+        )
+    except (TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"the aggregator cannot be taken apart: {reason}") from error
+
+
+def _with_measurements(
+    model: PartitionedModel, sums: Mapping[str, Any], measured_type: tff.Type, measurements: Any
+) -> collections.OrderedDict:
+    """Returns a cohort's training metrics, and among them what its aggregator measured."""
+    metrics = finalized_metrics(model, sums)
+    measured = named_scalars(measured_type, measurements)
+    if measured:
+        metrics["aggregator"] = measured
+    return metrics

@@ -43,6 +43,18 @@ class Crossing:
     num_bytes: int | None
 
 
+class Folding(NamedTuple):
+    """The types of what an aggregator makes of clients' updates.
+
+    Attributes:
+        shard: What a shard has added up of its clients, and sends.
+        client: What it adds up of one client.
+    """
+
+    shard: tff.Type
+    client: tff.Type
+
+
 def list_crossings(computation: tff.Computation) -> list[Crossing]:
     """Lists every tensor that a computation broadcasts or aggregates, in the order of its calls."""
     found: list[tuple[tff.Type, tff.framework.Intrinsic]] = []
@@ -121,7 +133,11 @@ def _placed_parts(
 
 
 def check_boundary(
-    model: PartitionedModel, computation: tff.Computation, *, declared: Collection[str] = ()
+    model: PartitionedModel,
+    computation: tff.Computation,
+    *,
+    declared: Collection[str] = (),
+    folding: Folding | None = None,
 ) -> list[Crossing]:
     """Lists the crossings of a computation and makes sure that no local variable is among them.
 
@@ -130,11 +146,18 @@ def check_boundary(
         computation: A process' `next`, or any other TFF computation.
         declared: Names of crossings that may be made of local variables, as what is clipped before
             it leaves a client.
+        folding: Where shards send what an aggregator adds up, its types: what is listed is then
+            what one client adds, which may be smaller.
 
     Raises:
         LocalVariableError: If a tensor sent has the name of a local variable.
     """
     crossings = list_crossings(computation)
+    if folding is not None:
+        added, sent = (_leaves("aggregate", "", type_spec) for type_spec in folding)
+        starts = range(len(crossings) - len(added) + 1)
+        at = next(i for i in starts if crossings[i : i + len(added)] == added)
+        crossings[at : at + len(added)] = sent
     for crossing in crossings:
         for name in (v.name for v in model.local_variables):
             is_name = f".{crossing.name}".endswith(f".{name}")

@@ -1,4 +1,4 @@
-"""Many clients' examples as padded arrays, for packed execution and for evaluation."""
+"""Many clients' examples as padded arrays, for training and for evaluation."""
 
 from __future__ import annotations
 

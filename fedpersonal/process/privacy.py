@@ -21,8 +21,7 @@ from fedpersonal.client.stacked import ClientOutput, squared_norms
 from fedpersonal.client.values import Examples
 from fedpersonal.errors import UserError, check_choice
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.process.round_sums import Summary, sum_clients
-from fedpersonal.process.server import Averaging, Server, summing_server
+from fedpersonal.process.server import Averaging, Server, Summary, sum_clients, summing_server
 
 CLIPPINGS = ("adaptive", "fixed")
 NOISES = ("seeded", "secret")

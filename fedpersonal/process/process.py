@@ -2,8 +2,8 @@
 
 One builder makes it for local variables that are rebuilt in each round (Singhal et al., "Federated
 Reconstruction", 2021) and for those that clients keep (Bui et al., "Federated User Representation
-Learning", 2019, section 3.5), packed and per client. Local variables appear in no type that is
-broadcast or aggregated: a client that keeps them brings them to CLIENTS and takes them from there.
+Learning", 2019, section 3.5). Local variables appear in no type that is broadcast or aggregated: a
+client that keeps them brings them to CLIENTS and takes them from there.
 """
 
 from __future__ import annotations
@@ -16,25 +16,21 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm, RidgePhase
-from fedpersonal.client.checks import check_phases
+from fedpersonal.client.optimizer import check_phases
 from fedpersonal.client.ridge import check_linear
-from fedpersonal.client.stacked import train_clients
 from fedpersonal.client.values import Examples, starting_copies, starting_local_values
 from fedpersonal.errors import UserError
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.keras import AnyOptimizer, as_tff_optimizer
-from fedpersonal.process.aggregation import Aggregator, weighted_aggregation
-from fedpersonal.process.execution import Execution
-from fedpersonal.process.folding import folding_server
-from fedpersonal.process.local_values import as_kept, kept_now
-from fedpersonal.process.packing import by_name
+from fedpersonal.process.aggregation import Aggregator, folding_server, weighted_aggregation
+from fedpersonal.process.boundary import Folding
+from fedpersonal.process.inlining import keras_computation
+from fedpersonal.process.packing import as_examples, by_name
 from fedpersonal.process.privacy import DifferentialPrivacy, private_server
-from fedpersonal.process.round_sums import train_and_sum
-from fedpersonal.process.server import Server, State, aggregating_server, summing_server
-from fedpersonal.process.shards import examples_of, shard_type
-from fedpersonal.process.tracing import keras_computation
+from fedpersonal.process.server import Server, State, summing_server, train_and_sum
+from fedpersonal.process.shards import Execution, as_kept, kept_now, shard_type
 
 
 class KeptOutput(NamedTuple):
@@ -43,8 +39,8 @@ class KeptOutput(NamedTuple):
     Attributes:
         state: The server's next state.
         metrics: The cohort's training metrics.
-        local: At CLIENTS, for each shard, a value of `local_values.local_type`: what its clients
-            keep now. Shards may come back in another order.
+        local: At CLIENTS, for each shard, a value of `local_type`: what its clients keep now.
+            Shards may come back in another order.
     """
 
     state: Any
@@ -53,10 +49,26 @@ class KeptOutput(NamedTuple):
 
 
 class KeptProcess(tff.templates.IterativeProcess):
-    """A process whose clients bring and keep local variables: `Cohort.with_local_state`."""
+    """A process whose clients bring and keep local variables: `Cohort.with_local_state`.
+
+    Attributes:
+        folding: As of `Server`.
+    """
+
+    folding: Folding | None = None
 
 
-Process = Union[KeptProcess, tff.learning.templates.LearningProcess]
+class RebuiltProcess(tff.learning.templates.LearningProcess):
+    """A process whose clients rebuild local variables in each round, or have none.
+
+    Attributes:
+        folding: As of `Server`.
+    """
+
+    folding: Folding | None = None
+
+
+Process = Union[KeptProcess, RebuiltProcess]
 
 
 def build_process(
@@ -72,9 +84,8 @@ def build_process(
 ) -> Process:
     """Builds the process that trains a model by an algorithm.
 
-    With per-client execution it replaces `tff.learning.algorithms.build_fed_recon`: `next(state,
-    datasets)` takes a list with, for each client, a `tf.data.Dataset` or a list of batches
-    `OrderedDict(x=features, y=labels)`.
+    It replaces `tff.learning.algorithms.build_fed_recon`, whose clients' datasets
+    `clients_from_datasets` turns into what `make_cohort` takes.
 
     Args:
         model: The partitioned model.
@@ -83,7 +94,7 @@ def build_process(
         server_optimizer: What takes the mean of the clients' updates for a gradient, one of TFF's
             optimizers or of Keras'.
         aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
-            Packed execution does its work client by client, and takes longer than for the mean.
+            Its work is done client by client, and takes longer than for the mean.
         privacy: What hides each client's part in the global variables; None for nothing.
         seed: Seed of the global variables' initial values, of local ones in each round, and of
             seeded noise.
@@ -97,7 +108,7 @@ def build_process(
 
     Raises:
         ValueError: If the model and the algorithm do not fit each other, or the aggregator
-            or the privacy does not fit the execution or the algorithm.
+            or the privacy does not fit the algorithm.
     """
     check_fit(model, algorithm)
     server_optimizer = as_tff_optimizer(server_optimizer)
@@ -110,12 +121,11 @@ def build_process(
         server = private_server(
             model, algorithm, server_optimizer, privacy, seed=seed, secret_seed=secret_seed
         )
-    elif execution.is_packed and aggregator is None:
+    elif aggregator is None:
         server = summing_server(model, server_optimizer, seed=seed)
     else:
         factory = weighted_aggregation(model, algorithm, aggregator)
-        make = folding_server if execution.is_packed else aggregating_server
-        server = make(model, server_optimizer, factory, seed=seed)
+        server = folding_server(model, server_optimizer, factory, seed=seed)
     begin, work = _shard_work(model, algorithm, execution, server, seed)
     shards_type = tff.FederatedType(shard_type(model, algorithm, execution), tff.CLIENTS)
 
@@ -133,8 +143,11 @@ def build_process(
             return tff.learning.templates.LearningProcessOutput(*server.finish(state, results))
         return KeptOutput(*server.finish(state, results["sent"]), results["local"])
 
+    process: Process
     if algorithm.keeps:
-        return KeptProcess(server.initialize, next_fn)
+        process = KeptProcess(server.initialize, next_fn)
+        process.folding = server.folding
+        return process
 
     @tff.tensorflow.computation(server.state_type)
     def get_weights(state):
@@ -145,9 +158,9 @@ def build_process(
         rest = state.distributor, state.client_work, state.aggregator, state.finalizer
         return State(weights, *rest)
 
-    return tff.learning.templates.LearningProcess(
-        server.initialize, next_fn, get_weights, set_weights
-    )
+    process = RebuiltProcess(server.initialize, next_fn, get_weights, set_weights)
+    process.folding = server.folding
+    return process
 
 
 def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
@@ -187,7 +200,7 @@ def _shard_work(
     told_types = [] if server.tell is None else [server.told_type]
 
     def examples_in(shard: Any) -> Examples:
-        return examples_of(model, execution, shard["examples"] if algorithm.keeps else shard)
+        return as_examples(model, shard["examples"] if algorithm.keeps else shard)
 
     def start(round_number: Any, shard: Any, examples: Examples) -> collections.OrderedDict:
         kept = as_kept(shard["local"]) if algorithm.keeps else None
@@ -202,18 +215,21 @@ def _shard_work(
         local = {**local, **starting_copies(model, values, examples, kept)}
         settled = algorithm.at_round(round_number)
         summary = server.summary(values, *(told or [None]))
-        arguments = (model, settled, values, examples, round_seed)
-        if execution.is_packed:
-            packing = execution.packing
-            sent, after = train_and_sum(*arguments, summary=summary, packing=packing, local=local)
-        else:
-            output = train_clients(*arguments, local)
-            sent, after = summary.of(examples, output), output.local_values
+        sent, after = train_and_sum(
+            model,
+            settled,
+            values,
+            examples,
+            round_seed,
+            summary=summary,
+            packing=execution.packing,
+            local=local,
+        )
         if not algorithm.keeps:
             return sent
         return collections.OrderedDict(sent=sent, local=kept_now(model, shard["local"], after))
 
-    if not execution.is_packed or not model.drawn_variables:
+    if not model.drawn_variables:
 
         @keras_computation(weights_type, np.int32, data_type, *told_types)
         def whole(weights, round_number, shard, *told):

@@ -1,7 +1,8 @@
-"""What the server does: its first state, and how what a cohort sends changes it.
+"""What shards send and what the server does with it.
 
-In its state, a `tff.learning.templates.LearningAlgorithmState`, `global_model_weights.trainable`
-maps each global variable's name to its value, and `client_work` is the number of rounds so far.
+In the server's state, a `tff.learning.templates.LearningAlgorithmState`,
+`global_model_weights.trainable` maps each global variable's name to its value, and `client_work` is
+the number of rounds so far.
 """
 
 from __future__ import annotations
@@ -14,14 +15,39 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.client.stacked import ClientOutput
-from fedpersonal.client.values import Examples
+from fedpersonal.algorithm import Algorithm
+from fedpersonal.client.one_step import count_steps, may_step_together, step_together
+from fedpersonal.client.pooled import train_in_turn
+from fedpersonal.client.stacked import ClientOutput, train_clients
+from fedpersonal.client.values import Examples, align
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.process.aggregation import create_aggregation
-from fedpersonal.process.inlining import named_scalars
-from fedpersonal.process.round_sums import Summary, client_update, sum_metrics, weighted_sum
+from fedpersonal.process.boundary import Folding
 
 State = tff.learning.templates.LearningAlgorithmState
+
+
+class Summary(NamedTuple):
+    """How a shard makes of its clients what it sends.
+
+    Attributes:
+        of: Maps clients' examples and their output to what is sent of them.
+        merge: Makes one of what is sent of two groups of clients; None where it is their sum.
+        empty: Maps zeros to what is sent of no clients; None where it is the zeros.
+        is_weighted_sum: Whether it is `sum_clients`, which may come of one gradient.
+    """
+
+    of: Callable[[Examples, ClientOutput], collections.OrderedDict]
+    merge: Callable[[Any, Any], Any] | None = None
+    empty: Callable[[Any], Any] | None = None
+    is_weighted_sum: bool = False
+
+
+def weighted_sum(model: PartitionedModel, start: Values) -> Summary:
+    """Returns the usual summary, `sum_clients`; `start` are the global variables."""
+    return Summary(
+        lambda examples, output: sum_clients(model, start, examples.rows, output),
+        is_weighted_sum=True,
+    )
 
 
 class Server(NamedTuple):
@@ -36,6 +62,7 @@ class Server(NamedTuple):
         tell: Of the state: what the server tells shards beside its weights, at CLIENTS, inside a
             federated computation; None for nothing.
         told_type: Its TFF type.
+        folding: The types of what shards add up, where an aggregator does that; None for sums.
     """
 
     initialize: tff.Computation
@@ -43,6 +70,7 @@ class Server(NamedTuple):
     summary: Callable[[Values, Any], Summary]
     tell: Callable[[Any], Any] | None = None
     told_type: tff.Type | None = None
+    folding: Folding | None = None
 
     @property
     def state_type(self) -> tff.StructType:
@@ -91,7 +119,7 @@ def summing_server(
     seed: int,
     averaging: Averaging | None = None,
 ) -> Server:
-    """Returns the server of shards that send `round_sums.sum_clients`, or other sums to average.
+    """Returns the server of shards that send `sum_clients`, or other sums to average.
 
     Each computation costs a copy of the weights, so there is one for all that it does.
     """
@@ -129,93 +157,6 @@ def summing_server(
     return Server(initialize, finish, summary)
 
 
-def aggregating_server(
-    model: PartitionedModel,
-    optimizer: tff.learning.optimizers.Optimizer,
-    aggregator: tff.aggregators.WeightedAggregationFactory,
-    *,
-    seed: int,
-) -> Server:
-    """Returns the server of shards that send one client's `update`, `weight` and `metrics`."""
-    aggregation, weights_type, initialize, next_state = aggregating_states(
-        model, optimizer, aggregator, seed=seed
-    )
-
-    def finish(state, sent):
-        aggregated = aggregation.next(state.aggregator, sent["update"], sent["weight"])
-        new_state = next_state(state, aggregated.result, aggregated.state)
-        sums = tff.federated_sum(sent["metrics"])
-        measurements = aggregated.measurements
-        measured_type = measurements.type_signature.member
-        metrics = tff.tensorflow.computation(
-            lambda sums, measured: with_measurements(model, sums, measured_type, measured),
-            sums.type_signature.member,
-            measured_type,
-        )
-        return new_state, tff.federated_map(metrics, (sums, measurements))
-
-    def summary(start: Values, told: None) -> Summary:
-        def of(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
-            update = client_update(model, start, examples.rows, output, 0)
-            metrics = sum_metrics(output)
-            return collections.OrderedDict(update=update, weight=output.weights[0], metrics=metrics)
-
-        return Summary(of)
-
-    return Server(initialize, finish, summary)
-
-
-def aggregating_states(
-    model: PartitionedModel,
-    optimizer: tff.learning.optimizers.Optimizer,
-    aggregator: tff.aggregators.WeightedAggregationFactory,
-    *,
-    seed: int,
-) -> tuple[
-    tff.templates.AggregationProcess,
-    tff.StructType,
-    tff.Computation,
-    Callable[[Any, Any, Any], Any],
-]:
-    """Returns an aggregator's process, the weights' type, and what makes a server's states.
-
-    The first state comes of a computation, at SERVER; the next one of a function of a state, the
-    mean update and the aggregator's next state, inside a federated computation.
-    """
-    first_weights = tff.tensorflow.computation(lambda: initial_weights(model, seed))
-    weights_type = first_weights.type_signature.result
-    aggregation = create_aggregation(aggregator, weights_type.trainable)
-    finalizer = tff.learning.templates.build_apply_optimizer_finalizer(optimizer, weights_type)
-    add_one = tff.tensorflow.computation(lambda n: n + 1, np.int32)
-
-    @tff.federated_computation
-    def initialize():
-        weights = tff.federated_eval(first_weights, tff.SERVER)
-        round_number = tff.federated_value(0, tff.SERVER)
-        parts = (aggregation.initialize(), finalizer.initialize())
-        return tff.federated_zip(State(weights, (), round_number, *parts))
-
-    def next_state(state, mean, aggregator_state):
-        finalized = finalizer.next(state.finalizer, state.global_model_weights, mean)
-        round_number = tff.federated_map(add_one, state.client_work)
-        return tff.federated_zip(
-            State(finalized.result, (), round_number, aggregator_state, finalized.state)
-        )
-
-    return aggregation, weights_type, initialize, next_state
-
-
-def with_measurements(
-    model: PartitionedModel, sums: Mapping[str, Any], measured_type: tff.Type, measurements: Any
-) -> collections.OrderedDict:
-    """Returns a cohort's training metrics, and among them what its aggregator measured."""
-    metrics = finalized_metrics(model, sums)
-    measured = named_scalars(measured_type, measurements)
-    if measured:
-        metrics["aggregator"] = measured
-    return metrics
-
-
 def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> collections.OrderedDict:
     """Turns a cohort's metric sums into its training metrics."""
     finalizers = {metric.name: metric.finalize for metric in model.metrics}
@@ -229,3 +170,110 @@ def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> colle
             metrics[name] = tf.where(total[1] > 0, value, nothing)
     metrics[f"num_{model.unit}"] = sums["loss"][1]
     return metrics
+
+
+def train_and_sum(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    global_values: Values,
+    examples: Examples,
+    seed: tf.Tensor,
+    *,
+    summary: Summary,
+    packing: str,
+    local: Values | None = None,
+) -> tuple[collections.OrderedDict, Values]:
+    """Trains many clients, as `train_clients` does, and sums what of them is aggregated.
+
+    Clients without examples come last; `packing` is `stacked` or `pooled`.
+
+    Returns:
+        The sums; and, where they are kept, local variable's name to (C, ...) after the round.
+    """
+
+    def in_turn() -> tuple[collections.OrderedDict, Values]:
+        return train_in_turn(
+            model,
+            algorithm,
+            global_values,
+            examples,
+            seed,
+            summary.of,
+            local,
+            merge=summary.merge,
+            empty=summary.empty,
+        )
+
+    def together() -> tuple[collections.OrderedDict, Values]:
+        return step_together(model, algorithm, global_values, examples, seed, local)
+
+    may_add_up = summary.is_weighted_sum and may_step_together(model, algorithm)
+    if packing == "pooled" and may_add_up:
+        return _first_if_finite(count_steps(algorithm, examples) == 1, together, in_turn)
+    if packing == "pooled":
+        return in_turn()
+    output = train_clients(model, algorithm, global_values, examples, seed, local)
+    return summary.of(examples, output), output.local_values if algorithm.keeps else {}
+
+
+def _first_if_finite(condition: tf.Tensor, first: Callable[[], Any], second: Callable[[], Any]):
+    """Returns the first's result where a condition holds and it is finite, else the second's."""
+    spec = tf.function(first, autograph=False).get_concrete_function().structured_outputs
+    zeros = tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), spec)
+    attempt = tf.cond(condition, first, lambda: zeros)
+    is_finite = [tf.reduce_all(tf.math.is_finite(part)) for part in tf.nest.flatten(attempt)]
+    good = tf.reduce_all([condition, *is_finite])
+    return tf.cond(good, lambda: attempt, second)
+
+
+def sum_clients(
+    model: PartitionedModel, start: Values, rows: Mapping[str, tf.Tensor], output: ClientOutput
+) -> collections.OrderedDict:
+    """Sums over a shard's clients: weighted updates as whole variables, weights and metrics.
+
+    `rows` are those of lookup tables that each client touches, int32 (C, R).
+    """
+    updates = collections.OrderedDict()
+    for variable in model.global_variables:
+        name, update = variable.name, output.updates[variable.name]
+        weights = tf.ones_like(output.weights) if name in model.owned else output.weights
+        # TFF's convention: an update points from the client's final value to the initial one.
+        weighted = -update * align(weights, update.shape.rank)
+        if name in model.global_tables:
+            flat = tf.reshape(weighted, tf.concat([[-1], variable.shape[1:]], 0))
+            updates[name] = _scatter_rows(tf.reshape(rows[name], [-1]), flat, start[name])
+        else:
+            updates[name] = tf.reduce_sum(weighted, axis=0)
+    return collections.OrderedDict(
+        updates=updates, weight=tf.reduce_sum(output.weights), metrics=sum_metrics(output)
+    )
+
+
+def client_update(
+    model: PartitionedModel,
+    start: Values,
+    rows: Mapping[str, tf.Tensor],
+    output: ClientOutput,
+    client: tf.Tensor | int,
+) -> collections.OrderedDict:
+    """Returns what one of a shard's clients sends, as whole variables, in their order."""
+    update = collections.OrderedDict()
+    for name in (v.name for v in model.global_variables):
+        # As in `sum_clients`.
+        update[name] = -output.updates[name][client]
+        if name in model.global_tables:
+            update[name] = _scatter_rows(rows[name][client], update[name], start[name])
+    return update
+
+
+def sum_metrics(output: ClientOutput) -> collections.OrderedDict:
+    """Sums metrics and counts over clients."""
+    sums = {k: tf.reduce_sum(v, 0) for k, v in output.metric_sums.items()}
+    sums["num_examples"] = tf.reduce_sum(output.num_examples)
+    sums["num_dropped_updates"] = tf.reduce_sum(output.dropped)
+    return collections.OrderedDict(sorted(sums.items()))
+
+
+def _scatter_rows(rows: tf.Tensor, values: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    """Sums rows into zeros shaped like a table."""
+    return tf.ensure_shape(tf.math.unsorted_segment_sum(values, rows, table.shape[0]), table.shape)

@@ -161,7 +161,6 @@ def build_experiment(
             "participation": participation,
             "client_sampling": options.client_sampling,
             "privacy": privacy if options.is_private else None,
-            "execution": options.execution,
         }
     elif isinstance(train, ClientDataset):
         batch_size, rounds = task.pool(options, train.num_clients)
@@ -185,7 +184,7 @@ def build_experiment(
             initial_accumulator=options.server_initial_accumulator,
             decay_rounds=options.decay_rounds,
         ),
-        packing=options.packing if options.execution == "packed" else "stacked",
+        packing=options.packing,
         shards=shards or options.shards,
         seed=options.seed,
         **work,

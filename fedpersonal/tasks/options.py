@@ -139,18 +139,13 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
     )
     shards: int | None = option(
         None,
-        "Shards that a packed cohort is divided into. [default: one a processor]",
+        "Shards that a cohort is divided into. [default: one a processor]",
         at_least=1,
         at_most=10**4,
     )
-    execution: str = option(
-        "packed",
-        "Many clients in a shard, which is fast, or one, which is general.",
-        choices=("packed", "per_client"),
-    )
     packing: str = option(
         "stacked",
-        "packed: clients step together, or pool their examples.",
+        "Clients step together, or pool their examples.",
         choices=("stacked", "pooled"),
     )
     rounds_per_eval: int = option(50, "Rounds from one evaluation to the next.", at_least=1)
@@ -188,12 +183,6 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
             raise UserError(
                 f"--ray_address is {self.ray_address}, but --runtime is {self.runtime}; give "
                 "--runtime=ray with it."
-            )
-        if self.execution == "per_client":
-            self.refuse_idle("packing", "shards", where="with --execution=per_client")
-        if self.runtime == "ray" and self.execution != "packed":
-            raise UserError(
-                f"--runtime=ray sends packed shards to its nodes; --execution is {self.execution}."
             )
 
 

@@ -11,9 +11,8 @@ from fedpersonal.client import pooled_batches
 from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.models.prefix_language_model import PERSONAL as PERSONAL_LAYER
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 from fedpersonal.tasks.utterances.model import build_language_model, freeze
 
 BATCH_SIZE, TIME, NUM_CONTEXTS = 3, 7, 5
@@ -26,9 +25,9 @@ COHORTS = ([0, 1], [2, 1], [3, 0, 2])
 PERSONAL = "language_model/personal_embedding/embeddings"
 CONTEXT = "language_model/context_embedding/embeddings"
 EXECUTIONS = {
-    "per_client": Execution.per_client(batch_size=BATCH_SIZE),
+    "alone": Execution(batch_size=BATCH_SIZE),
     **{
-        packing: Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2, packing=packing)
+        packing: Execution(batch_size=BATCH_SIZE, clients_per_shard=2, packing=packing)
         for packing in ("stacked", "pooled")
     },
 }
@@ -110,7 +109,7 @@ def _runs(model, dataset, tmp_path_factory):
 
 
 def test_executions_are_equal(runs):
-    expected = runs["per_client"]
+    expected = runs["alone"]
     for name in ("stacked", "pooled"):
         run = runs[name]
         np.testing.assert_allclose(run.contexts, expected.contexts, rtol=1e-4, atol=1e-4)

@@ -15,9 +15,8 @@ from fedpersonal.local_state.rounds import Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 BATCH_SIZE, SCORE_EPOCHS, ITEM_EPOCHS, NUM_ITEMS, DIM = 3, 2, 1, 8, 2
 COUNTS, COHORTS = (7, 4, 9), ([0, 1, 2], [1, 2], [0, 2])
@@ -25,8 +24,8 @@ RATE, OWN_RATE = 0.7, 0.4
 ITEMS, ITEM_BIAS = "item_embedding/embeddings", "item_bias/embeddings"
 VECTOR, BIAS = "user_embedding/vector", "user_bias/vector"
 EXECUTIONS = {
-    "per_client": Execution.per_client(batch_size=BATCH_SIZE),
-    "packed": Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2),
+    "alone": Execution(batch_size=BATCH_SIZE),
+    "packed": Execution(batch_size=BATCH_SIZE, clients_per_shard=2),
 }
 
 

@@ -19,10 +19,10 @@ from fedpersonal.model.metrics import RMSE, Metric
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import OwnVector, matrix_factorization
 from fedpersonal.process import process as process_module
-from fedpersonal.process import round_sums
-from fedpersonal.process.execution import Execution
+from fedpersonal.process import server
 from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.process.process import KeptOutput, KeptProcess
+from fedpersonal.process.shards import Execution
 from fedpersonal.trainer import Trainer
 
 NUM_ITEMS, DIM, ROUNDS = 7, 3, 3
@@ -222,7 +222,7 @@ def test_a_local_value_in_a_loss_beside_that_of_the_data(clients):
 def declared(clients, **options):
     """Returns what the audit says of what a model declares, without a process."""
     model = model_of(**options)
-    execution = Execution.per_client(batch_size=4)
+    execution = Execution(batch_size=4)
     subject = Subject.of(
         clients=clients, execution=execution, model=model, algorithm=FURL, process=None,
         build=None, seed=0,
@@ -364,16 +364,17 @@ REBUILDING = {
 
 
 @pytest.mark.parametrize(
-    ("name", "execution"), [*((name, "packed") for name in REBUILDING), ("by ridge", "per_client")]
+    ("name", "aggregator"),
+    [
+        *((name, None) for name in REBUILDING),
+        ("by ridge", tff.aggregators.clipping_factory(0.1, tff.aggregators.MeanFactory())),
+    ],
 )
-def test_a_copy_of_what_is_rebuilt(clients, name, execution):
-    options = {"algorithm": REBUILDING[name], "execution": execution}
-    if execution == "per_client":
-        options["aggregator"] = tff.aggregators.clipping_factory(0.1, tff.aggregators.MeanFactory())
+def test_a_copy_of_what_is_rebuilt(clients, name, aggregator):
+    options = {"algorithm": REBUILDING[name], "aggregator": aggregator}
     assert trainer_of(clients, **options).audit(rounds=1).found == []
-    module = process_module if execution == "per_client" else round_sums
     with mock.patch.object(
-        module, "train_clients", local_values_in_the_update(module.train_clients)
+        server, "train_clients", local_values_in_the_update(server.train_clients)
     ):
         assert checks_of(trainer_of(clients, **options).audit(rounds=1)) == {"severed"}
 

@@ -7,13 +7,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
-from fedpersonal.client.checks import check_phases
-from fedpersonal.client.optimizer import optimizer_of
+from fedpersonal.client.optimizer import check_phases, optimizer_of
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import Execution
 
 SGD, ADAM = tff.learning.optimizers.build_sgdm(0.1), tff.learning.optimizers.build_adam(0.1)
 KERAS_SGD = tf.keras.optimizers.SGD(0.1)
@@ -70,8 +69,6 @@ def test_phases_that_are_refused(model, make_dataset, phase, message):
     somebody = make_dataset([({"x": [[0.0, 0.0, 0.0]]}, [0.0])])
     algorithm = Algorithm("own", (phase,), local_variables="rebuilt")
     with pytest.raises(UserError, match=message):
-        build_process(
-            model, algorithm, execution=Execution.per_client(batch_size=1), server_optimizer=SGD
-        )
+        build_process(model, algorithm, execution=Execution(batch_size=1), server_optimizer=SGD)
     with pytest.raises(UserError, match=message):
         build_evaluation(model, (phase,), somebody, somebody, batch_size=1)

@@ -20,9 +20,9 @@ from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.model.metrics import MAE, Metric
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.packing import as_examples, pack_clients
 from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import Execution
 
 BATCH_SIZE = 4
 TABLE = "table/embeddings"
@@ -239,7 +239,7 @@ def test_what_pairs_each_example_with_all_others_is_refused(options, said):
 
 
 def process_of(model, algorithm=FURL, packing="stacked"):
-    execution = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=4, packing=packing)
+    execution = Execution(batch_size=BATCH_SIZE, clients_per_shard=4, packing=packing)
     return build_process(model, algorithm, execution=execution, server_optimizer=SGD)
 
 

@@ -1,4 +1,4 @@
-"""Pooled execution against stacked: evaluation, chunks, the order of clients, what it refuses."""
+"""Pooled evaluation against stacked: chunks, the order of clients, what it refuses."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithm import GradientPhase
-from fedpersonal.algorithms.fed_avg import fed_avg
-from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.client import pooled_batches
-from fedpersonal.client.pooled import train_in_turn
-from fedpersonal.client.stacked import train_clients
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.next_word_lstm import next_word_lstm
 from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy
-from fedpersonal.process.packing import as_examples, pack_clients
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 ADAM = tff.learning.optimizers.build_adam(0.05)
@@ -149,58 +144,6 @@ def test_order_padding_clients_and_what_else_is_asked_change_nothing(models):
     assert results.before is None and results.overall_before() == {}
     for name, pairs in expected.after.items():
         np.testing.assert_allclose(results.after[name], pairs[order], rtol=1e-4, atol=1e-4)
-
-
-def train(model, algorithm, indices, *, clients, pooled):
-    """Returns the sums over clients of weighted updates, weights, examples and metrics."""
-    member = pack_clients(
-        model,
-        SENTENCES,
-        indices,
-        clients_per_shard=clients,
-        batch_size=BATCH_SIZE,
-        touched_data=algorithm.touched_data,
-    )
-    start = {name: tf.constant(value) for name, value in weights_of(model).items()}
-    seed = tf.constant([0, 1])
-
-    def summarize(examples, output):
-        sums = {"weights": output.weights, "num_examples": output.num_examples}
-        for name, update in output.updates.items():
-            weighted = update * tf.reshape(output.weights, [-1] + [1] * (update.shape.rank - 1))
-            if name in model.tables:
-                rows, width = start[name].shape
-                weighted = tf.math.unsorted_segment_sum(
-                    tf.reshape(weighted, [-1, width]), tf.reshape(examples.rows[name], [-1]), rows
-                )[tf.newaxis]
-            sums[name] = weighted
-        return {k: tf.reduce_sum(v, 0) for k, v in {**sums, **output.metric_sums}.items()}
-
-    @tf.function(autograph=False)
-    def run():
-        examples = tf.nest.map_structure(tf.convert_to_tensor, as_examples(model, member))
-        if pooled:
-            return train_in_turn(model, algorithm, start, examples, seed, summarize)[0]
-        return summarize(examples, train_clients(model, algorithm, start, examples, seed))
-
-    return {name: value.numpy() for name, value in run().items()}
-
-
-@pytest.mark.parametrize("name", ["fed_recon", "fed_avg"])
-def test_training_is_the_stacked_one_whatever_the_order_and_the_chunks(models, monkeypatch, name):
-    algorithm, local = {
-        "fed_recon": (fed_recon(client_optimizer=ADAM, reconstruction_optimizer=MOMENTUM), True),
-        "fed_avg": (fed_avg(client_optimizer=ADAM), False),
-    }[name]
-    model = models[local]
-    expected = train(model, algorithm, range(4), clients=4, pooled=False)
-    assert expected["num_examples"] == (3 + 2 + 3 + 3 if local else sum(COUNTS))
-    cut_chunks(monkeypatch, 4)
-    results = train(model, algorithm, [2, 0, 3, 1], clients=6, pooled=True)
-    assert results.keys() == expected.keys()
-    for key, value in expected.items():
-        np.testing.assert_allclose(results[key], value, rtol=1e-4, atol=1e-3)
-        assert np.abs(value).max() > 0.1
 
 
 class NormOfEach(tf.keras.layers.Layer):

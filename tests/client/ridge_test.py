@@ -16,9 +16,9 @@ from fedpersonal.client.values import starting_values
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.packing import as_examples, pack_clients
 from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import Execution
 from fedpersonal.tasks.ratings.rated import add_rated
 
 BATCH_SIZE = 3
@@ -260,7 +260,7 @@ def test_training_refuses_at_once():
         build_process(
             dense_model(activation="tanh"),
             fed_recon(client_optimizer=SGD, reconstruction="ridge"),
-            execution=Execution.packed(batch_size=3, clients_per_shard=2),
+            execution=Execution(batch_size=3, clients_per_shard=2),
             server_optimizer=SGD,
         )
 

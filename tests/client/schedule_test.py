@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.algorithm import GradientPhase
-from fedpersonal.client.schedule import schedule_phase
+from fedpersonal.client.batches import schedule_phase
 from fedpersonal.client.values import Examples
 
 # Batches of at most three examples: 3 3 3 2; 3 1; none; 2.

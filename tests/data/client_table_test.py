@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpersonal.data.client_table import clients_from_table
+from fedpersonal.data.client_table import clients_from_datasets, clients_from_table
 from fedpersonal.errors import UserError
 
 TABLE = pd.DataFrame(
@@ -55,3 +55,35 @@ def test_names_of_two_types_are_refused():
 def test_a_row_without_client_is_named():
     with pytest.raises(UserError, match="row 3 names no client"):
         from_table(TABLE.assign(who=["b", "a", None, "a", "c"]))
+
+
+def batch(*labels):
+    labels = np.array(labels, np.float32)
+    return {"x": {"a": labels + 1, "b": labels[:, np.newaxis]}, "y": labels}
+
+
+def test_datasets_are_joined_in_their_order():
+    pairs = [tuple(own.values()) for own in (batch(1, 2), batch(3))]
+    clients = clients_from_datasets([[batch(5, 4), batch(6)], [], pairs])
+    assert clients.client_ids.tolist() == ["client0", "client1", "client2"]
+    assert clients.counts.tolist() == [3, 0, 3]
+    assert clients.labels.tolist() == [5, 4, 6, 1, 2, 3]
+    assert clients.features["a"].tolist() == [6, 5, 7, 2, 3, 4]
+    assert clients.features["b"].shape == (6, 1)
+    assert clients_from_datasets({"anna": [batch(1)]}).client_ids.tolist() == ["anna"]
+
+
+@pytest.mark.parametrize(
+    ("datasets", "said"),
+    [
+        ([[], []], "no client has a batch"),
+        ([[batch(1)], [({"a": np.ones(1)}, np.ones(1))]], "not all batches have the inputs"),
+        (
+            [[({"a": np.ones((1, 2))}, np.ones(1)), ({"a": np.ones((1, 3))}, np.ones(1))]],
+            "columns of different shapes",
+        ),
+    ],
+)
+def test_datasets_that_are_refused(datasets, said):
+    with pytest.raises(UserError, match=said):
+        clients_from_datasets(datasets)

@@ -20,7 +20,7 @@ def build_model():
 
 def train(folder, model, dataset, *, total_rounds):
     """What the program does: returns the clients' results after the last round."""
-    sgd, execution = tff.learning.optimizers.build_sgdm, fp.Execution.per_client(batch_size=5)
+    sgd, execution = tff.learning.optimizers.build_sgdm, fp.Execution(batch_size=5)
     algorithm = fp.furl(client_optimizer=sgd(0.1))
     process = fp.build_process(model, algorithm, execution=execution, server_optimizer=sgd(1.0))
     sampler = fp.ClientSampler(num_clients=4, clients_per_round=3, seed=0)

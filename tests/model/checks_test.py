@@ -10,12 +10,10 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import evaluate_clients
 from fedpersonal.model.checks import check_data
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 LAYERS = tf.keras.layers
-PACKED = Execution.packed(batch_size=2, clients_per_shard=2)
-PER_CLIENT = Execution.per_client(batch_size=2)
+PACKED = Execution(batch_size=2, clients_per_shard=2)
 
 
 def one_input():
@@ -39,8 +37,6 @@ def test_a_single_feature_is_the_single_input(make_dataset):
     assert list(matched.features) == ["dense_input"] and matched is check_data(model, dataset)
     (shard,) = make_cohort(model, dataset, [0, 1], execution=PACKED).examples
     assert shard["features"]["dense_input"].shape == (2, 2, 2, 3)
-    (first, _) = make_cohort(model, dataset, [0, 1], execution=PER_CLIENT).examples
-    assert list(next(iter(first))["x"]) == ["dense_input"]
     weights = model.initial_global_values()
     results = evaluate_clients(model, (), weights, dataset, dataset, batch_size=2)
     kernel, _ = weights.values()
@@ -78,9 +74,8 @@ def test_data_that_fits_is_itself(make_dataset):
 def test_data_that_is_refused(make_dataset, features, labels, message):
     dataset = make_dataset([(features, labels)])
     model = PartitionedModel(two_inputs)
-    for execution in (PACKED, PER_CLIENT):
-        with pytest.raises(UserError, match=message):
-            make_cohort(model, dataset, [0], execution=execution)
+    with pytest.raises(UserError, match=message):
+        make_cohort(model, dataset, [0], execution=PACKED)
 
 
 def test_class_labels_must_be_whole_numbers(make_dataset):

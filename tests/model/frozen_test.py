@@ -14,9 +14,8 @@ from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.process.boundary import check_boundary
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.2)
 SERVER = tff.learning.optimizers.build_sgdm(1.0)
@@ -127,11 +126,8 @@ def test_frozen_layers_neither_cross_nor_move(model, make_dataset):
     shared = draw(2, 1, seed=1)
     for _ in range(2):
         shared = reconstruct_and_step(x, y, draw(4, 2, seed=2), shared)
-    for execution in (
-        Execution.packed(batch_size=3, clients_per_shard=1),
-        Execution.packed(batch_size=3, clients_per_shard=1, packing="pooled"),
-        Execution.per_client(batch_size=3),
-    ):
+    for packing in ("stacked", "pooled"):
+        execution = Execution(batch_size=3, packing=packing)
         process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
         crossings = check_boundary(model, process.next)
         assert "shared/kernel" in {c.name.split(".")[-1] for c in crossings}

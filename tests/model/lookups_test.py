@@ -11,8 +11,8 @@ from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.model.lookups import check_lookups, count_ids, fetch_rows
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import Execution
 
 LAYERS = tf.keras.layers
 
@@ -88,6 +88,6 @@ def test_training_refuses_at_once():
         build_process(
             words(mask_zero=True),
             fed_avg(client_optimizer=sgd),
-            execution=Execution.per_client(batch_size=1),
+            execution=Execution(batch_size=1),
             server_optimizer=sgd,
         )

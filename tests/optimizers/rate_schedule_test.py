@@ -12,9 +12,8 @@ import tensorflow_federated as tff
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers.rate_schedule import LinearDecay, ScheduledOptimizer
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 OPTIMIZERS = {
     "sgd": tff.learning.optimizers.build_sgdm,
@@ -66,9 +65,9 @@ def test_a_round_has_the_rates_of_its_number(make_dataset, packing):
     y = np.array([1, -1, 2], np.float32)
     dataset = make_dataset([({"x": x}, y)])
     algorithm = fed_avg(client_optimizer=ScheduledOptimizer(OPTIMIZERS["sgd"](0.1), LinearDecay(2)))
-    execution = Execution.per_client(batch_size=3)
+    execution = Execution(batch_size=3)
     if packing:
-        execution = Execution.packed(batch_size=3, clients_per_shard=1, packing=packing)
+        execution = Execution(batch_size=3, clients_per_shard=1, packing=packing)
     process = build_process(model, algorithm, execution=execution, server_optimizer=SERVER)
     cohort = make_cohort(model, dataset, [0], execution=execution).examples
     state = process.initialize()

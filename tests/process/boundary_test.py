@@ -23,8 +23,8 @@ from fedpersonal.process.boundary import (
     list_crossings,
     total_bytes,
 )
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import build_process
+from fedpersonal.process.shards import Execution
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)
 ALGORITHM = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
@@ -49,14 +49,11 @@ def _model():
     )
 
 
-EXECUTIONS = (
-    Execution.packed(batch_size=4, clients_per_shard=2),
-    Execution.per_client(batch_size=4),
-)
+EXECUTION = Execution(batch_size=4, clients_per_shard=2)
 
 
-def build(model, algorithm, execution):
-    return build_process(model, algorithm, execution=execution, server_optimizer=SGD).next
+def build(model, algorithm):
+    return build_process(model, algorithm, execution=EXECUTION, server_optimizer=SGD).next
 
 
 def named(crossings, direction):
@@ -66,9 +63,8 @@ def named(crossings, direction):
     return dict(found)
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS, ids=["packed", "per_client"])
-def test_training_sends_global_variables_alone(model, execution):
-    crossings = check_boundary(model, build(model, ALGORITHM, execution))
+def test_training_sends_global_variables_alone(model):
+    crossings = check_boundary(model, build(model, ALGORITHM))
     sent, returned = named(crossings, "broadcast"), named(crossings, "aggregate")
     assert {name: sent.pop(name) for name in TABLE_SHAPES} == TABLE_SHAPES
     assert list(sent.values()) == [()]  # The round's number, for seeds.
@@ -77,13 +73,10 @@ def test_training_sends_global_variables_alone(model, execution):
     assert {name: returned.pop(name) for name in TABLE_SHAPES} == TABLE_SHAPES
     # Of each metric the sums of values and of weights.
     metrics = {name: () if name.startswith("num_") else (2,) for name in METRICS}
-    if execution.is_packed:
-        metrics["weight"] = ()
-        numbers = sum(2 if shape else 1 for shape in metrics.values())
-        assert total_bytes(crossings, "aggregate") == TABLE_BYTES + 4 * numbers
-    assert {name: shape for name, shape in returned.items() if name in metrics} == metrics
-    # What is left is the weight, and only a number.
-    assert {shape for name, shape in returned.items() if name not in metrics} <= {()}
+    metrics["weight"] = ()
+    numbers = sum(2 if shape else 1 for shape in metrics.values())
+    assert total_bytes(crossings, "aggregate") == TABLE_BYTES + 4 * numbers
+    assert returned == metrics
     for crossing in crossings:
         assert "user" not in crossing.name
         size = int(np.prod(crossing.shape)) * np.dtype(crossing.dtype).itemsize
@@ -112,11 +105,10 @@ def test_the_table_is_json(model):
     } in rows
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS, ids=["packed", "per_client"])
-def test_a_process_that_treats_local_variables_as_global_is_caught(model, execution):
+def test_a_process_that_treats_local_variables_as_global_is_caught(model):
     """The fault: a process is built of the same Keras model, its user layers forgotten."""
     forgetful = PartitionedModel(BUILD_MODEL, lookups=LOOKUPS)
-    faulty = build(forgetful, fed_avg(client_optimizer=SGD), execution)
+    faulty = build(forgetful, fed_avg(client_optimizer=SGD))
     with pytest.raises(LocalVariableError, match=r"local variable 'user_\w+/vector' is sent"):
         check_boundary(model, faulty)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
+import sys
+
 import pytest
+
+sys.path.append(str(pathlib.Path(__file__).parent))  # What the table of rounds is made of.
 
 NUM_ITEMS = 7
 

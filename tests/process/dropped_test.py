@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from fedpersonal.process.dropped import find_dropped
+from fedpersonal.process.shards import find_dropped
 
 
 def find(count, bad):

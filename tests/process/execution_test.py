@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.process.execution import Execution, default_num_shards
+from fedpersonal.process.shards import Execution, default_num_shards
 from fedpersonal.runtime import processors
 
 
@@ -22,7 +22,7 @@ def test_a_cohort_has_a_shard_a_processor_that_the_process_may_use(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 3, 7}, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     divided = Execution.for_cohorts(clients, batch_size=5, packing="pooled")
-    assert divided == Execution("packed", 5, clients_per_shard, "pooled")
+    assert divided == Execution(5, clients_per_shard, "pooled")
     # Where there is no affinity, a processor is one of the machine's.
     monkeypatch.delattr(os, "sched_getaffinity")
     assert default_num_shards() == 64
@@ -51,26 +51,17 @@ def test_a_container_s_quota_counts(monkeypatch, tmp_path, files, shards):
     assert default_num_shards() == shards
 
 
-def test_per_client_execution_is_not_packed():
-    with pytest.raises(UserError, match="packing='pooled' has no effect with per_client"):
-        Execution.for_cohorts(7, kind="per_client", batch_size=5, packing="pooled")
-    divided = Execution.for_cohorts(7, kind="per_client", batch_size=5)
-    assert divided == Execution.per_client(batch_size=5) == Execution("per_client", 5)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"kind": "single"}, r"kind must be one of \['packed', 'per_client'\], not 'single'"),
         ({"packing": "dense"}, r"packing must be one of \['stacked', 'pooled'\], not 'dense'"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"clients_per_shard": 0}, "clients_per_shard must be at least 1, not 0"),
-        ({"kind": "per_client"}, "per_client execution has clients_per_shard=1 .* not 2 and 'sta"),
     ],
 )
 def test_mistakes(options, said):
     with pytest.raises(ValueError, match=f"Execution: .*{said}"):
-        Execution(**{"kind": "packed", "batch_size": 3, "clients_per_shard": 2, **options})
+        Execution(**{"batch_size": 3, "clients_per_shard": 2, **options})
 
 
 def test_a_cohort_of_nobody_is_refused():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 
@@ -13,16 +12,13 @@ import tensorflow_federated as tff
 
 from fedpersonal.algorithms.fed_avg import fed_avg
 from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.algorithms.furl import furl
 from fedpersonal.errors import UserError
 from fedpersonal.local_state.rounds import Rounds
-from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.privacy import DifferentialPrivacy
 from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 from fedpersonal.simulation.run_secret import derived
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
@@ -30,8 +26,8 @@ SERVER = tff.learning.optimizers.build_sgdm(1.0)
 BATCH_SIZE, NUM_ITEMS = 3, 7
 # The last one is empty, as Poisson sampling draws now and then.
 COHORTS = ([0, 1, 2, 3, 4], [4, 3, 0], [3, 1, 2, 0], [])
-PER_CLIENT = Execution.per_client(batch_size=BATCH_SIZE)
-STACKED = Execution.packed(batch_size=BATCH_SIZE, clients_per_shard=2)
+ALONE = Execution(batch_size=BATCH_SIZE)
+STACKED = Execution(batch_size=BATCH_SIZE, clients_per_shard=2)
 POOLED = dataclasses.replace(STACKED, packing="pooled")
 EXPECTED = 4.0
 FACTORY = tff.aggregators.DifferentiallyPrivateFactory
@@ -71,37 +67,17 @@ def assert_same_weights(one, other, *, atol=1e-6):
 
 @pytest.mark.parametrize("clipping", ["fixed", "adaptive"])
 def test_it_is_tffs_own_without_noise(model, ratings, clipping):
-    """TFF's factory in per-client execution; where nobody takes part, TFF counts nobody either."""
+    """TFF's factory, client by client; where nobody takes part, TFF counts nobody either."""
     make = FACTORY.gaussian_fixed if clipping == "fixed" else FACTORY.gaussian_adaptive
     bound = 0.2
-    theirs, _ = run(PER_CLIENT, model, REBUILT, ratings, aggregator=make(0.0, EXPECTED, bound))
-    for execution in (STACKED, POOLED, PER_CLIENT):
+    theirs, _ = run(ALONE, model, REBUILT, ratings, aggregator=make(0.0, EXPECTED, bound))
+    for execution in (STACKED, POOLED):
         privacy = private(clipping=clipping, clip_norm=bound)
         ours, metrics = run(execution, model, REBUILT, ratings, privacy=privacy)
         assert_same_weights(ours, theirs)
         if clipping == "adaptive":
             assert metrics[0]["clip_norm"] == np.float32(bound)
             assert len({float(one["clip_norm"]) for one in metrics}) > 2
-
-
-def test_kept_variables(model, ratings, tmp_path):
-    algorithm = furl(client_optimizer=SGD, local_epochs=2, weighting="uniform")
-    results = []
-    for i, execution in enumerate((PER_CLIENT, STACKED, POOLED)):
-        path = tmp_path / f"{i}.sqlite"
-        with contextlib.closing(LocalStateStore.open(path, model.local_variables)) as store:
-            weights, _ = run(
-                execution,
-                model,
-                algorithm,
-                ratings,
-                store=store,
-                privacy=private(clip_norm=0.1, clipping="fixed"),
-            )
-        results.append(weights)
-    assert 0 < distance(model, results[0][0]) <= 5 * 0.1 / EXPECTED + 1e-6
-    assert_same_weights(results[1], results[0])
-    assert_same_weights(results[2], results[0])
 
 
 @pytest.fixture(name="linear", scope="module")
@@ -129,30 +105,12 @@ def test_huge_updates_count_for_the_bound_and_endless_ones_for_nothing(linear, m
     privacy = private(clip_norm=0.5, clipping="fixed")
     for scale in (1e2, 1e7, 1e12, np.nan):
         dataset = linear_data(make_dataset, scale)
-        for execution in (STACKED, PER_CLIENT):
+        for execution in (STACKED, ALONE):
             (weights,), _ = run(
                 execution, linear, algorithm, dataset, cohorts=[[0]], privacy=privacy
             )
             moved = distance(linear, weights)
             assert moved == pytest.approx(0.5 / EXPECTED if scale == 1e2 else 0.0, rel=1e-5)
-
-
-def test_pooled_single_steps_are_clipped_one_by_one(linear, make_dataset):
-    """Without privacy they would be one gradient of all clients."""
-    dataset = linear_data(make_dataset, 0.1, 1.0, 10.0)
-    algorithm = fed_avg(client_optimizer=SGD, weighting="uniform")
-    options = {"cohorts": [[0, 1, 2]], "privacy": private(clip_norm=0.4, clipping="fixed")}
-    (pooled,), _ = run(
-        dataclasses.replace(POOLED, batch_size=4, clients_per_shard=3),
-        linear,
-        algorithm,
-        dataset,
-        **options,
-    )
-    one = dataclasses.replace(PER_CLIENT, batch_size=4)
-    (alone,), _ = run(one, linear, algorithm, dataset, **options)
-    assert 0 < distance(linear, alone) <= 3 * 0.4 / EXPECTED
-    assert_same_weights([pooled], [alone])
 
 
 def noise_of(model, ratings, *, seed=0, secret_seed=None, execution=STACKED, **options):
@@ -197,7 +155,7 @@ def test_noise_has_its_deviation_and_is_never_used_twice(ratings):
     for i, one in enumerate(every):
         for other in every[:i]:
             assert abs(np.corrcoef(one, other)[0, 1]) < 0.03
-    for one, other in zip(rounds, noise_of(model, ratings, execution=PER_CLIENT)[0]):
+    for one, other in zip(rounds, noise_of(model, ratings, execution=ALONE)[0]):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 

@@ -6,7 +6,6 @@ import collections
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.algorithms.fed_recon import fed_recon
@@ -14,15 +13,11 @@ from fedpersonal.algorithms.furl import furl
 from fedpersonal.errors import UserError
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LocalStateStore
-from fedpersonal.process.execution import Execution
 from fedpersonal.process.process import KeptProcess, build_process
-from fedpersonal.process.shards import make_cohort
+from fedpersonal.process.shards import Execution, make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.2)
-EXECUTIONS = {
-    "packed": Execution.packed(batch_size=2, clients_per_shard=2),
-    "per_client": Execution.per_client(batch_size=2),
-}
+EXECUTION = Execution(batch_size=2, clients_per_shard=2)
 
 
 @pytest.fixture(name="model", scope="module")
@@ -38,17 +33,11 @@ def _dataset(make_dataset):
     )
 
 
-@pytest.fixture(name="rebuilding", params=EXECUTIONS)
-def _rebuilding(request, model):
+def test_rebuilt_variables_make_a_learning_process(model, dataset):
     algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
-    execution = EXECUTIONS[request.param]
-    return build_process(model, algorithm, execution=execution, server_optimizer=SGD), execution
-
-
-def test_rebuilt_variables_make_a_learning_process(model, dataset, rebuilding):
-    process, execution = rebuilding
+    process = build_process(model, algorithm, execution=EXECUTION, server_optimizer=SGD)
     assert isinstance(process, tff.learning.templates.LearningProcess)
-    cohort = make_cohort(model, dataset, [0, 1, 2], execution=execution)
+    cohort = make_cohort(model, dataset, [0, 1, 2], execution=EXECUTION)
     output = process.next(process.initialize(), cohort.examples)
     assert sorted(output.metrics) == [
         "loss",
@@ -66,30 +55,9 @@ def test_rebuilt_variables_make_a_learning_process(model, dataset, rebuilding):
         np.testing.assert_array_equal(value, weights.trainable[name] + 1)
 
 
-def test_datasets_of_ones_own_take_the_place_of_a_cohort(model, dataset):
-    algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
-    execution = EXECUTIONS["per_client"]
-    process = build_process(model, algorithm, execution=execution, server_optimizer=SGD)
-
-    def batches(client):
-        features, labels = dataset.client(client)
-        columns = collections.OrderedDict(
-            x={"x": tf.cast(features["x"], tf.float32)}, y=tf.cast(labels, tf.float32)
-        )
-        return tf.data.Dataset.from_tensor_slices(columns).batch(2)
-
-    state = process.initialize()
-    cohort = make_cohort(model, dataset, [2, 0], execution=execution).examples
-    own, made = (process.next(state, given) for given in ([batches(2), batches(0)], cohort))
-    assert own.metrics == made.metrics
-    for name, value in own.state.global_model_weights.trainable.items():
-        np.testing.assert_array_equal(value, made.state.global_model_weights.trainable[name])
-
-
-@pytest.mark.parametrize("execution", EXECUTIONS.values(), ids=EXECUTIONS)
-def test_kept_variables_need_a_store_and_others_have_none(tmp_path, model, execution):
+def test_kept_variables_need_a_store_and_others_have_none(tmp_path, model):
     keeping, forgetting = (
-        build_process(model, algorithm, execution=execution, server_optimizer=SGD)
+        build_process(model, algorithm, execution=EXECUTION, server_optimizer=SGD)
         for algorithm in (furl(client_optimizer=SGD), furl(client_optimizer=SGD).stateless_twin())
     )
     assert isinstance(keeping, KeptProcess) and not isinstance(forgetting, KeptProcess)

@@ -10,12 +10,11 @@ import tensorflow as tf
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.execution import Execution
-from fedpersonal.process.shards import Cohort, Shard, make_cohort
+from fedpersonal.process.shards import Cohort, Execution, Shard, make_cohort
 
 COUNTS = (4, 9, 1, 6, 3)
-PACKED = Execution.packed(batch_size=4, clients_per_shard=2)
-PER_CLIENT = Execution.per_client(batch_size=4)
+PACKED = Execution(batch_size=4, clients_per_shard=2)
+ALONE = Execution(batch_size=4)
 
 
 @pytest.fixture(name="model", scope="module")
@@ -37,13 +36,11 @@ def _dataset(make_dataset):
 
 def labels_of(shard):
     """The sorted labels of each client of a shard."""
-    if isinstance(shard.examples, tf.data.Dataset):
-        return [np.concatenate([batch["y"] for batch in shard.examples]).tolist()]
     masks = shard.examples["mask"] > 0
     return [labels[mask].tolist() for labels, mask in zip(shard.examples["labels"], masks)]
 
 
-@pytest.mark.parametrize("execution", [PACKED, PER_CLIENT], ids=["packed", "per_client"])
+@pytest.mark.parametrize("execution", [PACKED, ALONE], ids=["many", "alone"])
 def test_places_are_those_of_the_examples(model, dataset, execution):
     chosen = [3, 0, 4, 2, 1]
     cohort = make_cohort(model, dataset, chosen, execution=execution)
@@ -73,7 +70,7 @@ def test_shards_are_of_about_equal_size(model, dataset):
     assert [shard.places.tolist() for shard in cohort.shards] == [[1, 4], [3, 2], [0, -1]]
 
 
-@pytest.mark.parametrize("execution", [PACKED, PER_CLIENT], ids=["packed", "per_client"])
+@pytest.mark.parametrize("execution", [PACKED, ALONE], ids=["many", "alone"])
 def test_clients_that_are_refused(model, dataset, execution):
     with pytest.raises(UserError, match="the cohort names client 'client2' 2 times, not once"):
         make_cohort(model, dataset, [2, 1, 2], execution=execution)

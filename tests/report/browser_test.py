@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.report.chromium import chromium, longest_hover, seconds_to_open
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_page import write_page
 from fedpersonal.report.write import write_report
+from tests.report.chromium import chromium, longest_hover, seconds_to_open
 
 pytestmark = pytest.mark.skipif(not chromium(), reason="Chromium is not installed")
 # Of a machine with other work; one at rest takes a third.

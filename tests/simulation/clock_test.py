@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.algorithm import GradientPhase, RidgePhase
-from fedpersonal.client.schedule import schedule_phase
+from fedpersonal.client.batches import schedule_phase
 from fedpersonal.client.values import Examples
 from fedpersonal.data.parts import PARTS
 from fedpersonal.draws import Purpose, generator

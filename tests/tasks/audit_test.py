@@ -14,7 +14,7 @@ TASKS = all_tasks()
 ALL = [(name, method, {}) for name, task in TASKS.items() for method in task.methods]
 SOME = [
     *((name, None, {}) for name in TASKS),
-    ("movielens", "fed_recon", {"l2": 0.1, "execution": "per_client"}),
+    ("movielens", "fed_recon", {"l2": 0.1, "packing": "pooled"}),
     ("movielens", "fed_recon", {"reconstruction": "ridge", "max_update_norm": 0.5}),
     ("movielens", "furl", {"l2": 0.1, "client_optimizer": "adam"}),
     ("tv_shows", "fedperc_generated", {}),

@@ -1,7 +1,7 @@
 """What holds for every task and every method, on tiny data.
 
 Each kind of check is made for every task with one method, and each method is run by one task at
-least; what all executions do alike is checked in tests/process.
+least; that all packings do alike is checked in tests/process.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def test_no_two_places_of_the_code_draw_from_the_same_stream(tiny, task, monkeyp
 @pytest.mark.parametrize("task", TASKS)
 def test_shards_of_one_client_lead_to_the_same(tiny, task, tmp_path):
     packed = run(tiny, task, None)
-    one = tiny.build(TASKS[task], algorithm=tiny.main[task], execution="per_client")
+    one = tiny.build(TASKS[task], algorithm=tiny.main[task], shards=100)
     found = tiny.train(one, tmp_path).arrays()
     expected = packed.trained.arrays()
     assert found.keys() == expected.keys()
