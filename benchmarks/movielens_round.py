@@ -47,8 +47,8 @@ def main() -> None:
     options = paper_options(clients_per_round=FLAGS.clients_per_round, seed=FLAGS.seed)
     size = options.client_batch_size
     steps = Steps(
-        rebuilding_rate=options.reconstruction_learning_rate,
-        client_rate=options.client_learning_rate,
+        rebuilding_rate=vars(options)["reconstruction_learning_rate"],
+        client_rate=vars(options)["client_learning_rate"],
         epochs=options.reconstruction_epochs,
         max_rebuilding=options.max_reconstruction_steps,
         max_updates=options.max_local_steps,

@@ -167,7 +167,7 @@ class Tff:
         common = {
             "loss_fn": lambda: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             "metrics_fn": lambda: [tf.keras.metrics.SparseCategoricalAccuracy()],
-            "reconstruction_optimizer_fn": sgd(options.reconstruction_learning_rate),
+            "reconstruction_optimizer_fn": sgd(vars(options)["reconstruction_learning_rate"]),
             "dataset_split_fn": tff.learning.models.ReconstructionModel.build_dataset_split_fn(
                 recon_epochs=options.reconstruction_epochs,
                 recon_steps_max=options.max_reconstruction_steps,
@@ -179,7 +179,7 @@ class Tff:
         self._process = tff.learning.algorithms.build_fed_recon(
             model_fn,
             server_optimizer_fn=_server_optimizer(options),
-            client_optimizer_fn=sgd(options.client_learning_rate),
+            client_optimizer_fn=sgd(vars(options)["client_learning_rate"]),
             **common,
         )
         self._evaluation = tff.learning.algorithms.build_fed_recon_eval(model_fn, **common)

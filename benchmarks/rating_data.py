@@ -66,7 +66,7 @@ def paper_trainer(
             local_layers=("user_embedding",),
             lookups={"item_embedding": "item"},
         ),
-        fed_recon.build(options, Layers()),
+        fed_recon.FedRecon.build(options, Layers()),
         train,
         server_optimizer=build_server_optimizer(
             options.server_optimizer, learning_rate=options.server_learning_rate

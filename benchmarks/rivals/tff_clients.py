@@ -28,16 +28,16 @@ class TffRounds:
         """Takes what gives a round's clients, the items' vectors, the model and the options."""
         assert options.server_optimizer and options.server_learning_rate  # Settled.
         self.prepare = cohort
-        self._context = worker_context()
+        self._context, rates = worker_context(), vars(options)
         self._process = tff.learning.algorithms.build_fed_recon(
             lambda: _reconstruction_model(build_model()),
             loss_fn=tf.keras.losses.MeanSquaredError,
             server_optimizer_fn=build_server_optimizer(
                 options.server_optimizer, learning_rate=options.server_learning_rate
             ),
-            client_optimizer_fn=tff.learning.optimizers.build_sgdm(options.client_learning_rate),
+            client_optimizer_fn=tff.learning.optimizers.build_sgdm(rates["client_learning_rate"]),
             reconstruction_optimizer_fn=tff.learning.optimizers.build_sgdm(
-                options.reconstruction_learning_rate
+                rates["reconstruction_learning_rate"]
             ),
             dataset_split_fn=tff.learning.models.ReconstructionModel.build_dataset_split_fn(
                 recon_epochs=options.reconstruction_epochs,

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from fedpersonal.algorithm import LookAhead
-from fedpersonal.client.optimizer import ClientOptimizer
+from fedpersonal.client.optimizer import ClientOptimizer, optimizer_of
 from fedpersonal.client.values import ClientValues, Examples, count_client_batches
 from fedpersonal.data.parts import count_batches, find_batch
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.optimizers.keras import as_tff_optimizer
 
 
 def look_ahead(
@@ -37,7 +36,7 @@ def look_ahead(
     """
     pulled = set(moving) if ahead.envelope else set()
     optimizer = ClientOptimizer(
-        as_tff_optimizer(ahead.optimizer),
+        optimizer_of(ahead, model.variables[0]),
         moving,
         model,
         pull=ahead.envelope,

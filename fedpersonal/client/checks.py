@@ -8,7 +8,6 @@ from fedpersonal.algorithm import GradientPhase, Phase
 from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import check_names
-from fedpersonal.optimizers.keras import as_tff_optimizer
 
 
 def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
@@ -24,8 +23,8 @@ def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
             check_names(f"phase {i}: variables", phase.variables, model.variables)
         keys = [key for key in phase.optimizers if key != "local"]
         check_names(f"phase {i}: optimizers", keys, model.variables)
-        if phase.ahead is not None:
-            as_tff_optimizer(phase.ahead.optimizer)
         for variable in model.variables:
             if phase.moves(variable):
                 optimizer_of(phase, variable)
+                if phase.ahead is not None:
+                    optimizer_of(phase.ahead, variable)
