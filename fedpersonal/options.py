@@ -230,6 +230,9 @@ class Options:
 
     def build(self, prefix: str, **changes: Any) -> Any:
         """Returns what the options of a family describe, such as `build("client")`."""
+        if prefix not in self._families:
+            nearest = did_you_mean(prefix, self._families)
+            raise TypeError(f"{type(self).__name__} has no family {prefix!r}{nearest}")
         return self._families[prefix].build(self, **changes)
 
     @classmethod
