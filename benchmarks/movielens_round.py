@@ -71,7 +71,7 @@ def main() -> None:
             local_layers=("user_embedding",),
             lookups={"item_embedding": "item"},
         ),
-        fed_recon.build(options, Layers()),
+        fed_recon.FedRecon.build(options, Layers()),
         train,
         server_optimizer=build_server_optimizer(
             options.server_optimizer, learning_rate=options.server_learning_rate
@@ -82,8 +82,8 @@ def main() -> None:
         seed=options.seed,
     )
     steps = Steps(
-        rebuilding_rate=options.reconstruction_learning_rate,
-        client_rate=options.client_learning_rate,
+        rebuilding_rate=vars(options)["reconstruction_learning_rate"],
+        client_rate=vars(options)["client_learning_rate"],
         epochs=options.reconstruction_epochs,
         max_rebuilding=options.max_reconstruction_steps,
         max_updates=options.max_local_steps,

@@ -2,8 +2,9 @@
 
 python examples/own_method.py
 
-A client keeps its head. In a round it trains the head alone, and then all layers, those below the
-head at a tenth of the rate. `own_binary.py` offers the method as `--algorithm=slow_body`.
+A client keeps its head. In a round it trains the head alone, and then all layers; those below the
+head have an optimizer of their own, which is slow. `own_binary.py` offers it as
+`--algorithm=slow_body`.
 """
 
 import numpy as np
@@ -14,21 +15,25 @@ import fedpersonal as fp
 import tensorflow as tf
 
 
-def slow_body(*, head, body, rate) -> fp.Algorithm:
-    """Returns the two phases, for the names of the layers."""
-    sgd, slow = tf.keras.optimizers.SGD(rate), tf.keras.optimizers.SGD(rate / 10)
-    alone = fp.GradientPhase(head, "all", sgd)
-    together = fp.GradientPhase("all", "all", sgd, optimizers={name: slow for name in body})
-    return fp.Algorithm("slow_body", (alone, together), local_variables="kept")
+@fp.register
+class SlowBody(
+    fp.Method,
+    name="slow_body",
+    title="Slow body",
+    reads=fp.KeepingOptions,
+    local_variables="kept",
+    local_part="embedding",
+):
+    """What a client of the slow body does."""
+
+    def phases(self):
+        """Returns the two phases."""
+        head = self.optimizer("local")
+        alone = self.phase("local", optimizer=head)
+        return alone, self.phase("all", optimizers={"local": head})
 
 
-def build(options: fp.KeepingOptions, layers: fp.Layers) -> fp.Algorithm:
-    """Returns the method as a task's options describe it."""
-    body = layers.without("embedding")
-    return slow_body(head=layers.embedding, body=body, rate=options.local_learning_rate)
-
-
-fp.register(fp.Method("slow_body", "Slow body", build, fp.KeepingOptions, local_part="embedding"))
+slow_body = fp.constructor(SlowBody)
 
 if __name__ == "__main__":
     random = np.random.default_rng(0)
@@ -41,7 +46,8 @@ if __name__ == "__main__":
     layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(4, name="body")]
     keras_model = tf.keras.Sequential([*layers, tf.keras.layers.Dense(1, name="head")])
     model = fp.PartitionedModel(keras_model, local_layers=["head"])
-    algorithm = slow_body(head=("head",), body=("body",), rate=0.1)
+    sgd, slow = tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.SGD(0.01)
+    algorithm = slow_body(client_optimizer=slow, local_optimizer=sgd)
     trainer = fp.Trainer(model, algorithm, train, batch_size=4)
     with trainer.fit(rounds=30, progress=False) as trained:
         table = trained.evaluate(test)

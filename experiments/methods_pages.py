@@ -11,13 +11,13 @@ import pathlib
 import pkgutil
 import re
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import fedpersonal as fp
 import fedpersonal.algorithms
 from experiments.options_page import options_table
 from fedpersonal.algorithm import Algorithm, Phase, RidgePhase
-from fedpersonal.algorithms.method import ClientOptions, Layers, Method
+from fedpersonal.algorithms.method import ClientOptions, Layers, Method, methods_in
 from fedpersonal.atomic_files import atomic_write
 from fedpersonal.options import Options
 from fedpersonal.tasks.task import all_tasks
@@ -81,11 +81,11 @@ def _modules() -> Mapping[str, types.ModuleType]:
     """Returns the files of methods by name; FedPerC's are listed beside their models."""
     names = [module.name for module in pkgutil.iter_modules(fedpersonal.algorithms.__path__)]
     files = {name: importlib.import_module(f"fedpersonal.algorithms.{name}") for name in names}
-    return {n: file for n, file in files.items() if n == "fedperc" or hasattr(file, "METHODS")}
+    return {n: file for n, file in files.items() if n == "fedperc" or methods_in(file)}
 
 
-def _methods(name: str, module: types.ModuleType) -> Sequence[Method]:
-    return language_methods.METHODS if name == "fedperc" else module.METHODS
+def _methods(name: str, module: types.ModuleType) -> Sequence[type[Method]]:
+    return language_methods.METHODS if name == "fedperc" else methods_in(module)
 
 
 def _rows(name: str, module: types.ModuleType) -> Iterator[str]:
@@ -103,7 +103,8 @@ def _page(name: str, module: types.ModuleType) -> str:
     maker = getattr(fp, name) if name in dir(fp) else None
     if maker is not None:
         lines.append(
-            f"In a program: [`fp.{name}`](../reference/api/methods.md#fedpersonal.{name})."
+            f"In a program: [`fp.{name}`](../reference/api/methods.md#fedpersonal.{name})"
+            f"`{_signature(maker)}`."
         )
     if name == "fedperc":
         lines.append(inspect.getdoc(language_methods) or "")
@@ -118,14 +119,21 @@ def _page(name: str, module: types.ModuleType) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def _title(methods: Sequence[Method]) -> str:
+def _signature(maker: Callable[..., Algorithm]) -> str:
+    """Returns what the function of a program takes."""
+    parameters = inspect.signature(maker).parameters.values()
+    plain = [p.replace(annotation=p.empty) for p in parameters]
+    return str(inspect.Signature(plain))
+
+
+def _title(methods: Sequence[type[Method]]) -> str:
     """Returns what a page is called: one method, or two that are no variants of each other."""
     first, *others = (method.title for method in methods)
     is_pair = len(others) == 1 and not others[0].startswith(first)
     return f"{first} and {others[0]}" if is_pair else first
 
 
-def _section(method: Method) -> Iterator[str]:
+def _section(method: type[Method]) -> Iterator[str]:
     yield f"## {method.name}"
     facts = {
         "In tables": method.title,
@@ -149,7 +157,7 @@ def _section(method: Method) -> Iterator[str]:
         yield "One server trains on everybody's data: " + _phase(algorithm.phases[0]) + "."
 
 
-def _options(method: Method, seen: dict[type[Options], str]) -> Iterator[str]:
+def _options(method: type[Method], seen: dict[type[Options], str]) -> Iterator[str]:
     """Yields what a method reads beside what all do, once for methods that read the same."""
     if method.options in seen:
         yield f"Its options are those of [`{seen[method.options]}`](#{seen[method.options]})."
@@ -185,7 +193,7 @@ def _variables(variables: str | tuple[str, ...]) -> str:
     return "the layers " + ", ".join(f"`{name}`" for name in variables)
 
 
-def _own(method: Method) -> str:
+def _own(method: type[Method]) -> str:
     algorithm: Algorithm = method.build(method.options(), _LAYERS)
     layers = method.local_layers(method.options(), _LAYERS)
     if not method.trains:
@@ -202,8 +210,8 @@ def _own(method: Method) -> str:
     return f"{named}, {algorithm.local_variables}"
 
 
-def _adaptation(method: Method) -> str:
-    phases = method.finetuning(method.options(), _LAYERS)  # type: ignore[arg-type]
+def _adaptation(method: type[Method]) -> str:
+    phases = method.finetuning(method.options(), _LAYERS)
     moves = [f"moves {_phase(phase)}" for phase in phases]
     algorithm = method.build(method.options(), _LAYERS)
     if algorithm.local_variables == "rebuilt":
@@ -213,7 +221,7 @@ def _adaptation(method: Method) -> str:
     return "; then ".join(moves) or "does nothing"
 
 
-def _tasks(method: Method) -> str:
+def _tasks(method: type[Method]) -> str:
     tasks = {task.name: method in task.methods.values() for task in all_tasks().values()}
     missing = [name for name, has_it in tasks.items() if not has_it]
     if len(missing) <= 1:
@@ -221,7 +229,7 @@ def _tasks(method: Method) -> str:
     return ", ".join(name for name, has_it in tasks.items() if has_it)
 
 
-def _figures(methods: Sequence[Method]) -> str:
+def _figures(methods: Sequence[type[Method]]) -> str:
     titles = "|".join(re.escape(m.title) for m in methods)
     names = "|".join(m.name for m in methods)
     # A title in a row's first cell, or a name as code: the page tells something of the method.

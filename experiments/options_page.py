@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pathlib
 import sys
-import types
 from collections.abc import Iterator, Mapping
 
 from fedpersonal.atomic_files import atomic_write
@@ -33,8 +32,8 @@ def _lines(task: Task) -> Iterator[str]:
     yield from options_table(task.options.declarations())
     yield "\n| `--algorithm` | name | from |\n| --- | --- | --- |"
     for name, method in task.methods.items():
-        # The file that lists a method says of whom it is.
-        module = next(m for m in _ours() if method in getattr(m, "METHODS", ()))
+        # The file that declares a method says of whom it is.
+        module = sys.modules[method.__module__]
         yield f"| `{name}` | {method.title} | {(module.__doc__ or '').splitlines()[0]} |"
     yield ""
 
@@ -45,10 +44,6 @@ def options_table(declarations: Mapping[str, Declaration]) -> Iterator[str]:
     for _, option in sorted(declarations.items()):
         cells = (f"`--{option.name}`", _default(option), _range(option), option.rule.help)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _ours() -> list[types.ModuleType]:
-    return [m for name, m in list(sys.modules.items()) if name.startswith("fedpersonal.")]
 
 
 def _default(option: Declaration) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RidgePhase,
     )
     from fedpersonal.algorithms.apfl import apfl
+    from fedpersonal.algorithms.constructor import constructor
     from fedpersonal.algorithms.ditto import ditto
     from fedpersonal.algorithms.fed_avg import fed_avg
     from fedpersonal.algorithms.fed_per import fed_per
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from fedpersonal.local_state.store import LocalStateStore
     from fedpersonal.model.metrics import Metric
     from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.optimizers.named import optimizer
+    from fedpersonal.options import option
     from fedpersonal.process.boundary import LocalVariableError, check_boundary
     from fedpersonal.process.privacy import DifferentialPrivacy
     from fedpersonal.process.process import build_process

@@ -29,6 +29,21 @@ STARTS = ("kept", "rebuilt", "updated")
 WEIGHTINGS = ("num_examples", "uniform")
 
 
+def _check_least(owner: object, **bounds: int) -> None:
+    for name, least in bounds.items():
+        value = getattr(owner, name)
+        if value is not None and not value >= least:
+            kind = type(owner).__name__
+            raise ValueError(f"{kind}: {name} must be at least {least}, not {value}.")
+
+
+def _check_positive(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"{type(owner).__name__}: {name} must be positive, not {value}.")
+
+
 @dataclasses.dataclass(frozen=True)
 class LookAhead:
     """What precedes each step of a phase: steps on a copy of what moves, to look ahead from.
@@ -51,10 +66,7 @@ class LookAhead:
     def __post_init__(self):
         if self.data is not None:
             check_part("LookAhead", self.data)
-        if self.steps < 1:
-            raise ValueError(f"LookAhead: steps must be at least 1, not {self.steps}.")
-        if not self.envelope >= 0:
-            raise ValueError(f"LookAhead: envelope must be at least 0, not {self.envelope}.")
+        _check_least(self, steps=1, envelope=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +111,7 @@ class GradientPhase:
         if isinstance(self.variables, str):
             check_choice("GradientPhase", "variables", self.variables, VARIABLES)
         check_part("GradientPhase", self.data)
-        if self.epochs < 0:
-            raise ValueError(f"GradientPhase: epochs must be at least 0, not {self.epochs}.")
-        if self.max_steps is not None and self.max_steps < 0:
-            raise ValueError(f"GradientPhase: max_steps must be at least 0, not {self.max_steps}.")
-        if not self.proximal >= 0:
-            raise ValueError(f"GradientPhase: proximal must be at least 0, not {self.proximal}.")
+        _check_least(self, epochs=0, max_steps=0, proximal=0)
 
     def moves(self, variable: VariableSpec) -> bool:
         """Tells whether the phase moves a variable of a model, which is not a frozen one."""
@@ -137,10 +144,7 @@ class RidgePhase:
 
     def __post_init__(self):
         check_part("RidgePhase", self.data)
-        for option in ("l2", "bias_l2"):
-            value = getattr(self, option)
-            if value is not None and not value > 0:
-                raise ValueError(f"RidgePhase: {option} must be positive, not {value}.")
+        _check_positive(self, "l2", "bias_l2")
 
     def moves(self, variable: VariableSpec) -> bool:
         """Tells whether the phase moves a variable of a model: the local ones, but no copies."""
@@ -209,10 +213,7 @@ class Algorithm:
     personal: PersonalCopies | None = None
 
     def __post_init__(self):
-        for option in ("max_update_norm", "max_local_update_norm"):
-            bound = getattr(self, option)
-            if bound is not None and not bound > 0:
-                raise ValueError(f"Algorithm: {option} must be positive, not {bound}.")
+        _check_positive(self, "max_update_norm", "max_local_update_norm")
         check_choice("Algorithm", "local_variables", self.local_variables, LOCAL_VARIABLES)
         check_choice("Algorithm", "weighting", self.weighting, WEIGHTINGS)
         if not self.phases or not isinstance(self.phases[-1], GradientPhase):
@@ -243,33 +244,29 @@ class Algorithm:
 
     def at_round(self, round_number: tf.Tensor) -> Algorithm:
         """Returns the algorithm with the learning rates and passes of a round, an int32 tensor."""
-        found: dict[int, AnyOptimizer] = {}
+        import tensorflow as tf
 
-        def settle(optimizer: AnyOptimizer) -> AnyOptimizer:
+        scheduled: dict[int, AnyOptimizer] = {}
+
+        def at_rate(optimizer: AnyOptimizer) -> AnyOptimizer:
             if not isinstance(optimizer, ScheduledOptimizer):
                 return optimizer
             # One for each, since equal optimizers step together.
-            return found.setdefault(id(optimizer), optimizer.at_round(round_number))
+            return scheduled.setdefault(id(optimizer), optimizer.at_round(round_number))
 
-        import tensorflow as tf
-
-        def settle_phase(phase: Phase) -> Phase:
-            if not isinstance(phase, GradientPhase):
-                return phase
-            others = {name: settle(other) for name, other in phase.optimizers.items()}
-            ahead = phase.ahead
-            if ahead is not None:
-                ahead = dataclasses.replace(ahead, optimizer=settle(ahead.optimizer))
-            passes = tf.minimum(round_number + 1, phase.epochs) if phase.grows else None
-            return dataclasses.replace(
-                phase,
-                optimizer=settle(phase.optimizer),
-                optimizers=others,
-                ahead=ahead,
-                passes=passes,
-            )
-
-        return dataclasses.replace(self, phases=tuple(map(settle_phase, self.phases)))
+        phases: list[Phase] = []
+        for phase in self.phases:
+            if isinstance(phase, GradientPhase):
+                ahead = phase.ahead
+                phase = dataclasses.replace(
+                    phase,
+                    optimizer=at_rate(phase.optimizer),
+                    optimizers={name: at_rate(other) for name, other in phase.optimizers.items()},
+                    ahead=ahead and dataclasses.replace(ahead, optimizer=at_rate(ahead.optimizer)),
+                    passes=tf.minimum(round_number + 1, phase.epochs) if phase.grows else None,
+                )
+            phases.append(phase)
+        return dataclasses.replace(self, phases=tuple(phases))
 
     def stateless_twin(self) -> Algorithm:
         """Returns the same phases with local variables that start afresh in every round."""

@@ -143,6 +143,24 @@ class Declaration:
         return UserError(f"--{self.name} is {shown[:80]}; {each} {self.wanted}{end}")
 
 
+class Family:
+    """Options that belong together and describe one object, such as an optimizer.
+
+    As an attribute of an `Options` class it declares them; `Options.build` then gives the object.
+
+    Attributes:
+        prefix: What their names begin with.
+        members: Of each option its type, as an annotation has it, and its field, by name.
+    """
+
+    prefix: str
+    members: Mapping[str, tuple[str, dataclasses.Field]]
+
+    def build(self, options: Any) -> Any:
+        """Returns what the options describe."""
+        raise NotImplementedError
+
+
 class Options:
     """Options of something; a subclass becomes a frozen dataclass that checks its values.
 
@@ -151,6 +169,7 @@ class Options:
     """
 
     _declared: ClassVar[Mapping[str, Declaration]] = {}
+    _families: ClassVar[Mapping[str, Family]] = {}
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]
 
     if TYPE_CHECKING:  # Each subclass has that of a dataclass.
@@ -163,7 +182,7 @@ class Options:
         inherited: dict[str, dataclasses.Field] = {}
         for base in reversed(cls.__mro__[1:]):
             inherited.update(getattr(base, "__dataclass_fields__", {}))
-        cls.__annotations__ = own = cls.__dict__.get("__annotations__", {})
+        own = _spread_families(cls)
         for name, default in (defaults or {}).items():
             if name not in inherited:
                 raise TypeError(f"{cls.__name__}: {name!r} is no inherited option.")
@@ -209,6 +228,18 @@ class Options:
                     f"is {usual}){unless}."
                 )
 
+    def build(self, prefix: str, **changes: Any) -> Any:
+        """Returns what the options of a family describe, such as `build("client")`."""
+        if prefix not in self._families:
+            nearest = did_you_mean(prefix, self._families)
+            raise TypeError(f"{type(self).__name__} has no family {prefix!r}{nearest}")
+        return self._families[prefix].build(self, **changes)
+
+    @classmethod
+    def families(cls) -> Mapping[str, Family]:
+        """Returns the families of options by their prefixes."""
+        return cls._families
+
     @classmethod
     def declarations(cls) -> Mapping[str, Declaration]:
         """Returns the options by name, in the order of their declaration."""
@@ -221,6 +252,28 @@ class Options:
     def replace(self: _Own, **changes: Value) -> _Own:
         """Returns the options with other values of some."""
         return dataclasses.replace(self, **changes)
+
+
+def _spread_families(cls: type[Options]) -> dict[str, Any]:
+    """Replaces the families of a class by their options; returns its annotations, in order."""
+    annotations = cls.__dict__.get("__annotations__", {})
+    own: dict[str, Any] = {}
+    families = {
+        prefix: f
+        for base in reversed(cls.__mro__[1:])
+        for prefix, f in getattr(base, "_families", {}).items()
+    }
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, Family):
+            families[value.prefix] = value
+            delattr(cls, name)
+            for member, (kind, field) in value.members.items():
+                setattr(cls, member, field)
+                own[member] = kind
+        elif name in annotations:
+            own[name] = annotations[name]
+    cls.__annotations__, cls._families = {**own, **annotations}, families
+    return cls.__annotations__
 
 
 def _declare(field: dataclasses.Field, group: str, former: Declaration | None) -> Declaration:

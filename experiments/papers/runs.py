@@ -93,7 +93,7 @@ class Run:
         if not local_layers:
             unread |= RebuildingOptions.declarations().keys()
         read = tuple((n, v) for n, v in options.values().items() if n not in unread)
-        traits = (method.build, local_layers, method.is_federated, method.has_table)
+        traits = (method.trains_as, local_layers, method.is_federated, method.has_table)
         return (self.task.name, *traits, read)
 
 

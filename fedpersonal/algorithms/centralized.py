@@ -8,39 +8,33 @@ the same for both.
 
 from __future__ import annotations
 
-import dataclasses
-
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms.fed_avg import fed_avg
-from fedpersonal.algorithms.method import ClientOptions, KeepingOptions, Layers, Method
+from fedpersonal.algorithm import Phase
+from fedpersonal.algorithms.method import KeepingOptions, Method
 from fedpersonal.optimizers.named import build_client_optimizer
 
 
-def build(options: ClientOptions, layers: Layers) -> Algorithm:
-    """Returns the server's epochs."""
-    del layers
-    work = {**options.local_work(), "max_local_steps": None}
-    return dataclasses.replace(fed_avg(**work), name="centralized")
+class Centralized(
+    Method, name="centralized", title="Centralized", is_federated=False, server_optimizer="sgd"
+):
+    """What a server does with everybody's data."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the server's epochs."""
+        return (self.phase(max_steps=None),)
 
 
-def build_personalized(options: KeepingOptions, layers: Layers) -> Algorithm:
-    """Returns the same with a learning rate of its own for users' embeddings."""
-    users = build_client_optimizer("sgd", options.local_learning_rate)
-    algorithm, optimizers = build(options, layers), dict.fromkeys(layers.table, users)
-    phase = dataclasses.replace(algorithm.last_phase, optimizers=optimizers)
-    return dataclasses.replace(algorithm, name="centralized_personalized", phases=(phase,))
+class CentralizedPersonalized(
+    Centralized,
+    name="centralized_personalized",
+    title="Centralized + user embeddings",
+    reads=KeepingOptions,
+    needs=("table",),
+    has_table=True,
+):
+    """The same with a learning rate of its own for users' embeddings."""
 
-
-METHODS = (
-    Method("centralized", "Centralized", build, is_federated=False, server_optimizer="sgd"),
-    Method(
-        "centralized_personalized",
-        "Centralized + user embeddings",
-        build_personalized,
-        KeepingOptions,
-        needs=("table",),
-        is_federated=False,
-        has_table=True,
-        server_optimizer="sgd",
-    ),
-)
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the server's epochs."""
+        users = build_client_optimizer("sgd", self.local_learning_rate)
+        optimizers = dict.fromkeys(self.layers.table, users)
+        return (self.phase(max_steps=None, optimizers=optimizers),)

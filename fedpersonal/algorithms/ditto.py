@@ -11,44 +11,26 @@ from the shared model, by the same rule.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-from fedpersonal.algorithm import Algorithm, GradientPhase, PersonalCopies
-from fedpersonal.algorithms.fed_rep import FedRepOptions, fed_rep
-from fedpersonal.algorithms.method import Layers, Method, PullOptions
+from fedpersonal.algorithm import GradientPhase, PersonalCopies, Phase
+from fedpersonal.algorithms.constructor import constructor
+from fedpersonal.algorithms.fed_rep import FedRep
+from fedpersonal.algorithms.method import PullOptions
 
 
-def ditto(*, pull: float = 1.0, **options: Any) -> Algorithm:
-    """Returns the two phases of Ditto.
+class Ditto(FedRep, name="ditto", title="Ditto", reads=PullOptions, local_part=None):
+    """What a client of Ditto does: as of FedRep, whose head is here the client's copy.
 
-    Args:
-        pull: Weight of the copy's pull to the shared model, lambda.
-        **options: Of `fed_rep`, whose head is here the client's copy: `local_only_epochs` are s of
-            the paper, `local_epochs` r.
+    `local_only_epochs` are s of the paper, `local_epochs` r.
     """
-    algorithm = fed_rep(**options)
-    own, shared = algorithm.phases
-    assert isinstance(own, GradientPhase)
-    own = dataclasses.replace(own, variables="personal", proximal=pull)
-    return dataclasses.replace(
-        algorithm, name="ditto", phases=(own, shared), personal=PersonalCopies()
-    )
+
+    copies = PersonalCopies()
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the phase of the copy and that of the shared model."""
+        own, shared = super().phases()
+        assert isinstance(own, GradientPhase)
+        return dataclasses.replace(own, variables="personal", proximal=self.pull), shared
 
 
-class DittoOptions(FedRepOptions, PullOptions):
-    """What a client of Ditto does."""
-
-
-def build(options: DittoOptions, layers: Layers) -> Algorithm:
-    """Returns Ditto as options describe it."""
-    del layers
-    algorithm = ditto(
-        **options.local_work(),
-        local_optimizer=options.local_optimizer(),
-        pull=options.pull,
-        local_only_epochs=options.local_only_epochs,
-    )
-    return options.settle(algorithm)
-
-
-METHODS = (Method("ditto", "Ditto", build, DittoOptions, has_copies=True),)
+ditto = constructor(Ditto)

@@ -6,71 +6,37 @@ AISTATS 2017. Its personalised rivals train alike and fine-tune each client's co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-from fedpersonal.algorithm import Algorithm, GradientPhase
-from fedpersonal.algorithms.method import (
-    ClientOptions,
-    FinetuningOptions,
-    Layers,
-    Method,
-    RebuildingOptions,
-)
-
-if TYPE_CHECKING:
-    import tensorflow_federated as tff
+from fedpersonal.algorithms.constructor import constructor
+from fedpersonal.algorithms.method import FinetuningOptions, Method, RebuildingOptions
 
 
-def fed_avg(
-    *,
-    client_optimizer: tff.learning.optimizers.Optimizer,
-    optimizers: Mapping[str, tff.learning.optimizers.Optimizer] | None = None,
-    local_epochs: int = 1,
-    max_local_steps: int | None = None,
-    proximal: float = 0.0,
-    weighting: str = "num_examples",
-    max_update_norm: float | None = None,
-) -> Algorithm:
-    """Returns the one phase of FedAvg: all variables on all of the client's data.
-
-    Args:
-        client_optimizer: Optimizer of the client's copy of the model.
-        optimizers: Others for some of its layers, by name.
-        local_epochs: Passes over the client's data.
-        max_local_steps: Bound on the steps of all epochs.
-        proximal: Weight of FedProx' term, or 0.
-        weighting: `num_examples` or `uniform`.
-        max_update_norm: Bound on the norm of a client's update, or None.
-    """
-    phase = GradientPhase(
-        "all", "all", client_optimizer, local_epochs, max_local_steps, optimizers or {}, proximal
-    )
-    return Algorithm("fed_avg", (phase,), "none", weighting, max_update_norm)
+class FedAvg(Method, name="fed_avg", title="FedAvg", server_optimizer="sgd"):
+    """What a client of FedAvg does: it moves all variables on all of its data."""
 
 
-def build(options: ClientOptions, layers: Layers) -> Algorithm:
-    """Returns FedAvg as options describe it."""
-    del layers
-    return fed_avg(**options.local_work())
-
-
-class _Finetuned(ClientOptions, FinetuningOptions):
+class FedAvgFinetuning(
+    FedAvg,
+    name="fed_avg_finetuning",
+    title="FedAvg + fine-tuning",
+    trains_as="fed_avg",
+    reads=FinetuningOptions,
+    finetunes="all",
+    server_optimizer=None,
+):
     """FedAvg, and fine-tuning."""
 
 
-class _PartFinetuned(ClientOptions, RebuildingOptions):
+class EmbeddingFinetuning(
+    FedAvg,
+    name="embedding_finetuning",
+    title="FedAvg + fine-tuning of embeddings",
+    trains_as="fed_avg",
+    reads=RebuildingOptions,
+    finetunes="embedding",
+    server_optimizer=None,
+):
     """FedAvg, and fine-tuning of a part at the rates of a reconstruction."""
 
 
-METHODS = (
-    Method("fed_avg", "FedAvg", build, server_optimizer="sgd"),
-    Method("fed_avg_finetuning", "FedAvg + fine-tuning", build, _Finetuned, finetunes="all"),
-    Method(
-        "embedding_finetuning",
-        "FedAvg + fine-tuning of embeddings",
-        build,
-        _PartFinetuned,
-        finetunes="embedding",
-    ),
-)
+# `optimizers` are others than the client's for some layers, by name; `proximal` is FedProx' weight.
+fed_avg = constructor(FedAvg, optimizers=None, proximal=0.0)

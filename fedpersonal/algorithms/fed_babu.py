@@ -7,22 +7,20 @@ it predicts, a client fine-tunes the whole model.
 
 from __future__ import annotations
 
-import dataclasses
-
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms.fed_avg import fed_avg
-from fedpersonal.algorithms.method import ClientOptions, FinetuningOptions, Layers, Method
+from fedpersonal.algorithm import Phase
+from fedpersonal.algorithms.method import FinetuningOptions, Method
 
 
-class FedBabuOptions(ClientOptions, FinetuningOptions):
+class FedBabu(
+    Method,
+    name="fed_babu",
+    title="FedBABU",
+    reads=FinetuningOptions,
+    needs=("head",),
+    finetunes="all",
+):
     """What a client of FedBABU does."""
 
-
-def build(options: FedBabuOptions, layers: Layers) -> Algorithm:
-    """Returns FedBABU as options describe it."""
-    algorithm = fed_avg(**options.local_work())
-    body = dataclasses.replace(algorithm.last_phase, variables=layers.without("head"))
-    return dataclasses.replace(algorithm, name="fed_babu", phases=(body,))
-
-
-METHODS = (Method("fed_babu", "FedBABU", build, FedBabuOptions, needs=("head",), finetunes="all"),)
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the phase of the body."""
+        return (self.phase(self.layers.without("head")),)

@@ -4,10 +4,16 @@ Reddi et al., "Adaptive Federated Optimization", ICLR 2021: FedAvg whose server 
 update for a gradient. Any method can have such a server; these are FedAvg's.
 """
 
-from fedpersonal.algorithms.fed_avg import build
-from fedpersonal.algorithms.method import Method
+from fedpersonal.algorithms.fed_avg import FedAvg
 
-METHODS = (
-    Method("fed_yogi", "FedYogi", build, server_optimizer="yogi"),
-    Method("fed_adam", "FedAdam", build, server_optimizer="adam"),
-)
+
+class FedYogi(
+    FedAvg, name="fed_yogi", title="FedYogi", trains_as="fed_avg", server_optimizer="yogi"
+):
+    """FedAvg with Yogi on the server."""
+
+
+class FedAdam(
+    FedAvg, name="fed_adam", title="FedAdam", trains_as="fed_avg", server_optimizer="adam"
+):
+    """FedAvg with Adam on the server."""

@@ -5,28 +5,12 @@ Algorithm 1: base layers are averaged, the layers on top of them are the client'
 trained together. What tells it from FURL is which layers are local.
 """
 
-from __future__ import annotations
-
-import dataclasses
-from typing import Any
-
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms import furl
-from fedpersonal.algorithms.method import KeepingOptions, Layers, Method
+from fedpersonal.algorithms.constructor import constructor
+from fedpersonal.algorithms.furl import Furl
 
 
-def fed_per(**options: Any) -> Algorithm:
-    """Returns the one phase of FedPer, for a model whose last layers are local.
-
-    Args:
-        **options: Of `furl`.
-    """
-    return dataclasses.replace(furl.furl(**options), name="fed_per")
+class FedPer(Furl, name="fed_per", title="FedPer", local_part="head"):
+    """What a client of FedPer does, for a model whose last layers are local."""
 
 
-def build(options: KeepingOptions, layers: Layers) -> Algorithm:
-    """Returns FedPer as options describe it."""
-    return dataclasses.replace(furl.build(options, layers), name="fed_per")
-
-
-METHODS = (Method("fed_per", "FedPer", build, KeepingOptions, local_part="head"),)
+fed_per = constructor(FedPer)

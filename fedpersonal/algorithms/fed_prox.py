@@ -8,25 +8,16 @@ Departures: all clients make the same number of epochs, where the paper lets slo
 
 from __future__ import annotations
 
-import dataclasses
-
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms.fed_avg import fed_avg
-from fedpersonal.algorithms.method import ClientOptions, Layers, Method
+from fedpersonal.algorithm import Phase
+from fedpersonal.algorithms.method import Method
 from fedpersonal.options import option
 
 
-class FedProxOptions(ClientOptions):
+class FedProx(Method, name="fed_prox", title="FedProx"):
     """What a client of FedProx does."""
 
     proximal: float = option(0.1, "Weight mu of FedProx' term.", at_least=0)
 
-
-def build(options: FedProxOptions, layers: Layers) -> Algorithm:
-    """Returns FedProx as options describe it."""
-    del layers
-    algorithm = fed_avg(**options.local_work(), proximal=options.proximal)
-    return dataclasses.replace(algorithm, name="fed_prox")
-
-
-METHODS = (Method("fed_prox", "FedProx", build, FedProxOptions),)
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the one phase, which is pulled to what the server sent."""
+        return (self.phase(proximal=self.proximal),)

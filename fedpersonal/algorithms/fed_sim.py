@@ -7,11 +7,9 @@ the layers are.
 
 from __future__ import annotations
 
-import dataclasses
-
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms import fed_rep, furl
-from fedpersonal.algorithms.method import KeepingOptions, Layers, Method
+from fedpersonal.algorithms.fed_rep import FedRep
+from fedpersonal.algorithms.furl import Furl
+from fedpersonal.algorithms.method import KeepingOptions
 from fedpersonal.options import option
 
 
@@ -23,21 +21,9 @@ class FedSimOptions(KeepingOptions):
     )
 
 
-class FedAltOptions(FedSimOptions, fed_rep.FedRepOptions):
+class FedSim(Furl, name="fed_sim", title="FedSim", reads=FedSimOptions, local_part="own"):
+    """What a client of FedSim does."""
+
+
+class FedAlt(FedRep, name="fed_alt", title="FedAlt", reads=FedSimOptions, local_part="own"):
     """What a client of FedAlt does."""
-
-
-def build_simultaneous(options: FedSimOptions, layers: Layers) -> Algorithm:
-    """Returns FedSim as options describe it."""
-    return dataclasses.replace(furl.build(options, layers), name="fed_sim")
-
-
-def build_alternating(options: FedAltOptions, layers: Layers) -> Algorithm:
-    """Returns FedAlt as options describe it."""
-    return dataclasses.replace(fed_rep.build(options, layers), name="fed_alt")
-
-
-METHODS = (
-    Method("fed_sim", "FedSim", build_simultaneous, FedSimOptions, local_part="own"),
-    Method("fed_alt", "FedAlt", build_alternating, FedAltOptions, local_part="own"),
-)

@@ -11,42 +11,46 @@ text that is predicted.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
-from fedpersonal.algorithm import Algorithm, GradientPhase
+from fedpersonal.algorithm import Algorithm, Phase
+from fedpersonal.algorithms.constructor import constructor
+from fedpersonal.algorithms.fed_prox import FedProx
+from fedpersonal.algorithms.method import FinetuningOptions
 
-if TYPE_CHECKING:
-    import tensorflow_federated as tff
+
+class FedPerc(
+    FedProx,
+    trains_as="fedperc",
+    title="FedPerC",
+    reads=FinetuningOptions,
+    defaults={"weighting": "uniform"},
+    local_variables="kept",
+):
+    """What a client of FedPerC and its baselines does."""
+
+    moving: ClassVar[str | tuple[str, ...]] = "all"
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the one phase, which holds on to the shared variables."""
+        return (self.phase(self.moving, proximal=self.proximal),)
 
 
-def fedperc(
-    *,
-    client_optimizer: tff.learning.optimizers.Optimizer,
-    local_epochs: int = 10,
-    max_local_steps: int | None = 10,
-    proximal: float = 1.0,
-    layers: Sequence[str] | None = None,
-    weighting: str = "uniform",
-    max_update_norm: float | None = None,
-) -> Algorithm:
+_fedperc = constructor(FedPerc, local_epochs=10, max_local_steps=10, proximal=1.0)
+
+
+def fedperc(*, layers: Sequence[str] | None = None, **options: Any) -> Algorithm:
     """Returns the one phase of FedPerC.
 
     Args:
-        client_optimizer: Optimizer of all embeddings, such as Adam.
-        local_epochs: Passes over what a client has drawn for the round.
-        max_local_steps: Steps of a round, K.
-        proximal: Weight of FedProx' term, which holds on to the shared variables.
         layers: The layers that move, or None for all that are not frozen.
-        weighting: `uniform`, as in the paper, or `num_examples`.
-        max_update_norm: Bound on the norm of a client's update, or None.
+        **options: `client_optimizer` of all embeddings, such as Adam; `local_epochs` over what a
+            client has drawn for the round, 10; `max_local_steps`, K, 10; `proximal`, the weight of
+            FedProx' term, 1; `weighting`, `uniform` as in the paper; `max_update_norm`.
     """
-    phase = GradientPhase(
-        variables="all" if layers is None else tuple(layers),
-        data="all",
-        optimizer=client_optimizer,
-        epochs=local_epochs,
-        max_steps=max_local_steps,
-        proximal=proximal,
-    )
-    return Algorithm("fedperc", (phase,), "kept", weighting, max_update_norm)
+    algorithm = _fedperc(**options)
+    moving: str | tuple[str, ...] = "all" if layers is None else tuple(layers)
+    phase = dataclasses.replace(algorithm.last_phase, variables=moving)
+    return dataclasses.replace(algorithm, phases=(phase,))

@@ -7,28 +7,12 @@ its own, and the layers on top are averaged.
 Departures: without the paper's auxiliary and adversarial losses.
 """
 
-from __future__ import annotations
-
-import dataclasses
-from typing import Any
-
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms import furl
-from fedpersonal.algorithms.method import KeepingOptions, Layers, Method
+from fedpersonal.algorithms.constructor import constructor
+from fedpersonal.algorithms.furl import Furl
 
 
-def lg_fed_avg(**options: Any) -> Algorithm:
-    """Returns the one phase of LG-FedAvg, for a model whose first layers are local.
-
-    Args:
-        **options: Of `furl`.
-    """
-    return dataclasses.replace(furl.furl(**options), name="lg_fed_avg")
+class LgFedAvg(Furl, name="lg_fed_avg", title="LG-FedAvg", local_part="body"):
+    """What a client of LG-FedAvg does, for a model whose first layers are local."""
 
 
-def build(options: KeepingOptions, layers: Layers) -> Algorithm:
-    """Returns LG-FedAvg as options describe it."""
-    return dataclasses.replace(furl.build(options, layers), name="lg_fed_avg")
-
-
-METHODS = (Method("lg_fed_avg", "LG-FedAvg", build, KeepingOptions, local_part="body"),)
+lg_fed_avg = constructor(LgFedAvg)

@@ -4,24 +4,15 @@ There are no rounds. Every client starts from the same initial weights and train
 what it has before it predicts.
 """
 
-from __future__ import annotations
-
-import dataclasses
-
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms import fed_avg
-from fedpersonal.algorithms.method import ClientOptions, FinetuningOptions, Layers, Method
+from fedpersonal.algorithms.method import FinetuningOptions, Method
 
 
-class LocalOnlyOptions(ClientOptions, FinetuningOptions):
+class LocalOnly(
+    Method,
+    name="local_only",
+    title="Local training",
+    reads=FinetuningOptions,
+    finetunes="all",
+    trains=False,
+):
     """What a client does by itself."""
-
-
-def build(options: LocalOnlyOptions, layers: Layers) -> Algorithm:
-    """Returns what no round runs: FedAvg under another name."""
-    return dataclasses.replace(fed_avg.build(options, layers), name="local_only")
-
-
-METHODS = (
-    Method("local_only", "Local training", build, LocalOnlyOptions, finetunes="all", trains=False),
-)

@@ -12,33 +12,19 @@ is.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
-from fedpersonal.algorithm import Algorithm, PersonalCopies
-from fedpersonal.algorithms.fed_avg import fed_avg
-from fedpersonal.algorithms.method import Layers, Method, PullOptions
+from fedpersonal.algorithm import PersonalCopies, Phase
+from fedpersonal.algorithms.constructor import constructor
+from fedpersonal.algorithms.method import Method, PullOptions
 
 
-def mr_mtl(*, pull: float = 1.0, **options: Any) -> Algorithm:
-    """Returns the one phase of MR-MTL.
+class MrMtl(Method, name="mr_mtl", title="MR-MTL", reads=PullOptions, local_variables="kept"):
+    """What a client of MR-MTL does. The paper's mean has `uniform` weights."""
 
-    Args:
-        pull: Weight of the client's pull to the mean, lambda: 0 is local training, and much is
-            FedAvg.
-        **options: Of `fed_avg`; `max_update_norm` bounds what a client sends. The paper's mean has
-            `uniform` weights.
-    """
     copies = PersonalCopies(are_sent=True)
-    return dataclasses.replace(
-        fed_avg(**options, proximal=pull), name="mr_mtl", local_variables="kept", personal=copies
-    )
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the one phase; a pull of 0 is local training, and much is FedAvg."""
+        return (self.phase(proximal=self.pull),)
 
 
-def build(options: PullOptions, layers: Layers) -> Algorithm:
-    """Returns MR-MTL as options describe it."""
-    del layers
-    return options.settle(mr_mtl(**options.local_work(), pull=options.pull))
-
-
-METHODS = (Method("mr_mtl", "MR-MTL", build, PullOptions, has_copies=True),)
+mr_mtl = constructor(MrMtl, optimizers=None)

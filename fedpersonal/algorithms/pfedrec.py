@@ -9,46 +9,18 @@ Departures: that step is made again before a client predicts, from what the serv
 So a client keeps its score function alone, where the authors' code keeps a table of items, too.
 """
 
-from __future__ import annotations
-
-import dataclasses
-from typing import Any
-
-from fedpersonal.algorithm import Algorithm, Phase
-from fedpersonal.algorithms import fed_rep
-from fedpersonal.algorithms.fed_rep import FedRepOptions
-from fedpersonal.algorithms.method import Layers, Method
+from fedpersonal.algorithm import Phase
+from fedpersonal.algorithms.constructor import constructor
+from fedpersonal.algorithms.fed_rep import FedRep
 
 
-def pfedrec(**options: Any) -> Algorithm:
-    """Returns the two phases of PFedRec, for a model whose score function is local.
+class PFedRec(FedRep, name="pfedrec", title="PFedRec", local_part="head", finetunes="global"):
+    """What a client of PFedRec does, for a model whose score function is local."""
 
-    A client runs the second one again, on a copy of its own, before it predicts: give it as
-    `finetuning`.
-
-    Args:
-        **options: Of `fed_rep`.
-    """
-    return dataclasses.replace(fed_rep.fed_rep(**options), name="pfedrec")
+    def adaptation(self) -> tuple[Phase, ...]:
+        """Returns the second phase, which a client runs again, on a copy of its own."""
+        return self.phases()[1:]
 
 
-def build(options: FedRepOptions, layers: Layers) -> Algorithm:
-    """Returns PFedRec as options describe it."""
-    return dataclasses.replace(fed_rep.build(options, layers), name="pfedrec")
-
-
-def _last_step(options: FedRepOptions) -> tuple[Phase, ...]:
-    return build(options, Layers()).phases[1:]
-
-
-METHODS = (
-    Method(
-        "pfedrec",
-        "PFedRec",
-        build,
-        FedRepOptions,
-        local_part="head",
-        finetunes="global",
-        adaptation=_last_step,
-    ),
-)
+# Before a client predicts, it runs the second phase again: give that as `finetuning`.
+pfedrec = constructor(PFedRec)

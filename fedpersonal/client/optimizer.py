@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import GradientPhase, Phase
+from fedpersonal.algorithm import GradientPhase, LookAhead, Phase
 from fedpersonal.client.values import align, join_axes, over_clients, tile_clients, where_client
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names
@@ -28,11 +28,11 @@ def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
             check_names(f"phase {i}: variables", phase.variables, model.variables)
         keys = [key for key in phase.optimizers if key != "local"]
         check_names(f"phase {i}: optimizers", keys, model.variables)
-        if phase.ahead is not None:
-            as_tff_optimizer(phase.ahead.optimizer)
         for variable in model.variables:
             if phase.moves(variable):
                 optimizer_of(phase, variable)
+                if phase.ahead is not None:
+                    optimizer_of(phase.ahead, variable)
 
 
 def client_optimizer(
@@ -62,12 +62,15 @@ def client_optimizer(
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
 
 
-def optimizer_of(phase: GradientPhase, variable: VariableSpec) -> tff.learning.optimizers.Optimizer:
+def optimizer_of(
+    phase: GradientPhase | LookAhead, variable: VariableSpec
+) -> tff.learning.optimizers.Optimizer:
     """Returns the optimizer with which a phase moves a variable: the most specific one."""
-    key = variable.first_name(phase.optimizers)
-    if key is None and variable.is_local and "local" in phase.optimizers:
+    others = phase.optimizers if isinstance(phase, GradientPhase) else {}
+    key = variable.first_name(others)
+    if key is None and variable.is_local and "local" in others:
         key = "local"
-    return as_tff_optimizer(phase.optimizer if key is None else phase.optimizers[key])
+    return as_tff_optimizer(phase.optimizer if key is None else others[key])
 
 
 def plain_sgd_rate(optimizer: tff.learning.optimizers.Optimizer) -> float | None:

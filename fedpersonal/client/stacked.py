@@ -21,7 +21,7 @@ from fedpersonal.client.batches import (
     zero_sums,
 )
 from fedpersonal.client.copied_rows import touched_copies, whole_copies
-from fedpersonal.client.optimizer import ClientOptimizer, client_optimizer
+from fedpersonal.client.optimizer import ClientOptimizer, client_optimizer, optimizer_of
 from fedpersonal.client.ridge import solve_local_values
 from fedpersonal.client.values import (
     ClientValues,
@@ -40,7 +40,6 @@ from fedpersonal.client.values import (
 )
 from fedpersonal.data.parts import count_batches, find_batch
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.optimizers.keras import as_tff_optimizer
 
 # What follows a phase in a client's noise, in place of another step's number.
 PHASE_END = -1
@@ -292,7 +291,7 @@ def _look_ahead(
     """
     pulled = set(moving) if ahead.envelope else set()
     optimizer = ClientOptimizer(
-        as_tff_optimizer(ahead.optimizer),
+        optimizer_of(ahead, model.variables[0]),
         moving,
         model,
         pull=ahead.envelope,

@@ -48,7 +48,7 @@ class Experiment(Built, Generic[OptionsT, DataT]):
     task: Task[OptionsT, Any, DataT]
     options: OptionsT
     data: DataT
-    method: Method
+    method: type[Method]
     trainer: Trainer
     findings: Mapping[str, Any]
 

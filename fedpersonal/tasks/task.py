@@ -153,7 +153,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     name: ClassVar[str]
     own_options: ClassVar[type[Options]]
     defaults: ClassVar[Mapping[str, Value]] = {}
-    own_methods: ClassVar[Sequence[Method]] = ()
+    own_methods: ClassVar[Sequence[type[Method]]] = ()
     layers: ClassVar[Layers] = Layers()
     has_own_rows: ClassVar[bool] = False
     evaluated_together: ClassVar[int] = 100
@@ -163,7 +163,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     usual_server_optimizer: ClassVar[str] = "sgd"
 
     @functools.cached_property
-    def methods(self) -> Mapping[str, Method]:
+    def methods(self) -> Mapping[str, type[Method]]:
         """The methods that fit its model, by name."""
         fitting = [method for method in methods().values() if method.fits(self.layers)]
         return {method.name: method for method in [*self.own_methods, *fitting]}
@@ -206,7 +206,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         rate = options.server_learning_rate or (1.0 if optimizer == "sgd" else 0.1)
         return options.replace(server_optimizer=optimizer, server_learning_rate=rate)
 
-    def method(self, options: OptionsT) -> Method:
+    def method(self, options: OptionsT) -> type[Method]:
         """Returns the method that options name."""
         return self.methods[options.algorithm]
 

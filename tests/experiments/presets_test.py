@@ -250,6 +250,7 @@ def look_at_everything(task, options_class, all_values, patch):
         options.rebuild_copies(method.build(options, layers).phases)
         method.finetuning(options, layers)
         fed_recon.rebuilding(options)
+        fed_recon.rebuilding(options_class(algorithm=method.name, reconstruction="ridge"))
     for values in all_values:
         for algorithm in (values.get("algorithm", task.defaults["algorithm"]), "centralized"):
             options = options_class(**{**values, "algorithm": algorithm})

@@ -69,7 +69,7 @@ _UNSEEN = (
 )
 
 
-def _row(method: Method, local_state: str = "kept") -> Row:
+def _row(method: type[Method], local_state: str = "kept") -> Row:
     name, *figures = _PAPER.get(method.name, (method.title,))
     is_twin = local_state == "rebuilt"
     return Row(
@@ -80,7 +80,7 @@ def _row(method: Method, local_state: str = "kept") -> Row:
     )
 
 
-def _keeps(method: Method) -> bool:
+def _keeps(method: type[Method]) -> bool:
     return bool(method.local_part) and issubclass(method.options, KeepingOptions)
 
 

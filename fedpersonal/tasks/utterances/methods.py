@@ -6,16 +6,13 @@ paper that it is from; `fedpersonal.models.adapted_language_model` says what the
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.algorithms import centralized
-from fedpersonal.algorithms.fed_prox import FedProxOptions
-from fedpersonal.algorithms.fedperc import fedperc
-from fedpersonal.algorithms.method import ClientOptions, FinetuningOptions, Layers, Method
-from fedpersonal.optimizers.named import build_client_optimizer
+from fedpersonal.algorithm import Phase
+from fedpersonal.algorithms.centralized import Centralized
+from fedpersonal.algorithms.fedperc import FedPerc
+from fedpersonal.algorithms.method import Layers, Method
 from fedpersonal.options import option
 
 # Parts of the adapted models: whose each is.
@@ -50,20 +47,7 @@ _HEAD = "personal_head"
 _GENERATED = ("context_embedding", "personal_generator", "context_generator")
 
 
-class FedPercOptions(FedProxOptions, FinetuningOptions, defaults={"weighting": "uniform"}):
-    """What a client of FedPerC and its baselines does."""
-
-
-class AdapterOptions(FedPercOptions):
-    """What a client does whose parts may learn at a rate of their own."""
-
-    local_rate_factor: float = option(
-        1.0, "The rate of local variables, by --client_learning_rate.", above=0, at_most=1e4
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class LanguageMethod(Method):
+class _Language(Method):
     """A method that comes with a language model of its own.
 
     Attributes:
@@ -73,87 +57,84 @@ class LanguageMethod(Method):
         is_fresh: Whether heads start at random, instead of as the base model's.
     """
 
-    model: str = "prefix"
-    parts: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    own_layers: tuple[str, ...] = ()
-    is_fresh: bool = False
+    model: ClassVar[str] = "prefix"
+    parts: ClassVar[Mapping[str, str]] = {}
+    own_layers: ClassVar[tuple[str, ...]] = ()
+    is_fresh: ClassVar[bool] = False
 
-    def local_layers(self, options: Any, layers: Layers) -> tuple[str, ...]:
+    @classmethod
+    def local_layers(cls, options: Any, layers: Layers) -> tuple[str, ...]:
         """Returns the layers that are each client's own."""
-        return self.own_layers
+        return cls.own_layers
 
 
-def _method(name: str, title: str, local_variables: str, **traits: Any) -> LanguageMethod:
-    def build(options: FedPercOptions, layers: Layers) -> Algorithm:
-        algorithm = fedperc(
-            **options.local_work(),
-            proximal=options.proximal,
-            layers=_GENERATED if name == "fedperc_generated" else None,
-        )
-        return dataclasses.replace(algorithm, name=name, local_variables=local_variables)
-
-    return LanguageMethod(name, title, build, FedPercOptions, **traits)
+class LanguageMethod(_Language, FedPerc):
+    """What a client of FedPerC and its baselines does."""
 
 
-def _adapted(name: str, title: str, parts: Mapping[str, str]) -> LanguageMethod:
-    own_layers = tuple(f"{whose}_{kind}" for kind, whose in parts.items() if whose == "personal")
+class Adapted(LanguageMethod, model="adapted", finetunes="all"):
+    """What a client does whose parts may learn at a rate of their own."""
 
-    def build(options: AdapterOptions, layers: Layers) -> Algorithm:
-        algorithm = fedperc(**options.local_work(), proximal=options.proximal)
-        rate = options.client_learning_rate * options.local_rate_factor
-        own = build_client_optimizer(options.client_optimizer, rate)
-        optimizers = {"local": own} if own_layers and options.local_rate_factor != 1 else {}
-        phase = dataclasses.replace(algorithm.last_phase, optimizers=optimizers)
-        kept = "kept" if own_layers else "none"
-        return dataclasses.replace(algorithm, name=name, phases=(phase,), local_variables=kept)
-
-    return LanguageMethod(
-        name,
-        title,
-        build,
-        AdapterOptions,
-        model="adapted",
-        parts=parts,
-        own_layers=own_layers,
-        finetunes="all",
+    local_rate_factor: float = option(
+        1.0, "The rate of local variables, by --client_learning_rate.", above=0, at_most=1e4
     )
 
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the one phase, in which local variables have that rate."""
+        if not self.own_layers or self.local_rate_factor == 1:
+            return super().phases()
+        own = self.optimizer("client", factor=self.local_rate_factor)
+        return (self.phase(proximal=self.proximal, optimizers={"local": own}),)
 
-def _central(method: LanguageMethod) -> LanguageMethod:
-    """Returns the method's model trained by a server with everybody's data: what it can come to.
+
+class Central(
+    _Language,
+    Centralized,
+    trains_as="centralized",
+    has_table=True,
+    server_optimizer=None,
+):
+    """A method's model trained by a server with everybody's data: what it can come to.
 
     The server has a row for each user of what is otherwise the user's own.
     """
-    return LanguageMethod(
+
+
+def _adapted(name: str, title: str, parts: Mapping[str, str]) -> type[LanguageMethod]:
+    own_layers = tuple(f"{whose}_{kind}" for kind, whose in parts.items() if whose == "personal")
+    kept = "kept" if own_layers else "none"
+    return Adapted.variant(name, title, parts=parts, own_layers=own_layers, local_variables=kept)
+
+
+def _central(method: type[LanguageMethod]) -> type[Central]:
+    return Central.variant(
         f"central_{method.name}",
         f"{method.title} (Central)",
-        centralized.build,
-        ClientOptions,
+        trains_as="centralized",
         model=method.model,
         parts=method.parts,
-        is_federated=False,
-        has_table=True,
     )
 
 
 FEDERATED = (
-    _method("fedperc", "FedPerC", "kept", own_layers=(EMBEDDING,), finetunes="all"),
-    _method(
+    LanguageMethod.variant("fedperc", "FedPerC", own_layers=(EMBEDDING,), finetunes="all"),
+    LanguageMethod.variant(
         "fedperc_generated",
         "FedPerC (Generated)",
-        "rebuilt",
         own_layers=(EMBEDDING,),
         model="generated",
+        moving=_GENERATED,
+        local_variables="rebuilt",
     ),
     *(
-        _method(
+        LanguageMethod.variant(
             f"{name}{suffix}",
             f"{title}{note}",
-            "kept" if own_layers else "none",
             own_layers=own_layers,
             model=model,
             finetunes="all",
             is_fresh=bool(suffix),
+            local_variables="kept" if own_layers else "none",
         )
         for name, title, own_layers, model in (
             ("split_learning", "Split-Learning", (_HEAD,), "split_head"),
@@ -161,7 +142,7 @@ FEDERATED = (
         )
         for suffix, note in (("", ""), ("_fresh", " (Fresh)"))
     ),
-    *(_adapted(name, *told) for name, told in _PARTS.items()),
+    *(_adapted(name, *described) for name, described in _PARTS.items()),
 )
 METHODS = (
     *FEDERATED,
