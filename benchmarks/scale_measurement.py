@@ -19,7 +19,7 @@ from fedpersonal.data.ratings.ratings import Ratings
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LocalStateStore, SavedRun
 from fedpersonal.model.variables import VariableSpec
-from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
+from fedpersonal.simulation.checkpoints import StoreCheckpoints
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 from fedpersonal.tasks.experiment import build_experiment
 from fedpersonal.tasks.ratings.task import TASK as RATINGS

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedpersonal.array_files import pack_arrays, unpack_arrays
+from fedpersonal.files import pack_arrays, unpack_arrays
 
 ARRAYS = {
     "a/b": np.array([[1.0, np.nan], [-0.0, np.inf]], np.float32),

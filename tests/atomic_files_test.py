@@ -7,14 +7,14 @@ import stat
 
 import pytest
 
-from fedpersonal import atomic_files
+from fedpersonal import files
 from fedpersonal.errors import UserError
 
 
 def test_makes_folders_and_replaces_files(tmp_path):
     path = tmp_path / "deep" / "down" / "a.txt"
-    atomic_files.write_text(path, "é one")
-    atomic_files.write_text(path, "two")
+    files.write_text(path, "é one")
+    files.write_text(path, "two")
     assert path.read_text() == "two\n"
     assert os.listdir(path.parent) == ["a.txt"]
 
@@ -22,7 +22,7 @@ def test_makes_folders_and_replaces_files(tmp_path):
 def test_a_reader_sees_the_former_file_until_the_end(tmp_path):
     path = tmp_path / "a"
     path.write_text("former")
-    with pytest.raises(KeyError), atomic_files.atomic_write(path) as file:
+    with pytest.raises(KeyError), files.atomic_write(path) as file:
         file.write("new")
         file.flush()
         assert path.read_text() == "former"
@@ -36,9 +36,9 @@ def test_permissions(tmp_path):
     try:
         for name, options in (
             ("open", {}),
-            ("own", {"permissions": atomic_files.OWNER_ONLY}),
+            ("own", {"permissions": files.OWNER_ONLY}),
         ):
-            with atomic_files.atomic_write(tmp_path / name, "wb", **options) as file:
+            with files.atomic_write(tmp_path / name, "wb", **options) as file:
                 file.write(b"x")
     finally:
         os.umask(mask)
@@ -57,7 +57,7 @@ def test_what_the_system_says_against_it_is_one_line(tmp_path, monkeypatch, step
     if step != "write":
         monkeypatch.setattr(os, step, refuse)
     with pytest.raises(UserError, match="a cannot be written: No space left on device"):
-        with atomic_files.atomic_write(path) as file:
+        with files.atomic_write(path) as file:
             if step == "write":
                 refuse()
             file.write("new")
@@ -65,23 +65,23 @@ def test_what_the_system_says_against_it_is_one_line(tmp_path, monkeypatch, step
 
 
 def test_errors_of_other_files_stay(tmp_path):
-    with pytest.raises(FileNotFoundError), atomic_files.atomic_write(tmp_path / "a"):
+    with pytest.raises(FileNotFoundError), files.atomic_write(tmp_path / "a"):
         (tmp_path / "other").read_text()
 
 
 def test_a_checked_object_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "a.json"
     value = {"b": [1, 0.1, None, "\u00e9\ud800"], "a": {"x": True}}
-    atomic_files.write_json(path, value, checked=True)
-    assert atomic_files.read_json(path, {"a": dict, "b": (list, str)}, checked=True) == value
+    files.write_json(path, value, checked=True)
+    assert files.read_json(path, {"a": dict, "b": (list, str)}, checked=True) == value
     with pytest.raises(UserError, match="a.json is damaged: its 'b' is missing or of another type"):
-        atomic_files.read_json(path, {"b": dict}, checked=True)
+        files.read_json(path, {"b": dict}, checked=True)
     text = path.read_text()
     for change in (text.replace("0.1", "0.2"), text.replace("true", "1"), '{"b": 1}', "{}"):
         path.write_text(change)
         with pytest.raises(UserError, match="was changed after it was written: its checksum is"):
-            atomic_files.read_json(path, checked=True)
-        assert isinstance(atomic_files.read_json(path), dict)
+            files.read_json(path, checked=True)
+        assert isinstance(files.read_json(path), dict)
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path):
@@ -89,19 +89,19 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     said = {"pipe": "is damaged: it is not a file.", "none": "cannot be read: No such file or dir"}
     said["."] = "is damaged: it is not a file."
     for name, message in said.items():
-        for read in (atomic_files.read_bytes, atomic_files.read_text, atomic_files.read_json):
+        for read in (files.read_bytes, files.read_text, files.read_json):
             with pytest.raises(UserError) as caught:
                 read(tmp_path / name)
             assert str(caught.value).startswith(f"{tmp_path / name} {message}")
 
 
 def test_csv_and_json(tmp_path):
-    atomic_files.write_csv(tmp_path / "t.csv", [{"a": 1, "b": "x,y"}, {"b": 2, "a": 3}])
+    files.write_csv(tmp_path / "t.csv", [{"a": 1, "b": "x,y"}, {"b": 2, "a": 3}])
     assert (tmp_path / "t.csv").read_bytes() == b'a,b\n1,"x,y"\n3,2\n'
     with pytest.raises(ValueError, match="c"):
-        atomic_files.write_csv(tmp_path / "t.csv", [{"a": 1}, {"c": 2}])
+        files.write_csv(tmp_path / "t.csv", [{"a": 1}, {"c": 2}])
     assert (tmp_path / "t.csv").read_bytes() == b'a,b\n1,"x,y"\n3,2\n'
-    atomic_files.write_json(tmp_path / "t.json", {"path": tmp_path, "set": {2, 1}, 3: (4.0,)})
+    files.write_json(tmp_path / "t.json", {"path": tmp_path, "set": {2, 1}, 3: (4.0,)})
     expected = {"path": str(tmp_path), "set": [1, 2], "3": [4.0]}
     assert json.loads((tmp_path / "t.json").read_text()) == expected
 
@@ -111,9 +111,9 @@ def test_what_is_nested_too_deeply_for_writing_is_not_read(tmp_path):
     for depth in (99, 100, 480, 960, 970, 980, 2000):
         path.write_text('{"a":' + "[" * depth + "]" * depth + "}")
         if depth < 100:
-            atomic_files.write_json(path, atomic_files.read_json(path), checked=True)
-            atomic_files.read_json(path, checked=True)
+            files.write_json(path, files.read_json(path), checked=True)
+            files.read_json(path, checked=True)
             continue
         for checked in (False, True):
             with pytest.raises(UserError, match="a.json is damaged: it is nested too deeply"):
-                atomic_files.read_json(path, checked=checked)
+                files.read_json(path, checked=checked)

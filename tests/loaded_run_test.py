@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 import fedpersonal as fp
-from fedpersonal.array_files import pack_arrays, unpack_arrays
-from fedpersonal.atomic_files import write_json
+from fedpersonal.files import pack_arrays, unpack_arrays, write_json
 
 SGD = tf.keras.optimizers.SGD(0.1)
 FURL = fp.furl(client_optimizer=SGD)

@@ -31,7 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedpersonal as fp
-from fedpersonal.array_files import unpack_arrays
+from fedpersonal.files import unpack_arrays
 from fedpersonal.saved_model import read_saved_model
 
 ROUNDS = 4

@@ -13,7 +13,7 @@ from fedpersonal.evaluation.guess import GUESS
 from fedpersonal.report.numbers import label, percent, plain, rounded, shown
 from fedpersonal.report.run_data import RunData
 from fedpersonal.report.verdict import share_hurt
-from fedpersonal.simulation.rounds_of_files import ROUND
+from fedpersonal.simulation.run_record import ROUND
 
 MOST_DOTS = 6_000
 

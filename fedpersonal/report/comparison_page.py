@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from fedpersonal.atomic_files import write_text
+from fedpersonal.files import write_text
 from fedpersonal.report import comparison_text as text
 from fedpersonal.report.comparison import Comparison, compare_runs
 from fedpersonal.report.comparison_charts import against_bytes, client_dots, colors_of, curve_bands

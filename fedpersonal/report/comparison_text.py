@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import tabulate
 
-from fedpersonal.atomic_files import atomic_write, write_text
 from fedpersonal.errors import escaped
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.direction import find_metric, lower_is_better
+from fedpersonal.files import atomic_write, write_text
 from fedpersonal.report.compared_runs import ComparedMethod, differing_options
 from fedpersonal.report.comparison import Comparison, Difference
 from fedpersonal.report.numbers import label, shown

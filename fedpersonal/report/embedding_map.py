@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.array_files import unpack_arrays
-from fedpersonal.atomic_files import read_bytes
 from fedpersonal.errors import UserError
+from fedpersonal.files import read_arrays
 from fedpersonal.report.numbers import rounded
 from fedpersonal.report.run_data import RunData
 
@@ -25,8 +24,8 @@ def embedding_map(run: RunData) -> dict[str, Any] | None:
     """
     path = run.path / "model.npz"
     try:
-        arrays = unpack_arrays(read_bytes(path)) if path.exists() else {}
-    except (UserError, ValueError):
+        arrays = read_arrays(path) if path.exists() else {}
+    except UserError:
         return None  # A page of a run does without its model; `load_run` complains.
     tables = {
         name[len(_GLOBAL) :]: table

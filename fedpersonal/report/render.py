@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 import fedpersonal
-from fedpersonal.atomic_files import to_json
+from fedpersonal.files import to_json
 from fedpersonal.report import numbers
 from fedpersonal.simulation.palette import css_variables
 

@@ -6,8 +6,8 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from fedpersonal.atomic_files import read_json, write_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import read_json, write_json
 from fedpersonal.report.numbers import shown
 
 GENERATED = "generated.json"

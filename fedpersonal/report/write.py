@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.atomic_files import write_text
 from fedpersonal.evaluation.guess import CHANCE, strongest
+from fedpersonal.files import write_text
 from fedpersonal.report.boundary_picture import WIDTH, boundary_picture
 from fedpersonal.report.clients import dots, percentile_rows
 from fedpersonal.report.curves import curve_panels

@@ -8,7 +8,7 @@ import os
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedpersonal.atomic_files import atomic_write
+from fedpersonal.files import atomic_write
 
 
 def tidy_axes(ax: Axes) -> None:

@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from fedpersonal.atomic_files import read_json, write_json
+from fedpersonal.files import read_json, write_json
 
 BINARIES = ("interactions", "movielens", "reddit", "stackoverflow", "tv_shows")
 _ALL = "--output_dir=out --total_rounds=1 --clients_per_round=4".split()

@@ -19,7 +19,7 @@ import toy_process
 from fedpersonal.local_state.rounds import Rounds
 from fedpersonal.local_state.store import LocalStateStore
 from fedpersonal.simulation import loop, run_folder
-from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
+from fedpersonal.simulation.checkpoints import StoreCheckpoints
 
 _connect = sqlite3.connect
 

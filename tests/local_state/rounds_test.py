@@ -16,7 +16,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.local_state.rounds import KeptState, Rounds, read_kept
 from fedpersonal.local_state.store import LocalStateStore, SavedRun
 from fedpersonal.simulation import loop, run_folder
-from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
+from fedpersonal.simulation.checkpoints import StoreCheckpoints
 
 _HERE = pathlib.Path(__file__).parent
 

@@ -20,7 +20,7 @@ from fedpersonal.local_state import store_file
 from fedpersonal.local_state.rounds import KeptState
 from fedpersonal.local_state.store import LocalStateStore, read_all
 from fedpersonal.model.partition import VariableSpec
-from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
+from fedpersonal.simulation.checkpoints import StoreCheckpoints
 
 VARIABLES = [
     VariableSpec("user/embeddings", "user", (1, 2), tf.float32, True, None),

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpersonal.array_files import pack_arrays
 from fedpersonal.errors import UserError
+from fedpersonal.files import pack_arrays
 from fedpersonal.report.boundary_picture import boundary_picture
 from fedpersonal.report.clients import MOST_DOTS, dots, percentile_rows, rank_order
 from fedpersonal.report.curves import curve_panels, thin

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpersonal.atomic_files import write_json
+from fedpersonal.files import write_json
 from fedpersonal.report.clients import percentile_rows
 from fedpersonal.report.run_data import read_run
 from fedpersonal.report.verdict import judge, share_hurt

@@ -13,9 +13,9 @@ import attrs
 import numpy as np
 import pytest
 
-from fedpersonal import atomic_files
-from fedpersonal.array_files import pack_arrays
+from fedpersonal import files
 from fedpersonal.errors import UserError
+from fedpersonal.files import pack_arrays
 from fedpersonal.simulation import checkpoints, state_codec
 
 
@@ -202,7 +202,7 @@ saved.save(2, np.zeros(100_000))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", program], env=environment, timeout=600)
     assert run.returncode == -signal.SIGKILL
-    assert (tmp_path / f"round_000002.npz{atomic_files.TEMPORARY_SUFFIX}").exists()
+    assert (tmp_path / f"round_000002.npz{files.TEMPORARY_SUFFIX}").exists()
     saved = checkpoints.Checkpoints(tmp_path)
     assert saved.restore(like=np.ones(1)).round_number == 1
     assert os.listdir(tmp_path) == ["round_000001.npz"]

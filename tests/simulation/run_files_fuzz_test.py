@@ -27,7 +27,7 @@ from damage import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedpersonal.array_files import pack_arrays, unpack_arrays
+from fedpersonal.files import pack_arrays, unpack_arrays
 from fedpersonal.simulation import checkpoints, run_config, state_codec
 from fedpersonal.simulation.callbacks.callback import Run
 from fedpersonal.simulation.callbacks.learning_check import LearningCheck

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import fedpersonal
-from fedpersonal.atomic_files import write_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import write_json
 from fedpersonal.simulation import run_config, run_folder
 
 OPTIONS = {"seed": 4, "rate": 0.5, "total_rounds": 10, "layers": [1, 2], "name": None}

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fedpersonal.atomic_files import atomic_write
 from fedpersonal.data.tables.lines import open_bytes
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.errors import UserError
+from fedpersonal.files import atomic_write
 
 # To be raised when the same text and settings give another corpus, or the arrays change.
 _FORMAT_VERSION = 4
