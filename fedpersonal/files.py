@@ -181,8 +181,9 @@ def read_json(
         is_whole = value.pop(_DIGEST, None) == digest(_canonical(value))
     if not is_whole:
         raise damaged(path)
-    if not all(isinstance(value.get(name), types) for name, types in (entries or {}).items()):
-        raise damaged(path)
+    for name, types in (entries or {}).items():
+        if name not in value or not isinstance(value[name], types):
+            raise damaged(path)
     return value
 
 

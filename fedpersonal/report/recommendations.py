@@ -8,8 +8,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from fedpersonal.errors import UserError
-from fedpersonal.files import OWNER_ONLY, read_json, write_json
+from fedpersonal.files import OWNER_ONLY, damaged, read_json, write_json
 from fedpersonal.report.numbers import label, shown
 
 RECOMMENDATIONS = "recommendations.json"
@@ -85,7 +84,7 @@ def recommendations_told(folder: pathlib.Path) -> Recommendations:
     try:
         clients = [_client(entry) for entry in found["clients"]]
     except (KeyError, TypeError):
-        raise UserError(f"{path} is damaged: an entry is no client's items.") from None
+        raise damaged(path) from None
     return Recommendations(None if metric is None else label(metric), clients)
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import find_metric, main_metric
 from fedpersonal.evaluation.guess import GUESS, strongest
+from fedpersonal.files import damaged
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import (
@@ -199,7 +200,7 @@ def read_run(
 
     def check(name: str, is_whole: bool) -> None:
         if not is_whole:
-            raise UserError(f"{record.path / name} is damaged: it says what no run writes.")
+            raise damaged(record.path / name)
 
     rounds = record.metrics if has["metrics.csv"] else pd.DataFrame({"round": [], "seconds": []})
     check("metrics.csv", "seconds" in rounds)

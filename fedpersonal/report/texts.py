@@ -6,8 +6,7 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from fedpersonal.errors import UserError
-from fedpersonal.files import read_json, write_json
+from fedpersonal.files import damaged, read_json, write_json
 from fedpersonal.report.numbers import shown
 
 GENERATED = "generated.json"
@@ -94,6 +93,6 @@ def _read(folder: pathlib.Path, rounds: object) -> list[dict]:
         is_whole = isinstance(entry, dict) and all(isinstance(entry.get(k), str) for k in _KEYS)
         texts = entry.get("texts") if is_whole else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise UserError(f"{path} is damaged: an entry is no client's texts.")
+            raise damaged(path)
     # Texts of older versions say no round.
     return [e for e in entries if rounds is None or e.get("rounds", rounds) == rounds]
