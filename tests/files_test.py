@@ -157,7 +157,7 @@ def test_what_holds_no_arrays_is_refused():
         archive.writestr("text", b"hello")
     for content in (b"", file.getvalue()):
         with pytest.raises(ValueError, match="there are"):
-            files.unfiles.unpack_arrays(content + bytes.fromhex(files.digest(content)))
+            files.unpack_arrays(content + bytes.fromhex(files.digest(content)))
 
 
 def test_a_digest_of_rows_is_of_all_of_them_in_their_order():

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from damage import with_checksum
+from damage import with_digest
 
 from fedpersonal.errors import UserError
 from fedpersonal.report.recommendations import (
@@ -50,14 +50,14 @@ def test_damage_is_one_line(tmp_path, place, value):
     write_recommendations(tmp_path, FOUND, rounds=20)
     path = tmp_path / RECOMMENDATIONS
     content = json.loads(path.read_text())
-    content.pop("checksum")
+    content.pop("digest")
     part = content
     for key in place[:-1]:
         part = part[key]
     part[place[-1]] = value
-    path.write_text(with_checksum(content))
+    path.write_bytes(with_digest(content))
     with pytest.raises(UserError, match="is damaged"):
         recommendations_told(tmp_path)
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="checksum"):
+    with pytest.raises(UserError, match="is damaged"):
         recommendations_told(tmp_path)

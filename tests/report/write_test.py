@@ -121,6 +121,6 @@ def test_a_damaged_folder_keeps_its_page(tmp_path, make_run):
     path = make_run(tmp_path)
     before = write_report(path).read_bytes()
     (path / "summary.json").write_text("{}")
-    with pytest.raises(UserError, match="checksum"):
+    with pytest.raises(UserError, match="is damaged"):
         write_report(path)
     assert (path / "report.html").read_bytes() == before

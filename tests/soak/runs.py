@@ -301,8 +301,8 @@ def _are_same(one: Any, other: Any, is_exact: bool) -> bool:
 
 
 def timeless(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out what is measured of the machine, and the checksums of such."""
-    measured = ("seconds", "rss", "checksum", "metrics", "runtime", "ray", "output_dir")
+    """Leaves out what is measured of the machine, and the digests of such."""
+    measured = ("seconds", "rss", "digest", "metrics", "runtime", "ray", "output_dir")
     return {
         name: timeless(value) if isinstance(value, dict) else value
         for name, value in values.items()

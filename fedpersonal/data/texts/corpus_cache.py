@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def _load(path: pathlib.Path) -> TextCorpus | None:
     """Returns what `_save` wrote, or None if the file is missing or damaged."""
     try:
         arrays = read_arrays(path)
-        about = json.loads(arrays["about"].tobytes())
-        return TextCorpus(**about, **{field: arrays[field] for field in _NUMBERS})
+        found: dict[str, Any] = {field: arrays[field] for field in _NUMBERS}
+        return TextCorpus(**json.loads(arrays["about"].tobytes()), **found)
     except Exception:  # Of another version, they are other arrays.
         return None
