@@ -131,3 +131,15 @@ def test_a_store_of_version_0_2_is_refused(path, store):
         connection.execute("UPDATE about SET text = replace(text, 'store 3', 'store 2')")
     with pytest.raises(UserError, match="sqlite was written by another version; start a new fold"):
         LocalStateStore.open(path, USER)
+
+
+def test_an_index_that_does_not_fit_its_rows_is_refused(path, store):
+    """It would hide a client, who would begin anew."""
+    store.commit({"somebody": row(5)}, SavedRun(2, b"two"))
+    store.close()
+    whole = path.read_bytes()
+    assert whole.count(b"somebody") == 2  # In the row, and in the index.
+    for place in (whole.find(b"somebody"), whole.rfind(b"somebody")):
+        path.write_bytes(whole[:place] + b"nobodyme" + whole[place + 8 :])
+        with pytest.raises(UserError, match="is damaged or was changed"):
+            LocalStateStore.open(path, USER)
