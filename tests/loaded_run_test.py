@@ -291,9 +291,7 @@ def test_what_is_missing_is_named(keras_run, tmp_path):
         ("config.json", {"task": "x" * 999}, "config.json: there is no task 'xxx"),
     ],
 )
-def test_other_values_with_a_right_digest_are_one_line(
-    keras_run, tmp_path, file, change, message
-):
+def test_other_values_with_a_right_digest_are_one_line(keras_run, tmp_path, file, change, message):
     for name in ("config.json", "model.json", "model.npz"):
         (tmp_path / name).write_bytes((keras_run[0] / name).read_bytes())
     value = json.loads((tmp_path / file).read_text())
