@@ -79,7 +79,7 @@ def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
     from fedpersonal import runtime
     from fedpersonal.local_state.rounds import Rounds
     from fedpersonal.local_state.store import LocalStateStore
-    from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
+    from fedpersonal.simulation.checkpoints import StoreCheckpoints
     from fedpersonal.tasks.experiment import build_experiment
     from fedpersonal.tasks.ratings.task import TASK
 

@@ -38,7 +38,7 @@ def main() -> None:
     source = task.read(options)
     print(source.summary(), flush=True)
     # Mistakes in options and data have shown before TensorFlow is imported.
-    from fedpersonal.atomic_files import write_json
+    from fedpersonal.files import write_json
     from fedpersonal.tasks.audit import audit_experiment
     from fedpersonal.tasks.experiment import build_experiment
 

@@ -36,8 +36,8 @@ def main() -> None:
         from fedpersonal.local_state.store import LOCAL_STATE, read_all
         from fedpersonal.report.samples import add_texts
         from fedpersonal.saved_model import read_saved_model
-        from fedpersonal.simulation.rounds_of_files import check_rounds
         from fedpersonal.simulation.run_folder import RunFolder
+        from fedpersonal.simulation.run_record import check_rounds
         from fedpersonal.tasks.utterances.generation import find_name, generate
         from fedpersonal.tasks.utterances.methods import EMBEDDING
         from fedpersonal.tasks.utterances.model import build_language_model, freeze

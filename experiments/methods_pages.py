@@ -18,7 +18,7 @@ import fedpersonal.algorithms
 from experiments.options_page import options_table
 from fedpersonal.algorithm import Algorithm, Phase, RidgePhase
 from fedpersonal.algorithms.method import ClientOptions, Layers, Method, methods_in
-from fedpersonal.atomic_files import atomic_write
+from fedpersonal.files import atomic_write
 from fedpersonal.options import Options
 from fedpersonal.tasks.task import all_tasks
 from fedpersonal.tasks.utterances import methods as language_methods

@@ -9,7 +9,7 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping
 
-from fedpersonal.atomic_files import atomic_write
+from fedpersonal.files import atomic_write
 from fedpersonal.options import Declaration
 from fedpersonal.tasks.task import Task, all_tasks
 

@@ -12,8 +12,8 @@ from typing import Any
 from absl import flags
 
 from experiments import launch
-from fedpersonal.atomic_files import read_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import read_json
 from fedpersonal.simulation.run_config import check_same
 
 FLAGS = flags.FLAGS

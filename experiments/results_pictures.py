@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.atomic_files import atomic_write
+from fedpersonal.files import atomic_write
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs" / "results"
 # Rows that learn nothing from clients, told by how their names begin.

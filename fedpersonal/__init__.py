@@ -66,13 +66,13 @@ if TYPE_CHECKING:
     from fedpersonal.runtime import use_runtime
     from fedpersonal.simulation.callbacks.callback import Callback
     from fedpersonal.simulation.callbacks.watched_metric import BestModel, EarlyStopping
+    from fedpersonal.simulation.checkpoints import StoreCheckpoints
     from fedpersonal.simulation.clock import ClientClock
     from fedpersonal.simulation.loop import run_rounds
     from fedpersonal.simulation.participation import Participation
     from fedpersonal.simulation.privacy_budget import PrivacyBudget
     from fedpersonal.simulation.run_folder import RunFolder
     from fedpersonal.simulation.sampling import ClientSampler
-    from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
     from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
     from fedpersonal.trained import TrainedModel
     from fedpersonal.trainer import Trainer

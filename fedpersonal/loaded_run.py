@@ -15,13 +15,13 @@ import pandas as pd
 from fedpersonal.algorithm import Algorithm, Phase
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.errors import UserError, one_line
+from fedpersonal.files import damaged
 from fedpersonal.local_state.store import LOCAL_STATE, LocalStateStore
 from fedpersonal.model.description import read_model
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.saved_model import check_model, read_saved_model
-from fedpersonal.simulation.rounds_of_files import check_rounds
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.simulation.run_record import ABOUT, RunRecord, read_about
+from fedpersonal.simulation.run_record import ABOUT, RunRecord, check_rounds, read_about
 from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
 
 
@@ -44,8 +44,8 @@ class LoadedRun(RunRecord):
         """As of `RunRecord`; rows that were changed since the run's end are a UserError."""
         table = super().metrics
         known = read_about(self.path).get("metrics") if (self.path / ABOUT).exists() else None
-        if known is not None and self.metrics_checksum(known[0]) != known[1]:
-            raise UserError(f"{self.metrics_csv} was changed after it was written.")
+        if known is not None and self.metrics_digest(known[0]) != known[1]:
+            raise damaged(self.metrics_csv)
         return table
 
     @functools.cached_property
@@ -79,7 +79,7 @@ class LoadedRun(RunRecord):
         trained.resources.callback(store.close)
         if store.saved_round is None:
             store.close()
-            raise UserError(f"{path} is damaged: it is empty. Put back a copy of it.")
+            raise damaged(path)
         return dataclasses.replace(
             trained, kept_by=lambda clients: store.unpack(store.read(clients))
         )
@@ -120,7 +120,7 @@ class LoadedRun(RunRecord):
             )
         packing = options.get("packing")
         if packing not in PACKINGS:
-            raise UserError(f"{self.config_json} is damaged: its packing is {one_line(packing)}.")
+            raise damaged(self.config_json)
         return {
             "model": model,
             "algorithm": given,

@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.array_files import pack_arrays, unpack_arrays
-from fedpersonal.atomic_files import OWNER_ONLY, atomic_write, read_bytes, write_json
 from fedpersonal.errors import UserError, listed
+from fedpersonal.files import OWNER_ONLY, damaged, read_arrays, write_arrays, write_json
 from fedpersonal.local_state.snapshot import Snapshot
 from fedpersonal.model.partition import PartitionedModel, VariableSpec
-from fedpersonal.simulation.rounds_of_files import ROUND
-from fedpersonal.simulation.run_record import ABOUT, KNOWN, WEIGHTS, RunRecord, read_about
+from fedpersonal.simulation.run_record import ABOUT, KNOWN, ROUND, WEIGHTS, RunRecord, read_about
 from fedpersonal.trained import TrainedModel
 
 _GLOBAL, _LOCAL, _CLIENTS = "global ", "local ", "clients"
@@ -64,10 +62,9 @@ def save_model(
     arrays[ROUND] = np.array(trained.round_number)
     if folder.metrics_csv.exists():
         rounds = len(folder.metrics)
-        known["metrics"] = [rounds, folder.metrics_checksum(rounds)]
+        known["metrics"] = [rounds, folder.metrics_digest(rounds)]
         arrays[ROUND] = np.array(rounds)
-    with atomic_write(folder.path / WEIGHTS, "wb", permissions=OWNER_ONLY) as file:
-        file.write(pack_arrays(arrays))
+    write_arrays(folder.path / WEIGHTS, arrays, permissions=OWNER_ONLY)
     write_json(folder.path / ABOUT, {**about, **known}, checked=True)
 
 
@@ -80,12 +77,7 @@ def read_saved_model(path: pathlib.Path) -> SavedModel:
     about = read_about(path)
     if not os.path.lexists(path / WEIGHTS):
         raise UserError(f"{path}: the run has not ended ({path / WEIGHTS}).")
-    try:
-        arrays = unpack_arrays(read_bytes(path / WEIGHTS))
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"{path / WEIGHTS} is damaged: {error}.") from error
+    arrays = read_arrays(path / WEIGHTS)
 
     def named(prefix: str) -> dict[str, np.ndarray]:
         return {n[len(prefix) :]: value for n, value in arrays.items() if n.startswith(prefix)}
@@ -100,7 +92,7 @@ def check_model(path: pathlib.Path, model: PartitionedModel, saved: SavedModel) 
     snapshot = saved.snapshot
     if snapshot is not None:
         if snapshot.clients.ndim != 1 or snapshot.clients.dtype.kind != "U":
-            raise UserError(f"{path / WEIGHTS} is damaged: its clients are no names.")
+            raise damaged(path / WEIGHTS)
         clients = snapshot.clients.shape
         _check_variables(path, "local", model.local_variables, snapshot.values, clients)
 

@@ -26,7 +26,7 @@ from fedpersonal.local_state.snapshot import Kept
 from fedpersonal.model.export import to_keras
 from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.simulation.loop import LoopResult
-from fedpersonal.simulation.rounds_of_files import ROUND
+from fedpersonal.simulation.run_record import ROUND
 
 # Clients in a shard, where a program evaluates them.
 EVALUATED_TOGETHER = 100

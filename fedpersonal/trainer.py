@@ -38,6 +38,7 @@ from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.saved_model import save_model
 from fedpersonal.simulation.callbacks.callback import Callback
 from fedpersonal.simulation.callbacks.watched_metric import BestModel
+from fedpersonal.simulation.checkpoints import StoreCheckpoints
 from fedpersonal.simulation.clients import ClientsOfRound, ReadWhenDrawn, describe_clients
 from fedpersonal.simulation.draw import draw_clients
 from fedpersonal.simulation.loop import run_rounds
@@ -45,7 +46,6 @@ from fedpersonal.simulation.participation import Participation
 from fedpersonal.simulation.privacy_budget import Spending
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_secret import derived, forget_secret, new_secret, settle_secret
-from fedpersonal.simulation.store_checkpoints import StoreCheckpoints
 from fedpersonal.trained import EVALUATED_TOGETHER, TrainedModel
 
 if TYPE_CHECKING:
@@ -317,9 +317,10 @@ class Trainer:
         """Returns what rounds have spent, of what mechanism, for JSON; nothing without privacy."""
         return self._spending.describe(rounds) if self._spending else {}
 
-    def describe_participation(self, rounds: int) -> dict[str, float]:
-        """Returns what became of all rounds' clients, for JSON; nothing if all took part."""
-        return self._draw.totals(rounds)
+    @property
+    def participation_columns(self) -> list[str]:
+        """The columns of `metrics.csv` about clients that took no part; none if all take part."""
+        return [*self._draw.columns(1)]
 
     def _columns(self, rounds: int) -> Callable[[int], dict[str, float]]:
         """Returns what gives further columns of a round's row, by its number."""

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # Each room may import those before it; rooms in one line may import each other's modules too.
 ORDER = [
-    {"errors", "atomic_files", "array_files", "draws"},
+    {"errors", "files", "draws"},
     {"options", "data", "runtime"},
     {"model", "language_models", "optimizers"},
     {"models", "algorithm"},

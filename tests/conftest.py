@@ -111,7 +111,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=rank)
 
 
-# Each fuzz test tries 200 cases, always the same; where this is set, so many new ones.
+# Each fuzz test tries 50 cases, always the same; where this is set, so many new ones.
 _FUZZ_CASES = "FEDPERSONAL_FUZZ_CASES"
 
 
@@ -130,7 +130,7 @@ def pytest_pycollect_makemodule(module_path):
 
     hypothesis.settings.register_profile(
         "fedpersonal",
-        max_examples=int(cases or 200),
+        max_examples=int(cases or 50),
         derandomize=not cases,
         # Milliseconds. What takes longer hangs, unless the machine has much else to do.
         deadline=10_000 if cases else None,

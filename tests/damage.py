@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import re
@@ -14,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from fedpersonal.errors import UserError
+from fedpersonal.files import digest
 
 WORDS = [
     *(b'"', b'"\n', b'"\n"', b"\0", b'\n"', b"\\", b"\\ud800", b"\\u0000", b"\xff"),
@@ -111,11 +111,15 @@ def other_json(draw, value):
     return {**value, place: draw(other_json(value[place]))}
 
 
-def with_checksum(value):
-    """Returns the text of a JSON object as `write_json` writes it, in whatever depth."""
-    text = json.dumps(value, sort_keys=True)
-    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-    return json.dumps({**value, "checksum": digest})
+def with_digest(value):
+    """Returns a JSON object as `write_json(checked=True)` writes it, in whatever depth, as bytes.
+
+    Of bytes, such as an .npz file's, it returns these with their digest behind them.
+    """
+    if isinstance(value, bytes):
+        return value + bytes.fromhex(digest(value))
+    text = json.dumps(value, sort_keys=True).encode(errors="surrogatepass")
+    return json.dumps({**value, "digest": digest(text)}).encode()
 
 
 _SHAPES = st.sampled_from([(), (0,), (1,), (2,), (3, 1), (0, 3), (1, 1, 1)])
@@ -152,11 +156,6 @@ def packed(arrays):
     file = io.BytesIO()
     np.savez(file, **{"x": np.zeros(0), **arrays})
     return with_digest(file.getvalue())
-
-
-def with_digest(content):
-    """Returns content with a right checksum behind it, as `unpack_arrays` wants it."""
-    return content + hashlib.blake2b(content, digest_size=16).digest()
 
 
 _CELLS = st.one_of(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from fedpersonal.atomic_files import write_json
+from fedpersonal.files import write_json
 from fedpersonal.options import Value
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.tasks.ratings.task import TASK

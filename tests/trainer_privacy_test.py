@@ -137,7 +137,7 @@ def test_a_secret_is_kept_for_its_owner_until_the_run_has_ended(dense_model, dat
 
 def test_a_damaged_secret_is_refused(dense_model, data, tmp_path):
     (tmp_path / "privacy_secret.json").write_text('{"secret": "12"}', encoding="utf-8")
-    with pytest.raises(fp.UserError, match="privacy_secret.json was changed.* as it began"):
+    with pytest.raises(fp.UserError, match="privacy_secret.json is damaged.* as it began"):
         fit(secret_trainer(dense_model(), data), tmp_path)
 
 

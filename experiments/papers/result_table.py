@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, Union
 import tabulate
 
 from experiments.papers.runs import Run
-from fedpersonal.atomic_files import write_csv, write_json, write_text
+from fedpersonal.files import write_csv, write_json, write_text
 
 FigureT = TypeVar("FigureT", float, str)
 Column = Union[str, int, float]

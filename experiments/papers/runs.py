@@ -199,10 +199,11 @@ def _work(run: Run, about: Mapping[str, Any]) -> None:
     from fedpersonal.report.write import write_report
     from fedpersonal.tasks.experiment_run import run_experiment
 
-    experiment, folder = open_run(run, about)
-    if run.trained_by is None:
-        run_experiment(experiment, folder)
-    else:
+    experiment, opened = open_run(run, about)
+    with opened as folder:
+        if run.trained_by is None:
+            run_experiment(experiment, folder)
+            return
         with load_run(run.trained_by.path).trained as trained:
             if run.measure:
                 summary = run.measure(run, experiment, trained)

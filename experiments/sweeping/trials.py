@@ -13,9 +13,10 @@ from typing import TextIO
 
 from experiments.papers.runs import Run, open_run
 from experiments.sweeping.grid import Setting
-from fedpersonal.atomic_files import read_json, write_json
+from fedpersonal.files import read_json, write_json
 from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.evaluation.guess import overall
+from fedpersonal.files import read_json, write_json
 
 _FILE = "validation.json"
 _EVAL = "eval/"
@@ -78,7 +79,7 @@ def train(run: Run, sweep_dir: pathlib.Path) -> None:
     _take_part(sweep_dir)
     experiment, folder = open_run(run)
     try:
-        with train_experiment(experiment, folder, progress=False) as trained:
+        with folder, train_experiment(experiment, folder, progress=False) as trained:
             if experiment.method.trains:
                 last = folder.metrics.iloc[-1]
                 named = {n: last[n] for n in last.index if n.startswith(_EVAL)}
@@ -108,7 +109,9 @@ def test(run: Run, sweep_dir: pathlib.Path) -> None:
     from fedpersonal.tasks.experiment_run import run_experiment
 
     _take_part(sweep_dir)
-    run_experiment(*open_run(run), progress=False)
+    experiment, opened = open_run(run)
+    with opened as folder:
+        run_experiment(experiment, folder, progress=False)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpersonal.atomic_files import TEMPORARY_SUFFIX, atomic_write, read_json
 from fedpersonal.errors import UserError, one_line
+from fedpersonal.files import TEMPORARY_SUFFIX, atomic_write, read_json
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedpersonal.array_files import pack_arrays, unpack_arrays
-from fedpersonal.atomic_files import atomic_write, read_bytes
 from fedpersonal.errors import UserError
+from fedpersonal.files import atomic_write, pack_arrays, read_bytes, unpack_arrays
 from fedpersonal.language_models.gpt2_training import GPT2Trainer
 
 _SECONDS_BETWEEN_SAVES = 30.0

@@ -33,7 +33,7 @@ class Snapshot:
 
     @classmethod
     def empty(cls, variables: Sequence[VariableSpec]) -> Snapshot:
-        """Returns that of nobody, for a model's local variables."""
+        """Returns a snapshot without clients, for a model's local variables."""
         values = {v.name: np.zeros([0, *v.shape], v.dtype.as_numpy_dtype) for v in variables}
         return cls(np.array([], str), values)
 

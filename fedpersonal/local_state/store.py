@@ -5,24 +5,27 @@ SQLite file with a row for each client that has ever taken part, and beside thes
 the run that they belong to. Both change in one transaction, so that a process killed at any moment
 leaves the local states of exactly the round whose global state is there.
 
-Each row has a checksum, and the run's state the number of rows and the sum of these checksums. All
-are compared when a store is opened, which takes 3 s for a million clients, so that no damage passes
-for a client that has kept nothing; a row is compared again when it is read.
+Each row has a digest, and the run's state the number of rows. Both are compared when a store is
+opened, which takes 3 s for a million clients, so that no damage passes for a client that has kept
+nothing; a row is compared again when it is read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import math
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
-from fedpersonal.atomic_files import OWNER_ONLY
-from fedpersonal.errors import UserError
-from fedpersonal.local_state import store_file
+from fedpersonal.errors import UserError, listed
+from fedpersonal.files import OWNER_ONLY, damaged
 from fedpersonal.model.partition import VariableSpec
 
 # Its name in the folder of a run.
@@ -30,6 +33,26 @@ LOCAL_STATE = "local_state.sqlite"
 
 # SQLite's own bound on the parameters of a query was 999 for long.
 _IDS_A_QUERY = 500
+_FORMAT = "fedpersonal local state store 3"
+# So many bytes does SQLite put in a row.
+_LARGEST = 10**9
+# Rows stand in the order of their arrival, which fills pages; the index is of names alone.
+_TABLES = {
+    "about": "place INTEGER PRIMARY KEY, text TEXT",
+    "local_state": "client TEXT UNIQUE NOT NULL, value BLOB NOT NULL, digest BLOB NOT NULL",
+    "run": "round_number INTEGER NOT NULL, state BLOB NOT NULL, num_clients INTEGER NOT NULL, "
+    "digest BLOB NOT NULL",
+}
+# What SQLite says, and what that means here; most of what else it says is damage.
+_MEANINGS = {
+    "locked": "another process has it open; wait or end it",
+    "full": "the disk is full, nothing of this round was written; make room and run it again",
+    "disk I/O error": "the disk does not work or a limit is reached (df, ulimit -f); nothing of "
+    "this round was written",
+    "unable to open": "it cannot be opened; its folder must exist and be writable",
+    "readonly": "it cannot be written to; see to the permissions of the file and its folder",
+    "too big": "what a client keeps is too large for a row of SQLite",
+}
 
 
 class SavedRun(NamedTuple):
@@ -61,9 +84,9 @@ class LocalStateStore:
         self.variables = tuple(variables)
         self._connection = connection
         self._sizes = [v.dtype.size * int(np.prod(v.shape)) for v in self.variables]
-        self._described = store_file.describe_variables(variables)
-        width = sum(self._sizes)
-        self.saved_round = store_file.check_rows(path, connection, width, self._described)
+        # The bytes of a row are none of other variables.
+        self._digest = hashlib.blake2b(_describe(variables).encode(), digest_size=8)
+        self.saved_round = self._check_rows()
 
     @classmethod
     def open(cls, path: str | os.PathLike, variables: Sequence[VariableSpec]) -> LocalStateStore:
@@ -71,11 +94,10 @@ class LocalStateStore:
 
         Raises:
             UserError: If it cannot be read or written, another process has it open, or it holds
-                other variables than these.
+                other variables than these, or is damaged.
         """
         path = os.fspath(path)
-        described = store_file.describe_variables(variables)
-        with store_file.explained(path):
+        with _explained(path):
             # For its owner alone, and so is SQLite's journal. Where that fails, SQLite says why.
             with contextlib.suppress(OSError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, OWNER_ONLY))
@@ -85,11 +107,11 @@ class LocalStateStore:
                 path, timeout=0, isolation_level=None, check_same_thread=False
             )
         try:
-            with store_file.explained(path):
+            with _explained(path):
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute("BEGIN EXCLUSIVE")
-                store_file.check_same(path, store_file.describe(connection, described), described)
+                _check_variables(path, _read_about(connection, variables), variables)
                 # What cannot be written to is refused now, not when rounds have been run.
                 connection.execute("PRAGMA user_version = 1")
                 connection.execute("COMMIT")
@@ -112,55 +134,48 @@ class LocalStateStore:
         if not os.path.isfile(path):
             raise UserError(f"{path}: no such file; no client of this run keeps local variables.")
         with (
-            store_file.explained(path),
+            _explained(path),
             contextlib.closing(sqlite3.connect(path, timeout=0)) as connection,
         ):
-            about = [
-                text for (text,) in connection.execute("SELECT text FROM about ORDER BY place")
-            ]
-        return cls.open(path, store_file.variables_of(path, about))
+            about = _texts(connection)
+        return cls.open(path, _variables_of(path, about))
 
-    def clients(self) -> list[str]:
+    def client_ids(self) -> list[str]:
         """Returns the names of the clients that have kept something, in order."""
-        with store_file.explained(self.path):
+        with _explained(self.path):
             rows = self._connection.execute("SELECT client FROM local_state ORDER BY client")
             return [client for (client,) in rows]
 
     @property
     def num_clients(self) -> int:
         """How many clients have kept something."""
-        with store_file.explained(self.path):
+        with _explained(self.path):
             return self._connection.execute("SELECT COUNT(*) FROM local_state").fetchone()[0]
-
-    def client_ids(self) -> list[str]:
-        """Returns the clients that have kept something."""
-        with store_file.explained(self.path):
-            return [name for (name,) in self._connection.execute("SELECT client FROM local_state")]
 
     def read(self, client_ids: Iterable[str]) -> list[bytes | None]:
         """Returns each client's row, or None where a client has kept nothing."""
         rows: dict[str, bytes] = {}
         ids = list(client_ids)
-        with store_file.explained(self.path):
+        with _explained(self.path):
             for start in range(0, len(ids), _IDS_A_QUERY):
                 some = ids[start : start + _IDS_A_QUERY]
                 marks = ", ".join("?" * len(some))
                 found = self._connection.execute(
-                    f"SELECT client, value, checksum FROM local_state WHERE client IN ({marks})",
+                    f"SELECT client, value, digest FROM local_state WHERE client IN ({marks})",
                     some,
                 )
-                for client, row, checksum in found:
-                    if store_file.checksum_of(client, row) != checksum:
-                        raise store_file.damage(self.path, f"the row of {client!r} was changed")
+                for client, row, known in found:
+                    if self._digest_of(client, row) != known:
+                        raise damaged(self.path)
                     rows[client] = row
         return [rows.get(client) for client in ids]
 
     def saved(self) -> SavedRun | None:
         """Returns the state of the run, or None before its first commit."""
-        with store_file.explained(self.path):
+        with _explained(self.path):
             row = self._connection.execute("SELECT round_number, state FROM run").fetchone()
         if row is not None and not isinstance(row[1], bytes):
-            raise store_file.damage(self.path, "the run's state was changed")
+            raise damaged(self.path)
         return None if row is None else SavedRun(*row)
 
     def commit(self, changes: Mapping[str, bytes], saved: SavedRun) -> None:
@@ -176,28 +191,21 @@ class LocalStateStore:
                 raise TypeError(f"the client {client!r} must be named by a str.")
             if len(row) != width:
                 raise ValueError(f"the row of {client!r} has {len(row)} bytes, not {width}.")
-        with store_file.explained(self.path):
-            rows = [
-                (client, row, store_file.checksum_of(client, row))
-                for client, row in changes.items()
-            ]
+        with _explained(self.path):
+            rows = [(client, row, self._digest_of(client, row)) for client, row in changes.items()]
             self._connection.execute("BEGIN")
             try:
-                # What was committed is read again: Ctrl-C may have come right after a commit.
-                known = store_file.read_sums(self._connection, self._described)
-                count, checksum = self._sums(list(changes))
                 self._connection.executemany(
-                    "INSERT INTO local_state (client, value, checksum) VALUES (?, ?, ?) "
+                    "INSERT INTO local_state (client, value, digest) VALUES (?, ?, ?) "
                     "ON CONFLICT (client) DO UPDATE "
-                    "SET value = excluded.value, checksum = excluded.checksum",
+                    "SET value = excluded.value, digest = excluded.digest",
                     rows,
                 )
-                count = known.num_clients - count + len(rows)
-                checksum = known.checksum - checksum + sum(row[2] for row in rows)
-                of_run = store_file.checksum_of_run(saved.round_number, self._described)
+                count = self.num_clients
+                of_run = self._digest_of(str(saved.round_number), b"%d" % count)
                 self._connection.execute("DELETE FROM run")
                 self._connection.execute(
-                    "INSERT INTO run VALUES (?, ?, ?, ?)", (*saved, count, of_run + checksum)
+                    "INSERT INTO run VALUES (?, ?, ?, ?)", (*saved, count, of_run)
                 )
                 self._connection.execute("COMMIT")
             except BaseException:
@@ -206,19 +214,6 @@ class LocalStateStore:
                     self._connection.execute("ROLLBACK")
                 raise
         self.saved_round = saved.round_number
-
-    def _sums(self, client_ids: Sequence[str]) -> tuple[int, int]:
-        """Returns how many of some clients have a row, and the sum of these rows' checksums."""
-        count = checksum = 0
-        for start in range(0, len(client_ids), _IDS_A_QUERY):
-            some = client_ids[start : start + _IDS_A_QUERY]
-            more = self._connection.execute(
-                "SELECT COUNT(*), TOTAL(checksum) FROM local_state "
-                f"WHERE client IN ({', '.join('?' * len(some))})",
-                some,
-            ).fetchone()
-            count, checksum = count + more[0], checksum + int(more[1])
-        return count, checksum
 
     def close(self) -> None:
         """Lets other processes have the store."""
@@ -249,6 +244,33 @@ class LocalStateStore:
             values[variable.name] = column.reshape([len(rows), *variable.shape])
         return known, values
 
+    def _check_rows(self) -> int | None:
+        """Compares all rows with what was committed, and returns its round, None before that."""
+        connection = self._connection
+        connection.create_function("digest_of", 2, self._digest_of, deterministic=True)
+        # The state may be large: whoever opens a store need not read it.
+        runs = connection.execute("SELECT round_number, num_clients, digest FROM run").fetchall()
+        count, changed = connection.execute(
+            "SELECT COUNT(*), SUM(digest IS NOT digest_of(client, value)) FROM local_state"
+        ).fetchone()
+        round_number, known, of_run = runs[0] if runs else (None, 0, None)
+        is_whole = not changed and count == known and len(runs) < 2
+        if runs:
+            is_whole &= type(round_number) is int
+            is_whole &= of_run == self._digest_of(str(round_number), str(known).encode())
+        # An index that does not fit its rows would hide clients.
+        if not is_whole or connection.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
+            raise damaged(self.path)
+        return round_number
+
+    def _digest_of(self, client: object, row: object) -> bytes:
+        """Returns the digest of a client's row; of what is none, no digest."""
+        if not isinstance(client, str) or not isinstance(row, bytes):
+            return b""
+        found = self._digest.copy()
+        found.update(client.encode() + b"\0" + row)
+        return found.digest()
+
 
 def read_all(path: str | os.PathLike) -> tuple[list[str], dict[str, np.ndarray]]:
     """Returns the names of all clients of a store, (n,), and local variable's name to (n, ...).
@@ -257,9 +279,81 @@ def read_all(path: str | os.PathLike) -> tuple[list[str], dict[str, np.ndarray]]
         path: The file; it is closed again.
 
     Raises:
-        UserError: As of `LocalStateStore.reopen`.
+        UserError: If there is none, it is something else, or another process has it open.
     """
     with contextlib.closing(LocalStateStore.reopen(path)) as store:
-        clients = store.clients()
+        clients = store.client_ids()
         _, values = store.unpack(store.read(clients))
     return clients, values
+
+
+def _describe(variables: Sequence[VariableSpec]) -> str:
+    """Returns local variables as a store names them."""
+    return json.dumps([[v.name, list(v.shape), v.dtype.name] for v in variables])
+
+
+def _texts(connection: sqlite3.Connection) -> list[str]:
+    return [text for (text,) in connection.execute("SELECT text FROM about ORDER BY place")]
+
+
+def _read_about(connection: sqlite3.Connection, variables: Sequence[VariableSpec]) -> list[str]:
+    """Returns the format and the variables of a store, once an empty file is made one."""
+    known = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if not known:
+        for name, columns in _TABLES.items():
+            connection.execute(f"CREATE TABLE {name} ({columns})")
+        texts = [(_FORMAT,), (_describe(variables),)]
+        connection.executemany("INSERT INTO about (text) VALUES (?)", texts)
+    return _texts(connection) if not known or known >= {*_TABLES} else []
+
+
+def _variables_of(path: str, about: Sequence[str]) -> list[VariableSpec]:
+    """Returns the variables that a store says it holds."""
+
+    def variable(name: str, shape: Sequence[int], dtype: str) -> VariableSpec:
+        known, sizes = tf.as_dtype(dtype), tuple(int(size) for size in shape)
+        is_number = np.dtype(known.as_numpy_dtype).kind != "O"
+        if not is_number or min(sizes, default=0) < 0 or math.prod(sizes) > _LARGEST:
+            raise ValueError(f"no variable: {name} {shape} {dtype}")
+        return VariableSpec(name, name.split("/")[0], sizes, known, True, tf.zeros)
+
+    try:
+        _, described = about
+        return [variable(*parts) for parts in json.loads(described)]
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise damaged(path) from error
+
+
+def _check_variables(path: str, about: Sequence[str], variables: Sequence[VariableSpec]) -> None:
+    """Raises a UserError unless a store is of this version and holds these variables."""
+    kind = about[0] if about and isinstance(about[0], str) else ""
+    if kind != _FORMAT and kind.startswith(_FORMAT[:-1]):
+        raise UserError(f"{path} was written by another version; start a new folder.")
+    if kind != _FORMAT:
+        raise damaged(path)
+    if about[1:] != [_describe(variables)]:
+        ours, theirs = (
+            listed([f"{v.name} {[*v.shape]} {v.dtype.name}" for v in several])
+            for several in (variables, _variables_of(path, about))
+        )
+        raise UserError(
+            f"{path} holds the local variables of another model: {theirs}; this model's are "
+            f"{ours}. Give another folder."
+        )
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Turns SQLite's complaints into one line that names the file."""
+    try:
+        yield
+    # A name may hold half a surrogate pair, which no file can.
+    except (sqlite3.Error, UnicodeError, OverflowError) as error:
+        for said, meaning in _MEANINGS.items():
+            if said in str(error):
+                raise UserError(f"local state store {path}: {meaning}.") from error
+        if isinstance(error, sqlite3.ProgrammingError) or not isinstance(
+            error, sqlite3.DatabaseError
+        ):
+            raise UserError(f"local state store {path}: {error}.") from error
+        raise damaged(path) from error

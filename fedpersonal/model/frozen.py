@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.atomic_files import atomic_write
+from fedpersonal.files import atomic_write
 
 
 class FrozenVariables:

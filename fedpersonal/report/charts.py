@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.array_files import unpack_arrays
-from fedpersonal.atomic_files import read_bytes
+from fedpersonal.files import unpack_arrays
+from fedpersonal.files import read_bytes
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import lower_is_better, main_metric
 from fedpersonal.report.numbers import label, rounded, shown, size

@@ -19,7 +19,7 @@ from fedpersonal.evaluation.paired_bootstrap import (
 )
 from fedpersonal.report.numbers import label, percent, plain, rounded, shown, signed
 from fedpersonal.report.run_data import RunData
-from fedpersonal.simulation.rounds_of_files import ROUND
+from fedpersonal.simulation.run_record import ROUND
 
 MOST_DOTS = 6_000
 _MOST_DRAWN = 2 * 10**7

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpersonal.atomic_files import atomic_write, write_text
+from fedpersonal.files import atomic_write, write_text
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.direction import find_metric, lower_is_better
 from fedpersonal.report.charts import thin

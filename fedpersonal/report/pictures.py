@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedpersonal.atomic_files import atomic_write
+from fedpersonal.files import atomic_write
 from fedpersonal.errors import UserError
 
 if TYPE_CHECKING:  # A page has no pictures: only what draws one waits for matplotlib.

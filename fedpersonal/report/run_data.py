@@ -19,7 +19,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import find_metric, main_metric
 from fedpersonal.evaluation.guess import GUESS, strongest
 from fedpersonal.model.names import COPY, MIXING
-from fedpersonal.simulation.rounds_of_files import ROUND, check_rounds, rounds_of_files
+from fedpersonal.simulation.run_record import ROUND, check_rounds, rounds_of_files
 from fedpersonal.simulation.run_folder import RunFolder
 from fedpersonal.simulation.run_record import ABOUT, read_about
 

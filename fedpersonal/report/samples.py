@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from fedpersonal.atomic_files import OWNER_ONLY, read_json, write_json
+from fedpersonal.files import OWNER_ONLY, read_json, write_json
 from fedpersonal.errors import UserError
 from fedpersonal.report.numbers import label, shown
 

@@ -15,7 +15,7 @@ import jinja2
 import numpy as np
 
 import fedpersonal
-from fedpersonal.atomic_files import to_json, write_text
+from fedpersonal.files import to_json, write_text
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.guess import CHANCE, strongest
 from fedpersonal.report import numbers

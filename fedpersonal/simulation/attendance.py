@@ -127,11 +127,6 @@ class Attendance:
         works[used] = False
         return Outcome(drawn[used], drawn[works], columns)
 
-    def totals(self, rounds: int) -> dict[str, float]:
-        """Returns the columns, summed over rounds 1 to `rounds`."""
-        columns = [self.of(number).columns for number in range(1, rounds + 1)]
-        return {name: sum(one[name] for one in columns) for name in (columns or [{}])[0]}
-
     @functools.cached_property
     def _speeds(self) -> tuple[np.ndarray, np.ndarray]:
         """Examples that a round of each client processes, and its slowness."""

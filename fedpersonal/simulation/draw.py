@@ -69,10 +69,6 @@ class Draw:
         """Returns what a round's row says of who took part; nothing if all drawn did."""
         return self.attendance.of(round_number).columns if self.attendance else {}
 
-    def totals(self, rounds: int) -> dict[str, float]:
-        """Returns the sums of these columns."""
-        return self.attendance.totals(rounds) if self.attendance else {}
-
     def attended_rounds(self, rounds: int) -> dict[str, list[int]]:
         """Returns in which of the first rounds each training client took part, by name."""
         attended: dict[str, list[int]] = {client: [] for client in self.train.client_ids}

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import logging
 import os
 import pathlib
 import platform
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from absl import logging
-
 import fedpersonal
-from fedpersonal.atomic_files import read_json, to_json
 from fedpersonal.errors import UserError, escaped, one_line
+from fedpersonal.files import damaged, read_json, to_json
 
+_LOG = logging.getLogger(__name__)
+# What a run writes is read by the versions that write the same.
+_FORMAT = 3
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
 # The entry of `config.json` with the clients that train.
 TRAINING_DATA = "training_data"
@@ -51,6 +53,7 @@ def settle(
         raise ValueError(f"about may have data, runtime and num_shards, not {sorted(unknown)}.")
     seed = options.get("seed")
     config = to_json({"options": options, "seed": seed, **about, "versions": _versions()})
+    config["format"] = _FORMAT
     if not os.path.lexists(path):
         return config
     old, folder = read_config(path), path.parent
@@ -64,7 +67,7 @@ def settle(
     session, first = ({k: c[k] for k in _SESSION if k in c} for c in (config, old))
     later = old.get("later_sessions", [])
     if session not in (first, *later):
-        logging.warning("%s was started with %s, and goes on with %s.", folder, first, session)
+        _LOG.warning("%s was started with %s, and goes on with %s.", folder, first, session)
         later = [*later, session]
     common = {name: value for name, value in config.items() if name not in _SESSION}
     return {**common, **first, **({"later_sessions": later} if later else {})}
@@ -80,23 +83,21 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     """Returns the content of a `config.json`.
 
     Raises:
-        UserError: It is missing, is damaged or changed, or is that of version 0.1.
+        UserError: It is missing, is damaged or changed, or is that of another version.
     """
     if not os.path.lexists(path):
         raise UserError(f"{path.parent} is not the folder of a run: it has no {path.name}.")
     config = read_json(path, {"versions": dict})
-    version = str(config["versions"].get("fedpersonal"))
-    if "flags" in config and version.startswith("0.1."):
+    if config.get("format") != _FORMAT:
+        version = one_line(config["versions"].get("fedpersonal"))
         raise UserError(
-            f"{path.parent} holds a run of fedpersonal {one_line(version)}, which version "
+            f"{path.parent} holds a run of fedpersonal {version}, which version "
             f"{fedpersonal.__version__} cannot open; give another folder."
         )
     config = read_json(path, {"options": dict, "versions": dict}, checked=True)
     later, shards = config.get("later_sessions", []), config.get("num_shards", 1)
-    if not isinstance(later, list):
-        raise UserError(f"{path} is damaged: its 'later_sessions' are no list.")
-    if type(shards) is not int or shards < 1:
-        raise UserError(f"{path} is damaged: its 'num_shards' is no number of at least 1.")
+    if not isinstance(later, list) or type(shards) is not int or shards < 1:
+        raise damaged(path)
     return config
 
 

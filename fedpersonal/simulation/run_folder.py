@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedpersonal.atomic_files import atomic_write, to_json, write_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import atomic_write, to_json, write_json
 from fedpersonal.simulation import run_config
 from fedpersonal.simulation.description import describe, flat
 from fedpersonal.simulation.run_record import RunRecord
@@ -102,6 +102,14 @@ class RunFolder(RunRecord):
         lock, self._lock = self._lock, None
         if lock is not None:
             _give_back(lock)
+
+    def __enter__(self) -> RunFolder:
+        """Returns the folder, which is closed at the end of a `with` statement."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the folder."""
+        self.close()
 
     def check_is_ours(self) -> None:
         """Raises a UserError if the folder was moved, copied in place or made anew meanwhile."""

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import csv
 import io
 import json
 import os
 import pathlib
 import re
-import zlib
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from fedpersonal.atomic_files import read_json, read_text
-from fedpersonal.errors import UserError, one_line, quoted
+from fedpersonal.errors import UserError
+from fedpersonal.files import damaged, digest_with_row, read_json, read_text
 from fedpersonal.simulation import run_config
 
+_METRICS, _CHECKPOINTS = "metrics.csv", "checkpoints"
+# The round after which a file was written: a member of the saved model, a column of
+# `per_client.csv`.
+ROUND = "round"
 # Those of `metrics.csv`.
 FIRST_COLUMNS = ["round", "seconds"]
-_ROUND = re.compile("[0-9]{1,12}")
+_NUMBER = re.compile("[0-9]{1,12}")
 # What says that a run has ended, and what it always says.
 ABOUT = "model.json"
 # The model itself.
@@ -71,18 +78,18 @@ class RunRecord:
         # The last row may be half written, or about to be.
         table = _read_table(path, text[: text.rfind("\n") + 1])
         if list(table.get("round", [])) != list(range(1, len(table) + 1)):
-            raise UserError(f"{path} is damaged: its rounds are not 1 to {len(table)}.")
-        for name in table.columns[[kind.kind not in "biuf" for kind in table.dtypes]]:
-            raise UserError(f"{path} is damaged: its column {quoted(name)} has what is no number.")
+            raise damaged(path)
+        if not all(kind.kind in "biuf" for kind in table.dtypes):
+            raise damaged(path)
         return table
 
-    def metrics_checksum(self, rounds: int | None = None) -> int:
-        """Returns the checksum of the first rows of `metrics.csv`, or of all that are complete."""
+    def metrics_digest(self, rounds: int | None = None) -> str:
+        """Returns the digest of the first rows of `metrics.csv`, or of all that are complete."""
         columns, rows = read_rows(self.metrics_csv)
-        checksum = 0
+        found = ""
         for row in rows[:rounds]:
-            checksum = add_to_checksum(checksum, dict(zip(columns, row)))
-        return checksum
+            found = digest_with_row(found, dict(zip(columns, row)))
+        return found
 
     @property
     def per_client(self) -> pd.DataFrame:
@@ -111,10 +118,10 @@ def read_rows(path: pathlib.Path) -> tuple[list[str], list[list[str]]]:
     try:
         columns, *rows = csv.reader(io.StringIO(complete, newline="")) if complete else [[]]
     except csv.Error as error:
-        raise UserError(f"{path} is damaged: {one_line(error)}.") from error
+        raise damaged(path) from error
     if columns[:2] != FIRST_COLUMNS:
         raise UserError(f"{path} is not the metrics.csv of a run.")
-    return columns, [row for row in rows if len(row) == len(columns) and _ROUND.fullmatch(row[0])]
+    return columns, [row for row in rows if len(row) == len(columns) and _NUMBER.fullmatch(row[0])]
 
 
 def read_about(path: pathlib.Path) -> dict[str, Any]:
@@ -126,19 +133,12 @@ def read_about(path: pathlib.Path) -> dict[str, Any]:
     if not os.path.lexists(path / ABOUT):
         raise UserError(f"{path}: the run has not ended ({path / ABOUT}).")
     about = read_json(path / ABOUT, dict.fromkeys(KNOWN, int), checked=True)
-    if about["batch_size"] < 1 or not -(2**31) <= about["seed"] < 2**31:
-        raise UserError(f"{path / ABOUT} is damaged: its 'batch_size' or 'seed' is out of range.")
     metrics = about.get("metrics")
-    is_pair = isinstance(metrics, list) and [type(number) for number in metrics] == [int, int]
-    if metrics is not None and not is_pair:
-        raise UserError(f"{path / ABOUT} is damaged: its 'metrics' is of another type.")
+    is_pair = isinstance(metrics, list) and [type(part) for part in metrics] == [int, str]
+    in_range = about["batch_size"] >= 1 and -(2**31) <= about["seed"] < 2**31
+    if not in_range or (metrics is not None and not is_pair):
+        raise damaged(path / ABOUT)
     return about
-
-
-def add_to_checksum(checksum: int, cells: Mapping[str, str]) -> int:
-    """Returns the checksum of the rows before and of a row with these cells, empty ones aside."""
-    row = json.dumps({name: cell for name, cell in cells.items() if cell}, sort_keys=True)
-    return zlib.crc32(row.encode(), checksum)
 
 
 def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.DataFrame:
@@ -146,12 +146,8 @@ def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.Da
     try:
         # Pandas takes rows of other lengths as they are.
         columns, *rows = [*csv.reader(io.StringIO(text, newline=""))] or [[]]
-        for number, row in enumerate(rows, start=1):
-            if len(row) != len(columns):
-                raise UserError(
-                    f"{path} is damaged: row {number} has {len(row)} cells, the first line "
-                    f"{len(columns)}."
-                )
+        if any(len(row) != len(columns) for row in rows):
+            raise damaged(path)
         return pd.read_csv(
             io.StringIO(text, newline=""),
             converters={"client": str},
@@ -159,9 +155,92 @@ def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.Da
             keep_default_na=False,
             na_values=["", "nan"],
         )
-    except UserError:
-        raise
     except (ValueError, csv.Error) as error:
-        raise UserError(f"{path} is damaged: {one_line(error)}.") from error
+        raise damaged(path) from error
     finally:
         csv.field_size_limit(usual)
+
+
+def check_rounds(folder: pathlib.Path) -> None:
+    """Makes sure that all files of a finished run are of its last round.
+
+    Args:
+        folder: The run's folder. What is missing or damaged there, and files of older versions
+            that name no round, are passed over.
+
+    Raises:
+        UserError: If they are of several rounds: the run has gone on since it ended, or files of
+            two runs were mixed.
+    """
+    rounds = rounds_of_files(folder)
+    if not {*rounds} - {_METRICS, _CHECKPOINTS, "local_state.sqlite"}:
+        return  # The run has not ended: checkpoints are older than rows.
+    names = collections.defaultdict(list)
+    for name, number in rounds.items():
+        names[number].append(name)
+    if len(names) > 1:
+        told = "; ".join(f"round {n} has {', '.join(names[n])}" for n in sorted(names))
+        raise UserError(
+            f"{folder} has files of several rounds: {told}. Go on with the run to its end by the "
+            "command or program that began it, or put back the files of one round."
+        )
+
+
+def rounds_of_files(folder: pathlib.Path) -> dict[str, int]:
+    """Returns the round that each file of a run folder says, by name."""
+    rounds = {}
+    for name, read in _READERS.items():
+        # Errors are of a dozen kinds, and whoever needs a damaged file complains of it.
+        with contextlib.suppress(Exception):
+            path = folder / name
+            found = read(path) if path.is_file() or name == _CHECKPOINTS else None
+            if type(found) is int:
+                rounds[name] = found
+    return rounds
+
+
+def _of_about(path: pathlib.Path) -> int:
+    about = read_about(path.parent)
+    return (about.get("metrics") or [about["round_number"]])[0]
+
+
+def _of_clients(path: pathlib.Path) -> int:
+    with path.open(encoding="utf-8", newline="") as file:
+        number = int(next(csv.DictReader(file), {})[ROUND])
+    # The model of a run's best round is that of its end, too.
+    with contextlib.suppress(Exception):
+        if number == read_about(path.parent)["round_number"]:
+            return _of_about(path.parent / ABOUT)
+    return number
+
+
+def _of_checkpoints(path: pathlib.Path) -> int:
+    names = [name[len("round_") : -len(".npz")] for name in os.listdir(path)]
+    return max(int(name) for name in names if name.isdecimal())
+
+
+def _of_weights(path: pathlib.Path) -> int:
+    with np.load(path, allow_pickle=False) as file:
+        return int(file[ROUND])
+
+
+def _of_store(path: pathlib.Path) -> int:
+    """Returns the round of the last commit; an error while somebody has the store open."""
+    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", 0, uri=True)) as store:
+        return store.execute("SELECT round_number FROM run").fetchone()[0]
+
+
+def _of_json(path: pathlib.Path) -> int:
+    return json.loads(path.read_text(encoding="utf-8"))["rounds"]
+
+
+_READERS: Mapping[str, Callable[[pathlib.Path], int]] = {
+    ABOUT: _of_about,
+    WEIGHTS: _of_weights,
+    "summary.json": _of_json,
+    "per_client.csv": _of_clients,
+    "recommendations.json": _of_json,
+    "local_state.sqlite": _of_store,
+    _METRICS: lambda path: len(read_rows(path)[1]),
+    _CHECKPOINTS: _of_checkpoints,
+}

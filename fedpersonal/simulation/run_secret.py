@@ -7,8 +7,8 @@ import os
 import pathlib
 import secrets
 
-from fedpersonal.atomic_files import OWNER_ONLY, explained, read_json, write_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import OWNER_ONLY, damaged, explained, read_json, write_json
 
 SECRET = "privacy_secret.json"
 _BITS = 126
@@ -41,9 +41,9 @@ def settle_secret(folder: pathlib.Path, secret: int) -> int:
         return int(read_json(path, {"secret": str}, checked=True)["secret"], 16)
     except ValueError as error:
         raise UserError(
-            f"{error} Without it the run cannot go on exactly as it began. Remove the file to go "
-            "on with a new secret."
-        ) from None
+            f"{damaged(path)} Without it the run cannot go on exactly as it began. Remove the file "
+            "to go on with a new secret."
+        ) from error
 
 
 def forget_secret(folder: pathlib.Path) -> None:

@@ -162,7 +162,7 @@ def _tell_dropped(trained: TrainedModel, run_folder: RunFolder) -> dict[str, int
 
 def _tell_participation(experiment: Experiment, run_folder: RunFolder) -> dict[str, Any]:
     """Returns the summary's entry on clients that did not take part, if any were to."""
-    names = experiment.trainer.describe_participation(1)
+    names = experiment.trainer.participation_columns
     if not names:
         return {}
     # A draw that was secret in former sessions cannot be drawn again.

@@ -17,8 +17,8 @@ from fedpersonal.evaluation.guess import Guess, columns, overall
 from fedpersonal.process.boundary import Crossing, bytes_per_client
 from fedpersonal.report.samples import Recommendations, write_recommendations
 from fedpersonal.simulation.loop import LoopResult
-from fedpersonal.simulation.rounds_of_files import ROUND
 from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.simulation.run_record import ROUND
 from fedpersonal.tasks.task import TestReport
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -13,10 +12,9 @@ import attrs
 import numpy as np
 import pytest
 
-from fedpersonal import atomic_files
-from fedpersonal.array_files import pack_arrays
+from fedpersonal import files
 from fedpersonal.errors import UserError
-from fedpersonal.simulation import checkpoints, state_codec
+from fedpersonal.simulation import checkpoints
 
 
 @attrs.define
@@ -140,7 +138,7 @@ def test_what_is_no_file_is_damaged(tmp_path):
     (tmp_path / "round_000002.npz").mkdir()
     assert saved.restore(like=_state()).round_number == 1
     (tmp_path / "round_000001.npz").unlink()
-    with pytest.raises(UserError, match="No checkpoint in .* can be read; start a new folder"):
+    with pytest.raises(UserError, match="round_000002.npz is damaged or was changed: restore it"):
         saved.restore(like=_state())
     with pytest.raises(UserError, match="round_000002.npz cannot be written: Is a directory"):
         saved.save(2, _state())
@@ -152,41 +150,10 @@ def test_a_state_of_another_process_is_one_line(tmp_path):
         checkpoints.Checkpoints(tmp_path).restore(like={"a": 1})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda node: node.pop("kind"),
-        lambda node: node["parts"].pop(),
-        lambda node: node["keys"].append("more"),
-        lambda node: node.update(keys=[None, "optimizer"]),
-        lambda node: node.update(keys=["optimizer", "weights"]),
-        lambda node: node.update(parts=7),
-        lambda node: node["parts"][1]["parts"][0].update(value=[1]),
-        lambda node: node["parts"][1]["parts"][-1].update(name="none"),
-    ],
-)
-def test_a_description_that_is_none_of_its_arrays_is_damage(tmp_path, change):
-    """With a right checksum."""
-    description, arrays = state_codec.encode(_state())
-    change(description)
-    saved = checkpoints.Checkpoints(tmp_path)
-    for text in (json.dumps(description), "[" * 100_000):
-        content = pack_arrays({**arrays, "description": np.array(text)})
-        (tmp_path / "round_000001.npz").write_bytes(content)
-        with pytest.raises(UserError, match=f"No checkpoint in {tmp_path} can be read"):
-            saved.restore(like=_state())
-
-
 def test_a_folder_that_is_none_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file cannot be written: File exists"):
         checkpoints.Checkpoints(tmp_path / "file")
-
-
-def test_says_when_all_are_damaged(tmp_path):
-    (tmp_path / "round_000003.npz").write_bytes(b"no zip")
-    with pytest.raises(UserError, match="No checkpoint in .* can be read"):
-        checkpoints.Checkpoints(tmp_path).restore(like=())
 
 
 def test_a_save_that_is_killed_leaves_the_former_checkpoint(tmp_path):
@@ -202,7 +169,7 @@ saved.save(2, np.zeros(100_000))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", program], env=environment, timeout=600)
     assert run.returncode == -signal.SIGKILL
-    assert (tmp_path / f"round_000002.npz{atomic_files.TEMPORARY_SUFFIX}").exists()
+    assert (tmp_path / f"round_000002.npz{files.TEMPORARY_SUFFIX}").exists()
     saved = checkpoints.Checkpoints(tmp_path)
     assert saved.restore(like=np.ones(1)).round_number == 1
     assert os.listdir(tmp_path) == ["round_000001.npz"]
@@ -218,7 +185,7 @@ saved.save(2, np.zeros(100_000))
 )
 def test_names_the_place_of_what_it_cannot_keep(state, message):
     with pytest.raises(TypeError, match=message):
-        state_codec.encode(state)
+        checkpoints.encode(state)
 
 
 def test_others_cannot_read_it(tmp_path):

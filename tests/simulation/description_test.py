@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 import fedpersonal as fp
 from fedpersonal.algorithms.method import Layers, methods
-from fedpersonal.atomic_files import to_json
+from fedpersonal.files import to_json
 from fedpersonal.model.description import list_parts
 from fedpersonal.optimizers.named import SERVER_OPTIMIZERS, build_server_optimizer
 from fedpersonal.optimizers.rate_schedule import LinearDecay, ScheduledOptimizer

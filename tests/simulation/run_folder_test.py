@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import fedpersonal
-from fedpersonal.atomic_files import write_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import write_json
 from fedpersonal.simulation import run_config, run_folder
 
 OPTIONS = {"seed": 4, "rate": 0.5, "total_rounds": 10, "layers": [1, 2], "name": None}
@@ -66,8 +66,8 @@ def test_notes_other_sessions(tmp_path, monkeypatch):
     for given in (about, other, other, about):
         config = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=given))
     later = [{"versions": first["versions"], "runtime": "ray"}]
-    checksums = {config.pop("checksum"), first.pop("checksum")}
-    assert config == {**first, "later_sessions": later} and len(checksums) == 2
+    digests = {config.pop("digest"), first.pop("digest")}
+    assert config == {**first, "later_sessions": later} and len(digests) == 2
     monkeypatch.setattr(run_config, "_versions", lambda: {"numpy": "9"})
     for _ in range(2):
         config = _config(run_folder.RunFolder.open(tmp_path, OPTIONS, about=about))
@@ -120,82 +120,48 @@ def test_refuses_what_it_does_not_know_about(tmp_path):
         run_folder.RunFolder.open(tmp_path, OPTIONS, about={"shards": 4})
 
 
-def test_refuses_a_run_of_version_0_1(tmp_path):
-    config = {"flags": OPTIONS, "seed": 4, "versions": {"fedpersonal": "0.1.0"}}
+@pytest.mark.parametrize(
+    ("version", "config"),
+    [
+        ("0.1.0", {"flags": OPTIONS, "seed": 4}),
+        ("0.2.0", {"options": OPTIONS, "seed": 4, "checksum": "0123456789abcdef"}),
+    ],
+)
+def test_refuses_a_run_of_another_version(tmp_path, version, config):
+    config = {**config, "versions": {"fedpersonal": version}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     for use in (lambda: run_folder.RunFolder.open(tmp_path, OPTIONS), lambda: _read(tmp_path)):
         with pytest.raises(UserError) as caught:
             use()
         assert str(caught.value) == (
-            f"{tmp_path} holds a run of fedpersonal 0.1.0, which version "
+            f"{tmp_path} holds a run of fedpersonal {version}, which version "
             f"{fedpersonal.__version__} cannot open; give another folder."
         )
     assert json.loads((tmp_path / "config.json").read_text()) == config
 
 
-_VERSIONS = '"versions": {"fedpersonal": "0.2.0"}'
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is damaged: Expecting value"),
-        ("[]", "is damaged: it holds no JSON object"),
-        ("{}", "is damaged: its 'versions' is missing or of another type"),
-        ('{"options": {}}', "is damaged: its 'versions' is missing or of another type"),
-        ('{"flags": []}', "is damaged: its 'versions' is missing or of another type"),
-        ('{"versions": [1]}', "is damaged: its 'versions' is missing or of another type"),
-        (f'{{"flags": [], {_VERSIONS}}}', "was changed after it was written: its checksum is wr"),
-        (f'{{"options": {{}}, {_VERSIONS}}}', "was changed after it was written: its checksum"),
-        ("[" * 200_000, "is damaged: it is nested too deeply"),
-        (f'{{"options": {"9" * 5000}}}', "is damaged: Exceeds the limit"),
-        ("\ud800", "is damaged: its byte 0 is not UTF-8"),
-        (None, "is damaged: it is not a file"),
-        ("pipe", "is damaged: it is not a file"),
-    ],
-)
-def test_refuses_a_config_that_is_not_one(tmp_path, text, message):
-    path = tmp_path / "config.json"
-    if text is None:
-        path.mkdir()
-    elif text == "pipe":
-        os.mkfifo(path)
-    else:
-        path.write_bytes(text.encode(errors="surrogatepass"))
-    uses = (
-        lambda: run_folder.RunFolder.open(tmp_path, OPTIONS),
-        lambda: run_config.read_num_shards(tmp_path),
-        lambda: _read(tmp_path),
-    )
-    for use in uses:
-        with pytest.raises(UserError) as caught:
-            use()
-        assert str(caught.value).startswith(f"{path} {message}")
-        assert "\n" not in str(caught.value)
-
-
 def test_refuses_a_config_that_was_changed(tmp_path):
     folder = run_folder.RunFolder.open(tmp_path, OPTIONS)
     folder.config_json.write_text(folder.config_json.read_text().replace('"seed": 4', '"seed": 5'))
-    with pytest.raises(UserError, match="config.json was changed after it was written"):
+    with pytest.raises(UserError, match="config.json is damaged or was changed"):
         _read(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("later_sessions", 7, "is damaged: its 'later_sessions' are no list"),
-        ("num_shards", "x", "is damaged: its 'num_shards' is no number of at least 1"),
-        ("num_shards", 0, "is damaged: its 'num_shards' is no number of at least 1"),
+        ("later_sessions", 7, "is damaged or was changed"),
+        ("num_shards", "x", "is damaged or was changed"),
+        ("num_shards", 0, "is damaged or was changed"),
         ("options", {"\n\ud800": 1}, r"with other options: \\n\\ud800 was 1 and is now absent"),
         ("options", {"x" * 9000: 1}, "holds a run with other options: xxx"),
         ("options", {**OPTIONS, "rate": ["x"] * 9000}, "and is now 0.5. Restore them"),
     ],
 )
-def test_other_values_with_a_right_checksum_are_one_line(tmp_path, name, value, message):
+def test_other_values_with_a_right_digest_are_one_line(tmp_path, name, value, message):
     folder = run_folder.RunFolder.open(tmp_path, OPTIONS)
     config = {**_config(folder), name: value}
-    del config["checksum"]
+    del config["digest"]
     write_json(folder.config_json, config, checked=True)
     with pytest.raises(UserError, match=message) as caught:
         run_folder.RunFolder.open(tmp_path, OPTIONS)

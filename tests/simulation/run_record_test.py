@@ -113,37 +113,25 @@ def test_says_which_file_is_missing(folder, name, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "text"),
     [
-        ("summary.json", "", "is damaged: Expecting value"),
-        ("boundary.json", '[{"name"', "is damaged: Expecting ':'"),
-        ("config.json", "{", "is damaged: Expecting property name"),
-        ("summary.json", "[]", "is damaged: it holds no JSON object"),
-        (
-            "summary.json",
-            '{"rounds": 3}',
-            "was changed after it was written: its checksum is wrong",
-        ),
-        ("boundary.json", "{}", "is damaged: it holds no JSON list"),
-        ("boundary.json", "[" * 200_000, "is damaged: it is nested too deeply"),
-        ("metrics.csv", "round,seconds\n\u00b2,1\n", "is damaged: its rounds are not 1 to 1"),
-        ("metrics.csv", "round,seconds\n1,x\n", "is damaged: its column 'seconds' has what is no"),
-        ("metrics.csv", "round,seconds\n1,\ud800\n", "is damaged: its byte 16 is not UTF-8"),
-        ("metrics.csv", f"round,seconds\n1,{'9' * 200_000}\n", "is damaged: field larger than"),
-        ("metrics.csv", "", "is damaged: No columns"),
-        ("metrics.csv", "round,seconds\n1,1\n3,1\n", "is damaged: its rounds are not 1 to 2"),
-        ("metrics.csv", "round,seconds\n1\n", "is damaged: row 1 has 1 cells, the first line 2"),
-        ("metrics.csv", "user,item\n1,1\n", "is damaged: its rounds are not 1 to 1"),
-        ("per_client.csv", "", "is damaged: No columns"),
-        ("per_client.csv", "client,a\nx,1\ny,1,2\n", "is damaged: row 2 has 3 cells"),
+        ("summary.json", "[]"),
+        ("summary.json", '{"rounds": 3}'),
+        ("boundary.json", "[" * 200_000),
+        ("metrics.csv", "round,seconds\n1,\ud800\n"),
+        ("metrics.csv", f"round,seconds\n1,{'9' * 200_000}\n"),
+        ("metrics.csv", "round,seconds\n1,1\n3,1\n"),
+        ("metrics.csv", "round,seconds\n1,x\n"),
+        ("per_client.csv", ""),
+        ("per_client.csv", "client,a\nx,1\ny,1,2\n"),
     ],
 )
-def test_says_which_file_is_damaged(folder, name, text, message):
+def test_says_which_file_is_damaged(folder, name, text):
     (folder.path / name).write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(UserError) as caught:
         getattr(RunFolder.read(folder.path), name.partition(".")[0])
-    assert str(caught.value).startswith(f"{folder.path / name} {message}")
-    assert "\n" not in str(caught.value)
+    expected = "is damaged or was changed: restore it, or start a new folder."
+    assert str(caught.value) == f"{folder.path / name} {expected}"
 
 
 def test_numbers_that_json_lacks_are_texts(folder):

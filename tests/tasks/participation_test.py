@@ -36,7 +36,7 @@ def test_a_run_counts_and_sums_up(tiny, task):
 def test_options_are_those_of_the_trainer(tiny):
     experiment = tiny.build(MOVIELENS, algorithm="fed_recon")
     assert experiment.options.participation is None
-    assert experiment.trainer.describe_participation(2) == {}
+    assert experiment.trainer.participation_columns == []
     asked = {"min_examples": 2, "clock_jitter": 0.3, "dropout_rate": 0.1}
     found = tiny.build(MOVIELENS, algorithm="fed_recon", **asked).options.participation
     assert (found.min_examples, found.clock.jitter, found.dropout_rate) == (2, 0.3, 0.1)

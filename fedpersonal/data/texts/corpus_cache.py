@@ -7,13 +7,14 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from fedpersonal.atomic_files import atomic_write
 from fedpersonal.data.tables.lines import open_bytes
 from fedpersonal.data.texts.corpus import TextCorpus
 from fedpersonal.errors import UserError
+from fedpersonal.files import read_arrays, write_arrays
 
 # To be raised when the same text and settings give another corpus, or the arrays change.
 _FORMAT_VERSION = 4
@@ -53,8 +54,7 @@ def _save(path: pathlib.Path, corpus: TextCorpus):
     own = path.with_name(f"{path.stem}.{os.getpid()}.npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(own, "wb") as file:
-            np.savez(file, about=np.frombuffer(about.encode(), np.uint8), **arrays)
+        write_arrays(own, {"about": np.frombuffer(about.encode(), np.uint8), **arrays})
         os.replace(own, path)
     except OSError as error:
         raise UserError(f"{path.parent}: cannot be written: {error.strerror or error}") from None
@@ -63,8 +63,8 @@ def _save(path: pathlib.Path, corpus: TextCorpus):
 def _load(path: pathlib.Path) -> TextCorpus | None:
     """Returns what `_save` wrote, or None if the file is missing or damaged."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            about = json.loads(file["about"].tobytes())
-            return TextCorpus(**about, **{field: file[field] for field in _NUMBERS})
-    except Exception:  # Damage shows as errors of a dozen kinds, from zipfile's to NumPy's.
+        arrays = read_arrays(path)
+        found: dict[str, Any] = {field: arrays[field] for field in _NUMBERS}
+        return TextCorpus(**json.loads(arrays["about"].tobytes()), **found)
+    except Exception:  # Of another version, they are other arrays.
         return None

@@ -8,10 +8,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedpersonal import atomic_files
-from fedpersonal.errors import UserError
+from fedpersonal.files import atomic_write, damaged, digest_with_row, explained
 from fedpersonal.simulation.callbacks.callback import Callback, Run
-from fedpersonal.simulation.run_record import FIRST_COLUMNS, add_to_checksum, read_rows
+from fedpersonal.simulation.run_record import FIRST_COLUMNS, read_rows
 
 
 class MetricLog(Callback):
@@ -21,11 +20,11 @@ class MetricLog(Callback):
     more column. Otherwise a row costs one write.
 
     Attributes:
-        checksum: That of all rows, which checkpoints carry.
+        digest: That of all rows, which checkpoints carry.
     """
 
-    remembers = ("checksum",)
-    checksum = 0
+    remembers = ("digest",)
+    digest = ""
     _file: IO[str] | None = None
 
     def on_start(self, run: Run) -> None:
@@ -39,18 +38,12 @@ class MetricLog(Callback):
         self._columns = columns or list(FIRST_COLUMNS)
         rows = [row for row in rows if int(row[0]) <= run.round_number]
         if [int(row[0]) for row in rows] != list(range(1, run.round_number + 1)):
-            raise UserError(
-                f"{self._path} must have the rounds 1 to {run.round_number}, each once, for the "
-                "run to go on; restore the file or start a new folder."
-            )
-        checksum = 0
+            raise damaged(self._path)
+        found = ""
         for row in rows:
-            checksum = add_to_checksum(checksum, dict(zip(self._columns, row)))
-        if checksum != self.checksum:
-            raise UserError(
-                f"{self._path} was changed after it was written: restore the file or start a new "
-                "folder."
-            )
+            found = digest_with_row(found, dict(zip(self._columns, row)))
+        if found != self.digest:
+            raise damaged(self._path)
         self._seconds = [float(row[1]) for row in rows]
         self._rewrite(rows)
 
@@ -65,16 +58,16 @@ class MetricLog(Callback):
         cells = {"round": str(run.round_number), "seconds": str(seconds)}
         cells.update((name, _show(value)) for name, value in run.metrics.items())
         assert self._file
-        with atomic_files.explained(self._path):
+        with explained(self._path):
             _write(self._file, [[cells.get(name, "") for name in self._columns]])
             self._file.flush()
         self._seconds.append(seconds)
-        self.checksum = add_to_checksum(self.checksum, cells)
+        self.digest = digest_with_row(self.digest, cells)
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """Closes the file."""
         if self._file:
-            with atomic_files.explained(self._path):
+            with explained(self._path):
                 self._file.close()
 
     @property
@@ -85,7 +78,7 @@ class MetricLog(Callback):
     def _rewrite(self, rows: Sequence[list[str]]) -> None:
         """Writes the whole file and opens it for further rows."""
         width = len(self._columns)
-        with atomic_files.atomic_write(self._path) as file:
+        with atomic_write(self._path) as file:
             _write(file, [self._columns, *(row + [""] * (width - len(row)) for row in rows)])
         if self._file:
             self._file.close()

@@ -7,11 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fedpersonal.atomic_files import explained, read_text
 from fedpersonal.errors import UserError
+from fedpersonal.files import damaged, explained, read_text
 from fedpersonal.simulation.callbacks.callback import Callback, Run
-from fedpersonal.simulation.checkpoints import Checkpoint
-from fedpersonal.simulation.state_codec import encode
+from fedpersonal.simulation.checkpoints import Checkpoint, encode
 
 _ENTRIES: dict[str, type | tuple[type, ...]] = {
     "round_number": int,
@@ -73,10 +72,7 @@ class Saver(Callback):
         self._reached, saved = checkpoint, checkpoint.state
         self._check_entries(run, saved)
         if saved["round_number"] != checkpoint.round_number:
-            raise UserError(
-                f"The checkpoint of round {checkpoint.round_number} in {run.folder.path} is that "
-                f"of round {saved['round_number']}: put back the files as they were."
-            )
+            raise damaged(f"The checkpoint in {run.folder.path}")
         _check_same_arrays(run, saved["state"])
         run.round_number = run.saved_round = checkpoint.round_number
         if run.round_number > run.total_rounds:
@@ -101,10 +97,7 @@ class Saver(Callback):
             known = remembered[name]
             is_ours &= isinstance(known, dict) and {*known} <= {*self._callbacks[name].remembers}
         if not is_ours:
-            raise UserError(
-                f"The checkpoint in {run.folder.path} is none of this version, or damaged: put "
-                "back the files as they were, or give another folder."
-            )
+            raise damaged(f"The checkpoint in {run.folder.path}")
 
     def on_start(self, run: Run) -> None:
         """Saves the first state of a run, so that a lost checkpoint is told from none."""

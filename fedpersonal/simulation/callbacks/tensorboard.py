@@ -13,7 +13,7 @@ import time
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer import record_writer
 
-from fedpersonal.atomic_files import explained
+from fedpersonal.files import explained
 from fedpersonal.simulation.callbacks.callback import Callback, Run
 
 

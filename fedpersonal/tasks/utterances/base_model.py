@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpersonal.atomic_files import explained
 from fedpersonal.data.client_dataset import ClientDataset
 from fedpersonal.data.tables.lines import Column
 from fedpersonal.data.tables.reading import read_table
 from fedpersonal.errors import UserError
+from fedpersonal.files import explained
 from fedpersonal.language_models.base_model import BaseModel, load_base_model
 from fedpersonal.language_models.pretraining import ModelSizes, pretrain_into
 from fedpersonal.tasks.utterances.source import SOURCES, Dialogues

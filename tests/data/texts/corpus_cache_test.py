@@ -75,23 +75,6 @@ def test_another_content_or_setting_is_another_corpus(tmp_path, readings, monkey
     assert len(readings) == before + 2
 
 
-def test_a_damaged_file_is_made_again(tmp_path, readings):
-    path = _write(tmp_path / "a.jsonl")
-    expected = read_text(path, cache_dir=tmp_path / "cache")
-    (file,) = (tmp_path / "cache").iterdir()
-    whole = file.read_bytes()
-    rng = np.random.default_rng(0)
-    damaged = [b"", b"nonsense", whole[: len(whole) // 2], whole[:-1]]
-    for place in rng.integers(0, len(whole), 150):
-        damaged.append(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-    for content in damaged:
-        file.write_bytes(content)
-        _check_equal(read_text(path, cache_dir=tmp_path / "cache"), expected)
-    # A flipped bit of a zip file's times or comments does no harm, but most others do.
-    assert len(readings) > 80
-    assert list((tmp_path / "cache").iterdir()) == [file]
-
-
 def test_a_cache_that_cannot_be_written_is_said_so(tmp_path):
     path = _write(tmp_path / "a.jsonl")
     with pytest.raises(UserError, match="a.jsonl: cannot be written: "):

@@ -25,11 +25,11 @@ def _path(tmp_path):
 class _Log:
     """A log and the run that it belongs to."""
 
-    def __init__(self, path, *, after_round=0, checksum=0):
+    def __init__(self, path, *, after_round=0, digest=""):
         folder = RunFolder.open(path.parent, {})
         self._run = Run(folder, 10, True, state=None, round_number=after_round)
         self._log = MetricLog()
-        self._log.checksum = checksum  # As a checkpoint says.
+        self._log.digest = digest  # As a checkpoint says.
         self._log.on_start(self._run)
 
     def append(self, round_number, seconds, metrics):
@@ -41,8 +41,8 @@ class _Log:
         self._log.on_end(self._run, None)
 
     @property
-    def checksum(self):
-        return self._log.checksum
+    def digest(self):
+        return self._log.digest
 
     @property
     def median_seconds(self):
@@ -76,14 +76,14 @@ def test_columns_may_appear_and_be_left_empty(path):
 
 
 def test_going_on_removes_later_rows_and_half_written_ones(path):
-    log, checksums = _Log(path), {}
+    log, digests = _Log(path), {}
     for round_number in range(1, 6):
         log.append(round_number, round_number, {"a": round_number})
-        checksums[round_number] = log.checksum
+        digests[round_number] = log.digest
     log.close()
     with open(path, "a") as file:
         file.write("6,1.")
-    log = _Log(path, after_round=3, checksum=checksums[3])
+    log = _Log(path, after_round=3, digest=digests[3])
     assert path.read_text() == "round,seconds,a\n1,1,1\n2,2,2\n3,3,3\n"
     log.append(4, 10.0, {"a": 9})
     assert path.read_text().splitlines()[-1] == "4,10.0,9"
@@ -96,28 +96,11 @@ def test_rows_that_were_changed_are_refused(path):
     log.append(2, 1.0, {"a": 1, "c": 3.0, "b": 0.5})  # In another order, and one more.
     log.close()
     whole = path.read_text()
-    _Log(path, after_round=2, checksum=log.checksum).close()
+    _Log(path, after_round=2, digest=log.digest).close()
     assert path.read_text() == whole
     path.write_text(whole.replace("0.5", "0.6", 1))
-    with pytest.raises(UserError, match="metrics.csv was changed after it was written: restore"):
-        _Log(path, after_round=2, checksum=log.checksum)
-
-
-@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "1 "])
-def test_what_is_no_round_is_a_missing_row(path, number):
-    path.write_text(f"round,seconds\n{number},1\n", encoding="utf-8")
-    with pytest.raises(UserError, match="must have the rounds 1 to 1"):
-        _Log(path, after_round=1)
-
-
-def test_other_bytes_than_texts_are_refused(path):
-    path.write_bytes(b"round,seconds\n1,\xff\n")
-    with pytest.raises(UserError, match="metrics.csv is damaged: its byte 16 is not UTF-8"):
-        _Log(path, after_round=1)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(UserError, match="metrics.csv is damaged: it is not a file"):
-        _Log(path)
+    with pytest.raises(UserError, match="metrics.csv is damaged or was changed: restore"):
+        _Log(path, after_round=2, digest=log.digest)
 
 
 def test_a_new_run_begins_with_no_rows(path):
@@ -132,7 +115,7 @@ def test_a_new_run_begins_with_no_rows(path):
 @pytest.mark.parametrize("content", ["", "round,seconds\n1,1\n3,1\n", "round,seconds\n1,1\nx,1\n"])
 def test_refuses_to_go_on_over_missing_rows(path, content):
     path.write_text(content)
-    with pytest.raises(UserError, match="must have the rounds 1 to 3"):
+    with pytest.raises(UserError, match="metrics.csv is damaged or was changed"):
         _Log(path, after_round=3)
 
 

@@ -48,7 +48,7 @@ def test_what_was_saved_is_put_back(tmp_path):
     ],
 )
 def test_what_no_run_has_saved_is_refused(tmp_path, changes):
-    with pytest.raises(UserError, match="is none of this version, or damaged") as caught:
+    with pytest.raises(UserError, match="is damaged or was changed") as caught:
         resumed(RunFolder.open(tmp_path, {}), Storage(**changes))
     assert str(tmp_path) in str(caught.value)
 
@@ -57,5 +57,5 @@ def test_what_no_run_has_saved_is_refused(tmp_path, changes):
 def test_what_is_no_saved_run_is_refused(tmp_path, state):
     storage = Storage()
     storage.state = state
-    with pytest.raises(UserError, match="is none of this version, or damaged"):
+    with pytest.raises(UserError, match="is damaged or was changed"):
         resumed(RunFolder.open(tmp_path, {}), storage)

@@ -12,8 +12,8 @@ import tensorflow as tf
 from experiments.papers.fedperc import base_model, client_losses, parts
 from experiments.papers.reproduction import choose_rows
 from fedpersonal.algorithms.method import Layers
-from fedpersonal.atomic_files import read_json
 from fedpersonal.evaluation.paired_bootstrap import paired_bootstrap
+from fedpersonal.files import read_json
 from fedpersonal.tasks.utterances import task as utterance_task
 from fedpersonal.tasks.utterances.methods import FEDERATED
 

@@ -11,8 +11,8 @@ import pytest
 
 from experiments.papers import runs as run_module
 from experiments.papers.fedperc import tables
-from fedpersonal.atomic_files import read_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import read_json
 from fedpersonal.tasks.utterances import task as utterance_task
 
 LENGTH, DIM = 16, 8  # Of `reproduction_in`.

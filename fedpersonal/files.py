@@ -1,4 +1,9 @@
-"""Files of ours: written whole or not at all, and read with care."""
+"""Files of ours: written whole or not at all, and with a digest by which damage is noticed.
+
+There is one digest. A JSON object holds its own, arrays have it behind them, and rows of a table
+that grows are added to one that somebody else keeps (a checkpoint, the saved model). Whatever does
+not match is damaged, and `damaged` is the one sentence about that.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import contextlib
 import csv
 import dataclasses
 import hashlib
+import io
 import json
 import math
 import os
@@ -14,14 +20,38 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from fedpersonal.errors import UserError, one_line
+import numpy as np
+
+from fedpersonal.errors import UserError
 
 TEMPORARY_SUFFIX = ".unfinished"
 # Permissions of files that hold local variables of clients: their owner alone reads them.
 OWNER_ONLY = 0o600
-_CHECKSUM = "checksum"
+_DIGEST = "digest"
+_DIGEST_SIZE = 8
 # So deep are JSON's lists and objects at most: Python reads deeper ones than it writes.
 _DEEPEST = 100
+
+
+def digest(content: bytes) -> str:
+    """Returns what tells content from any other: 16 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=_DIGEST_SIZE).hexdigest()
+
+
+def digest_with_row(before: str, cells: Mapping[str, str]) -> str:
+    """Returns the digest of the rows before, "" for none, and of one more.
+
+    Args:
+        before: The digest of the rows before.
+        cells: The row's cells by column; empty ones, and the order of columns, do not count.
+    """
+    row = json.dumps({name: cell for name, cell in cells.items() if cell}, sort_keys=True)
+    return digest(f"{before}{row}".encode())
+
+
+def damaged(path: str | os.PathLike) -> UserError:
+    """Returns the error that says that a file is not what was written."""
+    return UserError(f"{path} is damaged or was changed: restore it, or start a new folder.")
 
 
 @contextlib.contextmanager
@@ -82,13 +112,21 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 def write_json(
     path: str | os.PathLike, value: Any, *, checked: bool = False, permissions: int = 0o666
 ) -> None:
-    """Writes a JSON file of what `to_json` takes; `checked` adds the checksum of an object."""
+    """Writes a JSON file of what `to_json` takes; `checked` adds its digest to an object."""
     value = to_json(value)
     if checked:
-        value = {**value, _CHECKSUM: _checksum(value)}
+        value = {**value, _DIGEST: digest(_canonical(value))}
     with atomic_write(path, permissions=permissions) as file:
         json.dump(value, file, indent=2, allow_nan=False)
         file.write("\n")
+
+
+def write_arrays(
+    path: str | os.PathLike, arrays: Mapping[str, np.ndarray], *, permissions: int = 0o666
+) -> None:
+    """Writes arrays by name, as an .npz file with a digest behind it."""
+    with atomic_write(path, "wb", permissions=permissions) as file:
+        file.write(pack_arrays(arrays))
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
@@ -100,7 +138,7 @@ def read_bytes(path: str | os.PathLike) -> bytes:
     try:
         # Who opens a pipe waits until somebody writes to it.
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UserError(f"{path} is damaged: it is not a file.")
+            raise damaged(path)
         return pathlib.Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
@@ -111,7 +149,7 @@ def read_text(path: str | os.PathLike) -> str:
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged: its byte {error.start} is not UTF-8.") from None
+        raise damaged(path) from error
 
 
 def read_json(
@@ -130,27 +168,63 @@ def read_json(
         checked: Whether it was written so.
 
     Raises:
-        UserError: If it cannot be read or is something else, or its checksum is wrong.
+        UserError: If it cannot be read or is something else, or its digest does not match.
     """
     text = read_text(path)
     try:
         value = json.loads(text)
         _check_depth(value)
-    except RecursionError:
-        raise UserError(f"{path} is damaged: it is nested too deeply.") from None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: {one_line(error)}.") from None
-    if not isinstance(value, kind):
-        wanted = "object" if kind is dict else "list"
-        raise UserError(f"{path} is damaged: it holds no JSON {wanted}.")
-    if checked:
-        found = value.pop(_CHECKSUM, None)
-        if found != _checksum(value):
-            raise UserError(f"{path} was changed after it was written: its checksum is wrong.")
+    except (RecursionError, ValueError) as error:
+        raise damaged(path) from error
+    is_whole = isinstance(value, kind)
+    if is_whole and checked:
+        is_whole = value.pop(_DIGEST, None) == digest(_canonical(value))
+    if not is_whole:
+        raise damaged(path)
     for name, types in (entries or {}).items():
-        if not isinstance(value.get(name), types):
-            raise UserError(f"{path} is damaged: its {name!r} is missing or of another type.")
+        if name not in value or not isinstance(value[name], types):
+            raise damaged(path)
     return value
+
+
+def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Reads what `write_arrays` wrote.
+
+    Raises:
+        UserError: If it cannot be read, or is not that, to the bit.
+    """
+    content = read_bytes(path)
+    try:
+        return unpack_arrays(content)
+    except ValueError as error:
+        raise damaged(path) from error
+
+
+def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Returns an .npz file, as `np.load` reads it, with its digest behind it."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    content = file.getvalue()
+    return content + bytes.fromhex(digest(content))
+
+
+def unpack_arrays(content: bytes) -> dict[str, np.ndarray]:
+    """Returns the arrays of what `pack_arrays` made.
+
+    Raises:
+        ValueError: If it is not that, to the bit.
+    """
+    content, known = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
+    if known.hex() != digest(content):
+        raise ValueError("the digest is another one")
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = dict(file)
+    except Exception as error:  # Errors of a dozen kinds, from zipfile's to NumPy's.
+        raise ValueError("there are no arrays") from error
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ValueError("there are other members than arrays")  # NumPy returns their bytes.
+    return arrays
 
 
 def _check_depth(value: Any) -> None:
@@ -162,10 +236,9 @@ def _check_depth(value: Any) -> None:
         raise RecursionError
 
 
-def _checksum(value: Any) -> str:
-    """Returns that of what JSON holds, in whatever order."""
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+def _canonical(value: Any) -> bytes:
+    """Returns the text of JSON's values, whatever the order and the spaces in a file."""
+    return json.dumps(value, sort_keys=True).encode(errors="surrogatepass")
 
 
 def write_csv(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) -> None:
