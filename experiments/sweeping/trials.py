@@ -13,7 +13,6 @@ from typing import TextIO
 
 from experiments.papers.runs import Run, open_run
 from experiments.sweeping.grid import Setting
-from fedpersonal.files import read_json, write_json
 from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.evaluation.guess import overall
 from fedpersonal.files import read_json, write_json

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.files import unpack_arrays
-from fedpersonal.files import read_bytes
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import lower_is_better, main_metric
+from fedpersonal.files import read_bytes, unpack_arrays
 from fedpersonal.report.numbers import label, rounded, shown, size
 from fedpersonal.report.run_data import RunData
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpersonal.files import atomic_write, write_text
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.direction import find_metric, lower_is_better
+from fedpersonal.files import atomic_write, write_text
 from fedpersonal.report.charts import thin
 from fedpersonal.report.compared_runs import ComparedMethod, differing_options
 from fedpersonal.report.comparison import Comparison, Difference, client_means

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedpersonal.files import atomic_write
 from fedpersonal.errors import UserError
+from fedpersonal.files import atomic_write
 
 if TYPE_CHECKING:  # A page has no pictures: only what draws one waits for matplotlib.
     from matplotlib.axes import Axes

@@ -19,9 +19,14 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import find_metric, main_metric
 from fedpersonal.evaluation.guess import GUESS, strongest
 from fedpersonal.model.names import COPY, MIXING
-from fedpersonal.simulation.run_record import ROUND, check_rounds, rounds_of_files
 from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.simulation.run_record import ABOUT, read_about
+from fedpersonal.simulation.run_record import (
+    ABOUT,
+    ROUND,
+    check_rounds,
+    read_about,
+    rounds_of_files,
+)
 
 OUR_TASKS = "fedpersonal.tasks."
 # What counts are called.

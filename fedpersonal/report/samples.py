@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from fedpersonal.files import OWNER_ONLY, read_json, write_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import OWNER_ONLY, read_json, write_json
 from fedpersonal.report.numbers import label, shown
 
 GENERATED, RECOMMENDATIONS = "generated.json", "recommendations.json"

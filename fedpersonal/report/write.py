@@ -15,9 +15,9 @@ import jinja2
 import numpy as np
 
 import fedpersonal
-from fedpersonal.files import to_json, write_text
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.guess import CHANCE, strongest
+from fedpersonal.files import to_json, write_text
 from fedpersonal.report import numbers
 from fedpersonal.report.charts import boundary_groups, curve_panels, embedding_map
 from fedpersonal.report.clients import dots, judge, percentile_rows

@@ -21,8 +21,8 @@ from experiments import option_flags
 from experiments.sweeping import page, trials
 from experiments.sweeping.sweep import Sweep
 from experiments.sweeping.trials import Validation, alone_in, write_validation
-from fedpersonal.files import read_json, write_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import read_json, write_json
 from fedpersonal.options import Options, option
 from fedpersonal.simulation import run_config
 from fedpersonal.tasks.task import all_tasks

@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpersonal.files import pack_arrays
-from fedpersonal.files import write_json
 from fedpersonal.errors import UserError
+from fedpersonal.files import pack_arrays, write_json
 from fedpersonal.report.charts import boundary_groups, curve_panels, embedding_map, thin
 from fedpersonal.report.clients import MOST_DOTS, dots, judge, percentile_rows, share_hurt
 from fedpersonal.report.comparison import compare_runs
