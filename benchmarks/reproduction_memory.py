@@ -1,9 +1,9 @@
-"""Resident memory of a reproduction's own process, run after run.
+"""Resident memory of a reproduction, run after run.
 
     python -m benchmarks.reproduction_memory
 
-Regenerates a part of table 1 with short runs. Prints one line of JSON: the megabytes of the program
-that starts the runs, after each of them, and the growth from the first run to the last.
+Regenerates a part of table 1 with short runs, one after another in one process. Prints one line of
+JSON: the megabytes of the process after each run, and the growth from the first run to the last.
 """
 
 from __future__ import annotations

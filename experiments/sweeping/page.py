@@ -9,7 +9,7 @@ from typing import Any
 
 import tabulate
 
-from experiments.papers.result_table import Cell
+from experiments.papers.table import Cell
 from experiments.sweeping.sweep import Scored, Sweep, tests
 from experiments.sweeping.trials import value_text, values_text
 from fedpersonal.atomic_files import write_csv, write_text

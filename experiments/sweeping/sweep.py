@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.papers.child_process import Call
-from experiments.papers.runs import Run, check_folders
+from experiments.papers.jobs import Job, check_folders
 from experiments.sweeping import trials
 from experiments.sweeping.at_once import alone_in, call_at_once, fitting
 from experiments.sweeping.grid import Setting
@@ -157,7 +157,7 @@ class Sweep:
     def _trial(self, setting: Setting, seed: int) -> Trial:
         title = f"{values_text(setting)}, seed {seed}"
         values = {**self.shared, **setting, "seed": seed}
-        run = Run(title, self.output_dir / _folder(setting) / f"seed_{seed}", self.task, values)
+        run = Job(title, self.output_dir / _folder(setting) / f"seed_{seed}", self.task, values)
         try:
             self.task.settle(run.options)
         except UserError as error:
