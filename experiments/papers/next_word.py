@@ -141,12 +141,8 @@ def table2(asked: Reproduction) -> Report:
             for row in rows
         ]
     plan.asked.complete(plan.source, *(own for of in plan.jobs.values() for own in of.values()))
-    parts: list[str | Table] = [
-        plan.heading(f"Table 2 for {', '.join(by_size)} words"),
-        *notes,
-        *_coverage(by_size),
-        *_word_tables(by_size),
-    ]
+    heading = plan.heading(f"Table 2 for {', '.join(by_size)} words")
+    parts = [heading, *notes, *_coverage(by_size), *_word_tables(by_size)]
     # Rows that only count words send nothing and are not personalised.
     parts = [part for part in parts if isinstance(part, str) or part.cells]
     facts = {"data": plan.source.describe(), "preset": plan.asked.preset}
@@ -303,9 +299,11 @@ def figure2(asked: Reproduction) -> Report:
             for cell in [cell for at, cell in curve.items() if at / scale <= x * (1 + 1e-9)][-1:]:
                 reached[name][f"{x:.3g} {unit}"] = cell
     facts = {"data": plan.source.describe(), "preset": plan.asked.preset, "unit": unit}
-    heading = plan.heading(f"Figure 2 for {short_size(size)} words")
-    table = Table("reached", reached, paper.CURVES_CAPTION)
-    return Report("figure2", asked.seeds, [heading, table], hidden=[picture], facts=facts)
+    parts = [
+        plan.heading(f"Figure 2 for {short_size(size)} words"),
+        Table("reached", reached, paper.CURVES_CAPTION),
+    ]
+    return Report("figure2", asked.seeds, parts, hidden=[picture], facts=facts)
 
 
 def _curve(jobs: Sequence[Job]) -> dict[float, Cell]:
