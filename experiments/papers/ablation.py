@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from experiments.papers.jobs import Job, complete
-from experiments.papers.table import Column, Line, Report, Table, constant, figure
+from experiments.papers.table import Cell, Column, Line, Report, Table, figure
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import find_metric
 from fedpersonal.options import Value
@@ -119,7 +119,7 @@ def _blocks(
         sizes = [
             figure(DOWN, "broadcast_bytes_per_client", scale=1e-3),
             figure(UP, "aggregated_bytes_per_client", scale=1e-3),
-            constant(OWN, lambda _, name=name: own[name] / 1000, digits=1),
+            Column(OWN, lambda line: Cell((own[line.name] / 1000,))),
         ]
         yield [Line(name, next(iter(by_whom.values())))], sizes
     for whom, jobs in next(iter(rows.values())).items():

@@ -97,9 +97,9 @@ def plan(asked: Reproduction, kind: str, repeats: int) -> Jobs:
         ("passes", "seen", functools.partial(measures.time_passes, repeats=repeats)),
     ]
     for name, users, measure in measured:
-        folder, what = asked.output_dir / kind / f"{name}_{users}", name.replace("_", " ")
+        path, what = asked.output_dir / kind / f"{name}_{users}", name.replace("_", " ")
         trained = jobs["fedperc", users][: 1 if name == "passes" else None]
-        jobs[name, users] = [job.then(folder, f"{what}, {users} users", measure) for job in trained]
+        jobs[name, users] = [job.then(path, f"{what}, {users} users", measure) for job in trained]
     return jobs
 
 
@@ -226,6 +226,9 @@ def _passes(jobs: Jobs) -> Table:
     times = jobs["passes", "seen"][0].summary
     names = {LINES[name][0]: name for name in paper.PAPER_PASSES}
 
+    def kept_or_moved(size: str, job: Job) -> int:
+        return _sizes(job)[size]
+
     def needed(job: Job) -> int:
         return _sizes(job)["kept"] + _sizes(job)["received"]
 
@@ -240,7 +243,7 @@ def _passes(jobs: Jobs) -> Table:
             Column(f"{what}, ms", functools.partial(time, number, what))
             for number, what in enumerate(("train", "test"))
         ),
-        *(constant(size, lambda job, size=size: _sizes(job)[size]) for size in _BYTES),
+        *(constant(size, functools.partial(kept_or_moved, size)) for size in _BYTES),
         constant("needed", needed),
         constant("of heads, %", lambda job: 100 * needed(job) / of_heads, digits=3),
     ]
@@ -328,10 +331,10 @@ def _part_perplexities(
         return Cell(tuple(math.exp(sum(own["loss"]) / sum(own["tokens"])) for own in sums))
 
     def size(way: str, line: Line) -> Cell | None:
-        first = trained.get(line.name, [None])[0]
-        if first is None or first.options.algorithm not in _FEDERATED:
+        own = trained.get(line.name, ())
+        if not own or own[0].options.algorithm not in _FEDERATED:
             return None
-        return Cell((_sizes(first)[way],))
+        return Cell((_sizes(own[0])[way],))
 
     columns = [
         Column("perplexity", functools.partial(perplexity, "all"), 2),

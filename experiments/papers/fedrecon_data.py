@@ -150,7 +150,7 @@ _REBUILT: Options = {**_COPY, "local_state": "rebuilt"}
 
 def _words(name: str, algorithm: str, buckets: int, *paper: str | float, **own: Value) -> Row:
     published = dict(zip(("formula", "1k", "5k", "10k"), paper))
-    values = {"algorithm": algorithm, "num_oov_buckets": buckets, **own}
+    values: Options = {"algorithm": algorithm, "num_oov_buckets": buckets, **own}
     return Row(f"{name} ({buckets} OOV)", WORDS, values, published)
 
 

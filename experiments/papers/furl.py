@@ -211,8 +211,8 @@ def plan(asked: Reproduction) -> Form:
     linear: list[Job] = []
     first = next(iter(jobs.values()))
     if first[0].options.values()["text_encoder"] == "hashed_words":
-        folder = asked.output_dir / source.name / "linear"
-        linear = [job.then(folder, _LINEAR, measure_linear) for job in first]
+        path = asked.output_dir / source.name / "linear"
+        linear = [job.then(path, _LINEAR, measure_linear) for job in first]
     return Form(asked, source, jobs, linear)
 
 

@@ -108,11 +108,10 @@ def make_plan(asked: Reproduction, rows: Sequence[Row]) -> Plan:
     jobs: dict[int, dict[str, Sequence[Job]]] = {}
     for size in [size for size in wanted if size not in left_out]:
         # All rows, so that a training has its folder whichever of them are wanted.
-        by_row = {}
+        by_row, note_of = {}, f", {size:,} words"
         for row in paper.WORD_ROWS:
             folder = "vocab_{}/{algorithm}_{num_oov_buckets}_oov".format(size, **row.values)
-            words = f", {size:,} words"
-            by_row[row] = shared.jobs(TASK, row, folder, note=words, vocab_size=size)
+            by_row[row] = shared.jobs(TASK, row, folder, note=note_of, vocab_size=size)
         jobs[size] = {row.name: own for row, own in share_trainings(by_row).items() if row in rows}
     return Plan(asked, source, [note] if left_out else [], jobs)
 
@@ -142,9 +141,9 @@ def table2(asked: Reproduction) -> Report:
         ]
     plan.asked.complete(plan.source, *(own for of in plan.jobs.values() for own in of.values()))
     heading = plan.heading(f"Table 2 for {', '.join(by_size)} words")
-    parts = [heading, *notes, *_coverage(by_size), *_word_tables(by_size)]
+    found = [heading, *notes, *_coverage(by_size), *_word_tables(by_size)]
     # Rows that only count words send nothing and are not personalised.
-    parts = [part for part in parts if isinstance(part, str) or part.cells]
+    parts = [part for part in found if isinstance(part, str) or part.cells]
     facts = {"data": plan.source.describe(), "preset": plan.asked.preset}
     return Report("table2", asked.seeds, parts, facts=facts)
 
@@ -184,8 +183,11 @@ def _word_tables(by_size: Mapping[str, Sequence[Line]]) -> list[str | Table]:
 
     tables: list[str | Table] = []
     for metric, measure in _METRICS.items():
-        options = {"scale": 100, "metric": measure, "paper": None if metric == METRIC else ""}
-        columns = {size: [figure(size, "test", metric, **options)] for size in by_size}
+        known = None if metric == METRIC else ""
+        columns = {
+            size: [figure(size, "test", metric, scale=100, metric=measure, paper=known)]
+            for size in by_size
+        }
         found = table(metric, columns)
         name = "accuracy" if metric == METRIC else metric
         tables.append(dataclasses.replace(found, name=name))
@@ -299,7 +301,7 @@ def figure2(asked: Reproduction) -> Report:
             for cell in [cell for at, cell in curve.items() if at / scale <= x * (1 + 1e-9)][-1:]:
                 reached[name][f"{x:.3g} {unit}"] = cell
     facts = {"data": plan.source.describe(), "preset": plan.asked.preset, "unit": unit}
-    parts = [
+    parts: list[str | Table] = [
         plan.heading(f"Figure 2 for {short_size(size)} words"),
         Table("reached", reached, paper.CURVES_CAPTION),
     ]
@@ -311,8 +313,7 @@ def _curve(jobs: Sequence[Job]) -> dict[float, Cell]:
     trainers = [job.trainer for job in jobs]
     tables = [job.record.metrics.set_index("round")[f"eval/{METRIC}"].dropna() for job in trainers]
     users = trainers[0].summary["num_training_clients"]
-    _, numbers, _ = communication(trainers[0])
-    a_round = numbers * min(trainers[0].options.clients_per_round, users)
+    a_round = communication(trainers[0])[1] * min(trainers[0].options.clients_per_round, users)
     return {float(a_round * n): Cell(tuple(100 * t[n] for t in tables)) for n in tables[0].index}
 
 
@@ -380,8 +381,8 @@ def relative(name: str, metric: str, base: Sequence[Job], varied: Sequence[Job])
             f"{name}: the base run predicts nothing right, so there is nothing to compare "
             "with; run more rounds."
         )
-    found = over_seeds(varied, "test", metric).values
-    return Cell(tuple(100 * own / of_base for own, of_base in zip(found, bases)))
+    pairs = zip(over_seeds(varied, "test", metric).values, bases)
+    return Cell(tuple(100 * own / of_base for own, of_base in pairs))
 
 
 def vary(
