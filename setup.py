@@ -38,7 +38,7 @@ setup(
     ],
     packages=find_packages(include=["fedpersonal*", "experiments*"]),
     package_data={
-        "experiments": ["presets/*.flags"],
+        "experiments": ["presets/*.flags", "papers/*.csv"],
         "fedpersonal.report": ["page/*"],
     },
     entry_points={"console_scripts": ["fedpersonal = experiments.command:main"]},

@@ -45,7 +45,7 @@ def main() -> None:
     """Measures everything that is asked for."""
     import itertools
 
-    from experiments.papers.child_process import run_in_child
+    from experiments.children import run_in_child
 
     wanted: list[dict[str, int]] = []
     for case in FLAGS.cases:

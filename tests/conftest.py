@@ -86,10 +86,9 @@ def _not_compiled():
 
 # Files that take longest: begun last, one of them would keep the others' processes waiting.
 _LONGEST = (
-    "experiments/papers/fedperc/tables_test.py",
-    "experiments/papers/fedrecon/table2_test.py",
+    "experiments/papers/runs_test.py",
+    "experiments/papers/tables_test.py",
     "process/reference_test.py",
-    "experiments/papers/furl/table3_test.py",
     "tasks/utterances/experiment_test.py",
     "tasks/loaded_run_test.py",
     "tasks/contract_test.py",

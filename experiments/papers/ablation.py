@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.papers.result_table import Cell, Cells, Column, Report, ResultTable, over_seeds
-from experiments.papers.runs import Run, complete
+from experiments.papers.jobs import Job, complete
+from experiments.papers.table import Cell, Column, Line, Report, Table, figure
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.direction import find_metric
 from fedpersonal.options import Value
@@ -39,7 +39,6 @@ class Ablation:
         sets: What is local in turn; None for each layer by itself.
         seeds: The seeds.
         output_dir: Receives the runs.
-        isolated: Whether each run has a process of its own.
     """
 
     task: Task
@@ -47,20 +46,18 @@ class Ablation:
     sets: Sequence[tuple[str, ...]] | None
     seeds: Sequence[int]
     output_dir: pathlib.Path
-    isolated: bool = True
 
     def run(self) -> Report:
         """Runs what is missing, and returns the table."""
         task, source = self.task, self.task.read(self.task.options(**self.given))
         print(source.summary(), flush=True)
         rows, own, refused = self._rows(source)
-        every = [run for runs in rows.values() for of_seed in runs.values() for run in of_seed]
-        complete(every, source.describe(), isolated=self.isolated)
-        cells: Cells = {name: self._cells(runs, own[name]) for name, runs in rows.items()}
-        digits = {
-            column: 1 if "kB" in str(column) else 4 for row in cells.values() for column in row
-        }
-        table = ResultTable("ablation", cells, _ABOUT, digits)
+        every = [job for jobs in rows.values() for of_whom in jobs.values() for job in of_whom]
+        complete(every, source.describe())
+        metric = next(
+            filter(None, (find_metric(n, every[0].summary["test"]) for n in task.metrics))
+        )
+        table = Table.of("ablation", *_blocks(metric, rows, own), caption=_ABOUT)
         heading = f"# Which layers are local? {task.name}, {source.name}"
         notes = [f"Left out: {line}" for line in refused]
         facts = {"data": source.describe(), "options": dict(self.given)}
@@ -68,14 +65,14 @@ class Ablation:
 
     def _rows(
         self, source: Source
-    ) -> tuple[dict[str, dict[str, list[Run]]], dict[str, int], list[str]]:
-        """Returns runs by row and whom they evaluate; rows' local bytes; what is refused."""
+    ) -> tuple[dict[str, dict[str, list[Job]]], dict[str, int], list[str]]:
+        """Returns jobs by row and whom they evaluate; rows' local bytes; what is refused."""
         task = self.task
         declared = task.options.declarations()
         evaluated = declared["evaluate_on"].rule.choices if "evaluate_on" in declared else ("",)
         sizes = task.sizes(task.split(source, task.options(**self.given)))
         everything = task.build(sizes, self._options(_SHARED)).layers.everything
-        rows: dict[str, dict[str, list[Run]]] = {}
+        rows: dict[str, dict[str, list[Job]]] = {}
         own: dict[str, int] = {}
         refused = []
         asked: dict[str, Mapping[str, Value]] = {"nothing": _SHARED}
@@ -89,20 +86,20 @@ class Ablation:
                 refused.append(f"{name} ({error})")
                 continue
             own[name] = sum(4 * variable.size for variable in model.local_variables)
-            rows[name] = {whom: self._runs(name, values, whom) for whom in evaluated}
+            rows[name] = {whom: self._jobs(name, values, whom) for whom in evaluated}
         return rows, own, refused
 
     def _options(self, values: Mapping[str, Value]) -> Any:
         return self.task.settle(self.task.options(**{**self.given, **values}))
 
-    def _runs(self, name: str, values: Mapping[str, Value], whom: str) -> list[Run]:
-        """Returns a run a seed."""
+    def _jobs(self, name: str, values: Mapping[str, Value], whom: str) -> list[Job]:
+        """Returns a job a seed."""
         folder = self.output_dir / "_".join(
             word for word in [*name.replace(":", ",").replace("/", ".").split(", "), whom] if word
         )
         asked = {**self.given, **values, **({"evaluate_on": whom} if whom else {})}
         return [
-            Run(
+            Job(
                 f"{name}{f', {whom} clients' if whom else ''}, seed {seed}",
                 folder / f"seed_{seed}",
                 self.task,
@@ -111,22 +108,35 @@ class Ablation:
             for seed in self.seeds
         ]
 
-    def _cells(self, runs: Mapping[str, Sequence[Run]], own: int) -> dict[Column, Cell]:
-        """Returns a row's figures: of the clients it tests, and bytes."""
-        test = next(iter(runs.values()))[0].summary["test"]
-        metric = next(filter(None, (find_metric(name, test) for name in self.task.metrics)))
-        cells: dict[Column, Cell] = {}
-        for whom, of_whom in runs.items():
-            tells_both = "unseen" in of_whom[0].summary
-            tested = whom or ("seen" if tells_both else "unseen")
-            cells[f"{metric}, {tested}"] = over_seeds(of_whom, "test", metric)
-            if tells_both:
-                cells[f"{metric}, unseen"] = over_seeds(of_whom, "unseen", metric)
-        first = next(iter(runs.values()))
-        cells[DOWN] = over_seeds(first, "broadcast_bytes_per_client", scale=1e-3)
-        cells[UP] = over_seeds(first, "aggregated_bytes_per_client", scale=1e-3)
-        cells[OWN] = Cell((own / 1000,))
-        return cells
+
+def _blocks(
+    metric: str, rows: Mapping[str, Mapping[str, Sequence[Job]]], own: Mapping[str, int]
+) -> Iterator[tuple[list[Line], list[Column]]]:
+    """Yields each row's figures, of the clients it tests, and bytes; then what is a guess."""
+    for name, by_whom in rows.items():
+        for whom, jobs in by_whom.items():
+            yield [Line(name, jobs)], _figures(metric, whom, jobs[0])
+        sizes = [
+            figure(DOWN, "broadcast_bytes_per_client", scale=1e-3),
+            figure(UP, "aggregated_bytes_per_client", scale=1e-3),
+            Column(OWN, lambda line: Cell((own[line.name] / 1000,))),
+        ]
+        yield [Line(name, next(iter(by_whom.values())))], sizes
+    for whom, jobs in next(iter(rows.values())).items():
+        for guess, found in jobs[0].summary["test"].get("guesses", {}).items():
+            if metric in found:
+                line = Line(f"Guess: {guess}", jobs)
+                yield [line], _figures(metric, whom, jobs[0], "guesses", guess)
+
+
+def _figures(metric: str, whom: str, job: Job, *path: str) -> list[Column]:
+    """Returns the columns of a metric on those who are tested, and on unseen clients if told."""
+    tells_both = "unseen" in job.summary
+    tested = whom or ("seen" if tells_both else "unseen")
+    columns = [figure(f"{metric}, {tested}", "test", *path, metric, digits=4)]
+    if tells_both:
+        columns.append(figure(f"{metric}, unseen", "unseen", *path, metric, digits=4))
+    return columns
 
 
 def _checked(built: Built) -> Built:

@@ -1,19 +1,18 @@
 """Recommendation from implicit feedback: methods on negatives that leak nothing, and that leak.
 
 In both tables a user's held-out item is ranked among 99 sampled ones, and among all that the user
-has not in training.
+has not in training. The rows are PFedRec's and others'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
-from experiments.papers import differences
+from experiments.papers.jobs import Job
 from experiments.papers.reproduction import Reproduction, Row, choose_rows
-from experiments.papers.result_table import Cell, Cells, Report, ResultTable, over_seeds
-from experiments.papers.runs import Run, complete
+from experiments.papers.table import DIFFERENCES, Column, Line, Report, Table, behind, figure
 from fedpersonal.data.ratings.interactions import Interactions
 from fedpersonal.evaluation.client_metric import ClientMetric
 from fedpersonal.options import Value
@@ -37,8 +36,8 @@ has never chosen; *of all*: among all that it has not in training. All figures a
 *Paper*: on MovieLens-1M, from the literature at second hand; FedNCF has 60.6 and 33.3 there."""
 
 
-def _row(name: str, hr: float | None = None, ndcg: float | None = None, **values: Value) -> Row:
-    return Row(name, PRESET, values, {} if hr is None else {HR: hr, NDCG: ndcg})
+def _row(name: str, *paper: float, **values: Value) -> Row:
+    return Row(name, PRESET, values, dict(zip((HR, NDCG), paper)))
 
 
 # A guess: it trains nothing, and draws no negatives.
@@ -103,39 +102,40 @@ def run(asked: Reproduction) -> Report:
     """Runs what is missing, and returns the table."""
     rows = choose_rows(ROWS, asked.rows, table="recommendation")
     source = asked.read(TASK, PRESET)
-    trained = [row for row in rows if row is not POPULARITY]
-    runs = {negatives: _runs(asked, source, trained, negatives) for negatives in NEGATIVES}
-    every = [run for by_row in runs.values() for own in by_row.values() for run in own]
-    complete(every, source.describe(), isolated=asked.isolated)
+    jobs = {
+        (row, negatives): [] if row is POPULARITY else _jobs(asked, source, row, negatives)
+        for negatives in NEGATIVES
+        for row in rows
+    }
+    asked.complete(source, *jobs.values())
     split = "by time" if source.times is not None else "drawn by chance, since there are no times"
-    guess, suffix = [], source.candidates_suffix
-    if POPULARITY in rows:
-        guess = _popularity(asked, source)
-    parts: list[str | ResultTable] = [
+    suffix = source.candidates_suffix
+    guess = _popularity(asked, source) if POPULARITY in rows else []
+    parts: list[str | Table] = [
         f"# Recommendation on {source.name}\n\n{asked.seeds_in_words().capitalize()}. "
         + _ABOUT.format(split=split, sampled="up to 99" if suffix else "99"),
-        differences.ABOUT,
+        DIFFERENCES,
     ]
-    for negatives, own in runs.items():
-        cells = _cells(own, guess, suffix)
-        parts.append(ResultTable(negatives, cells, _CAPTIONS[negatives]))
+    for negatives in NEGATIVES:
+        lines = [
+            Line(row.name, own, row.published, () if own else guess)
+            for row in rows
+            for own in [jobs[row, negatives]]
+        ]
+        columns = _columns(lines, suffix)
+        parts.append(Table.of(negatives, (lines, columns), caption=_CAPTIONS[negatives]))
     return Report("recommendation", asked.seeds, parts, facts={"data": source.describe()})
 
 
-def _runs(
-    asked: Reproduction, source: Interactions, rows: Sequence[Row], negatives: str
-) -> dict[Row, list[Run]]:
-    """Returns the runs of a protocol, one a seed."""
-    found = {}
-    for row in rows:
-        own: dict[str, Value] = {"negatives": negatives}
-        if source.name == "movielens-1m":
-            own.update(_CENTRAL_1M if row is CENTRAL else _OF_1M)
-        if negatives == LEAKING:
-            own.update(_OF_LEAKING.get(row, {}))
-        folder = f"{negatives}/{row.name.lower().replace(' + ', '_').replace(' ', '_')}"
-        found[row] = asked.runs(TASK, row, folder, note=f", {negatives}", **own)
-    return found
+def _jobs(asked: Reproduction, source: Interactions, row: Row, negatives: str) -> list[Job]:
+    """Returns the jobs of a row by a protocol."""
+    own: dict[str, Value] = {"negatives": negatives}
+    if source.name == "movielens-1m":
+        own.update(_CENTRAL_1M if row is CENTRAL else _OF_1M)
+    if negatives == LEAKING:
+        own.update(_OF_LEAKING.get(row, {}))
+    folder = f"{negatives}/{row.name.lower().replace(' + ', '_').replace(' ', '_')}"
+    return asked.jobs(TASK, row, folder, note=f", {negatives}", **own)
 
 
 def _popularity(asked: Reproduction, source: Interactions) -> list[pd.DataFrame]:
@@ -150,31 +150,15 @@ def _popularity(asked: Reproduction, source: Interactions) -> list[pd.DataFrame]
     return tables
 
 
-def _cells(runs: Mapping[Row, Sequence[Run]], guess: Sequence[pd.DataFrame], suffix: str) -> Cells:
-    """Returns the figures of a protocol, and each row's differences from FedMF."""
-    columns = {
-        name: key if key.endswith("_all") else f"{key}{suffix}" for name, key in COLUMNS.items()
-    }
-    metrics = {name: ClientMetric(key, weights=None, scale=100) for name, key in columns.items()}
-    cells: Cells = {}
-    tables: dict[str, Sequence[pd.DataFrame]] = {}
-    if guess:
-        tables[POPULARITY.name] = guess
-        cells[POPULARITY.name] = {
-            name: Cell(tuple(metric.overall(table) for table in guess))
-            for name, metric in metrics.items()
-        }
-    for row, own in runs.items():
-        # Users who left too few items are not ranked.
-        ranked = [*columns.values()]
-        tables[row.name] = [run.record.per_client.dropna(subset=ranked) for run in own]
-        cells[row.name] = {
-            name: over_seeds(own, "test", key, scale=100, published=row.published.get(name))
-            for name, key in columns.items()
-        }
-    for name, table in tables.items() if FEDMF in runs else ():
-        if name != FEDMF.name:
-            for column in _COMPARED:
-                found = differences.difference(table, tables[FEDMF.name], metrics[column])
-                cells[name][f"{column} − FedMF's"] = found
-    return cells
+def _columns(lines: Sequence[Line], suffix: str) -> list[Column]:
+    """Returns figures, and differences from FedMF on users who have left enough to be ranked."""
+    keys = {n: key if key.endswith("_all") else f"{key}{suffix}" for n, key in COLUMNS.items()}
+    metrics = {name: ClientMetric(key, weights=None, scale=100) for name, key in keys.items()}
+    other = next((line for line in lines if line.name == FEDMF.name), None)
+    return [
+        *(figure(name, "test", key, scale=100, metric=metrics[name]) for name, key in keys.items()),
+        *(
+            behind(f"{name} − FedMF's", other, metrics[name], counted=list(keys.values()))
+            for name in _COMPARED
+        ),
+    ]

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.option_flags import read_flagfile
-from experiments.papers.runs import Run
+from experiments.papers.jobs import Job, complete
+from experiments.papers.table import Line
 from fedpersonal.errors import UserError
 from fedpersonal.options import Value
 from fedpersonal.tasks.task import SourceT, Task
@@ -55,6 +56,11 @@ def choose_rows(rows: Sequence[Row], names: Sequence[str], *, table: str) -> lis
     return [row for row in rows if not names or row.name in names]
 
 
+def lines_of(jobs: Mapping[Row, Sequence[Job]]) -> list[Line]:
+    """Returns the lines of rows."""
+    return [Line(row.name, own, row.published) for row, own in jobs.items()]
+
+
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
     """What is asked.
@@ -70,7 +76,6 @@ class Reproduction:
         datasets: Data sets, where a table has several; none for `given`'s.
         movielens_dir: The folder of MovieLens-1M, for a figure that has sentences as well.
         runs_dir: Holds runs that several tables share; None for `output_dir`.
-        isolated: Whether each run has a process of its own.
     """
 
     output_dir: pathlib.Path
@@ -83,7 +88,6 @@ class Reproduction:
     datasets: Sequence[str] = ()
     movielens_dir: str | None = None
     runs_dir: pathlib.Path | None = None
-    isolated: bool = True
 
     def with_preset(self, *, quick: bool) -> Reproduction:
         """Returns the same with a preset in place of `auto`."""
@@ -130,10 +134,10 @@ class Reproduction:
         print(source.summary(), flush=True)
         return source
 
-    def runs(
+    def jobs(
         self, task: Task, row: Row, folder: str | pathlib.Path, *, note: str = "", **own: Value
-    ) -> list[Run]:
-        """Returns the runs of a row, one a seed.
+    ) -> list[Job]:
+        """Returns the jobs of a row, one a seed.
 
         Args:
             task: The task.
@@ -143,7 +147,7 @@ class Reproduction:
             **own: Options beside the row's.
         """
         return [
-            Run(
+            Job(
                 f"{row.name}{note}, seed {seed}",
                 self.output_dir / folder / f"seed_{seed}",
                 task,
@@ -151,6 +155,10 @@ class Reproduction:
             )
             for seed in self.seeds
         ]
+
+    def complete(self, source: Any, *jobs: Sequence[Job]) -> None:
+        """Does the jobs on a source that are missing."""
+        complete([job for own in jobs for job in own], source.describe())
 
     def seeds_in_words(self) -> str:
         """Says what numbers are means of."""

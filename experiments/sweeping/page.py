@@ -9,7 +9,7 @@ from typing import Any
 
 import tabulate
 
-from experiments.papers.result_table import Cell
+from experiments.papers.table import Cell
 from experiments.sweeping.grid import value_text, values_text
 from experiments.sweeping.sweep import Scored, Sweep
 from fedpersonal.evaluation.direction import find_metric, lower_is_better

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.children import Call, call_at_once, fitting
-from experiments.papers.runs import Run, check_folders
+from experiments.papers.jobs import Job, check_folders
 from experiments.sweeping import trials
 from experiments.sweeping.grid import Setting, values_text
 from experiments.sweeping.trials import Trial, Validation, alone_in
@@ -154,7 +154,7 @@ class Sweep:
     def _trial(self, setting: Setting, seed: int) -> Trial:
         title = f"{values_text(setting)}, seed {seed}"
         values = {**self.shared, **setting, "seed": seed}
-        run = Run(title, self.output_dir / _folder(setting) / f"seed_{seed}", self.task, values)
+        run = Job(title, self.output_dir / _folder(setting) / f"seed_{seed}", self.task, values)
         try:
             self.task.settle(run.options)
         except UserError as error:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
-from experiments.papers.runs import Run, open_run
+from experiments.papers.jobs import Job, open_job
 from experiments.sweeping.grid import Setting
 from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.evaluation.guess import overall
@@ -36,7 +36,7 @@ class Trial:
 
     setting: Setting
     seed: int
-    run: Run
+    run: Job
 
     @property
     def is_validated(self) -> bool:
@@ -71,12 +71,12 @@ class Validation:
     guesses: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
-def train(run: Run, sweep_dir: pathlib.Path) -> None:
+def train(run: Job, sweep_dir: pathlib.Path) -> None:
     """Trains a run and evaluates validation clients, never test clients."""
     from fedpersonal.tasks.experiment_run import train_experiment
 
     _take_part(sweep_dir)
-    experiment, folder = open_run(run)
+    experiment, folder = open_job(run)
     try:
         with folder, train_experiment(experiment, folder, progress=False) as trained:
             if experiment.method.trains:
@@ -98,17 +98,17 @@ def train(run: Run, sweep_dir: pathlib.Path) -> None:
     write_validation(run, Validation(metrics, hashed, guesses=guesses))
 
 
-def write_validation(run: Run, validation: Validation) -> None:
+def write_validation(run: Job, validation: Validation) -> None:
     """Writes what the validation of a run came to."""
     write_json(run.path / _FILE, validation, checked=True)
 
 
-def test(run: Run, sweep_dir: pathlib.Path) -> None:
+def test(run: Job, sweep_dir: pathlib.Path) -> None:
     """Tests a run that was trained, and writes what any run has in the end."""
     from fedpersonal.tasks.experiment_run import run_experiment
 
     _take_part(sweep_dir)
-    experiment, opened = open_run(run)
+    experiment, opened = open_job(run)
     with opened as folder:
         run_experiment(experiment, folder, progress=False)
 

@@ -1,0 +1,286 @@
+"""Two embeddings of the same users: how alike they are, what each tells of users, their maps.
+
+Agreement is read off each user's nearest neighbours by Euclidean distance, as t-SNE's maps are.
+They stay the same when an embedding is turned, mirrored, moved, or scaled along all axes at once,
+which is how embeddings that mean the same may differ between two trainings. The maps are figures 4
+and 5 of the FURL paper.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import pathlib
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from fedpersonal.simulation.palette import COLORS
+from fedpersonal.simulation.pictures import write_picture, write_title
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_rgba_array
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy.linalg import orthogonal_procrustes
+from scipy.stats import spearmanr
+from sklearn.manifold import TSNE
+from sklearn.neighbors import NearestNeighbors
+from threadpoolctl import threadpool_limits
+
+from experiments.papers.jobs import Job
+from fedpersonal.data.checks import check_count
+from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
+from fedpersonal.draws import Purpose, generator
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation.column_checks import check_column, check_embeddings, check_numbers
+from fedpersonal.saved_model import read_saved_model
+
+_NEIGHBOURS = 10
+_TABLE = "user_embedding/embeddings"
+_PANEL_INCHES = 3.9
+_KEY_INCHES = 1.5
+_NOTE_WIDTH = 56
+_OTHERS, _FRAME = "#d4d7db", "#b9bec4"
+# A few outliers would leave all other values one color.
+_COLORED_PERCENTILES = (2, 98)
+_MAX_PERPLEXITY = 30
+# With fewer the perplexity, a third of a user's fellow users at most, would be less than 1.
+_MIN_USERS = 4
+
+
+def user_embeddings(job: Job) -> pd.DataFrame:
+    """Returns the embeddings of the users who have one, a row a user, by the user's name."""
+    from fedpersonal.local_state.store import LOCAL_STATE, read_all
+
+    saved = read_saved_model(job.path)
+    if _TABLE in saved.weights:
+        return pd.DataFrame(saved.weights[_TABLE], index=saved.about["names"]["user"])
+    clients, values = read_all(job.path / LOCAL_STATE)
+    return pd.DataFrame(values[_TABLE][:, 0], index=clients)
+
+
+def compare_embeddings(
+    server: Job, federated: Job, source: LabelledTexts, path: pathlib.Path
+) -> dict[str, Any] | None:
+    """Draws both embeddings of the users whom both know, and returns how alike they cluster.
+
+    Args:
+        server: The job of a server with a table of users.
+        federated: The job whose users have kept theirs.
+        source: The texts of both.
+        path: The picture.
+
+    Returns:
+        A `note` for people and its numbers; None if those users are too few to have neighbours.
+    """
+    first, second = map(user_embeddings, (server, federated))
+    both = first.index.intersection(second.index)
+    if len(both) <= _NEIGHBOURS:
+        return None
+    train = server.task.split(source, server.options).train
+    places = pd.Index(train.client_ids).get_indexer(both)
+    tables = [table.loc[both].to_numpy() for table in (first, second)]
+    if source.is_binary:
+        positive = np.bincount(train.example_clients, train.labels, train.num_clients)
+        rates = (positive / np.maximum(train.counts, 1))[places]
+        own = [value_agreement(table, rates, k=_NEIGHBOURS) for table in tables]
+        of_users = {"values": rates, "values_name": "share of 1 among a user's labels"}
+        what = "rank correlation of a user's share of 1 with the neighbours'"
+    else:
+        labels = most_frequent_labels(train)[places]
+        own = [label_agreement(table, labels, k=_NEIGHBOURS) for table in tables]
+        of_users = {"labels": labels, "label_names": source.label_names}
+        what = "neighbours with the same most frequent label"
+    names = (job.title.partition(",")[0] for job in (server, federated))
+    panels = [(n, table, f"{what}: {agreement}") for n, table, agreement in zip(names, tables, own)]
+    plot_embeddings(panels, path, title=f"User embeddings on {source.name}", **of_users)
+    shared = neighbour_agreement(*tables, k=_NEIGHBOURS)
+    found = {"server": own[0], "federated": own[1], "shared_neighbours": shared}
+    note = (
+        f"User embeddings, {_NEIGHBOURS} nearest neighbours of {len(both):,} users: {what}: "
+        f"{own[0]} of the server's, {own[1]} of the users' own. Share of a user's neighbours that "
+        f"are the same in both: {shared}."
+    )
+    agreements = {name: dataclasses.asdict(agreement) for name, agreement in found.items()}
+    return {"note": note, "what": what, "num_users": len(both), **agreements}
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """A measure of agreement, and what it is on average by chance.
+
+    Attributes:
+        measured: The measure, 1 at most.
+        chance: Its expectation were the users of the embedding, or of one of two, shuffled.
+    """
+
+    measured: float
+    chance: float
+
+    def __str__(self) -> str:
+        return f"{self.measured:.2f} (chance {self.chance:.2f})"
+
+
+def neighbour_agreement(first: npt.ArrayLike, second: npt.ArrayLike, *, k: int = 10) -> Agreement:
+    """Returns the share of a user's `k` nearest neighbours that two embeddings agree on.
+
+    Args:
+        first: (num_users, dimensions) floats.
+        second: (num_users, other dimensions) floats of the same users.
+        k: How many neighbours each user has.
+
+    Raises:
+        UserError: If an embedding is not finite, there are not more than `k` users, or they are not
+            as many in both.
+    """
+    first = check_embeddings("first", first)
+    second = check_embeddings("second", second, num_users=len(first))
+    in_first, in_second = _neighbours(first, k, seed=1), _neighbours(second, k, seed=2)
+    shared = (in_first[:, :, np.newaxis] == in_second[:, np.newaxis, :]).any(axis=2)
+    return Agreement(float(shared.mean()), k / (len(first) - 1))
+
+
+def label_agreement(embeddings: npt.ArrayLike, labels: npt.ArrayLike, *, k: int = 10) -> Agreement:
+    """Returns the share of a user's nearest neighbours that have the user's own label.
+
+    Arguments and errors are those of `neighbour_agreement`; `labels` are (num_users,) of anything
+    that can be sorted.
+    """
+    embeddings = check_embeddings("embeddings", embeddings)
+    labels = check_column("labels", labels, len(embeddings))
+    alike = labels[_neighbours(embeddings, k)] == labels[:, np.newaxis]
+    _, counts = np.unique(labels, return_counts=True)
+    pairs = len(labels) * (len(labels) - 1)
+    return Agreement(float(alike.mean()), float((counts * (counts - 1)).sum() / pairs))
+
+
+def value_agreement(embeddings: npt.ArrayLike, values: npt.ArrayLike, *, k: int = 10) -> Agreement:
+    """Returns Spearman's rank correlation of a user's value with the mean of the neighbours'.
+
+    Arguments and errors are those of `neighbour_agreement`; `values` are (num_users,) floats, such
+    as click rates. Where all means are equal, the correlation is NaN.
+    """
+    embeddings = check_embeddings("embeddings", embeddings)
+    values = check_numbers("values", values, len(embeddings))
+    means = values[_neighbours(embeddings, k)].mean(axis=1)
+    if np.ptp(means) == 0:
+        return Agreement(math.nan, 0.0)
+    return Agreement(float(spearmanr(values, means)[0]), 0.0)
+
+
+def _neighbours(embeddings: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
+    """Returns the rows of each user's nearest neighbours, in no order: integers (num_users, k)."""
+    num_users = len(embeddings)
+    if num_users <= check_count("k", k, minimum=1):
+        raise UserError(f"k={k} neighbours need more than {k} users, there are {num_users}")
+    # Among users who are equally near, the search prefers some rows. Shuffled, these are anyone's:
+    # users who were never trained, for instance, would otherwise agree with each other.
+    shuffled = generator(Purpose.NEIGHBOURS, seed).permutation(num_users)
+    nearest = NearestNeighbors(n_neighbors=k).fit(embeddings[shuffled])
+    neighbours = np.empty([num_users, k], np.int64)
+    neighbours[shuffled] = shuffled[nearest.kneighbors(return_distance=False)]
+    return neighbours
+
+
+def plot_embeddings(
+    panels: Sequence[tuple[str, npt.ArrayLike, str]],
+    path: str | os.PathLike,
+    *,
+    title: str,
+    labels: npt.ArrayLike = (),
+    label_names: Sequence[str] = (),
+    values: npt.ArrayLike | None = None,
+    values_name: str = "value",
+    highlight: int = 5,
+    seed: int = 0,
+) -> None:
+    """Draws each embedding's t-SNE map, users colored by label or by value.
+
+    How a map lies means nothing, so each is turned, or mirrored, to lie most like the first.
+
+    Args:
+        panels: For each a title, (num_users, dimensions) floats, of the same users in the same
+            order, and a note that stands below.
+        path: The PNG file to write; its folder is made.
+        title: Stands above the panels.
+        labels: (num_users,) indices of `label_names`.
+        label_names: What the labels are called.
+        values: (num_users,) floats, in place of labels.
+        values_name: Stands beside the color bar.
+        highlight: How many labels, the most frequent, have a color; users of others are gray.
+        seed: Seed of t-SNE, and of who is drawn above whom.
+
+    Raises:
+        UserError: If an embedding or a value is not finite, or all are the same; if users are fewer
+            than 4, or not as many everywhere.
+    """
+    num_users = len(np.asarray(panels[0][1]))
+    if num_users < _MIN_USERS:
+        raise UserError(f"a map needs at least {_MIN_USERS} users, there are {num_users}")
+    tables = [check_embeddings(name, table, num_users=num_users) for name, table, _ in panels]
+    for (name, *_), table in zip(panels, tables):
+        if table.shape[1] < 2 or not np.ptp(table, axis=0).any():
+            raise UserError(f"{name} needs 2 dimensions or more, and users who differ")
+    size = (_PANEL_INCHES * len(panels) + _KEY_INCHES, _PANEL_INCHES + 1.0)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    # Users often come in an order, in which the last ones would hide the others.
+    order = generator(Purpose.MAP_ORDER, seed).permutation(num_users)
+    if values is None:
+        labels = check_column("labels", labels, num_users)
+        colors, is_other = _color_by_label(figure, labels, label_names, highlight)
+        order = order[np.argsort(~is_other[order], kind="stable")]
+    else:
+        values = check_numbers("values", values, num_users)
+        scale = ScalarMappable(Normalize(*np.percentile(values, _COLORED_PERCENTILES)), "viridis")
+        colors = scale.to_rgba(values)
+        bar = figure.colorbar(scale, ax=axes, extend="both", aspect=28, pad=0.02)
+        bar.set_label(values_name)
+        bar.outline.set_visible(False)
+    for ax, (name, _, note), places in zip(axes, panels, _maps(tables, seed)):
+        dots = np.clip(10_000 / num_users, 5, 30)
+        ax.scatter(*places[order].T, c=colors[order], s=dots, linewidths=0, alpha=0.85)
+        ax.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim", box_aspect=1)
+        ax.spines[:].set_color(_FRAME)
+        ax.set_title(name, fontsize=11)
+        ax.set_xlabel(textwrap.fill(note, _NOTE_WIDTH), fontsize=9, labelpad=6)
+    write_title(figure, title)
+    write_picture(figure, path)
+
+
+def _color_by_label(
+    figure: Figure, labels: np.ndarray, names: Sequence[str], highlight: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws a key and returns users' colors, (num_users, 4), and who has none, (num_users,)."""
+    distinct, indices, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    frequent = np.argsort(-counts, kind="stable")[:highlight]
+    palette = np.full(len(distinct), _OTHERS)
+    palette[frequent] = COLORS[: len(frequent)]
+    is_other = ~np.isin(indices, frequent)
+    key = [(str(names[distinct[label]]), palette[label]) for label in frequent]
+    key += [("others", _OTHERS)] if is_other.any() else []
+    marks = {"linestyle": "", "marker": "o", "markersize": 7}
+    handles = [Line2D([], [], color=color, label=name, **marks) for name, color in key]
+    figure.legend(handles=handles, loc="outside right center", frameon=False, handletextpad=0.2)
+    return to_rgba_array(palette[indices]), is_other
+
+
+def _maps(tables: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
+    """Returns where each map has its users, (num_users, 2), around the origin."""
+    maps: list[np.ndarray] = []
+    for table in tables:
+        perplexity = min(_MAX_PERPLEXITY, (len(table) - 1) / 3)
+        tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed)
+        # Its threads wait for each other busily: on a machine with other work they take many times
+        # longer than one alone.
+        with threadpool_limits(1, user_api="openmp"):
+            places = tsne.fit_transform(table)
+        places -= places.mean(axis=0)
+        turn, _ = orthogonal_procrustes(places, maps[0] if maps else places)
+        maps.append(places @ turn)
+    return maps

@@ -1,1 +1,0 @@
-"""Tables of FedPerC (Silva et al., 2023)."""

@@ -1,1 +1,0 @@
-"""Tables and figures of Federated Reconstruction (Singhal et al., 2021)."""

@@ -1,1 +1,0 @@
-"""Tables and figures of Federated User Representation Learning (Bui et al., 2019)."""
