@@ -188,8 +188,8 @@ CASES = {
         aggregator=FACTORIES["clipping"],
     ),
     "noiseless, fixed bound": Case("factors", UNIFORM, privacy=private(clipping="fixed")),
-    "noiseless, adaptive bound": Case(
-        "factors", UNIFORM, "pooled", privacy=private(clipping="adaptive")
+    **packed_both_ways(
+        "noiseless, adaptive bound", "factors", UNIFORM, privacy=private(clipping="adaptive")
     ),
     "noiseless, kept": Case(
         "own user",
