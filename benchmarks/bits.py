@@ -131,7 +131,7 @@ def measure(task: str, method: str, times: int) -> dict[str, str]:
 def _run(task: Any, options: Any, path: pathlib.Path, compile: bool, shards: int) -> dict[str, str]:
     from fedpersonal import runtime
     from fedpersonal.tasks.experiment import build_experiment
-    from fedpersonal.tasks.experiment_run import run_experiment
+    from fedpersonal.tasks.running import run_experiment
 
     runtime.use_runtime("local", compile=compile)
     _seed()

@@ -36,16 +36,16 @@ def main() -> None:
 
     from benchmarks.rivals import USER_START, JaxRounds, NumpyRounds, Steps, TffRounds, pad_cohort
     from benchmarks.side_by_side import Ours, Side, as_table, new_context, summarize, time_rounds
-    from fedpersonal.algorithms import fed_recon
-    from fedpersonal.algorithms.method import Layers
     from fedpersonal.data.generated.ratings import generate_ratings
-    from fedpersonal.data.ratings.movielens import load_movielens_1m
+    from fedpersonal.data.movielens import load_movielens_1m
+    from fedpersonal.methods import fed_recon
+    from fedpersonal.methods.method import Layers
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.models.matrix_factorization import matrix_factorization
-    from fedpersonal.optimizers.named import build_server_optimizer
-    from fedpersonal.simulation.sampling import ClientSampler
+    from fedpersonal.models.factorization import matrix_factorization
+    from fedpersonal.optimizers import build_server_optimizer
     from fedpersonal.tasks.ratings.task import TASK
-    from fedpersonal.trainer import Trainer
+    from fedpersonal.training.clients import ClientSampler
+    from fedpersonal.training.trainer import Trainer
 
     if FLAGS.data_dir:
         ratings = load_movielens_1m(FLAGS.data_dir)

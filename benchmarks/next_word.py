@@ -38,12 +38,12 @@ def main() -> None:
 
     from benchmarks.rivals import TffRounds
     from benchmarks.side_by_side import Ours, Side, as_table, new_context, summarize, time_rounds
-    from fedpersonal.data.client_dataset import ClientDataset
-    from fedpersonal.data.texts.vocabulary import NUM_SPECIAL, Vocabulary
-    from fedpersonal.models.next_word_lstm import next_word_lstm
-    from fedpersonal.optimizers.named import build_server_optimizer
+    from fedpersonal.data.clients import ClientDataset
+    from fedpersonal.data.vocabulary import NUM_SPECIAL, Vocabulary
+    from fedpersonal.models.next_word import next_word_lstm
+    from fedpersonal.optimizers import build_server_optimizer
     from fedpersonal.tasks.next_word.task import TASK
-    from fedpersonal.trainer import Trainer
+    from fedpersonal.training.trainer import Trainer
 
     sizes, words = SIZES[FLAGS.sizes], VOCABULARY[FLAGS.sizes]
     options = TASK.settle(

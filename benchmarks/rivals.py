@@ -18,10 +18,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from benchmarks.side_by_side import new_context
-from fedpersonal.data.batching import pad_batches
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.touched_rows import touched_rows
-from fedpersonal.optimizers.named import build_server_optimizer
+from fedpersonal.data.batches import pad_batches, touched_rows
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.optimizers import build_server_optimizer
 
 # What a user's vector starts from, so that all sides start alike.
 USER_START = 0.1

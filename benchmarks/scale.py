@@ -23,7 +23,7 @@ from experiments import launch
 if TYPE_CHECKING:
     import numpy as np
 
-    from fedpersonal.data.ratings.ratings import Ratings
+    from fedpersonal.data.ratings import Ratings
     from fedpersonal.model.variables import VariableSpec
 
 FLAGS = flags.FLAGS
@@ -77,9 +77,9 @@ def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
     import time
 
     from fedpersonal import runtime
-    from fedpersonal.local_state.rounds import Rounds
-    from fedpersonal.local_state.store import LocalStateStore
-    from fedpersonal.simulation.checkpoints import StoreCheckpoints
+    from fedpersonal.runs.checkpoints import StoreCheckpoints
+    from fedpersonal.runs.kept import Rounds
+    from fedpersonal.runs.store import LocalStateStore
     from fedpersonal.tasks.experiment import build_experiment
     from fedpersonal.tasks.ratings.task import TASK
 
@@ -142,7 +142,7 @@ def _draw_ratings(users: int, each: int, items: int) -> Ratings:
     """Returns random ratings, as quickly as may be."""
     import numpy as np
 
-    from fedpersonal.data.ratings.ratings import Ratings
+    from fedpersonal.data.ratings import Ratings
 
     random = np.random.default_rng(0)
     return Ratings(
@@ -162,7 +162,7 @@ def _fill(path: str, variables: Sequence[VariableSpec], names: np.ndarray) -> No
 
     import numpy as np
 
-    from fedpersonal.local_state.store import LocalStateStore, SavedRun
+    from fedpersonal.runs.store import LocalStateStore, SavedRun
 
     random = np.random.default_rng(0)
     with contextlib.closing(LocalStateStore.open(path, variables)) as store:

@@ -13,8 +13,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal import runtime
-from fedpersonal.local_state.rounds import Rounds
-from fedpersonal.trainer import Trainer
+from fedpersonal.runs.kept import Rounds
+from fedpersonal.training.trainer import Trainer
 
 # What `use_runtime` takes, by the names that sides have: TFF's own runtime, and this process.
 _RUNTIMES: Mapping[str, Mapping[str, Any]] = {

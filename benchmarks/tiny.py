@@ -149,8 +149,8 @@ def make_base(folder: pathlib.Path) -> Any:
     from transformers import GPT2Config, TFGPT2LMHeadModel
 
     from fedpersonal.data.generated.dialogues import generate_dialogues
-    from fedpersonal.language_models.base_model import load_base_model, save_base_model
-    from fedpersonal.language_models.tokenizer_training import train_tokenizer
+    from fedpersonal.models.gpt2 import load_base_model, save_base_model
+    from fedpersonal.models.gpt2_training import train_tokenizer
 
     texts = generate_dialogues(num_other_utterances=200, seed=2).others.texts
     tokenizer = train_tokenizer(texts, vocab_size=300)
@@ -200,7 +200,7 @@ def tiny_options(
 
 def open_folder(path: pathlib.Path, experiment: Any) -> Any:
     """Opens the folder of an experiment's run."""
-    from fedpersonal.simulation.run_folder import RunFolder
+    from fedpersonal.runs.folder import RunFolder
 
     task = type(experiment.task).__module__
     return RunFolder.open(path, {"task": task, **experiment.options.values()})

@@ -39,8 +39,8 @@ def main() -> None:
     print(source.summary(), flush=True)
     # Mistakes in options and data have shown before TensorFlow is imported.
     from fedpersonal.files import write_json
-    from fedpersonal.tasks.audit import audit_experiment
     from fedpersonal.tasks.experiment import build_experiment
+    from fedpersonal.tasks.running import audit_experiment
 
     runtime.use_runtime(
         options.runtime,

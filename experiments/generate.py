@@ -32,15 +32,15 @@ flags.DEFINE_integer("seed", 0, "Seed of the draws.", lower_bound=0)
 def main() -> None:
     """Prints the texts."""
     with runtime.quick_imports():
-        from fedpersonal.language_models.base_model import load_base_model
-        from fedpersonal.local_state.store import LOCAL_STATE, read_all
+        from fedpersonal.models.gpt2 import load_base_model
         from fedpersonal.report.samples import add_texts
-        from fedpersonal.saved_model import read_saved_model
-        from fedpersonal.simulation.run_folder import RunFolder
-        from fedpersonal.simulation.run_record import check_rounds
+        from fedpersonal.runs.folder import RunFolder
+        from fedpersonal.runs.record import check_rounds
+        from fedpersonal.runs.saved import read_saved_model
+        from fedpersonal.runs.store import LOCAL_STATE, read_all
         from fedpersonal.tasks.utterances.generation import find_name, generate
         from fedpersonal.tasks.utterances.methods import EMBEDDING
-        from fedpersonal.tasks.utterances.model import build_language_model, freeze
+        from fedpersonal.tasks.utterances.models import build_language_model, freeze
 
     folder = RunFolder.read(FLAGS.run_dir)
     algorithm = folder.config["options"].get("algorithm")

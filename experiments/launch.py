@@ -25,7 +25,7 @@ from fedpersonal import runtime
 from fedpersonal.errors import UserError, counted, escaped
 
 if TYPE_CHECKING:
-    from fedpersonal.simulation.run_folder import RunFolder
+    from fedpersonal.runs.folder import RunFolder
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.tasks.task import Task
 
@@ -99,7 +99,7 @@ def task_main(task: Task) -> Callable[[], None]:
         )
 
     def prepare() -> tuple[Experiment, RunFolder]:
-        from fedpersonal.simulation.run_folder import check_writable
+        from fedpersonal.runs.folder import check_writable
 
         given = flags.FLAGS
         options = option_flags.parse(task.options)
@@ -112,7 +112,7 @@ def task_main(task: Task) -> Callable[[], None]:
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
         with runtime.quick_imports():
-            from fedpersonal.tasks.experiment_run import open_experiment
+            from fedpersonal.tasks.running import open_experiment
         gc.freeze()  # What was imported stays: it need not be looked at for garbage.
 
         declared = task.options.declarations().items()
@@ -128,7 +128,7 @@ def task_main(task: Task) -> Callable[[], None]:
         )
 
     def run(experiment: Experiment, folder: RunFolder) -> Mapping[str, Any]:
-        from fedpersonal.tasks.experiment_run import run_experiment
+        from fedpersonal.tasks.running import run_experiment
 
         return run_experiment(experiment, folder)
 

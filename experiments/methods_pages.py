@@ -14,11 +14,11 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import fedpersonal as fp
-import fedpersonal.algorithms
+import fedpersonal.methods
 from experiments.options_page import options_table
-from fedpersonal.algorithm import Algorithm, Phase, RidgePhase
-from fedpersonal.algorithms.method import ClientOptions, Layers, Method, methods_in
 from fedpersonal.files import atomic_write
+from fedpersonal.methods.algorithm import Algorithm, Phase, RidgePhase
+from fedpersonal.methods.method import ClientOptions, Layers, Method, methods_in
 from fedpersonal.options import Options
 from fedpersonal.tasks.task import all_tasks
 from fedpersonal.tasks.utterances import methods as language_methods
@@ -79,8 +79,8 @@ def write() -> None:
 
 def _modules() -> Mapping[str, types.ModuleType]:
     """Returns the files of methods by name; FedPerC's are listed beside their models."""
-    names = [module.name for module in pkgutil.iter_modules(fedpersonal.algorithms.__path__)]
-    files = {name: importlib.import_module(f"fedpersonal.algorithms.{name}") for name in names}
+    names = [module.name for module in pkgutil.iter_modules(fedpersonal.methods.__path__)]
+    files = {name: importlib.import_module(f"fedpersonal.methods.{name}") for name in names}
     return {n: file for n, file in files.items() if n == "fedperc" or methods_in(file)}
 
 

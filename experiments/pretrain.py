@@ -14,7 +14,7 @@ from absl import flags
 from experiments import launch
 from fedpersonal.errors import UserError
 from fedpersonal.files import read_json
-from fedpersonal.simulation.run_config import check_same
+from fedpersonal.runs.record import check_same
 
 FLAGS = flags.FLAGS
 
@@ -54,7 +54,7 @@ def main() -> None:
     texts = _read_texts()
     import dataclasses
 
-    from fedpersonal.language_models.pretraining import ModelSizes, pretrain_into
+    from fedpersonal.models.pretraining import ModelSizes, pretrain_into
 
     sizes = {field.name: FLAGS[field.name].value for field in dataclasses.fields(ModelSizes)}
     report = pretrain_into(
@@ -98,8 +98,8 @@ def _read_texts() -> list[str]:
     """Reads the tables and says what is in them."""
     import numpy as np
 
-    from fedpersonal.data.tables.lines import Column
-    from fedpersonal.data.tables.reading import read_table
+    from fedpersonal.data.rows import Column
+    from fedpersonal.data.tables import read_table
 
     texts: list[str] = []
     left_out, found = list(FLAGS.leave_out_users), set()

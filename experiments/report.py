@@ -24,7 +24,7 @@ def main(folders: list[str]) -> None:
     """Writes the pages of the folders named."""
     if not folders:
         raise UserError("give the folder of a finished run, such as results/movielens.")
-    from fedpersonal.report.write import write_report
+    from fedpersonal.report.page import write_report
 
     for folder in folders:
         print(write_report(folder, show_clients=FLAGS.show_clients))

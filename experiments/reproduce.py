@@ -15,26 +15,9 @@ import pathlib
 from absl import flags
 
 from experiments import launch, option_flags
+from experiments.papers.targets import TARGETS
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
-from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
-from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
-from fedpersonal.tasks.ratings.task import TASK as RATINGS
-from fedpersonal.tasks.task import Task
-from fedpersonal.tasks.utterances.task import TASK as UTTERANCES
 
-# The module of each target, its function, and the task whose options it takes.
-_TARGETS: dict[str, tuple[str, str, Task]] = {
-    "table1": ("ratings", "table1", RATINGS),
-    "table2": ("next_word", "table2", NEXT_WORD),
-    "figure2": ("next_word", "figure2", NEXT_WORD),
-    "figure3": ("next_word", "figure3", NEXT_WORD),
-    "table3": ("furl", "run", DOCUMENTS),
-    "fedperc_tables": ("fedperc", "tables", UTTERANCES),
-    "fedperc_parts": ("fedperc", "parts", UTTERANCES),
-    "dp_table": ("privacy", "run", RATINGS),
-    "recommendation": ("recommendation", "run", INTERACTIONS),
-}
 # Runs a row, where not 3.
 _SEEDS = {"figure3": 1, "dp_table": 4}
 # Rows settle these.
@@ -45,7 +28,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum(
     "target",
     "table1",
-    list(_TARGETS),
+    list(TARGETS),
     "Of Federated Reconstruction: table1 is rating prediction, table2 and figure2 next word "
     "prediction, figure3 both. Of FURL: table3, with its figures, document classification. Of "
     "FedPerC: fedperc_tables, all of its tables, utterances; fedperc_parts has other parts of the "
@@ -91,13 +74,13 @@ flags.DEFINE_string(
     "movielens_dir", None, "figure3: the folder of MovieLens-1M. [default: MovieLens-100K]"
 )
 _OPTIONS = option_flags.define_shared(
-    *dict.fromkeys(task.own_options for *_, task in _TARGETS.values()), without=_SETTLED
+    *dict.fromkeys(task.own_options for *_, task in TARGETS.values()), without=_SETTLED
 )
 
 
 def main() -> None:
     """Runs what is missing and prints the table."""
-    module, function, task = _TARGETS[FLAGS.target]
+    module, function, task = TARGETS[FLAGS.target]
     given = option_flags.given(_OPTIONS, task.own_options, f"--target={FLAGS.target}")
     task.options(**given)  # Mistakes show before TensorFlow is imported.
     from experiments.papers.reproduction import Reproduction

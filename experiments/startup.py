@@ -7,8 +7,10 @@ import atexit
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -22,12 +24,13 @@ _left = False  # which has come to the exit hooks.
 
 
 def start() -> None:
-    """Readies this process: quiet logs, and signals that let a command save what it does.
+    """Readies this process: quiet logs, a spared home, signals that let a command save its work.
 
     SIGTERM and SIGHUP become exits with status 143 and 129, unless the program has handlers of its
     own. A second signal does not disturb what it does at its end, for 30 seconds.
     """
     _quiet_logs()
+    _spare_home()
     atexit.register(_note_end)
     if threading.current_thread() is threading.main_thread():
         for signum in (signal.SIGTERM, signal.SIGHUP):
@@ -49,6 +52,43 @@ def leave(status: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):  # Closed, or nobody reads it any more.
             stream.flush()
     os._exit(status)
+
+
+def _spare_home() -> None:
+    """Lets Keras, Matplotlib and Transformers write to a folder of this process, not to the home.
+
+    They keep settings and caches there, each in a folder of its own. Where that is there already,
+    or the environment names another one, nothing is changed.
+    """
+    # The version that is pinned takes this name, and says each time that a later one will not.
+    warnings.filterwarnings("ignore", "Using `TRANSFORMERS_CACHE`", FutureWarning)
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join("~", ".config")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    hub = os.environ.get("HF_HOME") or os.path.join(cache, "huggingface")
+    usual = {
+        "KERAS_HOME": os.path.join("~", ".keras"),
+        "MPLCONFIGDIR": os.path.join(config, "matplotlib"),
+        "TRANSFORMERS_CACHE": os.path.join(hub, "hub"),
+    }
+    missing = [
+        name
+        for name, path in usual.items()
+        if name not in os.environ and not os.path.exists(os.path.expanduser(path))
+    ]
+    if not missing:
+        return
+    try:
+        folder = tempfile.mkdtemp(prefix="fedpersonal-home-")
+    except OSError:  # The disk is full. What has to write will say so.
+        return
+    atexit.register(_remove, folder, os.getpid())
+    for name in missing:
+        os.environ[name] = os.path.join(folder, name.lower())
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # A fork's end is not the command's.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _quiet_logs() -> None:

@@ -30,6 +30,7 @@ ARGUMENTS = {"allow_pickle", "shell", "trust_remote_code", "custom_objects"}
 ALLOWED = {
     # Functions and their arguments, for processes of its own.
     "experiments/children.py": {"multiprocessing", "multiprocessing.queues"},
+    "benchmarks/bits.py": {"multiprocessing"},
 }
 
 

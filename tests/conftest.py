@@ -34,6 +34,7 @@ import contextlib, importlib, io, json, os, sys
 from experiments import launch, startup
 
 startup.leave = sys.exit  # What a fork has printed is still to be handed on.
+startup.start()  # As a command would, before anything heavy is imported.
 modules, commands = json.load(sys.stdin)
 for module in modules:
     importlib.import_module(module)
@@ -222,7 +223,7 @@ def run_commands(run_program):
 @pytest.fixture(scope="session")
 def make_dataset():
     """Makes a `ClientDataset` of a list with, for each client, (features, labels)."""
-    from fedpersonal.data.client_dataset import ClientDataset
+    from fedpersonal.data.clients import ClientDataset
 
     def make(clients):
         features, labels = zip(*clients)

@@ -38,22 +38,21 @@ from hypothesis import strategies as st
 
 import fedpersonal as fp
 from fedpersonal import files
-from fedpersonal.data.texts.corpus_files import read_text
-from fedpersonal.language_models import base_model
-from fedpersonal.local_state.rounds import KeptState
-from fedpersonal.local_state.store import LocalStateStore, read_all
+from fedpersonal.data.sentences import read_text
 from fedpersonal.model.partition import VariableSpec
-from fedpersonal.report import recommendations, texts
-from fedpersonal.report.run_data import read_run
-from fedpersonal.report.write import report_page
-from fedpersonal.simulation import run_config, run_secret
-from fedpersonal.simulation.callbacks.callback import Run
-from fedpersonal.simulation.callbacks.learning_check import LearningCheck
-from fedpersonal.simulation.callbacks.metric_log import MetricLog
-from fedpersonal.simulation.callbacks.saver import Saver
-from fedpersonal.simulation.callbacks.watched_metric import BestModel, EarlyStopping
-from fedpersonal.simulation.checkpoints import Checkpoints, StoreCheckpoints
-from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.models import gpt2 as base_model
+from fedpersonal.report import samples
+from fedpersonal.report.page import report_page
+from fedpersonal.report.run import read_run
+from fedpersonal.runs import folder as run_secret
+from fedpersonal.runs import record as run_config
+from fedpersonal.runs.checkpoints import Checkpoints, StoreCheckpoints
+from fedpersonal.runs.folder import RunFolder
+from fedpersonal.runs.kept import KeptState
+from fedpersonal.runs.metrics import MetricLog
+from fedpersonal.runs.saver import Saver
+from fedpersonal.runs.store import LocalStateStore, read_all
+from fedpersonal.training.callbacks import BestModel, EarlyStopping, LearningCheck, Run
 
 
 @dataclasses.dataclass
@@ -299,17 +298,17 @@ def arrays(folder):
 
 
 def some_texts(folder):
-    texts.add_texts(folder, client="c", context="x", prompt="p", texts=["one"], rounds=3)
-    return Reader(folder / texts.GENERATED, lambda: texts.texts_told(folder), is_exact=False)
+    samples.add_texts(folder, client="c", context="x", prompt="p", texts=["one"], rounds=3)
+    return Reader(folder / samples.GENERATED, lambda: samples.read_texts(folder), is_exact=False)
 
 
 def some_recommendations(folder):
-    item = recommendations.Item("film", 0.5, True, 4.0)
-    client = recommendations.ClientItems("c", "most helped", 0.1, 0.2, [item], [item])
-    found = recommendations.Recommendations("hr@10", [client])
-    recommendations.write_recommendations(folder, found, rounds=3)
-    path = folder / recommendations.RECOMMENDATIONS
-    return Reader(path, lambda: recommendations.recommendations_told(folder))
+    item = samples.Item("film", 0.5, True, 4.0)
+    client = samples.ClientItems("c", "most helped", 0.1, 0.2, [item], [item])
+    found = samples.Recommendations("hr@10", [client])
+    samples.write_recommendations(folder, found, rounds=3)
+    path = folder / samples.RECOMMENDATIONS
+    return Reader(path, lambda: samples.read_recommendations(folder))
 
 
 def a_corpus(folder):

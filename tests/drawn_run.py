@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedpersonal.files import write_json
 from fedpersonal.options import Value
-from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.runs.folder import RunFolder
 from fedpersonal.tasks.ratings.task import TASK
 
 

@@ -8,10 +8,9 @@ import pathlib
 
 import numpy as np
 
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.draws import Purpose, generator
-from fedpersonal.simulation.clients import drawn_clients
-from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.training.clients import ClientSampler, drawn_clients
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = [path for room in ("fedpersonal", "experiments") for path in (ROOT / room).rglob("*.py")]

@@ -22,13 +22,13 @@ import types
 import numpy as np
 import toy_process
 
-from fedpersonal.local_state.rounds import Rounds
-from fedpersonal.local_state.store import LocalStateStore
-from fedpersonal.simulation import loop, run_folder
-from fedpersonal.simulation.callbacks import metric_log
-from fedpersonal.simulation.callbacks.callback import Callback
-from fedpersonal.simulation.callbacks.watched_metric import BestModel, EarlyStopping
-from fedpersonal.simulation.checkpoints import StoreCheckpoints
+from fedpersonal.runs import folder as run_folder
+from fedpersonal.runs import metrics as metric_log
+from fedpersonal.runs.checkpoints import StoreCheckpoints
+from fedpersonal.runs.kept import Rounds
+from fedpersonal.runs.store import LocalStateStore
+from fedpersonal.training import loop
+from fedpersonal.training.callbacks import BestModel, Callback, EarlyStopping
 
 # What Python reports to audit hooks where a run touches its files; and the steps of a round.
 _EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "toy.step"}

@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fedpersonal as fp
-from fedpersonal.algorithm import Algorithm, GradientPhase, PersonalCopies
-from fedpersonal.process.process import check_fit
+from fedpersonal.federated.process import check_fit
+from fedpersonal.methods.algorithm import Algorithm, GradientPhase, PersonalCopies
 
 SGD = tff.learning.optimizers.build_sgdm(0.2)
 WORK = {"batch_size": 4, "clients_per_round": 3, "shards": 1}

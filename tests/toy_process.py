@@ -8,8 +8,8 @@ import types
 import numpy as np
 import tensorflow as tf
 
+from fedpersonal.federated.cohort import Cohort, Shard
 from fedpersonal.model.partition import VariableSpec
-from fedpersonal.process.shards import Cohort, Shard
 
 VARIABLES = [
     VariableSpec("vector", "vector", (3,), tf.float32, True, None),

@@ -12,8 +12,8 @@ from tensorflow_federated.python.aggregators import discretization, modular_clip
 from tensorflow_model_optimization.python.core.internal import tensor_encoding as te
 
 import fedpersonal as fp
-from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.boundary import total_bytes
+from fedpersonal.federated.boundary import total_bytes
+from fedpersonal.models.factorization import matrix_factorization
 
 NUM_ITEMS, DIM = 2000, 11
 SIZE = NUM_ITEMS * DIM

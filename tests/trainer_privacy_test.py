@@ -13,7 +13,7 @@ import tensorflow as tf
 from scipy import stats
 
 import fedpersonal as fp
-from fedpersonal.simulation.run_secret import derived
+from fedpersonal.runs.folder import derived
 
 CLIENTS, TRIED = 1000, 2000
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 import fedpersonal as fp
-from fedpersonal.data.loaded import fingerprint
+from fedpersonal.data.sources import fingerprint
 from fedpersonal.options import Options, option
 from fedpersonal.tasks.options import RunOptions
 

@@ -15,7 +15,7 @@ from examples.own_task.data import (
     read_digits,
     split_digits,
 )
-from fedpersonal.data.texts.labelled import most_frequent_labels
+from fedpersonal.data.labelled_texts import most_frequent_labels
 from fedpersonal.evaluation.guess import Guess
 
 if TYPE_CHECKING:

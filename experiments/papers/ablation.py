@@ -14,7 +14,7 @@ from typing import Any
 from experiments.papers.jobs import Job, complete
 from experiments.papers.table import Cell, Column, Line, Report, Table, figure
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.direction import find_metric
+from fedpersonal.evaluation.client_metrics import find_metric
 from fedpersonal.options import Value
 from fedpersonal.tasks.task import Built, Source, Task
 
@@ -141,8 +141,8 @@ def _figures(metric: str, whom: str, job: Job, *path: str) -> list[Column]:
 
 def _checked(built: Built) -> Built:
     """Returns what a task has built, if its exact reconstruction, where it has one, can be."""
-    from fedpersonal.algorithm import RidgePhase
     from fedpersonal.client.ridge import check_linear
+    from fedpersonal.methods.algorithm import RidgePhase
 
     evaluator = built.evaluator
     if any(isinstance(phase, RidgePhase) for phase in evaluator.rebuilding):

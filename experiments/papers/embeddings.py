@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from fedpersonal.simulation.palette import COLORS
-from fedpersonal.simulation.pictures import write_picture, write_title
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_rgba_array
 from matplotlib.figure import Figure
@@ -32,12 +30,13 @@ from sklearn.neighbors import NearestNeighbors
 from threadpoolctl import threadpool_limits
 
 from experiments.papers.jobs import Job
-from fedpersonal.data.checks import check_count
-from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
+from fedpersonal.data.labelled_texts import LabelledTexts, most_frequent_labels
+from fedpersonal.data.sources import check_count
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.column_checks import check_column, check_embeddings, check_numbers
-from fedpersonal.saved_model import read_saved_model
+from fedpersonal.evaluation.statistics import check_column, check_embeddings, check_numbers
+from fedpersonal.report.pictures import COLORS, write_picture, write_title
+from fedpersonal.runs.saved import read_saved_model
 
 _NEIGHBOURS = 10
 _TABLE = "user_embedding/embeddings"
@@ -54,7 +53,7 @@ _MIN_USERS = 4
 
 def user_embeddings(job: Job) -> pd.DataFrame:
     """Returns the embeddings of the users who have one, a row a user, by the user's name."""
-    from fedpersonal.local_state.store import LOCAL_STATE, read_all
+    from fedpersonal.runs.store import LOCAL_STATE, read_all
 
     saved = read_saved_model(job.path)
     if _TABLE in saved.weights:

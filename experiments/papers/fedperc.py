@@ -36,8 +36,8 @@ from experiments.papers.table import (
     figure,
     over_seeds,
 )
-from fedpersonal.evaluation.client_metric import ClientMetric
-from fedpersonal.evaluation.paired_bootstrap import PairedDifference, paired_bootstrap
+from fedpersonal.evaluation.client_metrics import ClientMetric
+from fedpersonal.evaluation.statistics import PairedDifference, paired_bootstrap
 from fedpersonal.tasks.utterances.methods import METHODS
 from fedpersonal.tasks.utterances.source import Dialogues
 from fedpersonal.tasks.utterances.task import TASK
@@ -214,7 +214,7 @@ def _clients(method: str, jobs: Sequence[Job]) -> list[pd.DataFrame]:
 
 def _sizes(job: Job) -> dict[str, int]:
     """Returns the bytes that a user keeps, receives and sends in a round."""
-    from fedpersonal.local_state.store import LOCAL_STATE
+    from fedpersonal.runs.store import LOCAL_STATE
 
     ways = {"kept": "local", "received": "broadcast", "sent": "aggregated"}
     sizes = {name: job.summary[f"{way}_bytes_per_client"] for name, way in ways.items()}

@@ -29,18 +29,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.papers.jobs import Job
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.texts.labelled import most_frequent_labels
-from fedpersonal.data.texts.splitting import split_words
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.labelled_texts import most_frequent_labels
+from fedpersonal.data.sentences import split_words
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.tasks.utterances.methods import FEDERATED
 
 if TYPE_CHECKING:
     from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
 
-    from fedpersonal.evaluation.client_results import ClientResults
+    from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import Kept, TrainedModel
+    from fedpersonal.training.trained import Kept, TrainedModel
 
 # Utterances with so many words are told apart: short ones are often repeated.
 LONG = 6
@@ -54,9 +54,9 @@ def test_base_model(job: Job, experiment: Experiment, trained: TrainedModel) -> 
 
     See `evaluate_alone`.
     """
-    from fedpersonal.language_models.pretraining import NOTES
-    from fedpersonal.tasks.report import test_summary
-    from fedpersonal.tasks.utterances.base_model import evaluate_alone
+    from fedpersonal.models.pretraining import NOTES
+    from fedpersonal.tasks.running import test_summary
+    from fedpersonal.tasks.utterances.models import evaluate_alone
 
     data = experiment.data
     results = evaluate_alone(
@@ -96,7 +96,7 @@ def measure_losses(
         `new` has what no utterance for training repeats; and `repeated`, and `repeated_long` among
         utterances of 6 words and more, the shares of query sets that are repeated.
     """
-    from fedpersonal.tasks.utterances.base_model import evaluate_alone
+    from fedpersonal.tasks.utterances.models import evaluate_alone
 
     data, evaluator = experiment.data, experiment.evaluator
     query, known = data.test.query, set(words_of(data.train, data.base.tokenizer))
@@ -271,11 +271,11 @@ def _passes(job: Job, experiment: Experiment, name: str) -> dict[str, Callable[[
     """Returns functions that do a train and a test pass of one user, compiled at the first call."""
     import tensorflow as tf
 
-    from fedpersonal.algorithm import GradientPhase
     from fedpersonal.client.pooled import run_pooled_phase
     from fedpersonal.client.pooled_batches import predict_examples
     from fedpersonal.client.values import ClientValues
-    from fedpersonal.process.packing import as_examples, pack_clients
+    from fedpersonal.federated.packing import as_examples, pack_clients
+    from fedpersonal.methods.algorithm import GradientPhase
 
     task, data = job.task, experiment.data
     options = job.options.replace(algorithm=name, local_steps=1, client_batch_size=UTTERANCES)

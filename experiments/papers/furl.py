@@ -31,15 +31,15 @@ from experiments.papers.table import (
     figure,
     over_seeds,
 )
-from fedpersonal.algorithms.method import KeepingOptions, Method
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.ratings.movielens import movielens_1m_file
-from fedpersonal.data.texts.films import FILMS_1M_FILES
-from fedpersonal.data.texts.hashed_words import PADDING
-from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.documents import FILMS_1M_FILES
+from fedpersonal.data.encoders import PADDING
+from fedpersonal.data.labelled_texts import LabelledTexts, most_frequent_labels
+from fedpersonal.data.movielens import movielens_1m_file
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.auc import auc
-from fedpersonal.evaluation.client_metric import ClientMetric
+from fedpersonal.evaluation.client_metrics import ClientMetric
+from fedpersonal.evaluation.statistics import auc
+from fedpersonal.methods.method import KeepingOptions, Method
 from fedpersonal.options import Value
 from fedpersonal.tasks.documents.data import (
     LABEL_OF_ALL,
@@ -52,7 +52,7 @@ from fedpersonal.tasks.documents.task import TASK
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import TrainedModel
+    from fedpersonal.training.trained import TrainedModel
 
 # By algorithm: the paper's name, and accuracy on Reddit and AUC on Sticker, in per cent.
 _PAPER = {

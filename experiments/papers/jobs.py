@@ -10,18 +10,18 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedpersonal.algorithms.method import FinetuningOptions, RebuildingOptions
 from fedpersonal.errors import UserError
+from fedpersonal.methods.method import FinetuningOptions, RebuildingOptions
 from fedpersonal.options import Value
-from fedpersonal.simulation import run_config
-from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.simulation.run_record import RunRecord
+from fedpersonal.runs import record as run_config
+from fedpersonal.runs.folder import RunFolder
+from fedpersonal.runs.record import RunRecord
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Task
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import TrainedModel
+    from fedpersonal.training.trained import TrainedModel
 
 RowT = TypeVar("RowT")
 # Returns a summary, given the job, the experiment that has trained, and what it has trained.
@@ -182,7 +182,7 @@ def open_job(
     job: Job, about: Mapping[str, Any] | None = None
 ) -> tuple[Experiment[Any, Any], RunFolder]:
     """Builds the experiment of a job and opens its folder; `about` None asks the data."""
-    from fedpersonal.tasks.experiment_run import open_experiment
+    from fedpersonal.tasks.running import open_experiment
 
     options = job.trainer.options
     source = job.task.read(options)
@@ -198,9 +198,9 @@ def open_job(
 
 
 def _work(job: Job, about: Mapping[str, Any]) -> None:
-    from fedpersonal.loaded_run import load_run
-    from fedpersonal.report.write import write_report
-    from fedpersonal.tasks.experiment_run import run_experiment
+    from fedpersonal.report.page import write_report
+    from fedpersonal.runs.saved import load_run
+    from fedpersonal.tasks.running import run_experiment
 
     experiment, opened = open_job(job, about)
     with opened as folder:
@@ -220,8 +220,7 @@ def _test(
     job: Job, experiment: Experiment, trained: TrainedModel, folder: RunFolder
 ) -> dict[str, Any]:
     """Tests what another method has trained by the method of a job; returns the summary."""
-    from fedpersonal.tasks.experiment_run import with_findings
-    from fedpersonal.tasks.report import write_test
+    from fedpersonal.tasks.running import with_findings, write_test
 
     task, options, trainer = job.task, job.options, job.trainer
     built = task.build(task.sizes(experiment.data), options)

@@ -36,11 +36,11 @@ from experiments.papers.table import (
     over_seeds,
 )
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.client_metric import ClientMetric
+from fedpersonal.evaluation.client_metrics import ClientMetric
 from fedpersonal.options import Value
-from fedpersonal.saved_model import read_saved_model
+from fedpersonal.runs.saved import read_saved_model
 from fedpersonal.tasks.next_word.counts import score_choices
-from fedpersonal.tasks.next_word.source import Sentences
+from fedpersonal.tasks.next_word.data import Sentences
 from fedpersonal.tasks.next_word.task import TASK
 from fedpersonal.tasks.task import Task
 

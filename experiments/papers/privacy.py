@@ -14,12 +14,12 @@ from experiments.papers.ratings import guess_lines, rating_columns
 from experiments.papers.reproduction import Reproduction, Row, choose_rows, lines_of
 from experiments.papers.table import Cells, Report, Table, constant
 from fedpersonal.options import Value
-from fedpersonal.simulation.privacy_budget import PrivacyBudget
 from fedpersonal.tasks.ratings.task import TASK
+from fedpersonal.training.budget import PrivacyBudget
 
 if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import TrainedModel
+    from fedpersonal.training.trained import TrainedModel
 
 PAPER, BEST, PRIVATE = "movielens_paper", "movielens_best", "movielens_private"
 EPSILONS = (8, 4, 2, 1)
@@ -101,7 +101,7 @@ def run(asked: Reproduction) -> Report:
 def untrained(job: Job, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
     """Tests initial weights in place of those trained, beside the guesses."""
     from fedpersonal.evaluation.guess import overall
-    from fedpersonal.tasks.report import summarize
+    from fedpersonal.tasks.running import summarize
 
     with experiment.trainer.untrained() as initial:
         test = summarize(job.task.test(experiment, initial))

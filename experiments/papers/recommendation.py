@@ -13,8 +13,8 @@ import pandas as pd
 from experiments.papers.jobs import Job
 from experiments.papers.reproduction import Reproduction, Row, choose_rows
 from experiments.papers.table import DIFFERENCES, Column, Line, Report, Table, behind, figure
-from fedpersonal.data.ratings.interactions import Interactions
-from fedpersonal.evaluation.client_metric import ClientMetric
+from fedpersonal.data.interactions import Interactions
+from fedpersonal.evaluation.client_metrics import ClientMetric
 from fedpersonal.options import Value
 from fedpersonal.tasks.interactions.data import NEGATIVES
 from fedpersonal.tasks.interactions.task import TASK
@@ -140,7 +140,7 @@ def _jobs(asked: Reproduction, source: Interactions, row: Row, negatives: str) -
 
 def _popularity(asked: Reproduction, source: Interactions) -> list[pd.DataFrame]:
     """Returns the guess' clients, a table a seed: without training, negatives do not matter."""
-    from fedpersonal.tasks.interactions.guesses import rank_by_popularity
+    from fedpersonal.tasks.interactions.data import rank_by_popularity
 
     tables = []
     for seed in asked.seeds:

@@ -16,7 +16,7 @@ import pandas as pd
 import tabulate
 
 from experiments.papers.jobs import Job
-from fedpersonal.evaluation.client_metric import ClientMetric, paired_difference
+from fedpersonal.evaluation.client_metrics import ClientMetric, paired_difference
 from fedpersonal.files import write_csv, write_json, write_text
 
 FigureT = TypeVar("FigureT", float, str)

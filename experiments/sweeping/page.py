@@ -12,10 +12,10 @@ import tabulate
 from experiments.papers.table import Cell
 from experiments.sweeping.grid import value_text, values_text
 from experiments.sweeping.sweep import Scored, Sweep
-from fedpersonal.evaluation.direction import find_metric, lower_is_better
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.files import write_csv, write_text
-from fedpersonal.report.compared_runs import FEWEST, MOST
+from fedpersonal.report.compared import FEWEST, MOST
 
 _DIGITS = 4
 

@@ -19,7 +19,7 @@ from experiments.sweeping import trials
 from experiments.sweeping.grid import Setting, values_text
 from experiments.sweeping.trials import Trial, Validation, alone_in
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.direction import find_metric, lower_is_better
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.options import Value
 from fedpersonal.tasks.task import Task

@@ -73,7 +73,7 @@ class Validation:
 
 def train(run: Job, sweep_dir: pathlib.Path) -> None:
     """Trains a run and evaluates validation clients, never test clients."""
-    from fedpersonal.tasks.experiment_run import train_experiment
+    from fedpersonal.tasks.running import train_experiment
 
     _take_part(sweep_dir)
     experiment, folder = open_job(run)
@@ -105,7 +105,7 @@ def write_validation(run: Job, validation: Validation) -> None:
 
 def test(run: Job, sweep_dir: pathlib.Path) -> None:
     """Tests a run that was trained, and writes what any run has in the end."""
-    from fedpersonal.tasks.experiment_run import run_experiment
+    from fedpersonal.tasks.running import run_experiment
 
     _take_part(sweep_dir)
     experiment, opened = open_job(run)

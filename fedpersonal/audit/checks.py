@@ -2,17 +2,85 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Optional
 
 import numpy as np
+import tensorflow as tf
 
 from fedpersonal.audit.reference import Arrays, Client, Reference
-from fedpersonal.audit.severed import any_labels, severed
-from fedpersonal.audit.subject import Round, Subject
-from fedpersonal.audit.tap import Tap
+from fedpersonal.audit.subject import Round, Subject, Tap
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.draws import Purpose, generator
-from fedpersonal.process.boundary import Crossing
+from fedpersonal.federated.boundary import Crossing
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.variables import VariableSpec
+
+
+def severed(model: PartitionedModel) -> PartitionedModel:
+    """Returns a model without its data loss, its metrics and its examples' weights.
+
+    Losses that it adds stay. What examples weigh by their labels is sent by declaration.
+    Its local variables start at random, so that they differ where examples do, even if they usually
+    start as zeros. Exact reconstruction, which takes no loss, still fits them to the labels.
+    """
+    cut, loss = copy.copy(model), model._example_loss
+    cut._example_loss = lambda labels, predictions: 0.0 * loss(labels, predictions)
+    cut.metrics, cut.example_weight = (), None
+    for group in ("variables", "global_variables", "local_variables", "all_variables"):
+        variables = getattr(model, group)
+        setattr(cut, group, tuple(_random_start(v) if v.is_local else v for v in variables))
+    return cut
+
+
+def _random_start(variable: VariableSpec) -> VariableSpec:
+    def draw(seed: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.random.stateless_normal(variable.shape, seed, stddev=0.5), variable.dtype)
+
+    return dataclasses.replace(variable, initializer=draw)
+
+
+def other_labels(
+    model: PartitionedModel, labels: np.ndarray, pool: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """Returns other labels of the same examples, which count as often as before.
+
+    Where each label has a weight of its own, that is the same labels in another order.
+
+    Args:
+        model: The model, whose `example_weight` says as how many an example counts.
+        labels: (n, ...).
+        pool: Labels to draw from, (m, ...).
+        random: The draws.
+    """
+    # 0 and negative labels often stand for padding, where one may count otherwise.
+    for values, may_change in (
+        (np.unique(pool), np.ones(labels.shape, bool)),
+        (np.unique(pool[pool > 0]), labels > 0),
+    ):
+        if not values.size:
+            continue
+        changed = np.where(may_change, _others(labels, values, random), labels)
+        weights = [
+            model.example_weights(tf.constant(column)).numpy() for column in (labels, changed)
+        ]
+        if np.array_equal(*weights):
+            return changed.astype(labels.dtype)
+    return random.permutation(labels)
+
+
+def any_labels(labels: np.ndarray, pool: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Returns other labels of as many examples, each drawn from a pool."""
+    return _others(labels, np.unique(pool), random).astype(labels.dtype)
+
+
+def _others(labels: np.ndarray, values: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Draws for each label one of the values, another one where there are others."""
+    place = np.searchsorted(values, labels) + random.integers(1, max(2, values.size), labels.shape)
+    return values[place % values.size]
+
 
 # Two ways to compute the same differ by rounding, here less than this share of the largest value.
 _ROUNDING = 1e-3
@@ -208,3 +276,95 @@ def _random_local(subject: Subject, random: np.random.Generator) -> Arrays:
         v.name: random.normal(0.0, 0.5, v.shape).astype(v.dtype.as_numpy_dtype)
         for v in subject.model.local_variables
     }
+
+
+COHORTS = (1, 10, 100)
+_LOOKED_AT = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Inherent:
+    """What the sum of a cohort's honest updates of a table tells of one of its clients.
+
+    Attributes:
+        table: The table's variable.
+        cohort: How many clients there are.
+        share_of_rows: Share of the rows that changed which are this client's.
+        rows_seen: Share of the rows that this client looks up which changed.
+        variable: The local variable compared with the rows, or None.
+        cosine: The absolute cosine between the update's first direction and that variable.
+    """
+
+    table: str
+    cohort: int
+    share_of_rows: float
+    rows_seen: float
+    variable: str | None = None
+    cosine: float | None = None
+
+
+def measure(
+    subject: Subject, tap: Tap, reference: Reference, clients: ClientDataset, last: Round
+) -> list[Inherent]:
+    """Measures what updates tell in cohorts of several sizes, on average over some clients.
+
+    Args:
+        subject: What is audited.
+        tap: What tells what members of its cohorts send.
+        reference: Plain rounds, whose local variables are known.
+        clients: Clients that train; of more than there are, a cohort is left out.
+        last: A round, whose weights are sent.
+    """
+    model, found = subject.model, []
+    tables = [name for name in model.global_tables if name not in model.owned]
+    for size in COHORTS if tables else ():
+        if size > clients.num_clients:
+            break
+        cohort = clients.subset(np.arange(size))
+        traffic = tap(last.state, subject.cohort(cohort, [None] * size))
+        looked_at = [subject.examples(place, cohort) for place in range(min(size, _LOOKED_AT))]
+        vectors = [_vectors(reference, last, client) for client in looked_at]
+        for name in tables:
+            places = [i for i, c in enumerate(tap.crossings) if f".{c.name}".endswith(f".{name}")]
+            total = sum(member[place] for member in traffic.members for place in places)
+            found += list(_compare(subject, name, np.asarray(total), size, looked_at, vectors))
+    return found
+
+
+def _vectors(reference: Reference, last: Round, client: Client) -> dict[str, np.ndarray]:
+    """Returns a client's local variables as its last phase finds them."""
+    local = reference.fresh_local_values(client, last.number)
+    return reference.run(last.weights, local, client, last.number).local
+
+
+def _compare(
+    subject: Subject,
+    table: str,
+    update: np.ndarray,
+    size: int,
+    clients: list[Client],
+    vectors: list[dict[str, np.ndarray]],
+) -> Iterator[Inherent]:
+    rows = update.reshape(update.shape[0], -1)
+    changed = np.flatnonzero(np.abs(rows).max(1))
+    if not changed.size:
+        return
+    feature = subject.model.global_tables[table]
+    own = [np.unique(client.features[feature]) for client in clients]
+    both = [np.intersect1d(changed, ids).size for ids in own]
+    shares = (
+        float(np.mean([count / changed.size for count in both])),
+        float(np.mean([count / ids.size for count, ids in zip(both, own)])),
+    )
+    fitting = [
+        v.name
+        for v in subject.model.local_variables
+        if v.size == rows.shape[1] > 1 and all(own[v.name].any() for own in vectors)
+    ]
+    direction = np.linalg.svd(rows[changed].astype(np.float64), full_matrices=False)[2][0]
+    for name in fitting:
+        flat = [own[name].reshape(-1) for own in vectors]
+        cosines = [abs(direction @ vector) / np.linalg.norm(vector) for vector in flat]
+        yield Inherent(table, size, *shares, name, float(np.mean(cosines)))
+    if not fitting:
+        yield Inherent(table, size, *shares)

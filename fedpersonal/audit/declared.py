@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from fedpersonal.audit.checks import other_labels
 from fedpersonal.audit.reference import Arrays, Client, Reference
-from fedpersonal.audit.severed import other_labels
 from fedpersonal.audit.subject import Subject
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.model.metrics import Metric

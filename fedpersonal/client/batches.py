@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fedpersonal.algorithm import GradientPhase
 from fedpersonal.client.values import (
     ClientValues,
     Examples,
@@ -17,7 +16,8 @@ from fedpersonal.client.values import (
     over_real_examples,
     tile_clients,
 )
-from fedpersonal.data.parts import count_batches, find_batch
+from fedpersonal.data.splits import count_batches, find_batch
+from fedpersonal.methods.algorithm import GradientPhase
 from fedpersonal.model.lookups import count_ids, fetch_rows
 from fedpersonal.model.metrics import Metric
 from fedpersonal.model.mixing import Mixing, find_mixing

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from fedpersonal.algorithm import GradientPhase, LookAhead, Phase
+from fedpersonal import tff
 from fedpersonal.client.values import align, join_axes, over_clients, tile_clients, where_client
+from fedpersonal.methods.algorithm import GradientPhase, LookAhead, Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names
-from fedpersonal.optimizers.keras import as_tff_optimizer
+from fedpersonal.optimizers import as_tff_optimizer
 
 
 def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
@@ -49,7 +49,7 @@ def client_optimizer(
     The others are as of `ClientOptimizer`.
     """
     # Optimizers by identity: equal ones step together only where they are one.
-    groups: dict[int, tuple[tff.learning.optimizers.Optimizer, Values]] = {}
+    groups: dict[int, tuple[tff.Optimizer, Values]] = {}
     for variable in model.variables:
         if variable.name in values:
             optimizer = optimizer_of(phase, variable)
@@ -62,9 +62,7 @@ def client_optimizer(
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
 
 
-def optimizer_of(
-    phase: GradientPhase | LookAhead, variable: VariableSpec
-) -> tff.learning.optimizers.Optimizer:
+def optimizer_of(phase: GradientPhase | LookAhead, variable: VariableSpec) -> tff.Optimizer:
     """Returns the optimizer with which a phase moves a variable: the most specific one."""
     others = phase.optimizers if isinstance(phase, GradientPhase) else {}
     key = variable.first_name(others)
@@ -73,7 +71,7 @@ def optimizer_of(
     return as_tff_optimizer(phase.optimizer if key is None else others[key])
 
 
-def plain_sgd_rate(optimizer: tff.learning.optimizers.Optimizer) -> float | None:
+def plain_sgd_rate(optimizer: tff.Optimizer) -> float | None:
     """Returns the learning rate of SGD without momentum, or None for another optimizer."""
     state = optimizer.initialize({})
     return state["learning_rate"] if list(state) == ["learning_rate"] else None
@@ -93,7 +91,7 @@ class ClientOptimizer:
 
     def __init__(
         self,
-        optimizer: tff.learning.optimizers.Optimizer,
+        optimizer: tff.Optimizer,
         values: Values,
         model: PartitionedModel,
         *,

@@ -1,7 +1,7 @@
 """A round of many clients that share their weights where they can and take turns where not.
 
 For models bound by arithmetic, such as recurrent ones: stacking clients' weights, as
-`fedpersonal.client.stacked` does, gains nothing there, but one product over the examples of many
+`fedpersonal.client.steps` does, gains nothing there, but one product over the examples of many
 clients does. A phase in which clients differ in rows of lookup tables alone (FedRecon's
 reconstruction of embeddings, FedPerC's training) runs on all of them together; in the others
 clients take turns.
@@ -14,9 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fedpersonal.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.client.batches import zero_sums
-from fedpersonal.client.copied_rows import touched_copies
+from fedpersonal.client.copies import touched_copies
 from fedpersonal.client.pooled_batches import (
     Pool,
     choose_rows,
@@ -30,7 +29,7 @@ from fedpersonal.client.pooled_batches import (
     sum_weights,
     without_client_axis,
 )
-from fedpersonal.client.stacked import (
+from fedpersonal.client.steps import (
     ClientOutput,
     PhaseOutput,
     client_output,
@@ -45,6 +44,7 @@ from fedpersonal.client.values import (
     starting_values,
     where_client,
 )
+from fedpersonal.methods.algorithm import Algorithm, GradientPhase, Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 
 PACKINGS = ("stacked", "pooled")

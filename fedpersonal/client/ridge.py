@@ -11,12 +11,11 @@ import functools
 
 import tensorflow as tf
 
-from fedpersonal.algorithm import RidgePhase
 from fedpersonal.client.values import ClientValues, Examples
-from fedpersonal.model.lookups import count_ids, fetch_rows
+from fedpersonal.methods.algorithm import RidgePhase
+from fedpersonal.model.lookups import count_ids, fetch_rows, random_values
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.model.probing import random_values
 
 
 def solve_local_values(

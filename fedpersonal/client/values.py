@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fedpersonal.algorithm import GradientPhase, Phase
-from fedpersonal.data.parts import is_in_part
+from fedpersonal.data.splits import is_in_part
+from fedpersonal.methods.algorithm import GradientPhase, Phase
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 

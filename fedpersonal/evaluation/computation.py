@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from fedpersonal.algorithm import Phase
+from fedpersonal import tff
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
-from fedpersonal.client.copied_rows import touched_copies
+from fedpersonal.client.copies import touched_copies
 from fedpersonal.client.pooled import predict_in_turn
-from fedpersonal.client.stacked import run_phase
+from fedpersonal.client.steps import run_phase
 from fedpersonal.client.values import (
     ClientValues,
     Examples,
@@ -24,11 +23,12 @@ from fedpersonal.client.values import (
     starting_local_values,
     starting_values,
 )
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.federated.cohort import as_kept, local_type
+from fedpersonal.federated.inlining import keras_computation
+from fedpersonal.federated.packing import as_examples, pack_parts, packed_type
+from fedpersonal.methods.algorithm import Phase
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.inlining import keras_computation
-from fedpersonal.process.packing import as_examples, pack_parts, packed_type
-from fedpersonal.process.shards import as_kept, local_type
 
 
 def pack_evaluation(

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.evaluation.client_metrics import lower_is_better
 
 GUESS = "_guess"
 """What `per_client.csv` adds to a metric's name for the guess' value of each client."""

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.algorithm import Phase
-from fedpersonal.client.copied_rows import touched_copies, whole_copies
-from fedpersonal.client.stacked import run_phase
+from fedpersonal.client.copies import touched_copies, whole_copies
+from fedpersonal.client.steps import run_phase
 from fedpersonal.client.values import starting_values
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.federated.packing import as_examples, pack_clients
+from fedpersonal.methods.algorithm import Phase
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.process.packing import as_examples, pack_clients
 
 
 def personalize(

@@ -14,8 +14,7 @@ import tensorflow as tf
 from keras.src.layers.core.tf_op_layer import TFOpLambda
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.keras_metrics import Metrics
-from fedpersonal.model.losses import Loss
+from fedpersonal.model.metrics import Loss, Metrics
 
 
 class CompileOptions(NamedTuple):

@@ -7,13 +7,57 @@ the whole table, whatever the model does with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import math
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.model.probing import random_features, random_values
+if TYPE_CHECKING:
+    from fedpersonal.model.partition import PartitionedModel, Values
+
+# Tables may be huge: a few rows tell as much.
+FEW_ROWS = 50
+
+
+def random_values(model: PartitionedModel, *, seed: int = 0) -> Values:
+    """Draws normal values of all variables, of tables a few rows only; needs a graph."""
+    values = {}
+    for i, v in enumerate(model.variables):
+        shape = (FEW_ROWS, *v.shape[1:]) if v.name in model.tables else v.shape
+        values[v.name] = tf.random.stateless_normal(shape, [seed, i], dtype=v.dtype)
+    return values
+
+
+def random_features(
+    model: PartitionedModel, num_examples: int, *, seed: int = 0, places: int = 3
+) -> Values:
+    """Draws inputs (num_examples, ...), each unknown dimension of `places`; needs a graph.
+
+    Looked-up ids are in the tables of `random_values`; other integers are 0 or 1, since nobody
+    knows what else they may be; and other numbers positive, since logarithms are taken of them.
+    """
+    features = {}
+    for name, spec in model.input_spec.items():
+        shape = [num_examples] + [d or places for d in spec.shape[1:]]
+        if name in model.tables.values():
+            rows = min(v.shape[0] for v in model.variables if model.tables.get(v.name) == name)
+            count = math.prod(shape)
+            ids = tf.random.stateless_uniform(
+                [count - 1], [seed, 1], 0, min(rows, FEW_ROWS), dtype=tf.int32
+            )
+            # An id of 0, which some models mask, where a count from 0 has another number.
+            ids = tf.reshape(tf.concat([ids, [0]], 0), shape)
+            features[name] = tf.cast(ids, spec.dtype)
+        elif spec.dtype.is_floating:
+            drawn = tf.random.stateless_normal(shape, [seed, 2], dtype=spec.dtype)
+            features[name] = tf.abs(drawn)
+        else:
+            bits = tf.random.stateless_uniform(shape, [seed, 3], 0, 2, dtype=tf.int32)
+            features[name] = tf.cast(bits, spec.dtype)
+    return features
 
 
 def fetch_rows(
@@ -92,3 +136,29 @@ def check_lookups(model: PartitionedModel) -> None:
             "table of users this also breaks the split-personalization constraint (FURL, section "
             "3.2): the loss of one user must not depend on the embeddings of others."
         )
+
+
+def skip_lookups(model: tf.keras.Model, names: Container[str]) -> None:
+    """Has a model's embeddings of these names return their tables, where that is the same.
+
+    It is where they look an input of the model up as it is; others are left alone.
+    """
+    inputs = {id(tensor) for tensor in tf.nest.flatten(getattr(model, "inputs", None))}
+    for layer in model.layers:
+        if (
+            layer.name in names
+            and type(layer) is tf.keras.layers.Embedding
+            and not layer.mask_zero
+            and layer.compute_dtype == layer.variable_dtype
+            and len(layer.inbound_nodes) == 1
+            and id(layer.input) in inputs
+        ):
+            layer.call = functools.partial(_all_rows, layer)
+
+
+@tf.autograph.experimental.do_not_convert  # Nothing in it branches on tensors.
+def _all_rows(layer: tf.keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
+    rows = tf.convert_to_tensor(layer.embeddings)
+    if ids.shape.rank == 1:
+        return tf.ensure_shape(rows, [ids.shape[0], layer.output_dim])
+    return tf.reshape(rows, tf.concat([tf.shape(ids), [layer.output_dim]], 0))

@@ -19,10 +19,10 @@ from tensorflow.python.eager import context
 
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError, one_line
-from fedpersonal.model.losses import PerExample, as_in_keras
+from fedpersonal.model.lookups import random_features, random_values
+from fedpersonal.model.metrics import PerExample, as_in_keras
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.model.probing import random_features, random_values
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """What layers such as Dropout draw, as a function of a seed.
 
 A draw is a hash of its example's seed, of the layer's turn, and of its place in the example. It
-does not depend on what other examples are computed together, nor on how far they are padded: all
-executions draw alike, and so does a run that is resumed.
+does not depend on what other examples are computed together, nor on how far they are padded, nor on
+whether a run was resumed.
 """
 
 from __future__ import annotations

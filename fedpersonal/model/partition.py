@@ -20,12 +20,18 @@ from tensorflow.python.autograph.impl import api as autograph
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import choose_loss_and_metrics, recorded_compile, take_apart
 from fedpersonal.model.frozen import FrozenVariables
-from fedpersonal.model.inputs import InputSpec, ModelInputs, arrange_inputs, check_is_numbers
-from fedpersonal.model.inspection import ModelBuilder, creation_key, inspect_model
-from fedpersonal.model.keras_metrics import Metrics, as_metrics
-from fedpersonal.model.losses import ExampleFn, Loss, PerExample
+from fedpersonal.model.inspection import (
+    InputSpec,
+    ModelBuilder,
+    ModelInputs,
+    arrange_inputs,
+    check_is_numbers,
+    creation_key,
+    inspect_model,
+)
+from fedpersonal.model.lookups import skip_lookups
+from fedpersonal.model.metrics import ExampleFn, Loss, Metrics, PerExample, as_metrics
 from fedpersonal.model.noise import NoiseDraws, fold
-from fedpersonal.model.rows_in_order import skip_lookups
 from fedpersonal.model.variables import VariableSpec, check_names, split_variables
 from fedpersonal.runtime.context import check_not_forked
 
@@ -44,12 +50,19 @@ class PartitionedModel:
         input_spec: Input name to `tf.TensorSpec` with a leading, unknown batch dimension.
         metrics: Metrics beside the loss.
         given_loss: The loss as it was given, or compiled.
-        given_metrics: The metrics, likewise.
+        given_metrics: The metrics as they were given, or compiled.
         given_builder: What builds the Keras model.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
         own_rows: Name of each copy that has a single row, of a table of which each row belongs to
             one client, to the input that tells whose.
+
+    Examples:
+        >>> layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(4, name="body")]
+        >>> keras_model = tf.keras.Sequential([*layers, tf.keras.layers.Dense(1, name="head")])
+        >>> model = fp.PartitionedModel(keras_model, local_layers=["head"], loss="mse")
+        >>> [variable.name for variable in model.local_variables]
+        ['head/kernel', 'head/bias']
     """
 
     copies: Mapping[str, str] = types.MappingProxyType({})
@@ -83,7 +96,7 @@ class PartitionedModel:
                 are then the initial values.
             local_layers: What is local: names of top-level layers, of nested ones by their path
                 (`encoder/head`), or of single variables (`dense/bias`).
-            frozen_layers: What never moves, likewise. The more specific name counts.
+            frozen_layers: What never moves, by such names. The more specific name counts.
             frozen: Their values, under the variables' names.
             loss: A Keras loss or its name, or a function of (labels, predictions), shaped as in
                 Keras' fit, that returns one float an example, or one of the batch; it may compare

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.direction import lower_is_better, main_metric
+from fedpersonal.evaluation.client_metrics import lower_is_better, main_metric
 from fedpersonal.files import read_bytes, unpack_arrays
-from fedpersonal.report.numbers import label, rounded, shown, size
-from fedpersonal.report.run_data import RunData
+from fedpersonal.report.run import RunData, label, rounded, shown, size
 
 MOST_POINTS = 400
 _SOURCES = {"train": "training, while clients adapt", "eval": "validation"}

@@ -9,17 +9,16 @@ import numpy as np
 
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.direction import lower_is_better
+from fedpersonal.evaluation.client_metrics import lower_is_better
 from fedpersonal.evaluation.guess import GUESS
-from fedpersonal.evaluation.paired_bootstrap import (
+from fedpersonal.evaluation.statistics import (
     FEWEST,
     PairedDifference,
     client_sums,
     paired_bootstrap,
 )
-from fedpersonal.report.numbers import label, percent, plain, rounded, shown, signed
-from fedpersonal.report.run_data import RunData
-from fedpersonal.simulation.run_record import ROUND
+from fedpersonal.report.run import RunData, label, percent, plain, rounded, shown, signed
+from fedpersonal.runs.record import ROUND
 
 MOST_DOTS = 6_000
 _MOST_DRAWN = 2 * 10**7

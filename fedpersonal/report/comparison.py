@@ -12,17 +12,22 @@ import pandas as pd
 
 from fedpersonal.errors import UserError, listed, quoted
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.client_metric import ClientMetric, paired_difference
-from fedpersonal.evaluation.direction import find_metric, lower_is_better, main_metric
+from fedpersonal.evaluation.client_metrics import (
+    ClientMetric,
+    find_metric,
+    lower_is_better,
+    main_metric,
+    paired_difference,
+)
 from fedpersonal.evaluation.guess import best_guess
-from fedpersonal.evaluation.paired_bootstrap import PairedDifference
-from fedpersonal.report.compared_runs import (
+from fedpersonal.evaluation.statistics import PairedDifference
+from fedpersonal.report.compared import (
     HAS_EXAMPLES,
     ComparedMethod,
     ComparedRun,
     read_methods,
 )
-from fedpersonal.report.run_data import is_number
+from fedpersonal.report.run import is_number
 
 # How a metric of one client becomes a mean that adds up over clients, and back.
 _MEANS: Mapping[str, Mapping[str, Any]] = {

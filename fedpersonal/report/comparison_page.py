@@ -12,15 +12,14 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.direction import find_metric, lower_is_better
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.files import atomic_write, write_text
 from fedpersonal.report.charts import thin
-from fedpersonal.report.compared_runs import ComparedMethod, differing_options
+from fedpersonal.report.compared import ComparedMethod, differing_options
 from fedpersonal.report.comparison import Comparison, Difference, client_means
-from fedpersonal.report.numbers import label, rounded, shown
+from fedpersonal.report.page import render
 from fedpersonal.report.pictures import series_of
-from fedpersonal.report.run_data import RunData
-from fedpersonal.report.write import render
+from fedpersonal.report.run import RunData, label, rounded, shown
 
 # So many numbers of clients at most; further metrics are in the table alone.
 _MOST_VALUES = 120_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpersonal.errors import UserError
 from fedpersonal.files import OWNER_ONLY, read_json, write_json
-from fedpersonal.report.numbers import label, shown
+from fedpersonal.report.run import label, shown
 
 GENERATED, RECOMMENDATIONS = "generated.json", "recommendations.json"
 _KEYS = ("client", "context", "prompt")

@@ -12,18 +12,17 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import tensorflow_federated as tff
-
+from fedpersonal import tff
 from fedpersonal.errors import UserError
 from fedpersonal.runtime import values
+from fedpersonal.runtime.choose import count_processors
 from fedpersonal.runtime.interpreter import Interpreter
-from fedpersonal.runtime.processors import count_processors
 
 _has_run = False  # TensorFlow, in sessions of ours;
 _lacks_threads = False  # it had before this process was forked.
 
 
-class LocalContext(tff.framework.SyncContext):
+class LocalContext(tff.SyncContext):
     """Runs TFF computations in this process.
 
     Results are those of TFF's own runtime: shards' values are added up in their order, by the same
@@ -107,12 +106,12 @@ def _note_fork() -> None:
     _lacks_threads = _lacks_threads or _has_run or getattr(eager, "_initialized", False)
 
 
-def set_default_context(context: tff.framework.SyncContext) -> None:
+def set_default_context(context: tff.SyncContext) -> None:
     """Sets TFF's default context, of all threads.
 
     A context that a program installs or sets later comes first, as always in TFF.
     """
-    stack = tff.framework.get_context_stack()
+    stack = tff.get_context_stack()
     kind = type(stack)
     if "_of_all_threads" not in vars(kind):
         stack.__class__ = type(kind.__name__, (_OfAllThreads, kind), {"_of_all_threads": None})

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 from absl import logging
 from tensorflow.core.protobuf import config_pb2
 
+from fedpersonal import tff
 from fedpersonal.errors import UserError
 
 _LOOPS = {"While", "StatelessWhile"}
@@ -43,7 +43,7 @@ class Graph:
         compiled: Whether XLA compiles it.
     """
 
-    def __init__(self, block: tff.framework.CompiledComputation, *, compile: bool = False):
+    def __init__(self, block: tff.CompiledComputation, *, compile: bool = False):
         """Imports the graph.
 
         Args:

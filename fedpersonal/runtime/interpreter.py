@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow_federated as tff
-from tensorflow_federated.proto.v0 import computation_pb2
 
+from fedpersonal import tff
 from fedpersonal.runtime.graphs import Graph, unsupported
 from fedpersonal.runtime.values import AllEqual, Shards
 
@@ -31,10 +30,10 @@ class Interpreter:
             UserError: If the computation has a part that this class does not know.
         """
         block = computation.to_building_block()
-        intrinsics = (b for b in blocks_in(block) if isinstance(b, tff.framework.Intrinsic))
+        intrinsics = (b for b in blocks_in(block) if isinstance(b, tff.Intrinsic))
         if any(part.uri not in _KNOWN_URIS for part in intrinsics):
-            block, _ = tff.tensorflow.replace_intrinsics_with_bodies(block)
-        self._root = tff.framework.to_call_dominant(block)
+            block, _ = tff.replace_intrinsics_with_bodies(block)
+        self._root = tff.to_call_dominant(block)
         self._takes_argument = computation.type_signature.parameter is not None
         _check(self._root)
         of_shards = _mapped_graphs(self._root)
@@ -64,7 +63,7 @@ class Interpreter:
 class Function:
     """A `tff.framework.Lambda` where names have the values of a scope."""
 
-    def __init__(self, run: _Run, block: tff.framework.Lambda, scope: Scope):
+    def __init__(self, run: _Run, block: tff.Lambda, scope: Scope):
         self._run = run
         self.block = block
         self.scope = scope
@@ -87,9 +86,7 @@ def load_function(proto: bytes, *, compile: bool) -> Callable[..., Any]:
         proto: The building block, of a graph or of a function that calls graphs.
         compile: Whether XLA compiles its graphs, where that seems worth it.
     """
-    block = tff.framework.ComputationBuildingBlock.from_proto(
-        computation_pb2.Computation.FromString(proto)
-    )
+    block = tff.ComputationBuildingBlock.from_proto(tff.ComputationProto.FromString(proto))
     graphs = {id(part): Graph(part, compile=compile) for part in graphs_in(block)}
     function = _Run(graphs, map, 0).evaluate(block, {})
     takes_struct = isinstance(block.type_signature.parameter, tff.StructType)
@@ -104,40 +101,40 @@ class _Run:
         self._map_shards = map_shards
         self._num_shards = num_shards
 
-    def evaluate(self, block: tff.framework.ComputationBuildingBlock, scope: Scope) -> Any:
+    def evaluate(self, block: tff.ComputationBuildingBlock, scope: Scope) -> Any:
         """Returns a building block's value where names have the values of a scope."""
         return _EVALUATE[type(block)](self, block, scope)
 
-    def _reference(self, block: tff.framework.Reference, scope: Scope) -> Any:
+    def _reference(self, block: tff.Reference, scope: Scope) -> Any:
         return scope[block.name]
 
-    def _selection(self, block: tff.framework.Selection, scope: Scope) -> Any:
+    def _selection(self, block: tff.Selection, scope: Scope) -> Any:
         return self.evaluate(block.source, scope)[block.as_index()]
 
-    def _struct(self, block: tff.framework.Struct, scope: Scope) -> list[Any]:
+    def _struct(self, block: tff.Struct, scope: Scope) -> list[Any]:
         return [self.evaluate(part, scope) for part in block]
 
-    def _block(self, block: tff.framework.Block, scope: Scope) -> Any:
+    def _block(self, block: tff.Block, scope: Scope) -> Any:
         inner = dict(scope)
         for name, value in block.locals:
             inner[name] = self.evaluate(value, inner)
         return self.evaluate(block.result, inner)
 
-    def _lambda(self, block: tff.framework.Lambda, scope: Scope) -> Function:
+    def _lambda(self, block: tff.Lambda, scope: Scope) -> Function:
         return Function(self, block, scope)
 
-    def _graph(self, block: tff.framework.CompiledComputation, scope: Scope) -> Graph:
+    def _graph(self, block: tff.CompiledComputation, scope: Scope) -> Graph:
         del scope
         return self.graphs[id(block)]
 
-    def _literal(self, block: tff.framework.Literal, scope: Scope) -> np.ndarray:
+    def _literal(self, block: tff.Literal, scope: Scope) -> np.ndarray:
         del scope
         return np.asarray(block.value, block.type_signature.dtype)
 
-    def _call(self, block: tff.framework.Call, scope: Scope) -> Any:
+    def _call(self, block: tff.Call, scope: Scope) -> Any:
         function, argument = block.function, block.argument
         value = [] if argument is None else [self.evaluate(argument, scope)]
-        if isinstance(function, tff.framework.Intrinsic):
+        if isinstance(function, tff.Intrinsic):
             if function.uri == "federated_sum":
                 return self._sum(value[0], block.type_signature)
             return _INTRINSICS[function.uri](self, *value)
@@ -201,18 +198,18 @@ _INTRINSICS: Mapping[str, Callable[..., Any]] = {
 }
 _KNOWN_URIS = {*_INTRINSICS, "federated_sum"}
 _EVALUATE: Mapping[type, Callable[..., Any]] = {
-    tff.framework.Block: _Run._block,
-    tff.framework.Call: _Run._call,
-    tff.framework.CompiledComputation: _Run._graph,
-    tff.framework.Lambda: _Run._lambda,
-    tff.framework.Literal: _Run._literal,
-    tff.framework.Reference: _Run._reference,
-    tff.framework.Selection: _Run._selection,
-    tff.framework.Struct: _Run._struct,
+    tff.Block: _Run._block,
+    tff.Call: _Run._call,
+    tff.CompiledComputation: _Run._graph,
+    tff.Lambda: _Run._lambda,
+    tff.Literal: _Run._literal,
+    tff.Reference: _Run._reference,
+    tff.Selection: _Run._selection,
+    tff.Struct: _Run._struct,
 }
 
 
-def blocks_in(block: tff.framework.ComputationBuildingBlock) -> list[Any]:
+def blocks_in(block: tff.ComputationBuildingBlock) -> list[Any]:
     """Returns a building block and all that are within it."""
     found = [block]
     for child in block.children():
@@ -221,10 +218,10 @@ def blocks_in(block: tff.framework.ComputationBuildingBlock) -> list[Any]:
 
 
 def graphs_in(
-    block: tff.framework.ComputationBuildingBlock,
-) -> list[tff.framework.CompiledComputation]:
+    block: tff.ComputationBuildingBlock,
+) -> list[tff.CompiledComputation]:
     """Returns the graphs within a building block, which may be one itself, in a fixed order."""
-    return [p for p in blocks_in(block) if isinstance(p, tff.framework.CompiledComputation)]
+    return [p for p in blocks_in(block) if isinstance(p, tff.CompiledComputation)]
 
 
 def _zeros(type_spec: tff.Type) -> Any:
@@ -252,21 +249,19 @@ def _add_to(total: Any, value: Any) -> Any:
     return np.add(total, value, out=total)
 
 
-def _mapped_graphs(root: tff.framework.ComputationBuildingBlock) -> set[int]:
+def _mapped_graphs(root: tff.ComputationBuildingBlock) -> set[int]:
     """Returns the graphs that shards run, by `id`."""
     found: set[int] = set()
     for part in blocks_in(root):
-        if isinstance(part, tff.framework.Call) and isinstance(
-            part.function, tff.framework.Intrinsic
-        ):
+        if isinstance(part, tff.Call) and isinstance(part.function, tff.Intrinsic):
             if part.function.uri == "federated_map":
                 found.update(map(id, graphs_in(part.argument[0])))
     return found
 
 
-def _check(root: tff.framework.ComputationBuildingBlock) -> None:
+def _check(root: tff.ComputationBuildingBlock) -> None:
     for part in blocks_in(root):
-        if isinstance(part, tff.framework.Intrinsic):
+        if isinstance(part, tff.Intrinsic):
             if part.uri not in _KNOWN_URIS:
                 raise unsupported(f"A computation calls tff.{part.uri}")
         elif type(part) not in _EVALUATE:

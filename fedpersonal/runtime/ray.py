@@ -1,30 +1,223 @@
-"""A TFF execution context whose shards run on a Ray cluster.
-
-All else runs in this process, as in the local runtime: the server's part, the sums of shards'
-values, in their order, and so what clients keep. Results are those of the local runtime.
-"""
+"""A Ray cluster, or a Ray of this program's own, and the tasks that it runs."""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 from absl import logging
 
+from fedpersonal import tff
 from fedpersonal.errors import UserError
+from fedpersonal.runtime.choose import count_processors
 from fedpersonal.runtime.context import LocalContext
 from fedpersonal.runtime.graphs import Graph
 from fedpersonal.runtime.interpreter import Function, Interpreter, blocks_in
-from fedpersonal.runtime.ray_cluster import Cluster, as_arrays
 from fedpersonal.runtime.values import Shards
 
 if TYPE_CHECKING:
     import ray
+
+# Ray's switch, named after its first use, and read when Ray is imported: 0 makes it listen on the
+# loopback device alone.
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+# The path of a socket has at most 107 bytes, of which Ray's session and our own names take 84.
+_LONGEST_FOLDER = 23
+_SECONDS_OF_A_LOOK = 10.0
+# Of a task whose process or machine is lost; one that crashes its process each time must end.
+_RETRIES = 10
+
+_functions: dict[str, Callable[..., Any]] = {}
+
+
+def run_function(
+    key: str,
+    environment: Mapping[str, str],
+    function: tuple[bytes, bool],
+    *elements: Any,
+) -> Any:
+    """Applies a function to a shard's value; it runs in a process of Ray's.
+
+    Args:
+        key: What tells the function from others: it is loaded once a process.
+        environment: The coordinator's environment variables that TensorFlow reads.
+        function: The function, as arguments of `interpreter.load_function`.
+        *elements: The elements of the value if that is a struct, else itself. Ray puts them here
+            from wherever they are.
+    """
+    if key not in _functions:
+        os.environ.update(environment)
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        from fedpersonal.runtime.interpreter import load_function
+
+        proto, compile = function
+        _functions[key] = load_function(proto, compile=compile)
+    return as_arrays(_functions[key](*elements))
+
+
+def as_arrays(value: Any) -> Any:
+    """Returns a tree of arrays and tensors as one of arrays."""
+    if isinstance(value, list):
+        return [as_arrays(part) for part in value]
+    return value if isinstance(value, bytes) else np.asarray(value)
+
+
+class Cluster:
+    """A connection to a cluster, of which a program has one at a time.
+
+    What becomes of a process or a machine that is lost is Ray's concern: it repeats their tasks
+    elsewhere. Tasks are pure, and each has one result, whoever gives it.
+
+    Attributes:
+        address: Where the cluster's head is, as `host:port`.
+        num_processors: How many tasks the cluster runs at once.
+    """
+
+    def __init__(self, address: str | None):
+        """Connects this process to a cluster, or starts one on this machine.
+
+        Args:
+            address: Where the cluster is, as `host:port`, or `auto`; None to start a local one.
+
+        Raises:
+            UserError: If there is no such cluster, or it cannot be used.
+        """
+        if address is not None and address.startswith("ray://"):
+            raise UserError(
+                f"ray_address is {address!r}; it must be host:port of a node: the program runs on "
+                "a machine of the cluster."
+            )
+        self._folder = _connect(address)
+        atexit.register(self.close)
+        import ray
+
+        self.address: str = ray.get_runtime_context().gcs_address
+        self.num_processors = int(ray.cluster_resources().get("CPU", 0))
+        self._task = ray.remote(run_function).options(
+            num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD"
+        )
+        self._environment = {k: v for k, v in os.environ.items() if k.startswith(("TF_", "XLA_"))}
+        if not self.num_processors:
+            self.close()
+            raise self._nobody_left()
+
+    def put(self, value: Any) -> ray.ObjectRef:
+        """Puts a value where each machine fetches it once."""
+        import ray
+
+        return ray.put(value)
+
+    def run(self, key: str, function: ray.ObjectRef, values: Sequence[Sequence[Any]]) -> list[Any]:
+        """Runs `run_function` with each of the values; returns the results in order.
+
+        Args:
+            key: What tells the function from others.
+            function: Where the function is.
+            values: Of each shard, the elements of its value: arrays, or where they are.
+
+        Raises:
+            UserError: If no machine is left, or the processes of a task end each time.
+        """
+        import ray
+
+        given = (key, self._environment, function)
+        results = [self._task.remote(*given, *own) for own in values]
+        waiting = results
+        try:
+            while waiting:
+                ready, waiting = ray.wait(waiting, timeout=_SECONDS_OF_A_LOOK)
+                # Without machines, Ray waits for some to come.
+                if not ready and not ray.cluster_resources().get("CPU"):
+                    raise self._nobody_left()
+            return ray.get(results)
+        except ray.exceptions.RayTaskError:  # Also an error of the class that the task has raised.
+            raise
+        except ray.exceptions.RayError as error:
+            raise UserError(f"The Ray cluster at {self.address} fails: {_line_of(error)}") from None
+
+    def close(self) -> None:
+        """Leaves the cluster, and ends a Ray of this program's own."""
+        import ray
+
+        atexit.unregister(self.close)
+        ray.shutdown()
+        _remove(self._folder)
+
+    def _nobody_left(self) -> UserError:
+        return UserError(
+            f"No node of the Ray cluster at {self.address} is left to compute on. Start nodes "
+            "again; a run with a folder goes on from its last checkpoint."
+        )
+
+
+def _connect(address: str | None) -> str | None:
+    """Connects this process; SIGTERM keeps what it did before.
+
+    Returns:
+        The folder of a local Ray's session, with its sockets, in one that this user alone enters.
+    """
+    mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if mode != "token":
+        raise UserError(f"RAY_AUTH_MODE is {mode!r}; it must be token, or not set.")
+    settings: dict[str, Any] = {"address": address}
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if address is None:
+        os.environ[_LOOPBACK] = "0"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Ray reads it once.
+        settings = {"address": "local", "num_cpus": count_processors(), "include_dashboard": False}
+    import ray
+
+    if ray.is_initialized():
+        raise UserError("This program uses Ray already: call ray.shutdown() before use_runtime.")
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    folder = None
+    if address is None:
+        # Ray lets everybody write to the folder of its sessions.
+        folder = make_folder()
+        settings["_temp_dir"] = os.path.join(folder, "r")
+    try:
+        ray.init(log_to_driver=False, logging_level="ERROR", **settings)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        _remove(folder)
+        where = "on this machine" if address is None else f"at {address}"
+        raise UserError(
+            f"There is no Ray cluster {where} to use, or it has another token: {_line_of(error)}"
+        ) from None
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, handler)
+    return folder
+
+
+def make_folder() -> str:
+    """Makes a folder for this user alone whose path is short enough for Ray's sockets."""
+    usual = tempfile.gettempdir()
+    short = usual if len(os.fsencode(usual)) <= _LONGEST_FOLDER else "/tmp"
+    return tempfile.mkdtemp(prefix="fp-ray-", dir=short)
+
+
+def _remove(folder: str | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _line_of(error: BaseException) -> str:
+    """Returns what an error says in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:300]
+
 
 # A smaller part of an argument goes with the call; a larger one travels once a machine.
 _SMALL = 2**14
@@ -99,15 +292,15 @@ def _num_bytes(value: Any) -> int:
     return np.asarray(value).nbytes
 
 
-def _is_closed(block: tff.framework.ComputationBuildingBlock) -> bool:
+def _is_closed(block: tff.ComputationBuildingBlock) -> bool:
     """Tells whether a function refers to nothing outside itself, and says so if it does."""
     used, bound = set(), set()
     for part in blocks_in(block):
-        if isinstance(part, tff.framework.Reference):
+        if isinstance(part, tff.Reference):
             used.add(part.name)
-        elif isinstance(part, tff.framework.Lambda):
+        elif isinstance(part, tff.Lambda):
             bound.add(part.parameter_name)
-        elif isinstance(part, tff.framework.Block):
+        elif isinstance(part, tff.Block):
             bound.update(name for name, _ in part.locals)
     if used <= bound:  # Names are unique in TFF's call-dominant form.
         return True

@@ -9,8 +9,8 @@ import os
 import sys
 
 import psutil
-import tensorflow_federated as tff
 
+from fedpersonal import tff
 from fedpersonal.runtime.context import LocalContext, set_default_context
 
 _NOTICE = (
@@ -20,7 +20,7 @@ _NOTICE = (
 _CHILD = "worker_binary"
 
 
-def make_stock_context() -> tff.framework.SyncContext:
+def make_stock_context() -> tff.SyncContext:
     """Returns TFF's own context, and tells on stderr what it opens.
 
     Its C++ program begins with the first computation, and ends with this process unless that is
@@ -28,7 +28,7 @@ def make_stock_context() -> tff.framework.SyncContext:
     """
     print(_NOTICE, file=sys.stderr)
     atexit.register(_end, os.getpid())
-    return tff.backends.native.create_sync_local_cpp_execution_context()
+    return tff.create_sync_local_cpp_execution_context()
 
 
 def _end(process: int) -> None:

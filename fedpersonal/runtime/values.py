@@ -18,8 +18,8 @@ from typing import Any
 import attrs
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from fedpersonal import tff
 from fedpersonal.runtime.graphs import unsupported
 
 
@@ -51,7 +51,7 @@ def ingest(value: Any, type_spec: tff.Type) -> Any:
             return Shards(ingest(shard, type_spec.member) for shard in value)
         return ingest(value, type_spec.member)
     if isinstance(type_spec, tff.StructType):
-        elements = list(tff.structure.iter_elements(type_spec))
+        elements = list(tff.iter_elements(type_spec))
         parts = _parts(value, [name for name, _ in elements])
         if len(parts) != len(elements):
             raise TypeError(f"expected {len(elements)} elements of {type_spec}, not {len(parts)}.")
@@ -68,7 +68,7 @@ def deliver(value: Any, type_spec: tff.Type) -> Any:
             return [deliver(shard, type_spec.member) for shard in value]
         return deliver(value.value if isinstance(value, AllEqual) else value, type_spec.member)
     if isinstance(type_spec, tff.StructType):
-        elements = list(tff.structure.iter_elements(type_spec))
+        elements = list(tff.iter_elements(type_spec))
         parts = [deliver(part, element) for part, (_, element) in zip(value, elements)]
         return _contained(parts, [name for name, _ in elements], type_spec)
     if isinstance(value, bytes):
@@ -85,8 +85,8 @@ def _contained(parts: list[Any], names: list[str | None], type_spec: tff.StructT
     if all(names) and (hasattr(container, "_fields") or attrs.has(container)):
         return container(**dict(zip(names, parts)))
     # TFF's own function takes longer, and knows what is refused.
-    struct = tff.structure.Struct(zip(names, parts))
-    return tff.types.type_to_py_container(struct, type_spec)
+    struct = tff.Structure(zip(names, parts))
+    return tff.type_to_py_container(struct, type_spec)
 
 
 def num_shards(value: Any, type_spec: tff.Type) -> int | None:
@@ -103,7 +103,7 @@ def num_shards(value: Any, type_spec: tff.Type) -> int | None:
         return len(value)
     if not isinstance(type_spec, tff.StructType):
         return None
-    elements = list(tff.structure.iter_elements(type_spec))
+    elements = list(tff.iter_elements(type_spec))
     parts = _parts(value, [name for name, _ in elements])
     found = (num_shards(part, element) for part, (_, element) in zip(parts, elements))
     counts = {count for count in found if count is not None}
@@ -114,7 +114,7 @@ def num_shards(value: Any, type_spec: tff.Type) -> int | None:
 
 def _parts(value: Any, names: Sequence[str | None]) -> list[Any]:
     """Returns a container's elements in the order of names."""
-    if isinstance(value, tff.structure.Struct):
+    if isinstance(value, tff.Structure):
         return list(value)
     if isinstance(value, Mapping):
         if set(value) != set(names):

@@ -8,16 +8,13 @@ from typing import Any, Generic
 
 import numpy as np
 
-from fedpersonal.algorithm import Phase
-from fedpersonal.algorithms.method import Method
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.client_results import ClientResults
-from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.process.privacy import DifferentialPrivacy
-from fedpersonal.simulation.clients import pooled_clients
-from fedpersonal.simulation.privacy_budget import PrivacyBudget
-from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.evaluation.results import ClientResults
+from fedpersonal.federated.privacy import DifferentialPrivacy
+from fedpersonal.methods.algorithm import Phase
+from fedpersonal.methods.method import Method
+from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.tasks.findings import check_clients
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import (
@@ -28,8 +25,10 @@ from fedpersonal.tasks.task import (
     SourceT,
     Task,
 )
-from fedpersonal.trained import TrainedModel
-from fedpersonal.trainer import Trainer
+from fedpersonal.training.budget import PrivacyBudget
+from fedpersonal.training.clients import ClientSampler, pooled_clients
+from fedpersonal.training.trained import TrainedModel
+from fedpersonal.training.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

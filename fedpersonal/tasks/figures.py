@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedpersonal.errors import counted
-from fedpersonal.evaluation.direction import find_metric
+from fedpersonal.evaluation.client_metrics import find_metric
 from fedpersonal.evaluation.guess import CHANCE, strongest
 
 

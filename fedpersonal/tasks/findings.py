@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from fedpersonal.algorithm import Algorithm
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.loaded import fingerprint
-from fedpersonal.data.parts import is_query
-from fedpersonal.data.splits import check_query_sets, count_query_examples
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.sources import fingerprint
+from fedpersonal.data.splits import check_query_sets, count_query_examples, is_query
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.client_results import ClientResults
-from fedpersonal.simulation.clients import ReadWhenDrawn
+from fedpersonal.evaluation.results import ClientResults
+from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Data
-from fedpersonal.trained import TrainedModel
+from fedpersonal.training.clients import ReadWhenDrawn
+from fedpersonal.training.trained import TrainedModel
 
 # Local state so many times as large as the median client's has blown up.
 _OUTLIER = 100.0

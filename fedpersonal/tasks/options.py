@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fedpersonal.algorithms.fed_recon import FedReconOptions
-from fedpersonal.algorithms.method import FinetuningOptions
 from fedpersonal.data.sources import Sources, find_source
 from fedpersonal.errors import UserError
-from fedpersonal.optimizers.named import SERVER_OPTIMIZERS
+from fedpersonal.methods.fed_recon import FedReconOptions
+from fedpersonal.methods.method import FinetuningOptions
+from fedpersonal.optimizers import SERVER_OPTIMIZERS
 from fedpersonal.options import Options, option
 from fedpersonal.runtime import RUNTIMES
-from fedpersonal.simulation.clock import ClientClock
-from fedpersonal.simulation.participation import Participation
+from fedpersonal.training.participation import ClientClock, Participation
 
 _CLOCK = tuple(field.name for field in dataclasses.fields(ClientClock))
 

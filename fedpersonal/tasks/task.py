@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 
 import fedpersonal.tasks
-from fedpersonal.algorithm import Algorithm, restrict
-from fedpersonal.algorithms import fed_recon
-from fedpersonal.algorithms.method import Layers, Method, methods
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
+from fedpersonal.methods import fed_recon
+from fedpersonal.methods.algorithm import Algorithm, restrict
+from fedpersonal.methods.method import Layers, Method, methods
 from fedpersonal.options import Options, Value, join, option
 from fedpersonal.tasks.figures import figures_text, tested_text
 from fedpersonal.tasks.options import RunOptions
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.client_results import ClientResults
-    from fedpersonal.evaluation.evaluator import Evaluator
+    from fedpersonal.evaluation.evaluate import Evaluator
     from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.results import ClientResults
+    from fedpersonal.federated.boundary import Crossing
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.process.boundary import Crossing
     from fedpersonal.report.samples import Recommendations
-    from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import TrainedModel
+    from fedpersonal.training.clients import ReadWhenDrawn
+    from fedpersonal.training.trained import TrainedModel
 
 
 class Source(Protocol):
@@ -229,12 +229,18 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def build_model(
         self, sizes: SimpleNamespace, options: OptionsT, local_layers: Sequence[str]
     ) -> PartitionedModel:
-        """Returns the model that trains, with the local layers that its method wants."""
+        """Returns the model that trains.
+
+        Args:
+            sizes: What the data tell of it, such as the number of items.
+            options: The options of the run.
+            local_layers: The layers that are each client's own, as the method wants them.
+        """
         raise NotImplementedError
 
     def build(self, known_sizes: Mapping[str, Any], options: OptionsT) -> Built:
         """Builds the model that trains, what a client does with it, and what evaluates it."""
-        from fedpersonal.evaluation.evaluator import Evaluator
+        from fedpersonal.evaluation.evaluate import Evaluator
 
         method, sizes = self.method(options), SimpleNamespace(**known_sizes)
         model = self.build_model(sizes, options, method.local_layers(options, self.layers))
@@ -279,7 +285,13 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def training_clients(
         self, model: PartitionedModel, train: ClientDataset | ReadWhenDrawn, options: OptionsT
     ) -> ClientDataset | ReadWhenDrawn:
-        """Returns the clients that train, with the inputs that the model has."""
+        """Returns the clients that train, with the inputs that the model has.
+
+        Args:
+            model: The model that trains.
+            train: The training clients of the data.
+            options: The options of the run.
+        """
         return self.for_model(model, train) if isinstance(train, ClientDataset) else train
 
     def for_evaluation(
@@ -291,7 +303,13 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def evaluated_model(
         self, sizes: SimpleNamespace, options: OptionsT, model: PartitionedModel
     ) -> PartitionedModel:
-        """Returns the model that evaluation applies: that which trains."""
+        """Returns the model that evaluation applies: the one that trains, unless overridden.
+
+        Args:
+            sizes: What the data tell of it, such as the number of items.
+            options: The options of the run.
+            model: The model that trains.
+        """
         return model
 
     def pool(self, options: OptionsT, num_clients: int) -> tuple[int, int]:
@@ -326,7 +344,13 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def recommend(
         self, experiment: Experiment[OptionsT, DataT], trained: TrainedModel, results: ClientResults
     ) -> Recommendations | None:
-        """Returns what a model recommends to some test clients; None of tasks without items."""
+        """Returns what a model recommends to some test clients; None of tasks without items.
+
+        Args:
+            experiment: The task's data and model.
+            trained: The trained model.
+            results: The test clients' results.
+        """
         return None
 
     def boundary(

@@ -9,21 +9,21 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal import trainer as trainer_module
-from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.algorithms.furl import furl
 from fedpersonal.audit.declared import check_added, check_loss, check_metrics
 from fedpersonal.audit.reference import Reference
 from fedpersonal.audit.subject import Subject
+from fedpersonal.federated import process as process_module
+from fedpersonal.federated import server
+from fedpersonal.federated.cohort import Execution
+from fedpersonal.federated.privacy import DifferentialPrivacy
+from fedpersonal.federated.process import KeptOutput, KeptProcess
+from fedpersonal.methods.fed_recon import fed_recon
+from fedpersonal.methods.furl import furl
 from fedpersonal.model.metrics import RMSE, Metric
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.matrix_factorization import OwnVector, matrix_factorization
-from fedpersonal.process import process as process_module
-from fedpersonal.process import server
-from fedpersonal.process.privacy import DifferentialPrivacy
-from fedpersonal.process.process import KeptOutput, KeptProcess
-from fedpersonal.process.shards import Execution
-from fedpersonal.trainer import Trainer
+from fedpersonal.models.factorization import OwnVector, matrix_factorization
+from fedpersonal.training import trainer as trainer_module
+from fedpersonal.training.trainer import Trainer
 
 NUM_ITEMS, DIM, ROUNDS = 7, 3, 3
 SGD = tff.learning.optimizers.build_sgdm(0.1)

@@ -8,16 +8,16 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithms.apfl import apfl
-from fedpersonal.algorithms.ditto import ditto
-from fedpersonal.algorithms.mr_mtl import mr_mtl
-from fedpersonal.algorithms.per_fed_avg import per_fed_avg
-from fedpersonal.algorithms.pfedme import pfedme
+from fedpersonal.federated import process as process_module
+from fedpersonal.methods.apfl import apfl
+from fedpersonal.methods.ditto import ditto
+from fedpersonal.methods.mr_mtl import mr_mtl
+from fedpersonal.methods.per_fed_avg import per_fed_avg
+from fedpersonal.methods.pfedme import pfedme
 from fedpersonal.model.metrics import RMSE
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process import process as process_module
-from fedpersonal.trainer import Trainer
+from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.training.trainer import Trainer
 
 NUM_ITEMS, DIM = 7, 3
 SGD = tff.learning.optimizers.build_sgdm(0.1)

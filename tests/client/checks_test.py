@@ -6,13 +6,13 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.client.optimizer import check_phases, optimizer_of
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import build_evaluation
+from fedpersonal.federated.cohort import Execution
+from fedpersonal.federated.process import build_process
+from fedpersonal.methods.algorithm import Algorithm, GradientPhase, RidgePhase
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import Execution
 
 SGD, ADAM = tff.learning.optimizers.build_sgdm(0.1), tff.learning.optimizers.build_adam(0.1)
 KERAS_SGD = tf.keras.optimizers.SGD(0.1)

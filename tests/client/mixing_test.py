@@ -10,19 +10,19 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import GradientPhase
-from fedpersonal.algorithms.fed_recon import fed_recon
-from fedpersonal.algorithms.furl import furl
 from fedpersonal.audit.reference import Client, Reference
-from fedpersonal.client.stacked import train_clients
+from fedpersonal.client.steps import train_clients
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import build_evaluation
+from fedpersonal.federated.cohort import Execution
+from fedpersonal.federated.packing import as_examples, pack_clients
+from fedpersonal.federated.process import build_process
+from fedpersonal.methods.algorithm import GradientPhase
+from fedpersonal.methods.fed_recon import fed_recon
+from fedpersonal.methods.furl import furl
 from fedpersonal.model.metrics import MAE, Metric
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.packing import as_examples, pack_clients
-from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import Execution
 
 BATCH_SIZE = 4
 TABLE = "table/embeddings"

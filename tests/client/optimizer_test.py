@@ -6,11 +6,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithms.fed_avg import fed_avg
-from fedpersonal.algorithms.fedperc import fedperc
+from fedpersonal.federated.cohort import Execution
+from fedpersonal.federated.process import build_process
+from fedpersonal.methods.fed_avg import fed_avg
+from fedpersonal.methods.fedperc import fedperc
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import Execution
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)
 

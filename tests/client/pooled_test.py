@@ -7,14 +7,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import GradientPhase
 from fedpersonal.client import pooled_batches
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.evaluation.evaluate import build_evaluation
+from fedpersonal.methods.algorithm import GradientPhase
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.next_word_lstm import next_word_lstm
-from fedpersonal.models.token_prediction import count_tokens, sum_cross_entropy, token_accuracy
+from fedpersonal.models.next_word import next_word_lstm
+from fedpersonal.models.tokens import count_tokens, sum_cross_entropy, token_accuracy
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 ADAM = tff.learning.optimizers.build_adam(0.05)

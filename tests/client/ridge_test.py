@@ -7,19 +7,19 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import Algorithm, GradientPhase, PersonalCopies, RidgePhase
-from fedpersonal.algorithms.fed_recon import fed_recon
 from fedpersonal.audit.reference import Client, Reference
 from fedpersonal.client.ridge import check_linear
-from fedpersonal.client.stacked import run_phase
+from fedpersonal.client.steps import run_phase
 from fedpersonal.client.values import starting_values
+from fedpersonal.federated.cohort import Execution
+from fedpersonal.federated.packing import as_examples, pack_clients
+from fedpersonal.federated.process import build_process
+from fedpersonal.methods.algorithm import Algorithm, GradientPhase, PersonalCopies, RidgePhase
+from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.packing import as_examples, pack_clients
-from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import Execution
-from fedpersonal.tasks.ratings.rated import add_rated
+from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.tasks.ratings.data import add_rated
 
 BATCH_SIZE = 3
 NUM_ITEMS = 6

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.algorithm import GradientPhase
 from fedpersonal.client.batches import schedule_phase
 from fedpersonal.client.values import Examples
+from fedpersonal.methods.algorithm import GradientPhase
 
 # Batches of at most three examples: 3 3 3 2; 3 1; none; 2.
 MASK = np.array(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpersonal.data.batching import pad_batches
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.batches import pad_batches
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
 
 _COUNTS = (3, 0, 7, 4)

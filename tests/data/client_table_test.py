@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpersonal.data.client_table import clients_from_datasets, clients_from_table
+from fedpersonal.data.clients import clients_from_datasets, clients_from_table
 from fedpersonal.errors import UserError
 
 TABLE = pd.DataFrame(

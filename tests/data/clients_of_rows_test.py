@@ -11,13 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpersonal.data.client_table import clients_from_table
-from fedpersonal.data.ratings.ratings import number_ratings, read_ratings
-from fedpersonal.data.texts.corpus_files import read_text
-from fedpersonal.data.texts.documents import DocumentFilter, read_documents
-from fedpersonal.data.texts.films import films_liked
-from fedpersonal.data.texts.labelled import LabelledRows
-from fedpersonal.data.texts.utterances import read_utterances
+from fedpersonal.data.clients import clients_from_table
+from fedpersonal.data.documents import DocumentFilter, films_liked, read_documents
+from fedpersonal.data.labelled_texts import LabelledRows
+from fedpersonal.data.ratings import number_ratings, read_ratings
+from fedpersonal.data.sentences import read_text
+from fedpersonal.data.utterances import read_utterances
 from fedpersonal.errors import UserError
 
 NAMES = {

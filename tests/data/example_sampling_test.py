@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpersonal.data.example_sampling import draw_examples
+from fedpersonal.data.batches import draw_examples
 from fedpersonal.errors import UserError
 
 COUNTS = (40, 3, 1, 12, 40)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.data.parts import (
+from fedpersonal.data.splits import (
     PARTS,
     QUERY_PARTS,
     SPLITS,

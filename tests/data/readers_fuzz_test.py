@@ -18,19 +18,17 @@ from damage import BYTES, change_bytes, outcome
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.client_table import clients_from_table
-from fedpersonal.data.ratings.movielens import load_movielens_1m
-from fedpersonal.data.ratings.ratings import read_ratings
-from fedpersonal.data.tables.lines import Column
-from fedpersonal.data.tables.reading import read_table
-from fedpersonal.data.texts import reddit
-from fedpersonal.data.texts.corpus_files import read_text
-from fedpersonal.data.texts.documents import read_documents
-from fedpersonal.data.texts.splitting import count_words, split_sentences, split_words
-from fedpersonal.data.texts.stack_overflow import StackOverflowClients
-from fedpersonal.data.texts.utterances import read_utterances
-from fedpersonal.data.texts.vocabulary import Vocabulary
+from fedpersonal.data import documents as reddit
+from fedpersonal.data.clients import ClientDataset, clients_from_table
+from fedpersonal.data.documents import read_documents
+from fedpersonal.data.movielens import load_movielens_1m
+from fedpersonal.data.ratings import read_ratings
+from fedpersonal.data.rows import Column
+from fedpersonal.data.sentences import count_words, read_text, split_sentences, split_words
+from fedpersonal.data.stack_overflow import StackOverflowClients
+from fedpersonal.data.tables import read_table
+from fedpersonal.data.utterances import read_utterances
+from fedpersonal.data.vocabulary import Vocabulary
 
 _SEPARATORS = {"csv": ",", "tsv": "\t", "jsonl": None}
 _NAMES = st.one_of(

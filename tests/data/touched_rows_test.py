@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpersonal.data.touched_rows import touched_rows
+from fedpersonal.data.batches import touched_rows
 from fedpersonal.errors import UserError
 
 

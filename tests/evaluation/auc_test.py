@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.auc import auc
+from fedpersonal.evaluation.statistics import auc
 
 
 def test_by_hand():

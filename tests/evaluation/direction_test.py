@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpersonal.evaluation.direction import lower_is_better, main_metric
+from fedpersonal.evaluation.client_metrics import lower_is_better, main_metric
 
 
 @pytest.mark.parametrize(

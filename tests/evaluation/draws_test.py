@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedpersonal.evaluation.client_results import ClientResults
-from fedpersonal.evaluation.draws import over_draws
+from fedpersonal.evaluation.results import ClientResults, over_draws
 from fedpersonal.model.metrics import RMSE
 
 COUNTS = np.array([1.0, 4.0, 0.0, 2.0, 3.0])

@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import GradientPhase, RidgePhase
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.evaluation import computation
-from fedpersonal.evaluation.client_results import ClientResults
 from fedpersonal.evaluation.computation import pack_evaluation
 from fedpersonal.evaluation.evaluate import build_evaluation, evaluate_clients
+from fedpersonal.evaluation.results import ClientResults
+from fedpersonal.methods.algorithm import GradientPhase, RidgePhase
 from fedpersonal.model.metrics import (
     HALF_STAR_ACCURACY,
     MAE,
@@ -27,7 +27,7 @@ from fedpersonal.model.metrics import (
     ranking_metrics,
 )
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.matrix_factorization import matrix_factorization
+from fedpersonal.models.factorization import matrix_factorization
 
 MEAN = 3.0
 L2 = 0.05

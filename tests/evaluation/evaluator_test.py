@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fedpersonal.algorithm import GradientPhase
 from fedpersonal.data.splits import split_support_query
-from fedpersonal.evaluation.evaluate import evaluate_clients
-from fedpersonal.evaluation.evaluator import Evaluator
+from fedpersonal.evaluation.evaluate import Evaluator, evaluate_clients
+from fedpersonal.methods.algorithm import GradientPhase
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.matrix_factorization import matrix_factorization
+from fedpersonal.models.factorization import matrix_factorization
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)
 REBUILDING, FINETUNING = (GradientPhase(v, "all", SGD, epochs=2) for v in ("local", "global"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.paired_bootstrap import FEWEST, client_sums, paired_bootstrap
+from fedpersonal.evaluation.statistics import FEWEST, client_sums, paired_bootstrap
 
 
 def test_the_interval_of_few_clients_is_that_of_all_their_subsets():

@@ -76,7 +76,7 @@ from unittest import mock
 
 import tensorflow as tf
 from experiments import audit, launch
-from fedpersonal.process import process
+from fedpersonal.federated import process
 
 honest = process.train_and_sum
 

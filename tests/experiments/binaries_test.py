@@ -170,7 +170,7 @@ def test_damaged_folders_are_one_line(finished, folder, run_commands):
     lost += ["--total_rounds=12", "--embedding_stddev=1e5", "--output_dir=lost"]
     commands.append(["movielens", *more, *lost])
     said.append("Nothing was learned in rounds 1 to 10: every client's update was infinite")
-    modules = ["fedpersonal.tasks.experiment", "fedpersonal.tasks.utterances.base_model"]
+    modules = ["fedpersonal.tasks.experiment", "fedpersonal.tasks.utterances.models"]
     for message, (_, errors, status) in zip(
         said, run_commands(commands, modules=modules, cwd=folder)
     ):

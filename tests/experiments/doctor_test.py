@@ -191,8 +191,8 @@ def test_processors(monkeypatch):
     ],
 )
 def test_memory(monkeypatch, free, status, what):
-    from fedpersonal.process import memory
-    from fedpersonal.runtime import processors
+    from fedpersonal.federated import memory
+    from fedpersonal.runtime import choose as processors
 
     monkeypatch.setattr(memory, "free_bytes", lambda: int(free))
     monkeypatch.setattr(processors, "count_processors", lambda: 4)

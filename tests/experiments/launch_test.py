@@ -13,7 +13,7 @@ import time
 import pytest
 
 from experiments import launch
-from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.runs.folder import RunFolder
 
 _PROGRAM = '''
 """Trains a toy.
@@ -255,7 +255,8 @@ def test_signal_saves_the_run_and_says_how_to_go_on(start, tmp_path, number, sta
     toy = textwrap.dedent(
         """
         import time, types
-        from fedpersonal.simulation import loop, run_folder
+        from fedpersonal.runs import folder
+        from fedpersonal.training import loop
         class Process:
             def initialize(self):
                 return 0
@@ -264,7 +265,7 @@ def test_signal_saves_the_run_and_says_how_to_go_on(start, tmp_path, number, sta
                 return types.SimpleNamespace(state=state + 1, metrics={"loss": 1.0})
         print(loop.run_rounds(
             process=Process(), cohort_fn=lambda round_number: None, total_rounds=100,
-            run_folder=run_folder.RunFolder.open("run", {}), rounds_per_checkpoint=1000,
+            run_folder=folder.RunFolder.open("run", {}), rounds_per_checkpoint=1000,
         ).state)
         """
     )

@@ -199,5 +199,5 @@ def test_mistakes_in_flags_and_data_show_before_tensorflow_is_imported(folder, r
 
 
 def test_mistakes_that_show_later(folder, run_commands):
-    modules = ["fedpersonal.tasks.experiment", "fedpersonal.tasks.utterances.base_model"]
+    modules = ["fedpersonal.tasks.experiment", "fedpersonal.tasks.utterances.models"]
     _check(LATER, folder, run_commands, [*modules, "experiments.sweeping.page"])

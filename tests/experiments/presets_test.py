@@ -8,12 +8,13 @@ import sys
 import pytest
 
 from experiments.option_flags import read_flagfile
-from fedpersonal.algorithms import fed_recon
-from fedpersonal.algorithms.method import Layers
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation import evaluator
+from fedpersonal.evaluation import evaluate as evaluator
+from fedpersonal.methods import fed_recon
+from fedpersonal.methods.method import Layers
 from fedpersonal.options import option
-from fedpersonal.tasks import experiment, experiment_run
+from fedpersonal.tasks import experiment
+from fedpersonal.tasks import running as experiment_run
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
 from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD

@@ -101,7 +101,7 @@ MISTAKES = [
 def test_mistakes_are_one_line_and_nothing_is_written(folder, run_commands):
     before = sorted(folder.rglob("*"))
     commands = [["pretrain", *flags_of(changes)] for changes, _ in MISTAKES]
-    modules = ["fedpersonal.language_models.pretraining"]
+    modules = ["fedpersonal.models.pretraining"]
     outcomes = run_commands(commands, modules=modules, cwd=folder)
     for (changes, message), (_, errors, status) in zip(MISTAKES, outcomes):
         assert status == 2, (changes, errors)

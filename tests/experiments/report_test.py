@@ -36,7 +36,7 @@ def test_pages_are_written_and_mistakes_are_one_line(tmp_path, make_run, run_com
 def test_a_page_needs_no_heavy_import(tmp_path, make_run, run_program, imported):
     path = make_run(tmp_path)
     code = (
-        "import sys; from fedpersonal.report.write import write_report; "
+        "import sys; from fedpersonal.report.page import write_report; "
         f"write_report({str(path)!r}); print({imported!r} in sys.modules)"
     )
     assert run_program("-c", code, cwd=tmp_path) == ("False\n", "", 0)

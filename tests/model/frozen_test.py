@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithms.fed_recon import fed_recon
+from fedpersonal.federated.boundary import check_boundary
+from fedpersonal.federated.cohort import Execution, make_cohort
+from fedpersonal.federated.process import build_process
+from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.process.boundary import check_boundary
-from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import Execution, make_cohort
 
 SGD = tff.learning.optimizers.build_sgdm(0.2)
 SERVER = tff.learning.optimizers.build_sgdm(1.0)

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.algorithms.fed_avg import fed_avg
+from fedpersonal.federated.cohort import Execution
+from fedpersonal.federated.process import build_process
+from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.model.lookups import check_lookups, count_ids, fetch_rows
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.matrix_factorization import matrix_factorization
-from fedpersonal.process.process import build_process
-from fedpersonal.process.shards import Execution
+from fedpersonal.models.factorization import matrix_factorization
 
 LAYERS = tf.keras.layers
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.matrix_factorization import matrix_factorization
+from fedpersonal.models.factorization import matrix_factorization
 
 LAYERS = tf.keras.layers
 

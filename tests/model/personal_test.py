@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.checks import check_own_rows
+from fedpersonal.model.fit import check_own_rows
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.personal import PersonalModel
-from fedpersonal.models.matrix_factorization import matrix_factorization
+from fedpersonal.models.factorization import matrix_factorization
 
 ITEM, USER = "item_embedding/embeddings", "user_embedding/embeddings"
 

@@ -9,7 +9,7 @@ import pytest
 def build_method(tiny_base, tmp_path_factory):
     """A function of a method's name and sizes that builds its model."""
     from fedpersonal.tasks.utterances.methods import METHODS
-    from fedpersonal.tasks.utterances.model import build_language_model, freeze
+    from fedpersonal.tasks.utterances.models import build_language_model, freeze
 
     frozen = freeze(tiny_base, tmp_path_factory.mktemp("frozen"))
     methods = {method.name: method for method in METHODS}

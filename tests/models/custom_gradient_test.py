@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from fedpersonal.models.custom_gradient import custom_gradient
-from fedpersonal.models.recurrent import LSTM
-from fedpersonal.models.token_prediction import sum_cross_entropy
+from fedpersonal.models.next_word import LSTM
+from fedpersonal.models.tokens import custom_gradient, sum_cross_entropy
 
 
 def _tripled(decorate):

@@ -9,8 +9,7 @@ import tensorflow as tf
 from fedpersonal.client.pooled_batches import choose_rows, longest_first, pool_examples
 from fedpersonal.client.values import Examples
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.document_classifier import document_classifier
-from fedpersonal.models.text_encoders import CharacterEncoder
+from fedpersonal.models.documents import CharacterEncoder, document_classifier
 
 CHARACTERS, OUTPUTS, USERS = 11, 4, 3
 ENCODER = CharacterEncoder(CHARACTERS, character_dim=3, lstm_units=5)

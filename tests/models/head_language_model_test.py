@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.tasks.utterances.model import HEAD
+from fedpersonal.tasks.utterances.models import HEAD
 
 NUM_CONTEXTS = 3
 HEADS = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.models.next_word_lstm import next_word_lstm
+from fedpersonal.models.next_word import next_word_lstm
 
 NUM_KNOWN, BUCKETS = 11, 4
 SIZES = {"embedding_dim": 5, "lstm_units": 6, "projection_dim": 7}

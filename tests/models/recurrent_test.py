@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.models.recurrent import LSTM, BidirectionalEnds
+from fedpersonal.models.next_word import LSTM, BidirectionalEnds
 
 BATCH, TIME, SIZE, UNITS = 4, 6, 3, 5
 MASKS = {

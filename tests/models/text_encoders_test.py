@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.models.document_classifier import document_classifier
-from fedpersonal.models.text_encoders import CharacterEncoder, HashedWordEncoder
+from fedpersonal.models.documents import CharacterEncoder, HashedWordEncoder, document_classifier
 
 ENCODER = HashedWordEncoder(9, word_dim=3)
 # The second has no words, the fourth no padding.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.models.token_prediction import (
+from fedpersonal.models.tokens import (
     count_positions,
     count_tokens,
     sum_cross_entropy,

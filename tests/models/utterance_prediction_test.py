@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fedpersonal.model.metrics import finalize
-from fedpersonal.models.utterance_prediction import (
+from fedpersonal.models.language import (
     NOTHING,
     count_utterance_tokens,
     perplexity,

@@ -7,7 +7,7 @@ import pytest
 
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_page import write_page
-from fedpersonal.report.write import write_report
+from fedpersonal.report.page import write_report
 from tests.report.chromium import chromium, longest_hover, seconds_to_open
 
 pytestmark = pytest.mark.skipif(not chromium(), reason="Chromium is not installed")

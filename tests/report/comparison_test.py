@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.paired_bootstrap import client_sums, paired_bootstrap
-from fedpersonal.report.compared_runs import read_methods
+from fedpersonal.evaluation.statistics import client_sums, paired_bootstrap
+from fedpersonal.report.compared import read_methods
 from fedpersonal.report.comparison import compare, compare_runs
 from fedpersonal.report.comparison_page import comparison_page, verdicts, write_page
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.runs.folder import RunFolder
 
 
 @pytest.fixture(name="write_run")

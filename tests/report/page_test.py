@@ -21,8 +21,14 @@ from fedpersonal.report.charts import boundary_groups, curve_panels, embedding_m
 from fedpersonal.report.clients import MOST_DOTS, dots, judge, percentile_rows, share_hurt
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_page import comparison_page
-from fedpersonal.report.numbers import percent, plain, size
-from fedpersonal.report.run_data import read_run
+from fedpersonal.report.page import (
+    changed_options,
+    command,
+    key_figures,
+    report_page,
+    write_report,
+)
+from fedpersonal.report.run import percent, plain, read_run, size
 from fedpersonal.report.samples import (
     ClientItems,
     Item,
@@ -30,14 +36,7 @@ from fedpersonal.report.samples import (
     add_texts,
     write_recommendations,
 )
-from fedpersonal.report.write import (
-    changed_options,
-    command,
-    key_figures,
-    report_page,
-    write_report,
-)
-from fedpersonal.simulation.run_record import RunRecord
+from fedpersonal.runs.record import RunRecord
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -402,7 +401,7 @@ def test_what_is_missing_is_said_and_no_finished_run_is_refused(tmp_path, make_r
     before = write_report(path).read_bytes()
     summary = (path / "summary.json").read_bytes()
     (path / "summary.json").write_text("{}")
-    with pytest.raises(UserError, match="checksum"):
+    with pytest.raises(UserError, match="was changed"):
         write_report(path)
     assert (path / "report.html").read_bytes() == before
     (path / "summary.json").write_bytes(summary)

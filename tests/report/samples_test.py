@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from damage import BYTES, change_bytes, other_json, outcome, with_checksum
+from damage import BYTES, change_bytes, other_json, outcome, with_digest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpersonal.errors import UserError
-from fedpersonal.report.run_data import read_run
+from fedpersonal.report.page import report_page
+from fedpersonal.report.run import read_run
 from fedpersonal.report.samples import (
     GENERATED,
     RECOMMENDATIONS,
@@ -22,7 +23,6 @@ from fedpersonal.report.samples import (
     read_texts,
     write_recommendations,
 )
-from fedpersonal.report.write import report_page
 
 FOUND = Recommendations(
     "rmse",
@@ -93,12 +93,15 @@ def test_damaged_recommendations_are_one_line(tmp_path, place, value):
     write_recommendations(tmp_path, FOUND, rounds=20)
     path = tmp_path / RECOMMENDATIONS
     content = json.loads(path.read_text())
-    content.pop("checksum")
+    content.pop("digest")
     part = content
     for key in place[:-1]:
         part = part[key]
     part[place[-1]] = value
-    for text, why in ((with_checksum(content), "is damaged"), (json.dumps(content), "checksum")):
+    for text, why in (
+        (with_digest(content).decode(), "is damaged"),
+        (json.dumps(content), "was changed"),
+    ):
         path.write_text(text)
         with pytest.raises(UserError, match=why):
             read_recommendations(tmp_path)
@@ -114,17 +117,17 @@ def _run(tmp_path_factory, make_run):
 @pytest.mark.parametrize("name", [*CHECKED, "boundary.json", "per_client.csv", "metrics.csv"])
 @given(drawn=st.data())
 def test_other_files_give_a_page_or_one_line(run, name, drawn):
-    """With a right checksum; so many cases as FEDPERSONAL_FUZZ_CASES says."""
+    """With a right digest; so many cases as FEDPERSONAL_FUZZ_CASES says."""
     path, files = run
     if name.endswith(".csv"):
         changed = change_bytes(files[name], drawn.draw(BYTES))
     else:
         value = json.loads(files[name])
         if name in CHECKED:
-            value.pop("checksum")
+            value.pop("digest")
         value = drawn.draw(other_json(value))
         is_checked = name in CHECKED and isinstance(value, dict)
-        changed = (with_checksum(value) if is_checked else json.dumps(value)).encode()
+        changed = with_digest(value) if is_checked else json.dumps(value).encode()
     (path / name).write_bytes(changed)
     try:
         outcome(

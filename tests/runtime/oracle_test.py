@@ -14,12 +14,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal import runtime
-from fedpersonal.algorithms.furl import furl
 from fedpersonal.errors import UserError
+from fedpersonal.methods.furl import furl
 from fedpersonal.runtime import interpreter
 from fedpersonal.runtime.context import LocalContext
 from fedpersonal.runtime.stock import make_stock_context
-from fedpersonal.trainer import Trainer
+from fedpersonal.training.trainer import Trainer
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 KNOWN = set()  # What computations of these tests call, of TFF's intrinsics.

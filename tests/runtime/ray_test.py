@@ -20,7 +20,7 @@ import pytest
 
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
-from fedpersonal.runtime import ray_cluster
+from fedpersonal.runtime import ray as ray_cluster
 from fedpersonal.tasks.options import RunOptions
 
 needs_ray = pytest.mark.skipif(

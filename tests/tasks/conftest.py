@@ -13,9 +13,9 @@ from unittest import mock
 import pytest
 
 from benchmarks.tiny import MAIN, open_folder, tiny_options, train, write_tables
-from fedpersonal.evaluation.direction import find_metric
+from fedpersonal.evaluation.client_metrics import find_metric
 from fedpersonal.evaluation.guess import strongest
-from fedpersonal.simulation.run_record import RunRecord
+from fedpersonal.runs.record import RunRecord
 
 
 def read_table(path):
@@ -208,7 +208,7 @@ class Tiny:
 
     def run_in(self, path, experiment):
         """Runs an experiment in a folder."""
-        from fedpersonal.tasks.experiment_run import run_experiment
+        from fedpersonal.tasks.running import run_experiment
 
         summary = run_experiment(experiment, open_folder(path, experiment), progress=False)
         finished = Finished(experiment, path)

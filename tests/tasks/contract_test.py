@@ -14,13 +14,13 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.tiny import FOR_A_ROUND, RUN
-from fedpersonal.algorithms.method import methods
-from fedpersonal.evaluation.direction import find_metric, lower_is_better
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import strongest
-from fedpersonal.loaded_run import load_run
-from fedpersonal.optimizers.named import build_server_optimizer
-from fedpersonal.report.run_data import read_run
-from fedpersonal.simulation.run_record import RunRecord
+from fedpersonal.methods.method import methods
+from fedpersonal.optimizers import build_server_optimizer
+from fedpersonal.report.run import read_run
+from fedpersonal.runs.record import RunRecord
+from fedpersonal.runs.saved import load_run
 from fedpersonal.tasks.task import all_tasks
 from fedpersonal.tasks.utterances.methods import METHODS as UTTERANCE_METHODS
 
@@ -30,7 +30,7 @@ BY_TASKS = {"centralized", "centralized_personalized", "fed_recon"}
 BY_TASKS |= {"fedperc_generated", "split_learning", "meta_learning"}
 BY_TASKS |= {"fedsa_lora", "meta_learning_bias", "central_meta_learning_bias"}
 # Fresh heads have other initial values: tests/models/head_language_model_test.py. Parts differ in
-# their models alone: tests/models/adapted_language_model_test.py.
+# their models alone: tests/models/adapters_test.py.
 NOT_RUN = {"split_learning_fresh", "meta_learning_fresh", "central_fedperc"}
 NOT_RUN |= {method.name for method in UTTERANCE_METHODS if method.parts} - BY_TASKS
 

@@ -9,13 +9,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.evaluation.client_results import ClientResults
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.model.metrics import Metric
-from fedpersonal.simulation.draw import Draw
-from fedpersonal.tasks import report
+from fedpersonal.tasks import running as report
 from fedpersonal.tasks.findings import check_clients, tell_attendance
 from fedpersonal.tasks.task import Data, EvaluationSet, before_and_after
+from fedpersonal.training.draw import Draw
 
 
 def _results(losses, num_examples):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import fedpersonal as fp
-from fedpersonal.report.compared_runs import ComparedRun
-from fedpersonal.report.run_data import read_run
-from fedpersonal.report.write import write_report
+from fedpersonal.report.compared import ComparedRun
+from fedpersonal.report.page import write_report
+from fedpersonal.report.run import read_run
 from fedpersonal.tasks.task import all_tasks
 
 TASKS = all_tasks()

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.simulation.privacy_budget import PrivacyBudget
 from fedpersonal.tasks.task import all_tasks
+from fedpersonal.training.budget import PrivacyBudget
 
 TASKS = all_tasks()
 MOVIELENS = TASKS["movielens"]

@@ -9,10 +9,10 @@ import pytest
 import fedpersonal as fp
 from experiments import launch
 from fedpersonal.errors import UserError
-from fedpersonal.report.numbers import plain
-from fedpersonal.simulation.privacy_budget import PrivacyBudget
-from fedpersonal.tasks.experiment_run import open_experiment
+from fedpersonal.report.run import plain
+from fedpersonal.tasks.running import open_experiment
 from fedpersonal.tasks.task import all_tasks
+from fedpersonal.training.budget import PrivacyBudget
 
 TASKS = all_tasks()
 MOVIELENS = TASKS["movielens"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpersonal.data.ratings.interactions import Interactions
-from fedpersonal.data.ratings.ratings import Ratings
-from fedpersonal.tasks.interactions.guesses import rank_by_chance
+from fedpersonal.data.interactions import Interactions
+from fedpersonal.data.ratings import Ratings
+from fedpersonal.tasks.interactions.data import rank_by_chance
 from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
-from fedpersonal.tasks.ranking import query_metrics, ranked_means
+from fedpersonal.tasks.items import query_metrics, ranked_means
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
 
 NUM_USERS, DRAWS = 30, 1500

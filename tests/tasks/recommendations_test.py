@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from fedpersonal.report.run_data import read_run
-from fedpersonal.report.write import report_page
+from fedpersonal.report.page import report_page
+from fedpersonal.report.run import read_run
 from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedpersonal import trainer
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.experiment_run import open_experiment
+from fedpersonal.tasks.running import open_experiment
 from fedpersonal.tasks.task import all_tasks
+from fedpersonal.training import trainer
 
 TASK = all_tasks()["movielens"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count, check_counts
-from fedpersonal.data.texts.corpus import TextCorpus
+from fedpersonal.data.sentences import TextCorpus
+from fedpersonal.data.sources import check_count, check_counts
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count, check_counts
-from fedpersonal.data.texts.utterances import Utterances
+from fedpersonal.data.sources import check_count, check_counts
+from fedpersonal.data.utterances import Utterances
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count
 from fedpersonal.data.generated.corpus import TOPICS
-from fedpersonal.data.texts.labelled import LabelledTexts
+from fedpersonal.data.labelled_texts import LabelledTexts
+from fedpersonal.data.sources import check_count
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpersonal.data.checks import check_count, check_counts
-from fedpersonal.data.ratings.ratings import Ratings
+from fedpersonal.data.ratings import Ratings
+from fedpersonal.data.sources import check_count, check_counts
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 

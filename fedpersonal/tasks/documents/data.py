@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.encoders import CharacterVocabulary, HashedWords, build_characters
+from fedpersonal.data.labelled_texts import LabelledTexts, most_frequent_labels
 from fedpersonal.data.splits import (
     check_num_clients,
     split_clients,
     split_examples,
     split_support_query,
 )
-from fedpersonal.data.texts.characters import CharacterVocabulary, build_characters
-from fedpersonal.data.texts.hashed_words import HashedWords
-from fedpersonal.data.texts.labelled import LabelledTexts, most_frequent_labels
 from fedpersonal.draws import Purpose
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.auc import auc
 from fedpersonal.evaluation.guess import Guess
+from fedpersonal.evaluation.results import ClientResults
+from fedpersonal.evaluation.statistics import auc
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
@@ -150,3 +151,27 @@ def guess_labels(data: DocumentData, part: EvaluationSet) -> dict[str, Guess]:
         guesses[USERS_RATE] = Guess({"auc": auc(labels, rates[whose])})
         guesses[RATE_OF_ALL] = Guess({"auc": auc(labels, np.full(len(labels), rate))})
     return guesses
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ResultsWithArea(ClientResults):
+    """Results of labels of 0 and 1, with `auc`.
+
+    Attributes:
+        query: What was predicted.
+    """
+
+    query: ClientDataset
+
+    def overall(self) -> dict[str, float]:
+        """Returns the metrics over all clients, after personalisation."""
+        return {**super().overall(), **area_metric(self, self.query)}
+
+
+def area_metric(results: ClientResults, query: ClientDataset) -> dict[str, float]:
+    """Returns the area as `auc`; nothing where all labels are the same."""
+    predictions = results.predictions
+    assert predictions is not None
+    is_real = np.arange(predictions.shape[1]) < query.counts[:, np.newaxis]
+    area = auc(query.labels, predictions[is_real])
+    return {} if math.isnan(area) else {"auc": area}

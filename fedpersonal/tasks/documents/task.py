@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpersonal.algorithms.method import KeepingOptions, Layers
+from fedpersonal.data.documents import (
+    FILMS_1M_FILES,
+    load_films_1m,
+    load_films_100k,
+    read_documents,
+)
 from fedpersonal.data.generated.documents import generate_subreddits
+from fedpersonal.data.labelled_texts import LabelledTexts
 from fedpersonal.data.sources import FILE, Sources
-from fedpersonal.data.texts.documents import read_documents
-from fedpersonal.data.texts.films import FILMS_1M_FILES, load_films_1m, load_films_100k
-from fedpersonal.data.texts.labelled import LabelledTexts
 from fedpersonal.errors import UserError, counted
 from fedpersonal.evaluation.guess import overall
+from fedpersonal.methods.method import KeepingOptions, Layers
 from fedpersonal.options import option
 from fedpersonal.tasks.documents.data import DocumentData, guess_labels, split_documents
 from fedpersonal.tasks.figures import beside, figures_text
@@ -23,11 +27,11 @@ from fedpersonal.tasks.options import RunOptions, TextOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport, before_and_after
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import TrainedModel
+    from fedpersonal.training.trained import TrainedModel
 
     DocumentExperiment = Experiment["DocumentRun", DocumentData]
 
@@ -167,7 +171,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             assert path
             return load_films_1m(path, **limits)
         if dataset == "reddit_tfds":
-            from fedpersonal.data.texts.reddit import load_reddit
+            from fedpersonal.data.documents import load_reddit
 
             return load_reddit(path, num_labels=options.num_labels, **limits)
         assert path  # A table has one.
@@ -195,8 +199,11 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
         from fedpersonal.model.metrics import binary_accuracy, class_accuracy
         from fedpersonal.model.partition import PartitionedModel
-        from fedpersonal.models.document_classifier import document_classifier
-        from fedpersonal.models.text_encoders import CharacterEncoder, HashedWordEncoder
+        from fedpersonal.models.documents import (
+            CharacterEncoder,
+            HashedWordEncoder,
+            document_classifier,
+        )
 
         method = self.method(options)
         has_table = method.has_table
@@ -235,7 +242,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
     def validate(self, experiment: DocumentExperiment) -> Callable[[TrainedModel], ClientResults]:
         """Returns what evaluates a model between rounds, with `auc` of labels of 0 and 1."""
-        from fedpersonal.tasks.documents.area import ResultsWithArea
+        from fedpersonal.tasks.documents.data import ResultsWithArea
 
         part = experiment.data.validation
         if not experiment.data.is_binary:
@@ -248,7 +255,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
     def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> TestReport:
         """Predicts other texts of the users who took part, and texts of users who did not."""
-        from fedpersonal.tasks.report import test_summary
+        from fedpersonal.tasks.running import test_summary
 
         data = experiment.data
         results, metrics = _evaluate(experiment, trained, data.test)
@@ -299,7 +306,7 @@ def _evaluate(
     experiment: DocumentExperiment, trained: TrainedModel, part: EvaluationSet
 ) -> tuple[ClientResults, dict[str, float]]:
     """Returns results, and of labels that differ the area under all texts' ROC curve as `auc`."""
-    from fedpersonal.tasks.documents.area import area_metric
+    from fedpersonal.tasks.documents.data import area_metric
 
     is_binary = experiment.data.is_binary
     results = experiment.evaluation(part, with_predictions=is_binary)(trained)

@@ -7,26 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from fedpersonal.algorithms.method import KeepingOptions
-from fedpersonal.data.ratings import movielens
-from fedpersonal.data.ratings.interactions import Interactions
-from fedpersonal.data.ratings.ranking import FEWEST
-from fedpersonal.data.ratings.ratings import keep_users
-from fedpersonal.data.ratings.titles import item_titles
+from fedpersonal.data import movielens
+from fedpersonal.data.interactions import Interactions
+from fedpersonal.data.movielens import item_titles
+from fedpersonal.data.ranking import FEWEST
+from fedpersonal.data.ratings import keep_users
 from fedpersonal.errors import counted
+from fedpersonal.methods.method import KeepingOptions
 from fedpersonal.options import option
-from fedpersonal.tasks.factorization import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.interactions.data import NEGATIVES, InteractionData, split_interactions
+from fedpersonal.tasks.items import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.samples import Recommendations
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import TrainedModel
+    from fedpersonal.training.trained import TrainedModel
 
     InteractionExperiment = Experiment["InteractionRun", InteractionData]
 
@@ -130,15 +130,15 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
         self, experiment: InteractionExperiment
     ) -> Callable[[TrainedModel], ClientResults]:
         """Returns what ranks the items held out for validation among sampled ones."""
-        from fedpersonal.tasks.interactions.ranking import RankedResults
+        from fedpersonal.tasks.interactions.data import RankedResults
 
         evaluate, suffix = super().validate(experiment), experiment.data.source.candidates_suffix
         return lambda trained: RankedResults(**vars(evaluate(trained)), suffix=suffix)
 
     def test(self, experiment: InteractionExperiment, trained: TrainedModel) -> TestReport:
         """Ranks the test users' held-out items among sampled ones, and among all."""
-        from fedpersonal.tasks.interactions.ranking import RankedResults, rank_among_all
-        from fedpersonal.tasks.ranking import ranked_means
+        from fedpersonal.tasks.interactions.data import RankedResults, rank_among_all
+        from fedpersonal.tasks.items import ranked_means
 
         data = experiment.data
         found = experiment.evaluation(data.test)(trained)
@@ -150,7 +150,7 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
     def guesses(self, experiment: InteractionExperiment, part: EvaluationSet) -> dict[str, Guess]:
         """Ranks by popularity, the same for all users, and at random."""
         from fedpersonal.evaluation.guess import CHANCE, Guess
-        from fedpersonal.tasks.interactions.guesses import rank_by_chance, rank_by_popularity
+        from fedpersonal.tasks.interactions.data import rank_by_chance, rank_by_popularity
 
         guesses = {"popularity": rank_by_popularity, CHANCE: rank_by_chance}
         data = experiment.data
@@ -160,7 +160,7 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
         self, experiment: InteractionExperiment, trained: TrainedModel, results: ClientResults
     ) -> Recommendations:
         """Scores the items for some test users; held out is their last interaction."""
-        from fedpersonal.tasks.recommendations import recommend
+        from fedpersonal.tasks.items import recommend
 
         titles = item_titles(*experiment.options.find(SOURCES))
         query = experiment.data.test.query

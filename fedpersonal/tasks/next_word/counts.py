@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.texts.vocabulary import EOS, NUM_SPECIAL, PAD, Vocabulary
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.vocabulary import EOS, NUM_SPECIAL, PAD, Vocabulary
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.guess import Guess
 from fedpersonal.tasks.next_word.data import NextWordData

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpersonal.algorithms.method import Layers, Method
-from fedpersonal.data.texts.stack_overflow import find_database, load_stack_overflow
-from fedpersonal.data.texts.vocabulary import KNOWN_WORDS
+from fedpersonal.data.stack_overflow import find_database, load_stack_overflow
+from fedpersonal.data.vocabulary import KNOWN_WORDS
+from fedpersonal.methods.method import Layers, Method
 from fedpersonal.options import option
 from fedpersonal.tasks.figures import beside, figures_text, tested_text
-from fedpersonal.tasks.next_word.data import NextWordData, sample_stack_overflow, split_text
-from fedpersonal.tasks.next_word.source import (
+from fedpersonal.tasks.next_word.data import (
     SOURCES,
     STACK_OVERFLOW,
+    NextWordData,
     SentenceOptions,
     Sentences,
+    sample_stack_overflow,
+    split_text,
 )
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport, before_and_after
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import TrainedModel
+    from fedpersonal.training.trained import TrainedModel
 
     NextWordExperiment = Experiment["NextWordRun", NextWordData]
 
@@ -127,10 +129,10 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
         """Returns the next word model."""
         import tensorflow as tf
 
-        from fedpersonal.data.texts.vocabulary import EOS
+        from fedpersonal.data.vocabulary import EOS
         from fedpersonal.model.partition import PartitionedModel
-        from fedpersonal.models.next_word_lstm import next_word_lstm
-        from fedpersonal.models.token_prediction import (
+        from fedpersonal.models.next_word import next_word_lstm
+        from fedpersonal.models.tokens import (
             count_positions,
             count_tokens,
             sum_cross_entropy,

@@ -6,25 +6,24 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from fedpersonal.data.client_dataset import ClientDataset
-from fedpersonal.data.ratings import movielens
-from fedpersonal.data.ratings.ratings import Ratings, keep_users
-from fedpersonal.data.ratings.titles import item_titles
+from fedpersonal.data import movielens
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.movielens import item_titles
+from fedpersonal.data.ratings import Ratings, keep_users
 from fedpersonal.options import option
-from fedpersonal.tasks.factorization import LAYERS, FactorizationOptions, factorization
+from fedpersonal.tasks.items import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
-from fedpersonal.tasks.ratings.data import RatingData, is_ordered, split_ratings
-from fedpersonal.tasks.ratings.rated import add_rated
+from fedpersonal.tasks.ratings.data import RatingData, add_rated, is_ordered, split_ratings
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.evaluation.guess import Guess
+    from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.report.samples import Recommendations
-    from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import TrainedModel
+    from fedpersonal.training.clients import ReadWhenDrawn
+    from fedpersonal.training.trained import TrainedModel
 
     RatingExperiment = Experiment["RatingRun", RatingData]
 
@@ -138,7 +137,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     ) -> PartitionedModel:
         """Returns one user's model where layers are local, else one with a table of all users."""
         from fedpersonal.model.metrics import RATING_METRICS
-        from fedpersonal.models.matrix_factorization import squared_error
+        from fedpersonal.models.factorization import squared_error
 
         return factorization(
             sizes,
@@ -182,8 +181,8 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
 
     def test(self, experiment: RatingExperiment, trained: TrainedModel) -> TestReport:
         """Predicts the test users' ratings, and ranks a held-out item of each among others."""
-        from fedpersonal.evaluation.draws import over_draws
-        from fedpersonal.tasks.ranking import query_metrics, ranked_means
+        from fedpersonal.evaluation.results import over_draws
+        from fedpersonal.tasks.items import query_metrics, ranked_means
 
         test = experiment.data.test
         assert test.ranking
@@ -198,7 +197,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     def guesses(self, experiment: RatingExperiment, part: EvaluationSet) -> dict[str, Guess]:
         """Predicts by means of items and users, and ranks at random."""
         from fedpersonal.evaluation.guess import CHANCE
-        from fedpersonal.tasks.ratings.guesses import guess_ratings, rank_by_chance, score_guess
+        from fedpersonal.tasks.ratings.data import guess_ratings, rank_by_chance, score_guess
 
         data = experiment.data
         guessed = guess_ratings(data, part).items()
@@ -209,7 +208,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
         self, experiment: RatingExperiment, trained: TrainedModel, results: ClientResults
     ) -> Recommendations:
         """Scores the items for some test users; held out is what they are tested on."""
-        from fedpersonal.tasks.recommendations import recommend
+        from fedpersonal.tasks.items import recommend
 
         titles = item_titles(*experiment.options.find(movielens.SOURCES))
         held_out = experiment.data.test.query

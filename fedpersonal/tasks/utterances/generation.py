@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
-from fedpersonal.language_models.base_model import BaseModel
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.models.gpt2 import BaseModel
 
 
 def find_name(kind: str, name: str, names: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """FedPerC and its baselines (Silva et al., section 4): methods of this task alone.
 
 Beside them stand other parts of a frozen base that are shared or each client's own, each with the
-paper that it is from; `fedpersonal.models.adapted_language_model` says what the parts are.
+paper that it is from; `fedpersonal.models.adapters` says what the parts are.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from fedpersonal.algorithm import Phase
-from fedpersonal.algorithms.centralized import Centralized
-from fedpersonal.algorithms.fedperc import FedPerc
-from fedpersonal.algorithms.method import Layers, Method
+from fedpersonal.methods.algorithm import Phase
+from fedpersonal.methods.centralized import Centralized
+from fedpersonal.methods.fedperc import FedPerc
+from fedpersonal.methods.method import Layers, Method
 from fedpersonal.options import option
 
 # Parts of the adapted models: whose each is.

@@ -10,27 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpersonal.algorithms.method import Layers
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.guess import strongest
+from fedpersonal.methods.method import Layers
 from fedpersonal.tasks.figures import tested_text
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
-from fedpersonal.tasks.utterances.data import UtteranceData, finetuning_sets, split_utterances
-from fedpersonal.tasks.utterances.history import add_history_of, add_own_history
+from fedpersonal.tasks.utterances.data import (
+    UtteranceData,
+    add_history_of,
+    add_own_history,
+    finetuning_sets,
+    split_utterances,
+)
 from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS
-from fedpersonal.tasks.utterances.options import UtteranceOptions, UtteranceRun
-from fedpersonal.tasks.utterances.source import SOURCES, Dialogues
+from fedpersonal.tasks.utterances.source import SOURCES, Dialogues, UtteranceOptions, UtteranceRun
 
 if TYPE_CHECKING:
-    from fedpersonal.evaluation.client_results import ClientResults
     from fedpersonal.evaluation.guess import Guess
-    from fedpersonal.local_state.noisy_mean import NoisyMean
+    from fedpersonal.evaluation.results import ClientResults
+    from fedpersonal.federated.boundary import Crossing
+    from fedpersonal.federated.noisy_mean import NoisyMean
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.process.boundary import Crossing
-    from fedpersonal.simulation.clients import ReadWhenDrawn
     from fedpersonal.tasks.experiment import Experiment
-    from fedpersonal.trained import Kept, TrainedModel
+    from fedpersonal.training.clients import ReadWhenDrawn
+    from fedpersonal.training.trained import Kept, TrainedModel
 
     UtteranceExperiment = Experiment["UtteranceRun", UtteranceData]
 
@@ -86,7 +90,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def split(self, source: Dialogues, options: UtteranceRun) -> UtteranceData:
         """Splits the utterances and tokenises them for the base model."""
-        from fedpersonal.tasks.utterances.base_model import find_base_model
+        from fedpersonal.tasks.utterances.models import find_base_model
 
         if options.evaluate_on == "unseen" and self.method(options).has_table:
             raise UserError(
@@ -128,8 +132,8 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         self, sizes: SimpleNamespace, options: UtteranceRun, local_layers: Sequence[str]
     ) -> PartitionedModel:
         """Returns the method's model around the frozen base."""
-        from fedpersonal.language_models.base_model import load_base_model
-        from fedpersonal.tasks.utterances.model import build_language_model, freeze
+        from fedpersonal.models.gpt2 import load_base_model
+        from fedpersonal.tasks.utterances.models import build_language_model, freeze
 
         method = self.method(options)
         base = load_base_model(sizes.base_model, revision=options.base_model_revision)
@@ -180,7 +184,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> TestReport:
         """Tests after fine-tuning on more and more; a client's query set is always the same."""
-        from fedpersonal.tasks.report import test_summary
+        from fedpersonal.tasks.running import test_summary
 
         data, options = experiment.data, experiment.options
         mean = self._noisy_mean(experiment)
@@ -212,7 +216,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     def guesses(self, experiment: UtteranceExperiment, part: EvaluationSet) -> dict[str, Guess]:
         """The frozen base model by itself, which no client has trained."""
         from fedpersonal.evaluation.guess import Guess
-        from fedpersonal.tasks.utterances.base_model import evaluate_alone
+        from fedpersonal.tasks.utterances.models import evaluate_alone
 
         assert experiment.data.base and experiment.model.frozen  # Since `split` and `build_model`.
         results = evaluate_alone(
@@ -225,7 +229,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def _noisy_mean(self, experiment: UtteranceExperiment) -> NoisyMean | None:
         """Returns what averages the trained users' embeddings, where unseen users start there."""
-        from fedpersonal.local_state.noisy_mean import NoisyMean
+        from fedpersonal.federated.noisy_mean import NoisyMean
 
         options = experiment.options
         is_small = getattr(experiment.method, "model", "prefix") == "prefix"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.corpus import FUNCTION_WORDS, TOPICS, base_words, generate_corpus
-from fedpersonal.data.texts.vocabulary import build_vocabulary
+from fedpersonal.data.vocabulary import build_vocabulary
 from fedpersonal.errors import UserError
 
 _TOPIC = {w: topic for topic, parts in TOPICS.items() for part in parts for w in part.split()}

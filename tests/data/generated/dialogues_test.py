@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.dialogues import CONTEXTS, generate_dialogues
-from fedpersonal.data.texts.splitting import count_words, split_sentences
+from fedpersonal.data.sentences import count_words, split_sentences
 from fedpersonal.errors import UserError
 
 

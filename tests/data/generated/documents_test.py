@@ -7,7 +7,7 @@ import pytest
 
 from fedpersonal.data.generated.corpus import TOPICS
 from fedpersonal.data.generated.documents import generate_subreddits
-from fedpersonal.data.texts.labelled import most_frequent_labels
+from fedpersonal.data.labelled_texts import most_frequent_labels
 from fedpersonal.errors import UserError
 
 _TOPIC = {

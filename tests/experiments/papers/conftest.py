@@ -60,7 +60,7 @@ def few_utterances(tmp_path_factory, tiny_base):
         "local_steps": 2,
         "client_batch_size": 4,
         "finetuning_epochs": 1,
-        "compile": "never",
+        "compile": False,
     }
 
     def ask(output_dir, **changes):

@@ -14,8 +14,13 @@ from dp_accounting.pld import PLDAccountant
 from experiments.papers import fedperc_data, fedperc_measures, fedrecon_data, furl, privacy
 from experiments.papers.fedperc_measures import compare_embeddings, draw_others, shares
 from fedpersonal.data.generated.documents import generate_subreddits
-from fedpersonal.evaluation.client_results import ClientResults
-from fedpersonal.tasks.documents.data import USERS_LABEL, USERS_RATE, guess_labels, split_documents
+from fedpersonal.evaluation.results import ClientResults
+from fedpersonal.tasks.documents.data import (
+    USERS_LABEL,
+    USERS_RATE,
+    guess_labels,
+    split_documents,
+)
 from fedpersonal.tasks.documents.task import TASK
 
 # Two contexts; user 6 has none to compare with, user 7 no embedding.

@@ -23,10 +23,10 @@ from experiments.papers import (
 )
 from experiments.papers.reproduction import Reproduction, Row
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.paired_bootstrap import paired_bootstrap
+from fedpersonal.evaluation.statistics import paired_bootstrap
 from fedpersonal.files import read_json
-from fedpersonal.simulation.run_folder import RunFolder
-from fedpersonal.tasks import experiment_run
+from fedpersonal.runs.folder import RunFolder
+from fedpersonal.tasks import running as experiment_run
 from fedpersonal.tasks.next_word.task import TASK as WORDS
 from fedpersonal.tasks.utterances import task as utterance_task
 
@@ -46,7 +46,7 @@ def cells_of(folder, name, table):
 def _table1(few_ratings, tmp_path_factory):
     """Table 1 that was stopped before its second training: what is asked, and what was trained."""
     folder, trained = tmp_path_factory.mktemp("table1"), []
-    given = {"ratings_file": few_ratings, "embedding_dim": 2, "compile": "never"}
+    given = {"ratings_file": few_ratings, "embedding_dim": 2, "compile": False}
     rows = [STANDARD, FINETUNED]
     asked = Reproduction(folder, [3, 4], scale_rounds=0.002, given=given, rows=rows)
     train = experiment_run.run_experiment
@@ -152,7 +152,7 @@ def test_methods_that_train_differently_share_no_training():
 
 def test_the_initial_model_is_tested_beside_the_guesses(few_ratings, tmp_path):
     given = {"ratings_file": few_ratings, "embedding_dim": 2, "clients_per_round": 4}
-    given["compile"] = "never"
+    given["compile"] = False
     rows = [UNTRAINED, CLIPPED]
     asked = Reproduction(tmp_path, [3], scale_rounds=0.02, given=given, rows=rows)
     privacy.run(asked).write(tmp_path)
@@ -233,7 +233,7 @@ def test_what_tables_measure_after_a_training(parts):
     own = asked.jobs(fedperc.TASK, fedperc_data.OWN_ROW, "fedperc", evaluate_on="seen")
     experiment, folder = jobs.open_job(own[0])
     folder.close()
-    from fedpersonal.loaded_run import load_run
+    from fedpersonal.runs.saved import load_run
 
     summary = summary_of(own[0].path)
     with load_run(own[0].path).trained as trained:

@@ -10,8 +10,13 @@ import numpy as np
 import pandas as pd
 
 from experiments.papers import jobs
-from fedpersonal.local_state.store import LOCAL_STATE
-from fedpersonal.tasks.documents.data import LABEL_OF_ALL, RATE_OF_ALL, USERS_LABEL, USERS_RATE
+from fedpersonal.runs.store import LOCAL_STATE
+from fedpersonal.tasks.documents.data import (
+    LABEL_OF_ALL,
+    RATE_OF_ALL,
+    USERS_LABEL,
+    USERS_RATE,
+)
 
 _METRICS = (
     *("loss", "rmse", "accuracy", "auc", "hr@10", "ndcg@10", "hr@10_of_11", "ndcg@10_of_11"),
@@ -152,7 +157,7 @@ def _clients(task, options):
         stage = "personal_word_accuracy"
         return table.assign(**{f"{stage}_before": 1.0, f"{stage}_after": 1.0})
     if task.name == "interactions":
-        from fedpersonal.tasks.interactions.guesses import rank_by_popularity
+        from fedpersonal.tasks.interactions.data import rank_by_popularity
 
         return pd.DataFrame({"client": query.client_ids, **rank_by_popularity(data, data.test)})
     figures = dict.fromkeys(("rmse_after", "accuracy_after"), 1.0)

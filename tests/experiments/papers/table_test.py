@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from experiments.papers.picture import draw
 from experiments.papers.table import Cell, Report, Table, difference
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.client_metric import ClientMetric
+from fedpersonal.evaluation.client_metrics import ClientMetric
 
 CELLS = {
     "ours": {"RMSE": Cell((1.0, 2.0, 6.0), 0.9), "MB": Cell((1234.5,))},

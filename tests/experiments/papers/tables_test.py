@@ -14,10 +14,10 @@ import sys
 
 import pytest
 
-from experiments import reproduce
 from experiments.papers import ablation, fedperc_data, fedrecon_data, furl, privacy
 from experiments.papers import recommendation as recommendations
 from experiments.papers.reproduction import Reproduction, Row, choose_rows
+from experiments.papers.targets import TARGETS
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.ratings.task import TASK as RATINGS
 from fedpersonal.tasks.utterances.methods import FEDERATED
@@ -81,7 +81,7 @@ _PICTURES = {
 def report_of(patch, case, folder, ratings):
     """Returns the report of a case, whose jobs are stubs, and its data's name by file."""
     target, asked, data = CASES[case]
-    module, function, task = reproduce._TARGETS[target]
+    module, function, task = TARGETS[target]
     module = importlib.import_module(f"experiments.papers.{module}")
     stub(patch, folder, [m for n, m in sys.modules.items() if n.startswith("experiments.papers")])
     option = "interactions_file" if task.name == "interactions" else "ratings_file"
@@ -113,7 +113,7 @@ def test_the_page_of_an_ablation_is_the_one_that_is_kept(few_ratings, tmp_path, 
 
 
 def test_every_target_has_a_page():
-    assert {target for target, *_ in CASES.values()} == {*reproduce._TARGETS}
+    assert {target for target, *_ in CASES.values()} == {*TARGETS}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_every_target_has_a_page():
     ],
 )
 def test_rows_can_be_asked_for_and_have_options_that_there_are(target, rows):
-    task = reproduce._TARGETS[target][2]
+    task = TARGETS[target][2]
     names = [row.name for row in rows]
     assert len({*names}) == len(names)
     # As `--rows` is parted.

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from fedpersonal.data.documents import read_documents
+from fedpersonal.data.encoders import HashedWords, build_characters
 from fedpersonal.data.generated.documents import generate_subreddits
-from fedpersonal.data.texts.characters import build_characters
-from fedpersonal.data.texts.documents import read_documents
-from fedpersonal.data.texts.hashed_words import HashedWords
-from fedpersonal.data.texts.labelled import LabelledTexts
+from fedpersonal.data.labelled_texts import LabelledTexts
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.guess import overall as overall_of
 from fedpersonal.tasks.documents.data import (

@@ -9,10 +9,9 @@ from sklearn.metrics import roc_auc_score
 
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.personalize import personalize
-from fedpersonal.models.document_classifier import document_classifier
-from fedpersonal.models.text_encoders import CharacterEncoder, HashedWordEncoder
-from fedpersonal.simulation.sampling import ClientSampler
+from fedpersonal.models.documents import CharacterEncoder, HashedWordEncoder, document_classifier
 from fedpersonal.tasks.documents.task import TASK
+from fedpersonal.training.clients import ClientSampler
 
 TABLE = "user_embedding/embeddings"
 LIKED = {"label_column": "liked", "num_labels": 0, "local_learning_rate": 1.0}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.ratings import generate_ratings
-from fedpersonal.data.ratings.interactions import Interactions
-from fedpersonal.data.ratings.ratings import keep_users
+from fedpersonal.data.interactions import Interactions
+from fedpersonal.data.ratings import keep_users
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.interactions.data import split_interactions
 from fedpersonal.tasks.interactions.task import TASK

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.ratings import generate_ratings
-from fedpersonal.data.ratings.interactions import Interactions
-from fedpersonal.loaded_run import load_run
+from fedpersonal.data.interactions import Interactions
+from fedpersonal.runs.saved import load_run
 from fedpersonal.tasks.experiment import build_experiment
-from fedpersonal.tasks.interactions.data import NEGATIVES
-from fedpersonal.tasks.interactions.guesses import rank_by_popularity
+from fedpersonal.tasks.interactions.data import NEGATIVES, rank_by_popularity
 from fedpersonal.tasks.interactions.task import TASK
-from fedpersonal.tasks.report import summarize
+from fedpersonal.tasks.running import summarize
 
 NUM_USERS, NUM_ITEMS = 60, 150
 

@@ -7,11 +7,10 @@ import collections
 import numpy as np
 import pytest
 
-from fedpersonal.data.client_dataset import ClientDataset
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.generated.corpus import generate_corpus
-from fedpersonal.data.texts.corpus import TextCorpus
-from fedpersonal.data.texts.next_word import next_word_examples
-from fedpersonal.data.texts.vocabulary import BOS, PAD, Vocabulary
+from fedpersonal.data.sentences import TextCorpus
+from fedpersonal.data.vocabulary import BOS, PAD, Vocabulary, next_word_examples
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.next_word import counts
 from fedpersonal.tasks.next_word.data import split_text

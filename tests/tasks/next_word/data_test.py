@@ -7,8 +7,8 @@ import pytest
 import tensorflow_federated as tff
 
 from fedpersonal.data.generated.corpus import generate_corpus
-from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
-from fedpersonal.data.texts.vocabulary import EOS, Vocabulary
+from fedpersonal.data.stack_overflow import StackOverflow, StackOverflowClients
+from fedpersonal.data.vocabulary import EOS, Vocabulary
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.next_word.data import sample_stack_overflow, split_text
 from fedpersonal.tasks.next_word.task import TASK

@@ -8,14 +8,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.data.generated.corpus import generate_corpus
-from fedpersonal.data.texts.stack_overflow import StackOverflow, StackOverflowClients
-from fedpersonal.data.texts.vocabulary import Vocabulary
-from fedpersonal.simulation.run_folder import RunFolder
+from fedpersonal.data.stack_overflow import StackOverflow, StackOverflowClients
+from fedpersonal.data.vocabulary import Vocabulary
+from fedpersonal.runs.folder import RunFolder
 from fedpersonal.tasks.experiment import build_experiment
-from fedpersonal.tasks.experiment_run import run_experiment
-from fedpersonal.tasks.next_word import source
+from fedpersonal.tasks.next_word import data as source
 from fedpersonal.tasks.next_word.data import sample_stack_overflow
 from fedpersonal.tasks.next_word.task import TASK
+from fedpersonal.tasks.running import run_experiment
 
 OOV = "oov_embedding/embeddings"
 METRICS = {

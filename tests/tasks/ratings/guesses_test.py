@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.ratings import generate_ratings
-from fedpersonal.data.ratings.ratings import Ratings
-from fedpersonal.tasks.ratings.data import RankedSet, RatingData, split_ratings
-from fedpersonal.tasks.ratings.guesses import guess_ratings, score_guess
+from fedpersonal.data.ratings import Ratings
+from fedpersonal.tasks.ratings.data import (
+    RankedSet,
+    RatingData,
+    guess_ratings,
+    score_guess,
+    split_ratings,
+)
 from fedpersonal.tasks.ratings.task import TASK
 
 

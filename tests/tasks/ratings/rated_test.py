@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.ratings import generate_ratings
-from fedpersonal.tasks.ratings.data import split_ratings
-from fedpersonal.tasks.ratings.rated import add_rated
+from fedpersonal.tasks.ratings.data import add_rated, split_ratings
 from fedpersonal.tasks.ratings.task import TASK
 
 OPTIONS = TASK.options(client_batch_size=5, rated_items=7, use_biases=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpersonal.data.generated.dialogues import generate_dialogues
-from fedpersonal.data.texts.utterances import Utterances
+from fedpersonal.data.utterances import Utterances
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances.data import finetuning_sets, split_utterances
 from fedpersonal.tasks.utterances.task import TASK

@@ -12,7 +12,7 @@ import tensorflow as tf
 from transformers import TFGPT2LMHeadModel
 
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation import evaluator
+from fedpersonal.evaluation import evaluate as evaluator
 from fedpersonal.tasks.utterances.data import finetuning_sets
 from fedpersonal.tasks.utterances.task import TASK
 

@@ -11,7 +11,7 @@ from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances.generation import find_name, generate
 from fedpersonal.tasks.utterances.methods import EMBEDDING
-from fedpersonal.tasks.utterances.model import build_language_model, freeze
+from fedpersonal.tasks.utterances.models import build_language_model, freeze
 
 PERSONAL = "language_model/personal_embedding/embeddings"
 CONTEXT = "language_model/context_embedding/embeddings"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpersonal.tasks.utterances.history import NO_TOKEN, add_history_of, add_own_history
+from fedpersonal.tasks.utterances.data import NO_TOKEN, add_history_of, add_own_history
 
 COUNTS = (30, 1, 2, 7)
 # A utterance's tokens are its number in the data set, as often as it is long.

@@ -1,1 +1,0 @@
-"""One paper, one short file: each lists the phases of its method."""

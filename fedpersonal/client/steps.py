@@ -1,0 +1,347 @@
+"""One client's round as one pure TensorFlow function.
+
+The function carries a leading client axis throughout: clients stacked on it take their steps
+together, and a single client is a stack of one. Where clients of different sizes meet, a step
+beyond a client's last one leaves its variables and its optimizer's state alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from fedpersonal.client.batches import (
+    batch_metric_sums,
+    predict_batch,
+    schedule_phase,
+    take_batch,
+    zero_sums,
+)
+from fedpersonal.client.copies import touched_copies, whole_copies
+from fedpersonal.client.optimizer import ClientOptimizer, client_optimizer, optimizer_of
+from fedpersonal.client.ridge import solve_local_values
+from fedpersonal.client.values import (
+    ClientValues,
+    Examples,
+    align,
+    count_client_batches,
+    count_clients,
+    own_copies,
+    phase_mask,
+    proximal_anchors,
+    readings,
+    sent_copies,
+    split_values,
+    starting_values,
+    where_client,
+)
+from fedpersonal.data.splits import count_batches, find_batch
+from fedpersonal.methods.algorithm import Algorithm, GradientPhase, LookAhead, Phase
+from fedpersonal.model.partition import PartitionedModel, Values
+
+# What follows a phase in a client's noise, in place of another step's number.
+PHASE_END = -1
+
+
+class ClientOutput(NamedTuple):
+    """What comes of a stack of clients' round.
+
+    Attributes:
+        updates: Global variable's name to final - initial value, of shape (C, ...); of a lookup
+            table, of its touched rows: (C, R, ...).
+        weights: float32 (C,): weight in the average.
+        num_examples: float32 (C,): examples processed in the last phase.
+        metric_sums: Metric name, and `loss`, to float32 (C, 2): sums of those examples' values and
+            weights.
+        dropped: float32 (C,): 1 where the update was not finite and was set to zero.
+        local_values: Local variable's name to (C, ...), for the client alone to keep; those that
+            it started from where its update was dropped, or they are not finite.
+    """
+
+    updates: Values
+    weights: tf.Tensor
+    num_examples: tf.Tensor
+    metric_sums: dict[str, tf.Tensor]
+    dropped: tf.Tensor
+    local_values: Values
+
+
+class PhaseOutput(NamedTuple):
+    """What comes of a phase.
+
+    Attributes:
+        values: The values after it.
+        sums: Metric name, and `loss`, to float32 (C, 2); empty where metrics were not asked for.
+        num_examples: float32 (C,): examples processed.
+    """
+
+    values: ClientValues
+    sums: dict[str, tf.Tensor]
+    num_examples: tf.Tensor
+
+
+def train_clients(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    global_values: Values,
+    examples: Examples,
+    seed: tf.Tensor,
+    local: Values | None = None,
+) -> ClientOutput:
+    """Runs all phases of an algorithm on a stack of clients (FedRecon, Algorithm 1, ClientUpdate).
+
+    Args:
+        model: The partitioned model.
+        algorithm: The phases.
+        global_values: Global variable's name to the value that the server broadcast.
+        examples: The clients' examples.
+        seed: int32 of shape (2,), from which local variables start.
+        local: What the clients' local variables start from, (C, ...); None for a draw.
+    """
+    start = starting_values(model, global_values, examples, seed, local)
+    values, (examples,) = touched_copies(model, algorithm.phases, start, examples)
+    for phase in algorithm.phases[:-1]:
+        values = run_phase(model, phase, values, examples)
+    last = run_gradient_phase(model, algorithm.last_phase, values, examples, with_metrics=True)
+    return client_output(model, algorithm, start, examples, last)
+
+
+def client_output(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    start: ClientValues,
+    examples: Examples,
+    last: PhaseOutput,
+) -> ClientOutput:
+    """Makes of the values before all phases, and of the last one, what comes of the round.
+
+    Before the phases copies of tables are whole; after them, and in `examples`, cut down.
+    """
+    values, sums, num_examples = last
+    values = whole_copies(model, algorithm.phases, start, values, examples)
+    before = own_copies(model, start.shared, examples)
+    after = {**values.own, **sent_copies(model, values.own)}
+    updates = {name: after.get(name, before[name]) - before[name] for name in before}
+    finite = tf.reduce_all(
+        [_all_finite(u) for u in updates.values()] + [tf.math.is_finite(sums["loss"][:, 0])], axis=0
+    )
+    if algorithm.max_update_norm is not None:
+        updates = _clip(updates, algorithm.max_update_norm)
+    local = bound_local_values(algorithm, start.own, {name: values.own[name] for name in start.own})
+    sane = tf.reduce_all([finite, *map(_all_finite, local.values())], axis=0)
+    keep = tf.cast(finite, tf.float32)
+    # A stack may be filled up with clients that do not exist.
+    exists = examples.exists
+    weights = sums["loss"][:, 1] if algorithm.weighting == "num_examples" else exists
+    return ClientOutput(
+        updates={k: where_client(finite, u, tf.zeros_like(u)) for k, u in updates.items()},
+        weights=weights * keep,
+        num_examples=num_examples * keep,
+        metric_sums={k: tf.where(finite[:, tf.newaxis], s, 0.0) for k, s in sums.items()},
+        dropped=exists * (1.0 - keep),
+        local_values={k: where_client(sane, local[k], v) for k, v in start.own.items()},
+    )
+
+
+def bound_local_values(algorithm: Algorithm, start: Values, values: Values) -> Values:
+    """Holds what a round changes in each client's local variables, (C, ...), down to a norm."""
+    bound = algorithm.max_local_update_norm
+    if bound is None or not start:
+        return values
+    changes = {name: values[name] - value for name, value in start.items()}
+    is_small = tf.sqrt(squared_norms(changes)) <= bound
+    held = _clip(changes, bound)
+    return {k: where_client(is_small, values[k], v + held[k]) for k, v in start.items()}
+
+
+def run_phase(
+    model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
+) -> ClientValues:
+    """Runs one phase of either kind and returns the values after it."""
+    if isinstance(phase, GradientPhase):
+        return run_gradient_phase(model, phase, values, examples).values
+    local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
+    return values._replace(own={**values.own, **local})
+
+
+def run_gradient_phase(
+    model: PartitionedModel,
+    phase: GradientPhase,
+    values: ClientValues,
+    examples: Examples,
+    *,
+    with_metrics: bool = False,
+) -> PhaseOutput:
+    """Runs the steps of a gradient phase, clients stacked."""
+    read = readings(model, phase)
+
+    def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
+        batch = take_batch(model, examples, index, values)
+        with tf.GradientTape() as tape:
+            variables = {k: batch.minis.get(k, v) for k, v in moved.items()}
+            tape.watch(variables)
+            minis = {k: variables.get(k, v) for k, v in batch.minis.items()}
+            dense = values._replace(own={**values.own, **variables})
+            taken = batch._replace(minis=minis)
+            outcome, *others = [predict_batch(m, dense, taken, training=True) for m in read]
+            # Clients share no variable here, so the sum's gradient is each client's own.
+            totals = tf.reduce_sum(outcome.weights, -1)
+            shares = batch.mask * tf.math.divide_no_nan(active, totals)[:, tf.newaxis]
+            total = tf.reduce_sum(outcome.losses * shares)
+            for other in others:
+                total += tf.reduce_sum(other.losses * shares)
+        gradients = tape.gradient(
+            total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        places = {k: _places(v, batch.positions[k]) for k, v in moved.items() if k in model.tables}
+        sums = batch_metric_sums(model, batch, outcome) if with_metrics else {}
+        sums = {name: pairs * active[:, tf.newaxis] for name, pairs in sums.items()}
+        return variables, gradients, places, sums
+
+    return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)
+
+
+def take_steps(
+    model: PartitionedModel,
+    phase: GradientPhase,
+    values: ClientValues,
+    examples: Examples,
+    differentiate: Callable[..., tuple[Values, Values, Values, Values]],
+    *,
+    with_metrics: bool,
+) -> PhaseOutput:
+    """Takes the steps of a gradient phase.
+
+    Args:
+        model: The partitioned model.
+        phase: The phase.
+        values: The values before it.
+        examples: The clients' examples.
+        differentiate: Maps a step's values, those of them that move, and each client's batch and
+            whether it takes the step, (C,), to the first three by name that `ClientOptimizer.next`
+            wants: what is stepped, its gradients and its places; and to metric sums, (C, 2).
+        with_metrics: Whether to sum metrics, each batch taken before its step.
+    """
+    frozen, moving_values = split_values(model, phase, values, examples)
+    anchors = proximal_anchors(model, phase, values, moving_values, examples)
+    pull, pulled, ahead, is_near = phase.proximal, set(anchors), None, False
+    if phase.ahead is not None:
+        ahead = _look_ahead(model, phase.ahead, examples, moving_values, differentiate)
+        if phase.ahead.envelope:
+            # Looking ahead moves rows of the batch alone.
+            pull, pulled, is_near = phase.ahead.envelope, set(moving_values), True
+    optimizer = client_optimizer(
+        phase, moving_values, model, pull=pull, pulled=pulled, is_near=is_near
+    )
+    batches, active, num_steps, num_examples = schedule_phase(phase, examples)
+    zeros = zero_sums(model, count_clients(examples)) if with_metrics else {}
+
+    def step_clients(step, moved, state, sums):
+        rest, there, targets = frozen.fold_noise(step), moved, anchors
+        if ahead is not None:
+            there = ahead(step, rest, moved, batches[step], active[step])
+        current = rest._replace(own={**rest.own, **there})
+        stepped, gradients, places, batch_sums = differentiate(
+            current, there, batches[step], active[step]
+        )
+        if phase.ahead is not None:
+            # The step is from where the variables are. Of tables, its rows' changes are added.
+            stepped = {k: v if k in model.tables else moved[k] for k, v in stepped.items()}
+            if phase.ahead.envelope:
+                targets = there
+                gradients = tf.nest.map_structure(tf.zeros_like, gradients)
+        moved, state = optimizer.next(
+            state, moved, stepped, gradients, places, active[step], targets
+        )
+        moved = model.bounded(moved)
+        return step + 1, moved, state, {k: sums[k] + batch_sums[k] for k in sums}
+
+    _, moved, _, sums = tf.while_loop(
+        lambda step, *_: step < num_steps,
+        step_clients,
+        (0, optimizer.private_copies(moving_values), optimizer.initial_state, zeros),
+        parallel_iterations=1,
+    )
+    values = values._replace(own={**frozen.own, **moved}).fold_noise(PHASE_END)
+    return PhaseOutput(values, sums, num_examples)
+
+
+def _look_ahead(
+    model: PartitionedModel,
+    ahead: LookAhead,
+    examples: Examples,
+    moving: Values,
+    differentiate: Callable[..., tuple[Values, Values, Values, Values]],
+) -> Callable[..., Values]:
+    """Returns what takes the steps that precede one of a phase.
+
+    Args:
+        model: The partitioned model.
+        ahead: What the steps are.
+        examples: The clients' examples.
+        moving: What the phase moves, (C, ...).
+        differentiate: As of `take_steps`.
+
+    Returns:
+        A function of a step's number; the values that the phase leaves alone, whose noise is that
+        of the step; those that it moves; and each client's batch and whether it takes the step,
+        (C,). It returns where the copy of what moves is then.
+    """
+    pulled = set(moving) if ahead.envelope else set()
+    optimizer = ClientOptimizer(
+        optimizer_of(ahead, model.variables[0]),
+        moving,
+        model,
+        pull=ahead.envelope,
+        pulled=pulled,
+        is_near=True,  # The copy starts where it is pulled to.
+    )
+    num_batches = count_client_batches(examples)
+
+    def look(
+        step: tf.Tensor, rest: ClientValues, moved: Values, batch: tf.Tensor, active: tf.Tensor
+    ) -> Values:
+        if ahead.data is not None:
+            in_part = tf.maximum(count_batches(ahead.data, num_batches), 1)
+            batch = find_batch(ahead.data, step % in_part, num_batches)
+
+        def take(number, copy, state):
+            current = rest.fold_noise(number)._replace(own={**rest.own, **copy})
+            stepped, gradients, places, _ = differentiate(current, copy, batch, active)
+            copy, state = optimizer.next(state, copy, stepped, gradients, places, active, moved)
+            return number + 1, copy, state
+
+        _, copy, _ = tf.while_loop(
+            lambda number, *_: number < ahead.steps,
+            take,
+            (0, optimizer.private_copies(moved), optimizer.initial_state),
+            parallel_iterations=1,
+        )
+        return copy
+
+    return look
+
+
+def _places(tables: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Turns positions (C, T) in a client's rows into ones among all clients', of (C, R, ...)."""
+    shape = tf.shape(tables)
+    return positions + tf.range(shape[0])[:, tf.newaxis] * shape[1]
+
+
+def _clip(updates: Values, max_norm: float) -> Values:
+    """Scales each client's update, all variables together, down to a norm."""
+    scale = max_norm / tf.maximum(tf.sqrt(squared_norms(updates)), max_norm)
+    return {k: u * align(scale, u.shape.rank) for k, u in updates.items()}
+
+
+def squared_norms(values: Values) -> tf.Tensor:
+    """Returns each client's squared norm, of all variables together, (C,)."""
+    return tf.add_n(
+        [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in values.values()]
+    )
+
+
+def _all_finite(values: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(values), axis=list(range(1, values.shape.rank)))

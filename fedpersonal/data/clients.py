@@ -1,0 +1,381 @@
+"""The examples of many clients, held as a few long columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from fedpersonal.data.sources import (
+    check_count,
+    check_distinct,
+    check_names,
+    errors_of,
+    fingerprint,
+)
+from fedpersonal.errors import UserError, listed, quoted
+
+_TEXTS = ("string", "bytes", "empty")
+
+
+# Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientDataset:
+    """Examples of many clients, stored as columns, a client's examples contiguous.
+
+    Fields that do not fit each other are a `UserError`, as is a client's name that has a NUL
+    character or is not Unicode.
+
+    Attributes:
+        client_ids: (num_clients,) distinct names, str objects.
+        offsets: (num_clients + 1,) int64; client `i` owns rows `offsets[i]:offsets[i + 1]`.
+        features: Columns by name, each (num_examples, ...) of numbers or of str.
+        labels: (num_examples, ...), alike.
+
+    Examples:
+        Two clients, who have three examples and two:
+
+        >>> x = np.arange(10).reshape(5, 2)
+        >>> clients = fp.ClientDataset(["ann", "bob"], [0, 3, 5], {"x": x}, [0, 1, 0, 1, 1])
+        >>> clients.client(1)
+        ({'x': array([[6, 7],
+               [8, 9]])}, array([1, 1]))
+    """
+
+    client_ids: np.ndarray
+    offsets: np.ndarray
+    features: Mapping[str, np.ndarray]
+    labels: np.ndarray
+
+    if TYPE_CHECKING:  # What is no array becomes one.
+
+        def __init__(
+            self,
+            client_ids: npt.ArrayLike,
+            offsets: npt.ArrayLike,
+            features: Mapping[str, npt.ArrayLike],
+            labels: npt.ArrayLike,
+        ): ...
+
+    def __post_init__(self):
+        if not isinstance(self.features, Mapping):
+            kind = type(self.features).__name__
+            raise UserError(f"features must be a mapping of names to columns, got a {kind}")
+        features = {k: _as_column(f"features[{k!r}]", v) for k, v in self.features.items()}
+        object.__setattr__(self, "features", features)  # Frozen for everyone else.
+        for field in ("client_ids", "offsets", "labels"):
+            object.__setattr__(self, field, _as_column(field, getattr(self, field)))
+        self._check_clients()
+        columns = {f"features[{name!r}]": column for name, column in features.items()}
+        for name, column in {**columns, "labels": self.labels}.items():
+            rows = column.shape[0] if column.ndim else "no"
+            if rows != self.num_examples:
+                raise UserError(f"{name} has {rows} rows; the offsets end at {self.num_examples}")
+
+    def _check_clients(self):
+        ids, offsets = self.client_ids, self.offsets
+        if ids.ndim != 1 or offsets.shape != (ids.size + 1,):
+            raise UserError(
+                "client_ids must have shape (num_clients,) and offsets (num_clients + 1,),"
+                f" got {ids.shape} and {offsets.shape}"
+            )
+        if offsets.dtype.kind not in "iu":
+            raise UserError(f"offsets must be integers, got dtype {offsets.dtype}")
+        object.__setattr__(self, "offsets", offsets.astype(np.int64, copy=False))
+        if self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
+            raise UserError("offsets must start at 0 and never descend")
+        if ids.size and not isinstance(ids[0], str):
+            raise UserError(f"client_ids must be str, got {ids[0]!r:.60} of dtype {ids.dtype}")
+        object.__setattr__(self, "client_ids", ids.astype(object, copy=False))
+        check_distinct("client_ids", ids.tolist())
+        check_names("client_ids", ids.tolist())
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are, those without examples included."""
+        return self.client_ids.size
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples all clients have together."""
+        return int(self.offsets[-1])
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How many examples each client has: (num_clients,) int64."""
+        return np.diff(self.offsets)
+
+    @property
+    def example_clients(self) -> np.ndarray:
+        """Which client owns each example: (num_examples,) int64 client indices, ascending."""
+        return np.repeat(np.arange(self.num_clients), self.counts)
+
+    @property
+    def example_positions(self) -> np.ndarray:
+        """The place of each example among its client's, from 0: (num_examples,) int64."""
+        return np.arange(self.num_examples) - np.repeat(self.offsets[:-1], self.counts)
+
+    def client(self, client_index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Returns a client's features, each (n, ...), and labels, (n, ...): views, not copies."""
+        (index,) = self.check_client_indices([client_index])
+        rows = slice(self.offsets[index], self.offsets[index + 1])
+        return {name: v[rows] for name, v in self.features.items()}, self.labels[rows]
+
+    def check_client_indices(self, client_indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Returns indices, repeats allowed, as (n,) int64.
+
+        Raises:
+            UserError: If they are not a list of integers, or one is not in [0, num_clients).
+        """
+        indices = np.asarray(client_indices)
+        if indices.size == 0:
+            indices = indices.astype(np.int64)
+        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise UserError(
+                "client_indices must be a list of integers,"
+                f" got shape {indices.shape} of dtype {indices.dtype}"
+            )
+        # One reduction instead of two comparisons: a negative is a huge unsigned number.
+        wrong = indices.astype(np.uint64) >= self.num_clients
+        if wrong.any():
+            raise UserError(
+                f"no client has the index {indices[wrong][0]}:"
+                f" there are {self.num_clients} clients, counted from 0"
+            )
+        return indices.astype(np.int64, copy=False)
+
+    def in_round(
+        self, round_number: int, client_indices: np.ndarray
+    ) -> tuple[ClientDataset, np.ndarray]:
+        """Returns a data set, and which of its clients are these ones, as a round takes them.
+
+        They are the same in each round, but for data that are drawn anew.
+
+        Args:
+            round_number: From 1.
+            client_indices: (n,) integers in [0, num_clients).
+        """
+        del round_number
+        return self, client_indices
+
+    def subset(self, client_indices: Sequence[int] | np.ndarray) -> ClientDataset:
+        """Returns the same examples of some clients only, in this order.
+
+        Raises:
+            UserError: If one of `client_indices`, (n,) integers, names no client or comes twice.
+        """
+        indices = self.check_client_indices(client_indices)
+        rows, offsets = group_rows(self.offsets, indices)
+        return self.take(rows, self.client_ids[indices], offsets)
+
+    def filter_examples(self, mask: np.ndarray) -> ClientDataset:
+        """Keeps some examples of each client, and every client even if it keeps none.
+
+        Args:
+            mask: (num_examples,) bool, True to keep; anything else is a `UserError`.
+        """
+        mask = np.asarray(mask)
+        if mask.shape != (self.num_examples,) or mask.dtype != np.bool_:
+            raise UserError(
+                f"mask must be bool of shape ({self.num_examples},),"
+                f" got {mask.dtype} of shape {mask.shape}"
+            )
+        kept_before = np.concatenate([[0], np.cumsum(mask)])
+        return self.take(mask, self.client_ids, kept_before[self.offsets])
+
+    def take(self, rows: np.ndarray, client_ids: np.ndarray, offsets: np.ndarray) -> ClientDataset:
+        """Returns some rows as those of these clients.
+
+        Args:
+            rows: Indices of rows, or a mask, bool (num_examples,).
+            client_ids: (n,) distinct names.
+            offsets: (n + 1,) int64; client `i` owns `rows[offsets[i]:offsets[i + 1]]`.
+        """
+        features = {name: column[rows] for name, column in self.features.items()}
+        return ClientDataset(client_ids, offsets, features, self.labels[rows])
+
+    def head(self, max_examples: int) -> ClientDataset:
+        """Keeps each client's first `max_examples` examples (>= 0), or all if it has fewer."""
+        check_count("max_examples", max_examples)
+        return self.filter_examples(self.example_positions < max_examples)
+
+    def fingerprint(self) -> str:
+        """A short hash of the content, the same for equal content: 16 hexadecimal digits."""
+        columns = {f"feature {name}": column for name, column in self.features.items()}
+        named = {"labels": self.labels, "client_ids": self.client_ids, "offsets": self.offsets}
+        return fingerprint({**columns, **named})
+
+
+def group_rows(offsets: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lists the rows of some groups, where group `i` owns rows `offsets[i]:offsets[i + 1]`.
+
+    Args:
+        offsets: (num_groups + 1,) int64, ascending.
+        groups: (n,) integers in [0, num_groups), repeats allowed.
+
+    Returns:
+        The rows, (m,) int64, group after group, and the groups' offsets among them, (n + 1,).
+    """
+    counts = np.diff(offsets)[groups]
+    taken = np.append(0, np.cumsum(counts)).astype(np.int64)
+    return np.arange(taken[-1]) + np.repeat(offsets[groups] - taken[:-1], counts), taken
+
+
+def _as_column(name: str, values: object) -> np.ndarray:
+    """Returns an array of numbers or of str; anything else is a UserError that names it."""
+    try:
+        column = np.asarray(values)
+    except ValueError:  # Of lists of unequal lengths.
+        raise UserError(f"{name} must have rows of one shape; pad shorter ones") from None
+    if column.dtype == object and pd.api.types.infer_dtype(column, skipna=False) not in _TEXTS:
+        example = next(value for value in column.flat if not isinstance(value, str))
+        raise UserError(
+            f"{name} must be an array of numbers or of str, got objects such as"
+            f" {quoted(str(example))} of type {type(example).__name__}"
+        )
+    return column
+
+
+def number_names(
+    what: str, names: pd.Series | pd.Categorical | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers names in their order: as numbers if all are whole numbers, else as text.
+
+    Which type has the names, in which order its categories are, and what the index is, makes no
+    difference.
+
+    Args:
+        what: What has the names, such as "user".
+        names: (n,) texts or numbers, which become text.
+
+    Returns:
+        The number of each row's name, (n,) int64, and the distinct names, str objects.
+
+    Raises:
+        UserError: If a name is missing, has a NUL character or is not Unicode, or if some are texts
+            and some numbers.
+    """
+    column = pd.Series(names)
+    # First: pandas takes such names for others.
+    check_names(f"{what}s", map(str, getattr(column.array, "categories", column)))
+    codes, found = pd.factorize(column)
+    if (codes < 0).any():
+        raise UserError(f"row {int(np.argmax(codes < 0)) + 1} names no {what}")
+    if len({isinstance(name, str) for name in found}) > 1:
+        raise UserError(f"rows name {what}s by texts and by numbers; make all texts")
+    texts = [str(name) for name in found]
+    check_distinct(f"{what}s", texts)
+    order = np.array(sorted(range(len(texts)), key=_order_of(texts)), np.int64)
+    return np.argsort(order)[codes], np.array(texts, object)[order]
+
+
+def _order_of(texts: list[str]) -> Callable[[int], tuple[int, str] | str]:
+    """Returns what to sort places of texts by."""
+    # Eighteen digits fit into an int64, and into the time that parsing may take.
+    if all(text.isdecimal() and len(text) <= 18 for text in texts):
+        return lambda place: (int(texts[place]), texts[place])
+    return texts.__getitem__
+
+
+def clients_from_table(
+    table: pd.DataFrame,
+    *,
+    client_column: str,
+    features: Mapping[str, str | Sequence[str]],
+    label_column: str,
+) -> ClientDataset:
+    """Groups a table's rows by client; within a client they keep their order.
+
+    Args:
+        table: A row an example.
+        client_column: The column of the clients' names, texts or numbers, which become text. Its
+            type, and the order of categories, make no difference.
+        features: Name of each input of the model to a column, which gives an array of shape
+            (num_examples,), or to several, which give (num_examples, columns).
+        label_column: The column of labels.
+
+    Returns:
+        The clients, ordered by name: as numbers if all are whole numbers, else as text.
+
+    Raises:
+        UserError: If a column is missing or there twice, is both that of clients and of labels, or
+            holds neither numbers nor texts, or if a client's name is missing or cannot be told
+            from others.
+
+    Examples:
+        >>> table = pd.DataFrame({"who": ["bob", "ann", "bob"], "hours": [3, 1, 4], "y": [0, 1, 1]})
+        >>> clients = fp.clients_from_table(
+        ...     table, client_column="who", features={"x": ["hours"]}, label_column="y"
+        ... )
+        >>> clients.client_ids.tolist(), clients.counts.tolist()
+        (['ann', 'bob'], [1, 2])
+    """
+    wanted = {client_column, label_column}
+    # A name gives a column of numbers, several in a list one of vectors.
+    chosen = {k: v if isinstance(v, str) else list(v) for k, v in features.items()}
+    for columns in chosen.values():
+        wanted.update([columns] if isinstance(columns, str) else columns)
+    missing = sorted(wanted - set(table.columns))
+    if missing:
+        raise UserError(
+            f"the table has no column {missing[0]!r}; it has {listed([*map(str, table.columns)])}"
+        )
+    twice = table.columns[table.columns.duplicated()]
+    if not twice.empty:
+        raise UserError(f"the table has two columns called {quoted(str(twice[0]))}")
+    if client_column == label_column:
+        raise UserError(f"client_column and label_column are both {client_column!r}")
+    with errors_of(f"client_column={client_column!r}"):
+        numbers, client_ids = number_names("client", table[client_column])
+    table = table.iloc[np.argsort(numbers, kind="stable")]
+    return ClientDataset(
+        client_ids=client_ids,
+        offsets=np.append(0, np.cumsum(np.bincount(numbers))),
+        features={name: table[columns].to_numpy() for name, columns in chosen.items()},
+        labels=table[label_column].to_numpy(),
+    )
+
+
+def clients_from_datasets(
+    datasets: Mapping[str, Iterable[Any]] | Sequence[Iterable[Any]],
+) -> ClientDataset:
+    """Joins data sets of batches, one for each client, as TensorFlow Federated's processes take.
+
+    Args:
+        datasets: For each client a `tf.data.Dataset`, or a list, of batches `(x, y)` or
+            `OrderedDict(x=x, y=y)`: `x` maps each input of the model to an array (batch, ...), `y`
+            are the labels, (batch, ...). By client's name, or a list of clients, who are then named
+            `client0`, `client1`, ...
+
+    Returns:
+        The clients, with their examples in the same order. Batches are cut anew in training.
+
+    Raises:
+        UserError: If there is no batch at all, or batches differ in their inputs or shapes.
+    """
+    if not isinstance(datasets, Mapping):
+        datasets = {f"client{number}": own for number, own in enumerate(datasets)}
+    counts, batches = [], []
+    for dataset in datasets.values():
+        pairs = [(b["x"], b["y"]) if isinstance(b, Mapping) else tuple(b) for b in dataset]
+        batches += [
+            ({name: np.asarray(column) for name, column in x.items()}, np.asarray(y))
+            for x, y in pairs
+        ]
+        counts.append(sum(len(labels) for _, labels in batches[len(batches) - len(pairs) :]))
+    if not batches:
+        raise UserError("no client has a batch of examples.")
+    names = sorted(batches[0][0])
+    if any(sorted(features) != names for features, _ in batches):
+        raise UserError(f"not all batches have the inputs {listed(names)}.")
+    try:
+        features = {name: np.concatenate([own[name] for own, _ in batches]) for name in names}
+        labels = np.concatenate([labels for _, labels in batches])
+    except ValueError as error:
+        raise UserError(f"batches have columns of different shapes: {error}") from error
+    offsets = np.append(0, np.cumsum(counts))
+    return ClientDataset(list(datasets), offsets, features, labels)

@@ -1,0 +1,276 @@
+"""Labelled texts out of a table: the frequent labels, and the users with enough texts of these."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.labelled_texts import (
+    BINARY_LABELS,
+    LabelledRows,
+    LabelledTexts,
+    read_labelled_rows,
+)
+from fedpersonal.data.movielens import (
+    FILMS_1M_FILES,
+    load_movielens_1m,
+    load_movielens_100k,
+    movielens_1m_file,
+    read_films_1m,
+    read_films_100k,
+)
+from fedpersonal.data.ratings import Ratings
+from fedpersonal.data.sources import check_count, errors_of, open_tfds
+from fedpersonal.data.tables import count_unusable, named_columns
+from fedpersonal.errors import UserError, counted, quoted
+
+_BINARY = {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentFilter:
+    """First the labels that are frequent, then the users who have enough texts of these.
+
+    Attributes:
+        num_labels: How many labels to keep at most, >= 2: the most frequent, of equally frequent
+            ones the alphabetically first. None for labels that are 0 or 1, also written 0.0 and
+            1.0, or false and true in any case.
+        min_texts: Users with fewer texts of these labels are left out, >= 1.
+        max_texts: Users with more are left out, too, >= `min_texts`; None for no such limit.
+    """
+
+    num_labels: int | None
+    min_texts: int
+    max_texts: int | None = None
+
+    def __post_init__(self):
+        check_count("min_texts", self.min_texts, minimum=1)
+        for name, minimum in (("num_labels", 2), ("max_texts", self.min_texts)):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), minimum=minimum)
+
+    def documents(self, rows: LabelledRows) -> LabelledTexts:
+        """Numbers users and labels, and leaves out what is too little or too much.
+
+        Users are ordered as of `number_names`, labels by falling frequency among all rows (or "0"
+        and "1").
+
+        Raises:
+            UserError: If there is only one label, none that is 0 or 1, or no user who has as many
+                texts as wanted.
+        """
+        users = rows.users.remove_unused_categories()
+        labels = rows.labels.remove_unused_categories()
+        if self.num_labels is None:
+            label_names, numbers = np.array(BINARY_LABELS, object), _binary_numbers(labels)
+            others = "rows with a label other than 0 and 1"
+        else:
+            label_names, numbers = _most_frequent(labels, self.num_labels)
+            others = f"rows of other labels than the {len(label_names)} most frequent"
+        row_labels = numbers[labels.codes]
+        labelled = row_labels >= 0
+
+        counts = np.bincount(users.codes[labelled], minlength=len(users.categories))
+        few = counts < self.min_texts
+        many = counts > (np.inf if self.max_texts is None else self.max_texts)
+        if (few | many).all():
+            limit = "" if self.max_texts is None else f" to max_texts={self.max_texts}"
+            raise UserError(
+                f"no user has min_texts={self.min_texts}{limit} texts of these labels; the "
+                f"most that one has is {counts.max(initial=0)}"
+            )
+        rows.report[others] += int((~labelled).sum())
+        rows.report[f"users with fewer than {self.min_texts} texts"] += int(few.sum())
+        rows.report["texts of these users"] += int(counts[few].sum())
+        rows.report[f"users with more than {self.max_texts} texts"] += int(many.sum())
+        rows.report["texts of those users"] += int(counts[many].sum())
+        kept = np.flatnonzero(labelled & ~(few | many)[users.codes])
+        return rows.grouped(LabelledTexts, kept, row_labels[kept], label_names)
+
+
+def read_documents(
+    path: str | os.PathLike,
+    *,
+    user_column: str = "user",
+    text_column: str = "text",
+    label_column: str = "context",
+    time_column: str | None = "time",
+    num_labels: int | None = 100,
+    min_texts: int = 15,
+    max_texts: int | None = None,
+) -> LabelledTexts:
+    """Reads the labelled texts of a table, as of `read_table`, which counts bad rows.
+
+    Columns are as of `read_text`, labels being texts or numbers, and the other options as of
+    `DocumentFilter`, which counts in the report what it leaves out.
+    """
+    wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
+    columns = named_columns(
+        user_column=user_column, text_column=text_column, label_column=label_column
+    )
+    rows = read_labelled_rows(path, columns, time_column)
+    with errors_of(os.fspath(path)):
+        return wanted.documents(rows)
+
+
+def _binary_numbers(labels: pd.Categorical) -> np.ndarray:
+    """Returns the number of each category, (num_categories,) int32, -1 if it is to go."""
+    numbers = [_BINARY.get(label.strip().lower(), -1) for label in labels.categories]
+    if max(numbers, default=-1) < 0:
+        examples = ", ".join(quoted(label) for label in labels.categories[:3])
+        raise UserError(f"without num_labels the labels must be 0 or 1, got such as {examples}")
+    return np.array(numbers, np.int32)
+
+
+def _most_frequent(labels: pd.Categorical, num_labels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the names kept and numbers as `_binary_numbers` does."""
+    if len(labels.categories) < 2:
+        label = quoted(labels.categories[0])
+        raise UserError(f"all rows have the label {label}; at least 2 are needed")
+    counts = np.bincount(labels.codes, minlength=len(labels.categories))
+    chosen = np.argsort(-counts, kind="stable")[:num_labels]  # Categories are alphabetical.
+    numbers = np.full(counts.size, -1, np.int32)
+    numbers[chosen] = np.arange(chosen.size)
+    return np.array(labels.categories, object)[chosen], numbers
+
+
+_URL = "https://zenodo.org/record/1043504/files/corpus-webis-tldr-17.zip?download=1"
+_ADVICE = "read an own table of comments instead"
+
+
+def load_reddit(
+    data_dir: str | os.PathLike | None = None,
+    *,
+    num_labels: int = 256,
+    min_texts: int = 150,
+    max_texts: int | None = 500,
+) -> LabelledTexts:
+    """Loads `reddit` of TensorFlow Datasets (3 GB to download, 18 GB prepared) by subreddit.
+
+    These are the posts of Webis-TLDR-17, those with a "tl;dr", and not the comments of the FURL
+    paper (Bui et al., section 4.1), to whose limits, those of `DocumentFilter`, the options
+    default. There are no times: a user's posts keep the order of the data set, which has been
+    shuffled. It is read twice, so that only the texts that are kept need memory. Posts of
+    "[deleted]" users, those without text and those with a NUL character are left out. `data_dir`
+    and errors are as of `open_tfds`.
+    """
+    wanted = DocumentFilter(num_labels=num_labels, min_texts=min_texts, max_texts=max_texts)
+    read = open_tfds("reddit", title="Reddit", url=_URL, advice=_ADVICE, data_dir=data_dir)
+    batches = (
+        (
+            *(authors, subreddits, [not body.strip() for body in bodies]),
+            [b"\0" in b"".join(post) for post in zip(authors, subreddits, bodies)],
+        )
+        for authors, subreddits, bodies in read(["author", "subreddit", "body"])
+    )
+    users, labels, empty, has_nul = map(np.concatenate, zip(*batches))
+    unusable = {
+        "posts of deleted users": users == b"[deleted]",
+        "posts without user": users == b"",
+        "posts without subreddit": labels == b"",
+        "posts without text": empty,
+        "posts with a NUL character": has_nul,
+    }
+    report: collections.Counter[str] = collections.Counter()
+    usable = count_unusable(unusable, report)
+    if not usable.any():
+        reasons = ", ".join(counted(count, what) for what, count in report.items() if count)
+        raise UserError(f"reddit: no post can be used: {reasons}")
+    rows = LabelledRows(
+        "reddit",
+        users=pd.Categorical(_decoded(users[usable])),
+        texts=_Bodies(read, np.flatnonzero(usable)),
+        labels=pd.Categorical(_decoded(labels[usable])),
+        times=np.zeros(int(usable.sum())),
+        report=report,
+    )
+    with errors_of("reddit"):
+        return wanted.documents(rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bodies:
+    """The texts of some rows of the data set, which are read when they are asked for."""
+
+    _read: Callable[[Sequence[str]], Iterator[tuple[np.ndarray, ...]]]
+    _rows: np.ndarray
+
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        rows, place = np.unique(self._rows[indices], return_inverse=True)
+        texts, start = [], 0
+        for (bodies,) in self._read(["body"]):
+            first, last = np.searchsorted(rows, [start, start + len(bodies)])
+            texts.append(_decoded(bodies[rows[first:last] - start]))
+            start += len(bodies)
+        return np.concatenate(texts)[place]
+
+
+def _decoded(texts: np.ndarray) -> np.ndarray:
+    return np.array([text.decode(errors="replace") for text in texts], object)
+
+
+LIKED = 4.0
+"""Stars from which on a user likes a film."""
+
+
+def load_films_100k(*, min_texts: int = 15, max_texts: int | None = None) -> LabelledTexts:
+    """Loads the films of MovieLens-100K, which the package `recbole` brings.
+
+    Args:
+        min_texts: Users with fewer ratings are left out, >= 1.
+        max_texts: Users with more are left out, too; None for no such limit.
+
+    Returns:
+        A text for each rating, of the film's title, year and genres, in the order of time; its
+        label is "1" from `LIKED` stars on, else "0".
+
+    Raises:
+        UserError: If the package is missing, or no user has as many ratings as wanted.
+    """
+    films = {item: " ".join(filter(None, parts)) for item, *parts in read_films_100k()}
+    return films_liked(load_movielens_100k(), films, min_texts=min_texts, max_texts=max_texts)
+
+
+def load_films_1m(
+    data_dir: str | os.PathLike, *, min_texts: int = 15, max_texts: int | None = None
+) -> LabelledTexts:
+    """Loads the films of MovieLens-1M from `movies.dat` and the ratings beside it.
+
+    Args:
+        data_dir: A folder with `movies.dat`, as published or in UTF-8, and ratings as of
+            `load_movielens_1m`, itself or in its subfolder `ml-1m`; or that file.
+        min_texts: Options, result and errors are as of `load_films_100k`; ratings without times
+            are in the order of the file.
+        max_texts: Alike.
+    """
+    path = movielens_1m_file(data_dir, FILMS_1M_FILES)
+    films = {i: f"{title} {genres.replace('|', ' ')}" for i, title, genres in read_films_1m(path)}
+    ratings = load_movielens_1m(os.path.dirname(path))
+    return films_liked(ratings, films, min_texts=min_texts, max_texts=max_texts)
+
+
+def films_liked(
+    ratings: Ratings, films: Mapping[str, str], *, min_texts: int, max_texts: int | None
+) -> LabelledTexts:
+    """Makes labelled texts of ratings and the texts of films, by the items' names.
+
+    The other arguments, the result and errors are as of `load_films_100k`; ratings of films without
+    a text are counted in the report.
+    """
+    texts = np.array([films.get(name, "") for name in ratings.item_ids], object)[ratings.items]
+    liked = (ratings.ratings >= LIKED).astype(np.int8)
+    rows = LabelledRows(
+        f"{ratings.name}-films",
+        users=pd.Categorical.from_codes(ratings.users, ratings.user_ids),
+        texts=texts,
+        labels=pd.Categorical.from_codes(liked, BINARY_LABELS),
+        times=np.arange(liked.size),
+        report=collections.Counter(ratings.report),
+    ).only(texts != "", "ratings of films without a text")
+    with errors_of(ratings.name):
+        return DocumentFilter(None, min_texts, max_texts).documents(rows)

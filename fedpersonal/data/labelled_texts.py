@@ -1,0 +1,176 @@
+"""Texts of many users, each with a label: a class, a click, or the context it was said in."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.clients import ClientDataset, number_names
+from fedpersonal.data.rows import Column
+from fedpersonal.data.sources import LoadedData, check_distinct
+from fedpersonal.data.tables import read_table, time_columns
+from fedpersonal.errors import UserError
+
+BINARY_LABELS = ("0", "1")
+_Texts = TypeVar("_Texts", bound="LabelledTexts")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledTexts(LoadedData):
+    """Labelled texts of many clients, a client's contiguous and in time order.
+
+    Attributes:
+        name: What the texts are, such as "reddit_comments".
+        client_ids: (num_clients,) distinct names, str objects.
+        offsets: (num_clients + 1,) int64; client `i` owns texts `offsets[i]:offsets[i + 1]`.
+        texts: (num_texts,) str objects.
+        labels: (num_texts,) int32 in [0, num_labels).
+        label_names: (num_labels,) distinct names, str objects; some may not occur.
+        report: How many things of which kind were left out when the texts were chosen.
+    """
+
+    nouns: ClassVar[tuple[str, str]] = ("texts", "labels")
+
+    name: str
+    client_ids: np.ndarray
+    offsets: np.ndarray
+    texts: np.ndarray
+    labels: np.ndarray
+    label_names: np.ndarray
+    report: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        dtypes = {"client_ids": object, "offsets": np.int64, "texts": object, "labels": np.int32}
+        for field, dtype in {**dtypes, "label_names": object}.items():
+            column: np.ndarray = np.asarray(getattr(self, field), dtype)
+            if column.ndim != 1:
+                raise UserError(f"{field} must have one dimension, got the shape {column.shape}")
+            object.__setattr__(self, field, column)
+        self.to_client_dataset()
+        check_distinct("label_names", self.label_names.tolist())
+        wrong = (self.labels < 0) | (self.labels >= self.num_labels)
+        if wrong.any():
+            raise UserError(
+                f"labels must be in [0, {self.num_labels}), as there are so many label_names, got"
+                f" {self.labels[wrong][0]}"
+            )
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return self.client_ids.size
+
+    @property
+    def num_labels(self) -> int:
+        """How many labels there are."""
+        return self.label_names.size
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the labels are 0 and 1 by name, as of a click, and not those of classes."""
+        return tuple(self.label_names) == BINARY_LABELS
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many texts, users and labels there are."""
+        texts, labels = (f"num_{noun}" for noun in self.nouns)
+        return {texts: self.texts.size, "num_users": self.num_clients, labels: self.num_labels}
+
+    def to_client_dataset(self) -> ClientDataset:
+        """The texts as examples with the feature "text", (num_texts,) str objects."""
+        return ClientDataset(self.client_ids, self.offsets, {"text": self.texts}, self.labels)
+
+
+class _ByRows(Protocol):
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Rows on the way to labelled texts.
+
+    Attributes:
+        name: What to call the texts.
+        users: (n,) names.
+        texts: What gives (m,) str when it is indexed by rows, (m,) int64 in [0, n).
+        labels: (n,) names.
+        times: (n,) numbers that order a user's rows; among equal ones they keep their order.
+        report: What was left out, which grows.
+    """
+
+    name: str
+    users: pd.Categorical
+    texts: pd.Categorical | _ByRows
+    labels: pd.Categorical
+    times: np.ndarray
+    report: collections.Counter[str]
+
+    def only(self, kept: np.ndarray, others: str) -> LabelledRows:
+        """Returns the rows of a mask, (n,) bool, and counts the `others` in the report."""
+        self.report[others] += int((~kept).sum())
+        columns = ("users", "texts", "labels", "times")
+        return dataclasses.replace(self, **{name: getattr(self, name)[kept] for name in columns})
+
+    def grouped(
+        self,
+        kind: type[_Texts],
+        rows: np.ndarray,
+        labels: np.ndarray,
+        label_names: np.ndarray,
+        *,
+        texts: np.ndarray | None = None,
+    ) -> _Texts:
+        """Groups some `rows`, (m,) int64, by user (`number_names`), and orders a user's by time.
+
+        Labels are (m,) places among the `label_names`, and texts, if given, (m,) others than the
+        rows'.
+        """
+        users, client_ids = number_names("user", self.users[rows])
+        order = np.lexsort((self.times[rows], users))
+        return kind(
+            name=self.name,
+            client_ids=client_ids,
+            offsets=np.append(0, np.cumsum(np.bincount(users))),
+            texts=self.texts[rows[order]] if texts is None else texts[order],
+            labels=labels[order],
+            label_names=label_names,
+            report={what: count for what, count in self.report.items() if count},
+        )
+
+
+def read_labelled_rows(
+    path: str | os.PathLike,
+    columns: Sequence[Column],
+    time_column: str | None,
+    *,
+    times: str = "time",
+) -> LabelledRows:
+    """Reads the good rows of a table and counts the bad ones.
+
+    Columns are those of the users, the texts and the labels; times are of the kind `time` or
+    `order`.
+    """
+    wanted = [*columns, *time_columns(time_column, times)]
+    table = read_table(path, wanted, bad_rows="count")
+    users, texts, labels = (table.columns[column.name] for column in columns)
+    report = collections.Counter(table.report)
+    return LabelledRows(table.name, users, texts, labels, table.order(time_column), report)
+
+
+def most_frequent_labels(dataset: ClientDataset) -> np.ndarray:
+    """The label that each client has most often, (num_clients,) int64.
+
+    Labels are whole numbers >= 0 of any dtype; of equally frequent ones it is the lowest, and 0 of
+    a client without any.
+    """
+    labels = dataset.labels.astype(np.int64)
+    num_labels = labels.max(initial=0) + 1
+    cells = dataset.example_clients * num_labels + labels
+    counts = np.bincount(cells, minlength=dataset.num_clients * num_labels)
+    return counts.reshape(dataset.num_clients, num_labels).argmax(axis=1)

@@ -1,0 +1,201 @@
+"""The MovieLens ratings, from where they are commonly found."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpersonal.data.ratings import Ratings, number_ratings, read_ratings
+from fedpersonal.data.rows import Column, TableFile, open_bytes
+from fedpersonal.data.sources import Sources, open_tfds
+from fedpersonal.data.tables import read_table
+from fedpersonal.errors import UserError
+
+_ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.{}")
+# The published file first, since it has the times.
+MOVIELENS_1M_FILES = tuple(
+    folder + file for folder in ("", "ml-1m/") for file in ("ratings.dat", "ratings.csv.gz")
+)
+SOURCES = Sources(
+    holding="ratings",
+    datasets=("movielens_100k", "movielens_1m", "movielens_1m_tfds"),
+    default="movielens_100k",
+    # Whatever the folder has, `load_movielens_1m` knows where to look in it.
+    files={"movielens_1m": (MOVIELENS_1M_FILES[0], "")},
+    folders=("movielens_1m_tfds",),
+    file_flag="ratings_file",
+)
+_ML_1M_URL = "https://files.grouplens.org/datasets/movielens/ml-1m.zip"
+_GIVE_DATA_DIR = "give the folder of ratings.dat or ratings.csv.gz as --data_dir"
+
+
+def movielens_100k_file(extension: str = "inter") -> TableFile:
+    """Returns a file of MovieLens-100K in the installed package `recbole`: ratings, or `item`s.
+
+    Raises:
+        UserError: If the package is missing.
+    """
+    spec = importlib.util.find_spec("recbole")
+    if spec is None or spec.origin is None:
+        raise UserError(
+            f"MovieLens-100K comes with the package recbole ({_ML_100K_FILE.format(extension)} in"
+            " it), which is not installed: pip install recbole"
+        )
+    path = os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE.format(extension))
+    return TableFile(path, separator="\t")
+
+
+def load(source: str, path: str | None, *, min_ratings: int, columns: Mapping[str, Any]) -> Ratings:
+    """Loads what `find_source` has found.
+
+    Args:
+        source: A data set of `SOURCES`, or "file".
+        path: Its file or folder, if it has one.
+        min_ratings: Of a file, as of `read_ratings`.
+        columns: Of a file, alike.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    if source == "movielens_100k":
+        return load_movielens_100k()
+    if source == "movielens_1m_tfds":
+        return load_movielens_1m_tfds(path)
+    assert path
+    if source == "movielens_1m":
+        return load_movielens_1m(path)
+    return read_ratings(path, **columns, min_ratings=min_ratings)
+
+
+def load_movielens_100k() -> Ratings:
+    """Loads MovieLens-100K, with times, from the data file in the installed package `recbole`.
+
+    Raises:
+        UserError: If the package or its file is missing.
+    """
+    return read_ratings(
+        movielens_100k_file(),
+        user_column="user_id:token",
+        item_column="item_id:token",
+        rating_column="rating:float",
+        time_column="timestamp:float",
+        name="movielens-100k",
+    )
+
+
+def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
+    """Loads MovieLens-1M from a folder or file.
+
+    Args:
+        data_dir: A folder with `ratings.dat`, as published, or `ratings.csv.gz` (columns UserID,
+            MovieID, Rating; no times), itself or in its subfolder `ml-1m`; or such a file.
+
+    Raises:
+        UserError: If there is no such file, or it cannot be read.
+    """
+    path = movielens_1m_file(data_dir, MOVIELENS_1M_FILES)
+    file: str | TableFile = path
+    time_column = None
+    if path.endswith(".dat"):
+        # To a parser of one-character separators, "::" is an empty column between two.
+        names = ("UserID", "-", "MovieID", "--", "Rating", "---", "Timestamp")
+        file, time_column = TableFile(path, ":", names, encoding="latin-1"), "Timestamp"
+    return read_ratings(
+        file,
+        user_column="UserID",
+        item_column="MovieID",
+        rating_column="Rating",
+        time_column=time_column,
+        name="movielens-1m",
+    )
+
+
+def movielens_1m_file(data_dir: str | os.PathLike, names: Sequence[str]) -> str:
+    """Returns the path of a file of MovieLens-1M, which may be given itself.
+
+    Raises:
+        UserError: If a folder has no file of these names.
+    """
+    data_dir = os.fspath(data_dir)
+    candidates = [os.path.join(data_dir, name) for name in names]
+    path = next(filter(os.path.isfile, [data_dir, *candidates]), None)
+    if path is None:
+        raise UserError(f"MovieLens-1M is not in {data_dir}: there is no {', '.join(candidates)}")
+    return path
+
+
+def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings:
+    """Loads MovieLens-1M, with times, through TensorFlow Datasets, downloading it if need be.
+
+    `data_dir` is where TensorFlow Datasets keeps its data, None its usual place; errors are those
+    of `open_tfds`.
+    """
+    read = open_tfds(
+        "movielens/1m-ratings",
+        title="MovieLens-1M",
+        url=_ML_1M_URL,
+        advice=_GIVE_DATA_DIR,
+        data_dir=data_dir,
+    )
+    columns = ("user_id", "movie_id", "user_rating", "timestamp")
+    users, items, *numbers = map(np.concatenate, zip(*read(columns)))
+    return number_ratings(users.astype(str), items.astype(str), *numbers, name="movielens-1m")
+
+
+FILMS_1M_FILES = ("movies.dat", "ml-1m/movies.dat")
+
+
+def item_titles(source: str, path: str | None) -> dict[str, str]:
+    """Returns what titles there are for ratings of `movielens.load`, which takes the same.
+
+    Nothing but the look of a report depends on them: a file of films that is missing or cannot be
+    read has none.
+    """
+    try:
+        if source == "movielens_100k":
+            films = read_films_100k()
+            return {i: f"{title} ({year})" if year else title for i, title, year, _ in films}
+        if source == "movielens_1m" and path:
+            folder = os.path.dirname(movielens_1m_file(path, MOVIELENS_1M_FILES))
+            films_1m = read_films_1m(os.path.join(folder, FILMS_1M_FILES[0]))
+            return {item: title for item, title, _ in films_1m}
+    except UserError:
+        pass
+    return {}
+
+
+def read_films_100k() -> list[tuple[str, str, str, str]]:
+    """Returns each film of MovieLens-100K: item, title, year and genres.
+
+    Raises:
+        UserError: If the package that has them is missing.
+    """
+    names = ("movie_title:token_seq", "release_year:token", "class:token_seq")
+    columns = [Column("item_id:token"), *(Column(name, may_be_empty=True) for name in names)]
+    table = read_table(movielens_100k_file("item"), columns, bad_rows="refuse")
+    return [*zip(*table.columns.values())]
+
+
+def read_films_1m(path: str) -> list[tuple[str, str, str]]:
+    """Returns each film of a `movies.dat`, as published or in UTF-8: item, title and genres.
+
+    Raises:
+        UserError: If it cannot be read, or a line of it is something else.
+    """
+    with open_bytes(path) as file:
+        content = file.read()
+    try:
+        lines = content.decode()
+    except UnicodeDecodeError:
+        lines = content.decode("latin-1")
+    films = []
+    for number, line in enumerate(lines.splitlines(), start=1):
+        parts = line.split("::")
+        if len(parts) != 3:
+            raise UserError(f"{path}, line {number}: MovieID::Title::Genres expected")
+        films.append((parts[0], parts[1], parts[2]))
+    return films

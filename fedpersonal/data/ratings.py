@@ -1,0 +1,194 @@
+"""Ratings that users gave to items, numbered and sorted, from any table of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.data.clients import ClientDataset, number_names
+from fedpersonal.data.ranking import candidates_suffix
+from fedpersonal.data.rows import Column, TableFile
+from fedpersonal.data.sources import LoadedData, check_count, errors_of
+from fedpersonal.data.tables import named_columns, read_table, time_columns
+from fedpersonal.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ratings(LoadedData):
+    """Ratings, sorted by user, and a user's by time (or as they came, if there are no times).
+
+    Attributes:
+        name: What the ratings are, such as "movielens-100k".
+        users: (n,) int32 in [0, num_users), ascending.
+        items: (n,) int32 in [0, num_items).
+        ratings: (n,) float32, finite.
+        times: (n,) int64 seconds, or None.
+        user_ids: (num_users,) the users' original names, str objects.
+        item_ids: (num_items,) the items' original names, str objects.
+        report: What was left out: users with too few ratings, these ratings, and ratings of an item
+            that the same user rated again later.
+    """
+
+    name: str
+    users: np.ndarray
+    items: np.ndarray
+    ratings: np.ndarray
+    times: np.ndarray | None
+    user_ids: np.ndarray
+    item_ids: np.ndarray
+    report: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many ratings, users and items there are."""
+        arrays = {"ratings": self.ratings, "users": self.user_ids, "items": self.item_ids}
+        return {f"num_{what}": array.size for what, array in arrays.items()}
+
+    @property
+    def candidates_suffix(self) -> str:
+        """How metrics' names say among how many items one is ranked, the same for all seeds."""
+        num_rated = np.bincount(self.users, minlength=self.user_ids.size)
+        return candidates_suffix(num_rated, self.item_ids.size)
+
+    def to_client_dataset(self) -> ClientDataset:
+        """Makes each user a client, in the order of the users and of each user's ratings.
+
+        The features are "user" and "item", (n,) int32; the labels are the ratings, (n,) float32.
+        """
+        counts = np.bincount(self.users, minlength=self.user_ids.size)
+        features = {"user": self.users, "item": self.items}
+        return ClientDataset(self.user_ids, np.append(0, np.cumsum(counts)), features, self.ratings)
+
+
+RatingsT = TypeVar("RatingsT", bound=Ratings)
+
+
+def read_ratings(
+    path: str | os.PathLike | TableFile,
+    *,
+    user_column: str = "user",
+    item_column: str = "item",
+    rating_column: str | None = "rating",
+    time_column: str | None = "time",
+    min_ratings: int = 1,
+    name: str | None = None,
+) -> Ratings:
+    """Reads the ratings, finite numbers, of a table, as of `read_table`, which refuses bad rows.
+
+    Times are as of `time_columns`, and `min_ratings` as of `number_ratings`. Without a
+    `rating_column` all ratings are 1. They are called `name`, by default as the file is without its
+    extensions.
+    """
+    check_count("min_ratings", min_ratings, minimum=1)
+    wanted = named_columns(user_column=user_column, item_column=item_column)
+    if rating_column is not None:
+        wanted.append(Column(rating_column, "real", option="rating_column"))
+    table = read_table(path, [*wanted, *time_columns(time_column)], bad_rows="refuse")
+    users, items, *times = table.columns.values()
+    ratings = np.ones(len(users), np.float32) if rating_column is None else times.pop(0)
+    if time_column in table.columns:
+        # Beyond 2**53 a float64 no longer tells two seconds apart, nor need it here.
+        table.refuse(time_column, np.abs(times[0]) > 2**53, "is too large for seconds")
+        times = [np.floor(times[0]).astype(np.int64)]
+    name = table.name if name is None else name
+    with errors_of(table.file.path):
+        return number_ratings(users, items, ratings, *times, name=name, min_ratings=min_ratings)
+
+
+def number_ratings(
+    users: pd.Categorical | np.ndarray,
+    items: pd.Categorical | np.ndarray,
+    ratings: np.ndarray,
+    times: np.ndarray | None = None,
+    *,
+    name: str,
+    min_ratings: int = 1,
+) -> Ratings:
+    """Numbers the users and items, sorts the ratings, and leaves out what is too little.
+
+    Users and items are numbered as of `number_names`. A user's later rating of an item replaces the
+    earlier one, where later means by time, and as given among equal times. Items that only users
+    left out have rated are left out too.
+
+    Args:
+        users: (n,) names, categories or an array of str.
+        items: (n,) names, alike.
+        ratings: (n,) finite numbers.
+        times: (n,) int64 seconds, or None.
+        name: What to call the ratings.
+        min_ratings: Users with fewer ratings, repeated ones not counted, are left out, >= 1.
+
+    Raises:
+        UserError: As of `number_names`, or if no user has `min_ratings` ratings.
+    """
+    users, user_ids = number_names("user", users)
+    items, item_ids = number_names("item", items)
+    order = np.argsort(users, kind="stable") if times is None else np.lexsort((times, users))
+    total = order.size
+
+    # A pair's last place in the order is its first in the order reversed.
+    pairs = users[order].astype(np.int64) * item_ids.size + items[order]
+    _, from_end = np.unique(pairs[::-1], return_index=True)
+    order = order[np.sort(total - 1 - from_end)]
+    report = {"ratings of an item rated again later": total - order.size}
+
+    everything = Ratings(
+        name=name,
+        users=users[order].astype(np.int32),
+        items=items[order].astype(np.int32),
+        ratings=np.asarray(ratings, np.float32)[order],
+        times=None if times is None else np.asarray(times, np.int64)[order],
+        user_ids=user_ids,
+        item_ids=item_ids,
+        report={what: count for what, count in report.items() if count},
+    )
+    return keep_users(everything, min_ratings=min_ratings)
+
+
+def keep_users(
+    ratings: RatingsT, *, min_ratings: int = 1, max_ratings: int | None = None
+) -> RatingsT:
+    """Leaves out users with fewer or more ratings, and items that nobody else has rated.
+
+    Args:
+        ratings: All ratings.
+        min_ratings: Users with fewer are left out, >= 1.
+        max_ratings: Users with more are left out; None for no bound.
+
+    Raises:
+        UserError: If nobody stays.
+    """
+    most = check_count("max_ratings", max_ratings, minimum=1) if max_ratings else len(ratings.users)
+    check_count("min_ratings", min_ratings, minimum=1)
+    counts = np.bincount(ratings.users, minlength=ratings.user_ids.size)
+    few, many = counts < min_ratings, counts > most
+    kept = ~(few | many)
+    if not kept.any():
+        bound = f"min_ratings={min_ratings}" + (f" to max_ratings={most}" if max_ratings else "")
+        raise UserError(
+            f"no user has {bound} ratings; the most that one has is {counts.max(initial=0)}"
+        )
+    chosen = kept[ratings.users]
+    rated = np.bincount(ratings.items[chosen], minlength=ratings.item_ids.size) > 0
+    if kept.all() and rated.all():
+        return ratings
+    left_out = {
+        f"users with fewer than {min_ratings} ratings": int(few.sum()),
+        f"users with more than {most} ratings": int(many.sum()),
+        "ratings of these users": int(counts[~kept].sum()),
+    }
+    return dataclasses.replace(
+        ratings,
+        users=(np.cumsum(kept) - 1)[ratings.users[chosen]].astype(np.int32),
+        items=(np.cumsum(rated) - 1)[ratings.items[chosen]].astype(np.int32),
+        ratings=ratings.ratings[chosen],
+        times=None if ratings.times is None else ratings.times[chosen],
+        user_ids=ratings.user_ids[kept],
+        item_ids=ratings.item_ids[rated],
+        report={**ratings.report, **{what: n for what, n in left_out.items() if n}},
+    )

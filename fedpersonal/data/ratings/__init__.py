@@ -1,1 +1,0 @@
-"""Ratings that users gave to items."""

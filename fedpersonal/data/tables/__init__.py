@@ -1,1 +1,0 @@
-"""Tables of text files, and of other places, read column by column."""

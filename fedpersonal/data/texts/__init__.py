@@ -1,1 +1,0 @@
-"""What users wrote or said: labelled texts, and sentences of words."""

@@ -1,0 +1,137 @@
+"""Metrics of `per_client.csv`: which way they get better, how clients' values make that of all."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.evaluation.statistics import (
+    PairedDifference,
+    client_sums,
+    paired_bootstrap,
+)
+
+# A word of these says what is less of: `auc_loss` and `accuracy_error` are a loss and an error.
+_LOWER = frozenset(
+    "loss error errors rmse mse mae mape msle nll perplexity epsilon crossentropy hinge "
+    "divergence poisson logcosh brier false".split()
+)
+_HIGHER = frozenset(
+    "accuracy auc hr ndcg mrr map precision recall f1 fbeta r2 iou sensitivity specificity "
+    "similarity true bleu rouge".split()
+)
+# The first of these that a run has is what its clients are judged by.
+_FIRST = ("rmse", "perplexity", "auc", "ndcg", "accuracy", "loss")
+
+
+def lower_is_better(name: str) -> bool | None:
+    """Tells which way a metric gets better.
+
+    Args:
+        name: Such as `rmse`, `eval/loss`, `hr@10_all` or `accuracy_without_oov_before`: what counts
+            is a known word in its last part.
+
+    Returns:
+        Whether less of it is better; None where nobody knows.
+    """
+    words = _words(name)
+    if words & _LOWER:
+        return True
+    return False if words & _HIGHER else None
+
+
+def find_metric(name: str, names: Iterable[str]) -> str | None:
+    """Returns which of some names is a metric, such as `hr@10_of_50` for `hr@10`; None if none."""
+    return next((n for n in names if n == name or n.startswith(f"{name}_of_")), None)
+
+
+def main_metric(names: list[str]) -> str | None:
+    """Returns which of some metrics to judge clients by; None where nobody knows a direction."""
+    for word in _FIRST:
+        # The plain one, such as accuracy, comes before accuracy_without_oov.
+        lower = word in _LOWER
+        found = [n for n in names if word in _words(n) and lower_is_better(n) is lower]
+        if found:
+            return min(found, key=len)
+    return next((name for name in names if lower_is_better(name) is not None), None)
+
+
+def _words(name: str) -> set[str]:
+    last = name.rpartition("/")[2].lower()
+    # Two words that Keras and others write for one.
+    for pair in ("io_u", "log_cosh", "cross_entropy"):
+        last = last.replace(pair, pair.replace("_", ""))
+    return {*re.split("[^a-z0-9]+", last)}
+
+
+def _same(values: np.ndarray) -> np.ndarray:
+    return values
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientMetric:
+    """A metric of `per_client.csv`, and how clients' values make that of them all.
+
+    Attributes:
+        column: Its column.
+        weights: The column by which clients count; None for all alike.
+        to_mean: Maps a client's value to the mean that adds up by weights.
+        finalize: Maps the mean over clients to the metric.
+        scale: Its factor in tables.
+    """
+
+    column: str
+    weights: str | None = "num_examples"
+    to_mean: Callable[[np.ndarray], np.ndarray] = _same
+    finalize: Callable[[np.ndarray], np.ndarray] = _same
+    scale: float = 1.0
+
+    def sums(self, clients: pd.DataFrame) -> pd.DataFrame:
+        """Returns each client's sums of values and of weights, by its name."""
+        weights = None if self.weights is None else clients[self.weights]
+        sums = client_sums(self.to_mean(clients[self.column].to_numpy()), weights)
+        return pd.DataFrame(sums, index=clients["client"].astype(str))
+
+    def overall(self, clients: pd.DataFrame) -> float:
+        """Returns the metric of all clients."""
+        values, weights = self.sums(clients).to_numpy().sum(0)
+        return self.scale * float(self.finalize(values / weights))
+
+
+def paired_difference(
+    ours: Sequence[pd.DataFrame], others: Sequence[pd.DataFrame], metric: ClientMetric
+) -> tuple[np.ndarray, PairedDifference]:
+    """Returns by how much a method's metric exceeds another's, on the clients that both test.
+
+    Args:
+        ours: The method's clients, as of `RunRecord.per_client`, a table a seed.
+        others: The other method's, seed by seed.
+        metric: What is compared.
+
+    Returns:
+        The difference of each seed, float64 (num_seeds,); and their mean with its interval, a
+        client that several seeds test counting as one. Both by the metric's scale.
+
+    Raises:
+        ValueError: If a seed has no client in common, or one has other examples: methods are
+            compared on the same ones.
+    """
+    pairs = []
+    for seed, tables in enumerate(zip(ours, others)):
+        first, second = (metric.sums(table) for table in tables)
+        shared = first.index.intersection(second.index)
+        first, second = first.loc[shared], second.loc[shared]
+        if not len(shared) or not np.allclose(first[1], second[1]):
+            raise ValueError(f"The rows of table {seed} are not of the same examples.")
+        pairs.append((first, second))
+    people = sorted(set().union(*(first.index for first, _ in pairs)))
+    sums = np.array([[s.reindex(people, fill_value=0.0) for s in pair] for pair in pairs])
+    found = paired_bootstrap(sums[:, 0], sums[:, 1], finalize=metric.finalize)
+    totals = sums.sum(2)
+    values = metric.finalize(totals[..., 0] / totals[..., 1])
+    scaled = (metric.scale * value for value in (found.difference, found.low, found.high))
+    return metric.scale * (values[:, 0] - values[:, 1]), PairedDifference(*scaled)

@@ -1,0 +1,195 @@
+"""Many clients' examples as padded arrays, for training and for evaluation."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fedpersonal import tff
+from fedpersonal.client.values import Examples
+from fedpersonal.data.batches import pad_batches, touched_rows
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.splits import is_in_part
+from fedpersonal.model.fit import check_data
+from fedpersonal.model.partition import PartitionedModel
+
+
+def packed_type(
+    model: PartitionedModel, *, clients_per_shard: int, batch_size: int
+) -> tff.StructWithPythonType:
+    """Returns the TFF type of a shard's `Examples`, for any number of batches and rows.
+
+    The number of clients is fixed, because TensorFlow is much faster with known shapes.
+    """
+    tables = model.base.global_tables
+    shape = [clients_per_shard, None, batch_size]
+
+    def batched(spec: tf.TensorSpec) -> tff.TensorType:
+        return tff.TensorType(spec.dtype.as_numpy_dtype, [*shape, *spec.shape[1:]])
+
+    positions = {
+        name: tff.TensorType(np.int32, [*shape, *model.input_spec[feature].shape[1:]])
+        for name, feature in tables.items()
+    }
+    rows = dict.fromkeys(tables, tff.TensorType(np.int32, [clients_per_shard, None]))
+    fields = collections.OrderedDict(
+        features=by_name({k: batched(s) for k, s in model.input_spec.items()}),
+        labels=batched(model.label_spec),
+        mask=tff.TensorType(np.float32, shape),
+        rows=by_name(rows),
+        positions=by_name(positions),
+    )
+    return tff.to_type(fields)
+
+
+def pack_clients(
+    model: PartitionedModel,
+    dataset: ClientDataset,
+    client_indices: Sequence[int] | np.ndarray,
+    *,
+    clients_per_shard: int,
+    batch_size: int,
+    touched_data: str = "all",
+) -> collections.OrderedDict:
+    """Returns the padded arrays, of `packed_type`, of at most `clients_per_shard` clients.
+
+    Clients are indices into `dataset`; what room is left is filled with clients without examples.
+    `touched_data` is the part of the data whose lookups need rows of their own:
+    `Algorithm.touched_data` for training, `none` where no table moves.
+    """
+    (packed,) = pack_parts(
+        model,
+        (dataset,),
+        client_indices,
+        clients_per_shard=clients_per_shard,
+        batch_sizes=(batch_size,),
+        touched_data=touched_data,
+    )
+    return packed
+
+
+def pack_parts(
+    model: PartitionedModel,
+    parts: Sequence[ClientDataset],
+    client_indices: Sequence[int] | np.ndarray,
+    *,
+    clients_per_shard: int,
+    batch_sizes: Sequence[int],
+    touched_data: str,
+) -> list[collections.OrderedDict]:
+    """Packs several data sets of the same clients, whose touched rows are those of all parts."""
+    parts = [check_data(model, part) for part in parts]
+    arrays = [
+        _padded_arrays(model, part, client_indices, clients_per_shard, batch_size)
+        for part, batch_size in zip(parts, batch_sizes)
+    ]
+    touched = {
+        feature: _touched(
+            [features[feature] for features, _, _ in arrays],
+            [_part_mask(mask, touched_data) for _, _, mask in arrays],
+        )
+        for feature in set(model.base.global_tables.values())
+    }
+    tables = model.base.global_tables.items()
+    return [
+        collections.OrderedDict(
+            features=by_name(features),
+            labels=labels,
+            mask=mask,
+            rows=by_name({name: touched[feature][0] for name, feature in tables}),
+            positions=by_name({name: touched[feature][1][part] for name, feature in tables}),
+        )
+        for part, (features, labels, mask) in enumerate(arrays)
+    ]
+
+
+def _padded_arrays(
+    model: PartitionedModel,
+    dataset: ClientDataset,
+    client_indices: Sequence[int] | np.ndarray,
+    clients: int,
+    batch_size: int,
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Returns features, labels and mask of `clients` clients, each (C, N, B, ...)."""
+    batches = pad_batches(dataset, client_indices, batch_size=batch_size)
+    num_batches = roomy(batches.mask.shape[1])
+    mask = _fill_up(batches.mask, clients, num_batches)
+    # What a model makes of zeros may be no number: padding repeats the batch's first example.
+    slots = np.where(mask > 0, np.arange(batch_size), 0)
+    features = {}
+    for name, spec in model.input_spec.items():
+        column = batches.features[name].astype(spec.dtype.as_numpy_dtype, copy=False)
+        column = _fill_up(column, clients, num_batches)
+        index = slots.reshape(slots.shape + (1,) * (column.ndim - 3))
+        features[name] = np.take_along_axis(column, index, axis=2)
+    labels = batches.labels.astype(model.label_spec.dtype.as_numpy_dtype, copy=False)
+    return features, _fill_up(labels, clients, num_batches), mask
+
+
+def _part_mask(mask: np.ndarray, part: str) -> np.ndarray:
+    """Returns a mask (C, N, B) without the batches that are not in a part, or in `none`."""
+    if part == "none":
+        return np.zeros_like(mask)
+    num_batches = mask.any(-1).sum(-1)[:, np.newaxis]
+    chosen = is_in_part(part, np.arange(mask.shape[1])[np.newaxis], num_batches)
+    return mask * chosen[..., np.newaxis]
+
+
+def roomy(size: int) -> int:
+    """Rounds a size up to one of four an octave: what is compiled is so for each shape anew."""
+    step = max(1, 2 ** (int(size).bit_length() - 3))
+    return -(-size // step) * step
+
+
+def _fill_up(array: np.ndarray, *sizes: int) -> np.ndarray:
+    """Appends zeros to the first axes up to their sizes."""
+    missing = [(0, size - length) for size, length in zip(sizes, array.shape)]
+    if not any(after for _, after in missing):
+        return array
+    return np.pad(array, missing + [(0, 0)] * (array.ndim - len(sizes)))
+
+
+def _touched(
+    ids: Sequence[np.ndarray], masks: Sequence[np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """`touched_rows` of several parts, with ids of shape (C, N, B, ...): several an example."""
+    flat_ids, flat_masks = [], []
+    for part, mask in zip(ids, masks):
+        mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (part.ndim - 3)), part.shape)
+        flat_ids.append(part.reshape(part.shape[0], 1, -1))
+        flat_masks.append(mask.reshape(part.shape[0], 1, -1))
+    rows, positions = touched_rows(np.concatenate(flat_ids, 2), np.concatenate(flat_masks, 2))
+    rows = _fill_up(rows, rows.shape[0], roomy(rows.shape[1]))
+    ends = np.cumsum([part.shape[2] for part in flat_ids])[:-1]
+    parts = np.split(positions[:, 0], ends, axis=1)
+    return rows, [p.reshape(part.shape) for p, part in zip(parts, ids)]
+
+
+def as_examples(model: PartitionedModel, packed: Mapping[str, Any]) -> Examples:
+    """Turns a value of `packed_type` into `Examples`, inside a TFF computation."""
+    features = dict(packed["features"])
+    return Examples(
+        features=features,
+        labels=packed["labels"],
+        mask=packed["mask"],
+        rows=dict(packed["rows"]),
+        positions={**dict(packed["positions"]), **local_positions(model, features)},
+    )
+
+
+def local_positions(model: PartitionedModel, features: Mapping[str, tf.Tensor]) -> dict:
+    """Returns where ids of local tables stand: where they say, if a client has all rows."""
+    return {
+        name: tf.cast(features[feature], tf.int32) * int(name not in model.own_rows)
+        for name, feature in model.tables.items()
+        if name not in model.base.global_tables
+    }
+
+
+def by_name(mapping: Mapping[str, Any]) -> collections.OrderedDict:
+    """Orders a mapping by its names, as types and values must agree on an order."""
+    return collections.OrderedDict(sorted(mapping.items()))

@@ -1,0 +1,260 @@
+"""Training as a TFF process: broadcast, client work, aggregation, server update.
+
+One builder makes it for local variables that are rebuilt in each round (Singhal et al., "Federated
+Reconstruction", 2021) and for those that clients keep (Bui et al., "Federated User Representation
+Learning", 2019, section 3.5). Local variables appear in no type that is broadcast or aggregated: a
+client that keeps them brings them to CLIENTS and takes them from there.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+import numpy as np
+import tensorflow as tf
+
+from fedpersonal import tff
+from fedpersonal.client.optimizer import check_phases
+from fedpersonal.client.ridge import check_linear
+from fedpersonal.client.values import Examples, starting_copies, starting_local_values
+from fedpersonal.errors import UserError
+from fedpersonal.federated.aggregators import Aggregator, folding_server, weighted_aggregation
+from fedpersonal.federated.boundary import Folding
+from fedpersonal.federated.cohort import Execution, as_kept, kept_now, shard_type
+from fedpersonal.federated.inlining import keras_computation
+from fedpersonal.federated.packing import as_examples, by_name
+from fedpersonal.federated.privacy import DifferentialPrivacy, private_server
+from fedpersonal.federated.server import Server, summing_server, train_and_sum
+from fedpersonal.methods.algorithm import Algorithm, RidgePhase
+from fedpersonal.model.lookups import check_lookups
+from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.optimizers import AnyOptimizer, as_tff_optimizer
+
+if TYPE_CHECKING:
+    pass
+
+
+class KeptOutput(NamedTuple):
+    """What a round of a `KeptProcess` returns.
+
+    Attributes:
+        state: The server's next state.
+        metrics: The cohort's training metrics.
+        local: At CLIENTS, for each shard, a value of `local_type`: what its clients keep now.
+            Shards may come back in another order.
+    """
+
+    state: Any
+    metrics: Any
+    local: Any
+
+
+class KeptProcess(tff.IterativeProcess):
+    """A process whose clients bring and keep local variables: `Cohort.with_local_state`.
+
+    Attributes:
+        folding: As of `Server`.
+    """
+
+    folding: Folding | None = None
+
+
+class RebuiltProcess(tff.LearningProcess):
+    """A process whose clients rebuild local variables in each round, or have none.
+
+    Attributes:
+        folding: As of `Server`.
+    """
+
+    folding: Folding | None = None
+
+
+Process = Union[KeptProcess, RebuiltProcess]
+
+
+def build_process(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    *,
+    execution: Execution,
+    server_optimizer: AnyOptimizer,
+    aggregator: Aggregator | None = None,
+    privacy: DifferentialPrivacy | None = None,
+    seed: int = 0,
+    secret_seed: int | None = None,
+) -> Process:
+    """Builds the process that trains a model by an algorithm.
+
+    It replaces `tff.learning.algorithms.build_fed_recon`, whose clients' datasets
+    `clients_from_datasets` turns into what `make_cohort` takes.
+
+    Args:
+        model: The partitioned model.
+        algorithm: What a client does.
+        execution: How cohorts are executed.
+        server_optimizer: What takes the mean of the clients' updates for a gradient, one of TFF's
+            optimizers or of Keras'.
+        aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
+            Its work is done client by client, and takes longer than for the mean.
+        privacy: What hides each client's part in the global variables; None for nothing.
+        seed: Seed of the global variables' initial values, of local ones in each round, and of
+            seeded noise.
+        secret_seed: What secret noise follows from; None without.
+
+    Returns:
+        A `LearningProcess`, whose `next(state, cohort.examples)` returns the new state and the
+        cohort's training metrics by name. Where clients keep their local variables, a
+        `KeptProcess`, whose `next(state, cohort.with_local_state(...))` returns a `KeptOutput`;
+        `Rounds` runs either.
+
+    Raises:
+        ValueError: If the model and the algorithm do not fit each other, or the aggregator
+            or the privacy does not fit the algorithm.
+    """
+    check_fit(model, algorithm)
+    server_optimizer = as_tff_optimizer(server_optimizer)
+    find_mixing(model.base, training=True)  # It refuses what nobody means.
+    if execution.packing == "pooled":
+        check_rows_are_independent(model.base, training=True)
+    if privacy is not None:
+        if aggregator is not None:
+            raise UserError("differential privacy takes no aggregator: it is one.")
+        server = private_server(
+            model, algorithm, server_optimizer, privacy, seed=seed, secret_seed=secret_seed
+        )
+    elif aggregator is None:
+        server = summing_server(model, server_optimizer, seed=seed)
+    else:
+        factory = weighted_aggregation(model, algorithm, aggregator)
+        server = folding_server(model, server_optimizer, factory, seed=seed)
+    begin, work = _shard_work(model, algorithm, execution, server, seed)
+    shards_type = tff.FederatedType(shard_type(model, algorithm, execution), tff.CLIENTS)
+
+    @tff.federated_computation(server.initialize.type_signature.result, shards_type)
+    def next_fn(state, shards):
+        weights = tff.federated_broadcast(state.global_model_weights)
+        round_number = tff.federated_broadcast(state.client_work)
+        arguments = [weights, round_number, shards]
+        if begin is not None:
+            arguments.append(tff.federated_map(begin, (round_number, shards)))
+        if server.tell is not None:
+            arguments.append(server.tell(state))
+        results = tff.federated_map(work, tuple(arguments))
+        if not algorithm.keeps:
+            return tff.LearningProcessOutput(*server.finish(state, results))
+        return KeptOutput(*server.finish(state, results["sent"]), results["local"])
+
+    process: Process
+    if algorithm.keeps:
+        process = KeptProcess(server.initialize, next_fn)
+        process.folding = server.folding
+        return process
+
+    @tff.tf_computation(server.state_type)
+    def get_weights(state):
+        return state.global_model_weights
+
+    @tff.tf_computation(server.state_type, server.state_type.global_model_weights)
+    def set_weights(state, weights):
+        rest = state.distributor, state.client_work, state.aggregator, state.finalizer
+        return tff.LearningAlgorithmState(weights, *rest)
+
+    process = RebuiltProcess(server.initialize, next_fn, get_weights, set_weights)
+    process.folding = server.folding
+    return process
+
+
+def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
+    """Raises a ValueError unless the algorithm moves variables that the model has."""
+    if algorithm.local_variables == "none" and model.local_variables:
+        raise ValueError(
+            f"{algorithm.name} has no local variables; the model's local layers own "
+            f"{[v.name for v in model.local_variables]}. Give it a model without local layers."
+        )
+    if algorithm.local_variables != "none" and not model.local_variables:
+        raise ValueError(f"{algorithm.name} needs local variables; the model has none.")
+    if bool(algorithm.personal) != bool(model.copies):
+        raise ValueError(
+            f"{algorithm.name} {'needs' if algorithm.personal else 'has no'} personal copies; "
+            "take the model that its prepare(model) returns."
+        )
+    check_phases(model, algorithm.phases)
+    if any(isinstance(phase, RidgePhase) for phase in algorithm.phases):
+        check_linear(model.base)
+    check_lookups(model.base)
+
+
+def _shard_work(
+    model: PartitionedModel,
+    algorithm: Algorithm,
+    execution: Execution,
+    server: Server,
+    seed: int,
+) -> tuple[tff.Computation | None, tff.Computation]:
+    """Returns computations of a shard's work: of what comes first, if anything, and of the rest.
+
+    Local variables' start comes first, since random draws cannot be compiled with the rest. The
+    rest returns what the shard sends; `OrderedDict(sent, local)` where clients keep variables.
+    """
+    data_type = shard_type(model, algorithm, execution)
+    weights_type = server.state_type.global_model_weights
+    told_types = [] if server.tell is None else [server.told_type]
+
+    def examples_in(shard: Any) -> Examples:
+        return as_examples(model, shard["examples"] if algorithm.keeps else shard)
+
+    def start(round_number: Any, shard: Any, examples: Examples) -> collections.OrderedDict:
+        kept = as_kept(shard["local"]) if algorithm.keeps else None
+        round_seed = tf.stack([seed, round_number])
+        return by_name(starting_local_values(model, examples, round_seed, kept))
+
+    def train(
+        weights: Any, round_number: Any, shard: Any, examples: Examples, local: Any, *told: Any
+    ) -> Any:
+        values, round_seed = dict(weights.trainable), tf.stack([seed, round_number])
+        kept = as_kept(shard["local"]) if algorithm.keeps else None
+        local = {**local, **starting_copies(model, values, examples, kept)}
+        settled = algorithm.at_round(round_number)
+        summary = server.summary(values, *(told or [None]))
+        sent, after = train_and_sum(
+            model,
+            settled,
+            values,
+            examples,
+            round_seed,
+            summary=summary,
+            packing=execution.packing,
+            local=local,
+        )
+        if not algorithm.keeps:
+            return sent
+        return collections.OrderedDict(sent=sent, local=kept_now(model, shard["local"], after))
+
+    if not model.drawn_variables:
+
+        @keras_computation(weights_type, np.int32, data_type, *told_types)
+        def whole(weights, round_number, shard, *told):
+            examples = examples_in(shard)
+            local = start(round_number, shard, examples)
+            return train(weights, round_number, shard, examples, local, *told)
+
+        return None, whole
+
+    @tff.tf_computation(np.int32, data_type)
+    def begin(round_number, shard):
+        return start(round_number, shard, examples_in(shard))
+
+    local_type = begin.type_signature.result
+
+    @keras_computation(weights_type, np.int32, data_type, local_type, *told_types)
+    def work(weights, round_number, shard, local, *told):
+        return train(weights, round_number, shard, examples_in(shard), local, *told)
+
+    return begin, work
+
+
+# A container's limit, what it uses of it, and how much of that are files that it can let go.
+# Whole copies of the global variables that a round holds at least: the state before and after it
+# and the sum; and of each shard its argument and what it sends.

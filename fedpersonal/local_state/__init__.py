@@ -1,1 +1,0 @@
-"""What clients keep from round to round: the store, a cohort's rows, their noisy mean."""

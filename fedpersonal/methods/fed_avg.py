@@ -1,0 +1,42 @@
+"""Federated averaging of a fully global model.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017. Its personalised rivals train alike and fine-tune each client's copy afterwards.
+"""
+
+from __future__ import annotations
+
+from fedpersonal.methods.constructor import constructor
+from fedpersonal.methods.method import FinetuningOptions, Method, RebuildingOptions
+
+
+class FedAvg(Method, name="fed_avg", title="FedAvg", server_optimizer="sgd"):
+    """What a client of FedAvg does: it moves all variables on all of its data."""
+
+
+class FedAvgFinetuning(
+    FedAvg,
+    name="fed_avg_finetuning",
+    title="FedAvg + fine-tuning",
+    trains_as="fed_avg",
+    reads=FinetuningOptions,
+    finetunes="all",
+    server_optimizer=None,
+):
+    """FedAvg, and fine-tuning."""
+
+
+class EmbeddingFinetuning(
+    FedAvg,
+    name="embedding_finetuning",
+    title="FedAvg + fine-tuning of embeddings",
+    trains_as="fed_avg",
+    reads=RebuildingOptions,
+    finetunes="embedding",
+    server_optimizer=None,
+):
+    """FedAvg, and fine-tuning of a part at the rates of a reconstruction."""
+
+
+# `optimizers` are others than the client's for some layers, by name; `proximal` is FedProx' weight.
+fed_avg = constructor(FedAvg, optimizers=None, proximal=0.0)

@@ -1,0 +1,95 @@
+"""Federated Reconstruction.
+
+Singhal et al., "Federated Reconstruction: Partially Local Federated Learning", NeurIPS 2021
+(arXiv 2102.03448), Algorithm 1. Local variables are rebuilt in every round from the support set
+with the global ones frozen; then the global ones are updated on the query set with the local ones
+frozen.
+
+Departures: exact (ridge) reconstruction is an addition of ours; section 4 leaves R open.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpersonal.data.splits import split_parts
+from fedpersonal.methods.algorithm import GradientPhase, Phase, RidgePhase
+from fedpersonal.methods.constructor import constructor
+from fedpersonal.methods.method import (
+    ClientOptions,
+    FinetuningOptions,
+    Method,
+    RebuildingOptions,
+    SplitOptions,
+)
+from fedpersonal.options import option
+
+
+class FedReconOptions(ClientOptions, RebuildingOptions, SplitOptions):
+    """What a client of FedRecon does."""
+
+    reconstruction: str = option(
+        "gradient", "Gradient steps, or exact least squares.", choices=("gradient", "ridge")
+    )
+    growing_reconstruction: bool = option(
+        False, "Round n, from 1, makes at most n of the --reconstruction_epochs; evaluation all."
+    )
+    joint_training: bool = option(False, "Move local variables in the update phase too.")
+    ridge_l2: float = option(10.0, "Penalty of ridge reconstruction.", at_least=1e-6)
+    ridge_bias_l2: float | None = option(
+        None, "The same for scalar local variables. [default: --ridge_l2]", at_least=1e-6
+    )
+
+    def split_options(self) -> dict[str, Any]:
+        """Returns how clients' batches are split, as `split_support_query` takes it."""
+        return {"split": self.support_query_split, "support_share": self.support_share}
+
+
+class FedRecon(
+    Method,
+    name="fed_recon",
+    title="FedRecon",
+    reads=FedReconOptions,
+    local_variables="rebuilt",
+    local_part="own",
+):
+    """What a client of FedRecon does: R on the support set, U on the query set (section 4)."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the two phases.
+
+        Raises:
+            ValueError: If gradient reconstruction has no optimizer.
+        """
+        support, query = split_parts(self.support_query_split, self.support_share)
+        moving = "all" if self.joint_training else "global"
+        return self._rebuild(support), self.phase(moving, query)
+
+    def _rebuild(self, support: str) -> Phase:
+        if self.reconstruction == "ridge":
+            return RidgePhase(data=support, l2=self.ridge_l2, bias_l2=self.ridge_bias_l2)
+        optimizer = self.optimizer("reconstruction")
+        if optimizer is None:
+            raise ValueError("fed_recon: gradient reconstruction needs a reconstruction_optimizer.")
+        steps = self.reconstruction_epochs, self.bound("max_reconstruction_steps")
+        grows = self.growing_reconstruction
+        return GradientPhase("local", support, optimizer, *steps, grows=grows)
+
+
+class FedReconFinetuning(
+    FedRecon,
+    name="fed_recon_finetuning",
+    title="FedRecon + fine-tuning",
+    trains_as="fed_recon",
+    reads=FinetuningOptions,
+    finetunes="global",
+):
+    """FedRecon, and fine-tuning."""
+
+
+def rebuilding(options: FedReconOptions) -> tuple[Phase, ...]:
+    """Returns the reconstruction alone, for clients of any method that have kept nothing."""
+    return FedRecon(options).phases()[:1]
+
+
+fed_recon = constructor(FedRecon, reconstruction_epochs=1)

@@ -1,0 +1,222 @@
+"""The document model of FURL (Bui et al., section 4.1, Figure 1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+import tensorflow as tf
+
+from fedpersonal.models.next_word import BidirectionalEnds
+
+
+class Bag(tf.keras.layers.Layer):
+    """Sums the embeddings of a bag's things, over the root of their number."""
+
+    def call(self, inputs):
+        """Maps embeddings (batch, places, size) and numbers of things (batch,) to (batch, size).
+
+        The things come first; the places after them do not count.
+        """
+        embedded, count = inputs
+        return tf.einsum("bp,bps->bs", _shares(embedded, count), embedded)
+
+
+class BagRows(tf.keras.layers.Layer):
+    """The rows that a `Bag` sums: each embedding over the root of their number."""
+
+    def call(self, inputs):
+        """Maps embeddings (batch, places, size) and numbers of things (batch,) to such rows."""
+        embedded, count = inputs
+        return _shares(embedded, count)[..., tf.newaxis] * embedded
+
+
+def _shares(embedded: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    is_thing = tf.sequence_mask(count, tf.shape(embedded)[1], tf.float32)
+    roots = tf.sqrt(tf.cast(tf.maximum(count, 1), tf.float32))
+    return is_thing / roots[:, tf.newaxis]
+
+
+PADDING = 0
+
+
+class TextEncoder(Protocol):
+    """Layers that make a vector of a text.
+
+    Attributes:
+        layers: Their names.
+        lookups: Those that are big tables, and nothing but looked up, to the input that does so.
+    """
+
+    layers: ClassVar[tuple[str, ...]]
+    lookups: ClassVar[Mapping[str, str]]
+
+    def inputs(self) -> dict[str, tf.keras.Input]:
+        """Returns the inputs by name, new ones at each call."""
+
+    def encode(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Maps the inputs to the texts' vectors, float32 (batch, size)."""
+
+    def lengths(self, features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
+        """Returns how many places of each text are no padding, at least 1, int32 (batch,)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CharacterEncoder:
+    """The last states of a BiLSTM of characters (Bui et al., Figure 1).
+
+    The input is `text`, int32 (batch, time), characters' ids with 0 for padding at the end, at
+    least one a text.
+
+    Attributes:
+        num_ids: Ids of characters.
+        character_dim: Size of a character embedding.
+        lstm_units: Units of each of the two LSTMs; the vector is twice as long.
+    """
+
+    num_ids: int
+    character_dim: int = 32
+    lstm_units: int = 32
+
+    layers: ClassVar[tuple[str, ...]] = ("characters", "encoder")
+    lookups: ClassVar[Mapping[str, str]] = {}
+
+    def inputs(self) -> dict[str, tf.keras.Input]:
+        """Returns the input."""
+        return {"text": tf.keras.Input([None], dtype=tf.int32, name="text")}
+
+    def encode(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the LSTMs' last states."""
+        table = tf.keras.layers.Embedding(self.num_ids, self.character_dim, name="characters")
+        masked = CharacterMask(name="mask")([inputs["text"], table(inputs["text"])])
+        return BidirectionalEnds(self.lstm_units, name="encoder")(masked)
+
+    def lengths(self, features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
+        """Counts what is no padding."""
+        del labels
+        is_real = tf.not_equal(features["text"], PADDING)
+        return tf.reduce_sum(tf.cast(is_real, tf.int32), axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class HashedWordEncoder:
+    """A bag of hashed words: the sum of their embeddings over the root of how many there are.
+
+    So the bag is of length 1 before the embedding, however long the text. A text without words is
+    zeros. The inputs are `text`, int32 (batch, places), buckets' ids with 0 for padding at the end,
+    and `num_words`, int32 (batch,), how many are none.
+
+    Attributes:
+        num_ids: Ids of buckets.
+        word_dim: Size of an embedding.
+        start: What embeddings are at first, a name of Keras' initializers.
+    """
+
+    num_ids: int
+    word_dim: int = 32
+    start: str = "uniform"
+
+    layers: ClassVar[tuple[str, ...]] = ("words",)
+    lookups: ClassVar[Mapping[str, str]] = {"words": "text"}
+
+    def inputs(self) -> dict[str, tf.keras.Input]:
+        """Returns the inputs."""
+        return {
+            "text": tf.keras.Input([None], dtype=tf.int32, name="text"),
+            "num_words": tf.keras.Input([], dtype=tf.int32, name="num_words"),
+        }
+
+    def encode(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the bags' embeddings."""
+        table = tf.keras.layers.Embedding(
+            self.num_ids, self.word_dim, embeddings_initializer=self.start, name="words"
+        )
+        return Bag(name="bag")([table(inputs["text"]), inputs["num_words"]])
+
+    def lengths(self, features: Mapping[str, tf.Tensor], labels: tf.Tensor) -> tf.Tensor:
+        """Returns what the texts say."""
+        del labels
+        return tf.maximum(features["num_words"], 1)
+
+
+class CharacterMask(tf.keras.layers.Layer):
+    """Passes embedded characters on with a mask of what is no padding."""
+
+    def call(self, inputs):
+        """Maps characters (batch, time) and their embeddings (batch, time, size) to the latter."""
+        return tf.identity(inputs[1])
+
+    def compute_mask(self, inputs, mask=None):
+        """Returns where there are characters, bool (batch, time)."""
+        del mask
+        return tf.not_equal(inputs[0], PADDING)
+
+
+# Words move SCALE ** 2 times as fast as a bias: most are in few texts, and a bias is in all.
+SCALE = 10.0
+
+
+def document_classifier(
+    encoder: TextEncoder,
+    *,
+    num_outputs: int,
+    num_users: int | None = None,
+    user_dim: int | None = 32,
+    hidden_units: Sequence[int] | None = (64,),
+) -> Callable[[], tf.keras.Model]:
+    """Returns a builder of an MLP on the text's and the user's vectors, or on the text's alone.
+
+    Inputs: the encoder's, and, with users, `user`, int32 (batch,). Layers: the encoder's,
+    `user_embedding`, `hidden_0` and so on, `logits`. The output are logits of shape (batch,
+    num_outputs).
+
+    Args:
+        encoder: What makes a vector of a text.
+        num_outputs: Classes, or 1 for a binary label.
+        num_users: Rows of the table of user embeddings: 1 where each user has a model of its own,
+            None for a model that knows no users.
+        user_dim: Size of a user embedding; None for one number an output, which is added to it: of
+            classes, how much more often than others the user has them.
+        hidden_units: Units of the MLP's hidden layers; None where the encoder's vectors are already
+            of a number an output: then the outputs are `SCALE` times these, and a bias.
+    """
+
+    def build() -> tf.keras.Model:
+        inputs = encoder.inputs()
+        hidden, users = encoder.encode(inputs), None
+        if num_users is not None:
+            inputs["user"] = tf.keras.Input([], dtype=tf.int32, name="user")
+            table = tf.keras.layers.Embedding(
+                num_users,
+                user_dim or num_outputs,
+                embeddings_initializer="uniform" if user_dim else "zeros",
+                name="user_embedding",
+            )
+            users = table(inputs["user"])
+        if users is not None and user_dim:
+            hidden = tf.concat([hidden, users], axis=-1)
+        for number, units in enumerate(hidden_units or ()):
+            layer = tf.keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")
+            hidden = layer(hidden)
+        if hidden_units is None:
+            logits = ScaledScores(name="logits")(hidden)
+        else:
+            logits = tf.keras.layers.Dense(num_outputs, name="logits")(hidden)
+        if users is not None and not user_dim:
+            logits += users
+        return tf.keras.Model(inputs, logits)
+
+    return build
+
+
+class ScaledScores(tf.keras.layers.Layer):
+    """Multiplies the scores of outputs, (batch, num_outputs), by `SCALE` and adds a bias each."""
+
+    def build(self, input_shape):
+        """Makes the biases, zeros at first."""
+        self.bias = self.add_weight("bias", shape=input_shape[-1:], initializer="zeros")
+
+    def call(self, inputs):
+        """Returns the outputs."""
+        return SCALE * inputs + self.bias

@@ -1,0 +1,148 @@
+"""Matrix factorization of ratings (Singhal et al., section 5.1.1; Koren et al. 2009 for biases).
+
+SVD++ (Koren, "Factorization Meets the Neighborhood", KDD 2008, section 3.2) adds what a user has
+rated at all, whatever the stars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Union
+
+import tensorflow as tf
+
+from fedpersonal.models.documents import BagRows
+
+Initializer = Union[str, tf.keras.initializers.Initializer]
+
+
+class OwnVector(tf.keras.layers.Layer):
+    """A trained vector that is the same for every example: one user's embedding or bias."""
+
+    def __init__(self, size: int, *, initializer: Initializer = "uniform", **kwargs):
+        super().__init__(**kwargs)
+        self._size = size
+        self._initializer = initializer
+
+    def build(self, input_shape):
+        """Creates the vector, of shape (size,)."""
+        del input_shape
+        self.vector = self.add_weight("vector", [self._size], initializer=self._initializer)
+
+    def call(self, inputs):
+        """Returns the vector for each example: (batch, size)."""
+        return tf.zeros_like(inputs, tf.float32)[:, tf.newaxis] + self.vector
+
+
+class SquaredNormLoss(tf.keras.layers.Layer):
+    """Adds a weight times the squared norm of each example's vectors to its loss."""
+
+    def __init__(self, weight: float, **kwargs):
+        super().__init__(**kwargs)
+        self._weight = weight
+
+    def call(self, rating, vectors):
+        """Passes the rating (batch,) through; `vectors` are tensors of shape (batch, ..., size)."""
+        norms = [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in vectors]
+        self.add_loss(self._weight * tf.add_n(norms))
+        return rating
+
+
+def matrix_factorization(
+    *,
+    num_items: int,
+    num_users: int | None = None,
+    embedding_dim: int = 50,
+    use_biases: bool = False,
+    rated_places: int = 0,
+    mean_rating: float = 0.0,
+    scale: float = 1.0,
+    l2: float = 0.0,
+    embedding_initializer: Initializer = "uniform",
+    user_initializer: Initializer | None = None,
+) -> Callable[[], tf.keras.Model]:
+    """Returns a builder of R ~ P Q^T as a Keras model of `item` (and `user`, `rated`, `num_rated`).
+
+    Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`; `rated_embedding`).
+    With `num_users` the user layers are tables that the input `user` looks up; without, the model
+    is one user's and they hold a single vector: the local variables of federated reconstruction.
+    The output has shape (batch,).
+
+    Args:
+        num_items: Rows of the item table.
+        num_users: Rows of the user table, or None for a one-user model.
+        embedding_dim: K, the size of an embedding.
+        use_biases: Whether to add a user bias and an item bias, which start from 0.
+        rated_places: If it is not 0, a bag of items that the user has rated adds to its embedding
+            (SVD++). Two inputs name them: `rated`, int32 (batch, rated_places), and `num_rated`,
+            int32 (batch,), how many of the places count. `rated_embedding` starts from 0.
+        mean_rating: Constant added to every prediction.
+        scale: Factor of the rest of it; with `squared_error` of the same, training is that of
+            ratings normalised to (rating - mean_rating) / scale.
+        l2: Weight of the squared norms of the embeddings and biases in use, added to the loss of
+            each example; for a bag, the mean of its embeddings' squared norms (Koren: their sum).
+        embedding_initializer: That of the embeddings.
+        user_initializer: That of user embeddings alone; None for `embedding_initializer`.
+    """
+    user_start = embedding_initializer if user_initializer is None else user_initializer
+
+    def vectors_of(
+        who: str, what: str, inputs: Mapping[str, tf.Tensor], size: int, initializer: Initializer
+    ) -> tf.Tensor:
+        initializer, name = _fresh(initializer), f"{who}_{what}"
+        rows = num_items if who == "item" else num_users
+        if rows is None:
+            return OwnVector(size, initializer=initializer, name=name)(inputs["item"])
+        table = tf.keras.layers.Embedding(rows, size, embeddings_initializer=initializer, name=name)
+        return table(inputs[who])
+
+    def build() -> tf.keras.Model:
+        inputs = {"item": tf.keras.Input([], dtype=tf.int32, name="item")}
+        if num_users is not None:
+            inputs["user"] = tf.keras.Input([], dtype=tf.int32, name="user")
+        starts = {"user": user_start, "item": embedding_initializer}
+        vectors = [
+            vectors_of(who, "embedding", inputs, embedding_dim, start)
+            for who, start in starts.items()
+        ]
+        user = vectors[0]
+        if rated_places:
+            inputs["rated"] = tf.keras.Input([rated_places], dtype=tf.int32, name="rated")
+            inputs["num_rated"] = tf.keras.Input([], dtype=tf.int32, name="num_rated")
+            table = tf.keras.layers.Embedding(
+                num_items, embedding_dim, embeddings_initializer="zeros", name="rated_embedding"
+            )
+            rows = BagRows(name="rated_rows")([table(inputs["rated"]), inputs["num_rated"]])
+            vectors.append(rows)
+            user += tf.reduce_sum(rows, axis=1)
+        rating = tf.reduce_sum(user * vectors[1], axis=-1)
+        if scale != 1.0:
+            rating *= scale
+        rating += mean_rating
+        if use_biases:
+            biases = [vectors_of(who, "bias", inputs, 1, "zeros") for who in starts]
+            added = biases[0][:, 0] + biases[1][:, 0]
+            rating += added if scale == 1.0 else scale * added
+            vectors += biases
+        if l2:
+            rating = SquaredNormLoss(l2, name="l2")(rating, vectors)
+        return tf.keras.Model(inputs, rating, name="matrix_factorization")
+
+    return build
+
+
+def squared_error(scale: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
+    """Returns the loss of scaled predictions, (batch,); None, the usual one, for a scale of 1."""
+
+    def loss(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+        return tf.square((predictions - labels) / scale)
+
+    return None if scale == 1.0 else loss
+
+
+def _fresh(initializer: Initializer) -> tf.keras.initializers.Initializer:
+    """Returns an initializer of its own for each layer: Keras' draw the same each time."""
+    initializer = tf.keras.initializers.get(initializer)
+    if isinstance(initializer, tf.keras.initializers.Initializer):
+        return type(initializer).from_config(initializer.get_config())
+    return initializer

@@ -1,0 +1,307 @@
+"""Optimizers by name, and the options that describe them.
+
+TensorFlow is imported when one is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Union
+
+from fedpersonal.errors import UserError, check_choice
+from fedpersonal.options import Family, option
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from fedpersonal import tff
+
+    Values = Mapping[str, tf.Tensor]
+    Specs = Mapping[str, tf.TensorSpec]
+    State = Mapping[str, Any]
+
+AnyOptimizer = Union["tff.Optimizer", "tf.keras.optimizers.Optimizer"]
+
+_BUILD = "tff.learning.optimizers.build_"
+# What to give instead of an optimizer whose steps differ, if only in the last digits.
+_NEAREST = {
+    "RMSprop": f"{_BUILD}rmsprop, which adds epsilon outside of the root",
+    "Nadam": f"{_BUILD}adam",
+    "Adamax": f"{_BUILD}adam",
+    "Adafactor": f"{_BUILD}adafactor",
+    "Adadelta": f"{_BUILD}adagrad",
+    "Ftrl": f"{_BUILD}adagrad",
+}
+
+
+def as_tff_optimizer(optimizer: AnyOptimizer) -> tff.Optimizer:
+    """Returns an optimizer as it is, or of a Keras one its counterpart.
+
+    SGD (with momentum), Adam, AdamW and Adagrad have one that takes the same steps, but for
+    rounding. One Keras object always gives the same counterpart.
+
+    Raises:
+        UserError: If there is none, or an option is set that it does not have.
+    """
+    import tensorflow as tf
+
+    legacy = tf.keras.optimizers.legacy.Optimizer
+    if isinstance(optimizer, (tf.keras.optimizers.Optimizer, legacy)):
+        return _counterpart(optimizer)
+    if not (hasattr(optimizer, "initialize") and hasattr(optimizer, "next")):
+        raise UserError(
+            f"{optimizer!r} is no optimizer: give one of tff.learning.optimizers, such as "
+            f"{_BUILD}sgdm(0.1), or of tf.keras.optimizers."
+        )
+    return optimizer
+
+
+@functools.lru_cache(maxsize=256)
+def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> tff.Optimizer:
+    from fedpersonal import tff
+
+    kind, options = type(optimizer).__name__, optimizer.get_config()
+    rate = options.pop("learning_rate")
+    nearest = _NEAREST.get(kind, f"{_BUILD}sgdm or {_BUILD}adam")
+    if isinstance(rate, dict):
+        raise UserError(
+            f"Keras optimizer {kind}: a learning rate that changes counts steps, and clients start "
+            "anew in each round. Give fedpersonal.optimizers.ScheduledOptimizer."
+        )
+    taken = {key: options.pop(key) for key in ("beta_1", "beta_2", "epsilon") if key in options}
+    taken["learning_rate"] = float(rate)
+    builders = tff.optimizers
+    if kind == "SGD":
+        result = builders.build_sgdm(**taken, momentum=float(options.pop("momentum")) or None)
+    elif kind == "Adam":
+        result = builders.build_adam(**taken)
+    elif kind == "AdamW":
+        result = builders.build_adamw(**taken, weight_decay=options.pop("weight_decay") or 0.0)
+    elif kind == "Adagrad":
+        start = options.pop("initial_accumulator_value")
+        result = builders.build_adagrad(**taken, initial_preconditioner_value=start)
+    else:
+        raise UserError(
+            f"Keras optimizer {kind} has no counterpart that takes the same steps. Give {nearest}."
+        )
+    harmless = ("name", "jit_compile", "is_legacy_optimizer", "ema_momentum")
+    used = {key: value for key, value in options.items() if value and key not in harmless}
+    if not options.get("use_ema"):
+        used.pop("ema_overwrite_frequency", None)
+    if getattr(optimizer, "_exclude_from_weight_decay", None):
+        used["exclude_from_weight_decay"] = "..."
+    if used:
+        listed = ", ".join(f"{key}={value}" for key, value in used.items())
+        raise UserError(
+            f"Keras optimizer {kind}: {listed} has no counterpart in tff.learning.optimizers; "
+            f"leave it out."
+        )
+    return result
+
+
+# A schedule is told in options, before anything slow is imported.
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearDecay:
+    """Learning rates that fall in a straight line, from the first round to the last.
+
+    Attributes:
+        total_rounds: Rounds until they reach `end`; from there on they stay.
+        end: Their share at the end, in [0, 1].
+    """
+
+    total_rounds: int
+    end: float = 0.0
+
+    def __post_init__(self):
+        if self.total_rounds < 1:
+            raise ValueError(
+                f"LinearDecay: total_rounds must be at least 1, not {self.total_rounds}."
+            )
+        if not 0.0 <= self.end <= 1.0:
+            raise ValueError(f"LinearDecay: end must be in [0, 1], not {self.end}.")
+
+    def __call__(self, round_number: tf.Tensor) -> tf.Tensor:
+        """Maps a round's number, from 0, to the share of the learning rates, float32."""
+        import tensorflow as tf
+
+        past = tf.minimum(tf.cast(round_number, tf.float32) / self.total_rounds, 1.0)
+        return 1.0 - (1.0 - self.end) * past
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledOptimizer:
+    """An optimizer of a phase, whose learning rate depends on the round.
+
+    Outside a round, in evaluation, it has its full rate.
+
+    Attributes:
+        optimizer: One of TFF's, whose state holds its learning rate, or of Keras'.
+        schedule: Maps the round's number, from 0, to the share of the rate, such as `LinearDecay`.
+        share: That of a round, which `at_round` gives it.
+    """
+
+    optimizer: AnyOptimizer
+    schedule: Callable[[tf.Tensor], tf.Tensor]
+    share: tf.Tensor | None = dataclasses.field(default=None, compare=False)
+
+    def at_round(self, round_number: tf.Tensor) -> ScheduledOptimizer:
+        """Returns the optimizer with the rate of a round, an int32 tensor."""
+        return dataclasses.replace(self, share=self.schedule(round_number))
+
+    def initialize(self, specs: Specs) -> State:
+        """As the optimizer's own."""
+        state = self._at_full_rate.initialize(specs)
+        if self.share is None:
+            return state
+        if "learning_rate" not in state:
+            raise ValueError(f"{self.optimizer} has no learning rate that can be scheduled.")
+        return {**state, "learning_rate": state["learning_rate"] * self.share}
+
+    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
+        """As the optimizer's own."""
+        return self._at_full_rate.next(state, weights, gradients)
+
+    @property
+    def _at_full_rate(self) -> tff.Optimizer:
+        return as_tff_optimizer(self.optimizer)
+
+
+CLIENT_OPTIMIZERS = ("sgd", "adam")
+SERVER_OPTIMIZERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
+
+
+def optimizer(prefix: str, learning_rate: float, help: str, **traits: Any) -> Any:
+    """Declares the options of an optimizer of clients, as an attribute of an `Options` class.
+
+    `client = optimizer("client", 0.5, "Its rate.", kinds="Its kind.")` declares `client_optimizer`
+    and `client_learning_rate`; `options.build("client")` is the optimizer.
+
+    Args:
+        prefix: What the options' names begin with.
+        learning_rate: The default of the rate.
+        help: The help of the rate.
+        **traits: Of `OptimizerFamily`; others are of the rate's `Rule`.
+    """
+    names = {field.name for field in dataclasses.fields(OptimizerFamily)}
+    rule = {name: traits.pop(name) for name in [*traits] if name not in names}
+    rate = option(learning_rate, help, **(rule if "at_least" in rule else {"above": 0, **rule}))
+    return OptimizerFamily(prefix, rate, **traits)
+
+
+def decay_option() -> Any:
+    """Declares the rounds until learning rates are 0, an option that families share."""
+    return option(0, "Rounds until the server's and local rates are 0; 0: constant.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerFamily(Family):
+    """The options of an optimizer of clients.
+
+    Attributes:
+        prefix: What their names begin with.
+        rate: The field of the learning rate.
+        kinds: The help of an option for the optimizer's name; empty for none.
+        kind_of: Where there is no such option: the prefix of the family whose kind this has, too;
+            empty for SGD.
+        decays: Whether the rate falls to 0 in `decay_rounds`.
+        program: The prefix in a program; empty for the same.
+        stand_in: Whether a program may give none: another one does its work then.
+    """
+
+    prefix: str
+    rate: Any
+    kinds: str = ""
+    kind_of: str = ""
+    decays: bool = False
+    program: str = ""
+    stand_in: bool = False
+
+    @property
+    def members(self) -> dict[str, tuple[str, dataclasses.Field]]:  # type: ignore[override]
+        """The options."""
+        kind = option("sgd", self.kinds, choices=CLIENT_OPTIMIZERS)
+        return {
+            **({f"{self.prefix}_optimizer": ("str", kind)} if self.kinds else {}),
+            f"{self.prefix}_learning_rate": ("float", self.rate),
+            **({"decay_rounds": ("int", decay_option())} if self.decays else {}),
+        }
+
+    @property
+    def parameter(self) -> str:
+        """What a program calls the optimizer."""
+        return f"{self.program or self.prefix}_optimizer"
+
+    def build(self, options: Any, *, kind_of: str = "", factor: float = 1.0) -> tff.Optimizer:
+        """Returns the optimizer.
+
+        Args:
+            options: The options.
+            kind_of: The prefix of a family whose kind it has instead; empty for its own.
+            factor: What the rate is multiplied by.
+        """
+        owner = kind_of or (self.prefix if self.kinds else self.kind_of)
+        kind = getattr(options, f"{owner}_optimizer") if owner else "sgd"
+        rate = getattr(options, f"{self.prefix}_learning_rate") * factor
+        rounds = options.decay_rounds if self.decays else 0
+        return build_client_optimizer(kind, rate, decay_rounds=rounds)
+
+
+def build_client_optimizer(
+    name: str, learning_rate: float, *, decay_rounds: int = 0
+) -> tff.Optimizer:
+    """Returns a client's optimizer.
+
+    Args:
+        name: One of `CLIENT_OPTIMIZERS`.
+        learning_rate: Its rate.
+        decay_rounds: Rounds over which the rate falls in a straight line to 0, or 0.
+    """
+    from fedpersonal import tff
+
+    check_choice("build_client_optimizer", "name", name, CLIENT_OPTIMIZERS)
+    optimizers = tff.optimizers
+    build = optimizers.build_sgdm if name == "sgd" else optimizers.build_adam
+    optimizer = build(learning_rate)
+    return ScheduledOptimizer(optimizer, LinearDecay(decay_rounds)) if decay_rounds else optimizer
+
+
+def build_server_optimizer(
+    name: str,
+    *,
+    learning_rate: float,
+    epsilon: float = 1e-3,
+    initial_accumulator: float = 0.0,
+    decay_rounds: int = 0,
+) -> tff.Optimizer:
+    """Returns the server's optimizer.
+
+    Args:
+        name: One of `SERVER_OPTIMIZERS`; `momentum` is SGD with momentum 0.9, `yogi` has a beta2
+            of 0.99 (Reddi et al., "Adaptive Federated Optimization", 2021).
+        learning_rate: Its rate.
+        epsilon: Of `adam`, `yogi` and `adagrad`: added to the preconditioner's root.
+        initial_accumulator: Initial preconditioner of `yogi` and `adagrad`.
+        decay_rounds: Rounds over which the rate falls in a straight line to 0, or 0 for a constant
+            rate, with which the global variables swing with whom was drawn. With one that falls
+            they settle, and what clients keep fits them.
+    """
+    from fedpersonal import tff
+
+    check_choice("build_server_optimizer", "name", name, SERVER_OPTIMIZERS)
+    optimizers = tff.optimizers
+    start = {"epsilon": epsilon, "initial_preconditioner_value": initial_accumulator}
+    optimizer = {
+        "sgd": lambda: optimizers.build_sgdm(learning_rate),
+        "momentum": lambda: optimizers.build_sgdm(learning_rate, momentum=0.9),
+        "adam": lambda: optimizers.build_adam(learning_rate, epsilon=epsilon),
+        "yogi": lambda: optimizers.build_yogi(learning_rate, beta_2=0.99, **start),
+        "adagrad": lambda: optimizers.build_adagrad(learning_rate, **start),
+    }[name]()
+    if not decay_rounds:
+        return optimizer
+    share = LinearDecay(decay_rounds)
+    return optimizers.schedule_learning_rate(optimizer, lambda n: learning_rate * share(n))

@@ -1,1 +1,0 @@
-"""Optimizers of clients and of the server, by name, and rates that change with the round."""

@@ -1,1 +1,0 @@
-"""The TFF process: shards of a cohort, broadcast, aggregation, server, boundary."""

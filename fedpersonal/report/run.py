@@ -1,0 +1,319 @@
+"""What the folder of a finished run says, as a page needs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import math
+import os
+import pathlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.errors import UserError, escaped
+from fedpersonal.evaluation.client_metrics import find_metric, main_metric
+from fedpersonal.evaluation.guess import GUESS, strongest
+from fedpersonal.model.names import COPY, MIXING
+from fedpersonal.runs.folder import RunFolder
+from fedpersonal.runs.record import ABOUT, ROUND, check_rounds, read_about, rounds_of_files
+
+OUR_TASKS = "fedpersonal.tasks."
+# What counts are called.
+_COUNTS = ("num_", ROUND)
+_STAGES = ("_before", "_after", GUESS)
+_BOTH_WAYS = ("broadcast", "aggregate")
+_FILES = ("metrics.csv", "summary.json", "per_client.csv", "boundary.json", ABOUT)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunData:
+    """A finished run; what its folder lacks is empty.
+
+    Attributes:
+        path: Its folder.
+        config: What was asked: `options`, `seed`, `versions` and, where known, `data`.
+        summary: What came of it; a program of one's own has none.
+        rounds: A row a round: `round`, `seconds` and metrics, such as `eval/rmse`.
+        clients: A row a test client: `client`, `num_examples` and metrics.
+        boundary: What crossed, a tensor each: `name`, `direction`, `dtype`, `num_bytes`.
+        local: Each local variable: `name`, `dtype`, `shape`, `num_bytes`.
+        keeps: Whether clients keep them from round to round; None where that is not known.
+        failure: What ended it before its time, or None.
+    """
+
+    path: pathlib.Path
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    rounds: pd.DataFrame
+    clients: pd.DataFrame
+    boundary: Sequence[Mapping[str, Any]]
+    local: Sequence[Mapping[str, Any]]
+    keeps: bool | None
+    failure: str | None = None
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of the run by name."""
+        return self.config["options"]
+
+    @property
+    def algorithm(self) -> str:
+        """What it trained with."""
+        return str(self.summary.get("algorithm") or self.options.get("algorithm") or "?")
+
+    @property
+    def title(self) -> str:
+        """What was done, in a few words."""
+        dataset = self.summary.get("dataset")
+        return f"{self.algorithm} on {dataset}" if dataset else self.algorithm
+
+    @property
+    def paired_metrics(self) -> list[str]:
+        """The metrics that each client has before and after personalisation."""
+        return [name for name in self.client_metrics if f"{name}_before" in self.clients]
+
+    @property
+    def client_metrics(self) -> list[str]:
+        """The metrics that each client has, at least after personalisation."""
+        after = [n[: -len("_after")] for n in map(str, self.clients) if n.endswith("_after")]
+        others = [str(n) for n in self.clients if not str(n).endswith(_STAGES)]
+        numbers = self.clients.select_dtypes("number").columns
+        return after + [n for n in others if n in numbers and not n.startswith(_COUNTS)]
+
+    @property
+    def main_metric(self) -> str | None:
+        """What its clients are judged by, its task's first metric if it can be; or None."""
+        paired = self.paired_metrics
+        guessed = [name for name in self.client_metrics if name + GUESS in self.clients]
+        for name in self.task.metrics if self.task else ():
+            found = find_metric(name, [*paired, *guessed])
+            if found:
+                return found
+        return main_metric(guessed) or main_metric(paired) or main_metric(self.client_metrics)
+
+    @property
+    def starts_untrained(self) -> bool:
+        """Whether clients have initial local variables before personalisation, and no copies."""
+        return any(not v["name"].startswith((f"{COPY}/", MIXING)) for v in self.local)
+
+    @functools.cached_property
+    def task(self) -> Any:
+        """The task of a binary's run; None of other programs, and of tasks not at hand."""
+        module = str(self.options.get("task"))
+        try:  # Modules of others run what they like; one that has run already is the program's.
+            is_ours = module.startswith(OUR_TASKS)
+            return importlib.import_module(module).TASK if is_ours else sys.modules[module].TASK
+        except (ImportError, AttributeError, KeyError, ValueError):
+            return None
+
+    def after(self, metric: str) -> np.ndarray:
+        """Returns one of `client_metrics`, float64 (num_clients,), NaN where there is none."""
+        column = f"{metric}_after"
+        return self._column(column if column in self.clients else metric)
+
+    def before(self, metric: str) -> np.ndarray | None:
+        """Returns the same before personalisation; None where that was not evaluated."""
+        return self._column(f"{metric}_before") if f"{metric}_before" in self.clients else None
+
+    def guess(self, metric: str) -> tuple[str, np.ndarray] | None:
+        """Returns the name of the guess by a metric, and each client's value; None without one."""
+        if metric + GUESS not in self.clients:
+            return None
+        best = strongest((self.summary.get("test") or {}).get("guesses"), metric)
+        return best[0] if best else "the guess", self._column(metric + GUESS)
+
+    def _column(self, name: str) -> np.ndarray:
+        values = pd.to_numeric(self.clients[name], errors="coerce").to_numpy(np.float64)
+        return np.where(np.isfinite(values) & (self.num_examples > 0), values, np.nan)
+
+    @functools.cached_property
+    def num_examples(self) -> np.ndarray:
+        """Examples that each client predicts, float64 (num_clients,)."""
+        if "num_examples" not in self.clients:
+            return np.ones(len(self.clients))
+        return np.nan_to_num(pd.to_numeric(self.clients["num_examples"], errors="coerce"))
+
+    @property
+    def round_metrics(self) -> list[str]:
+        """The columns of `rounds` that are metrics and have a value."""
+        return [
+            name
+            for name in self.rounds.columns
+            if name.startswith(("train/", "eval/"))
+            and not name.rpartition("/")[2].startswith(_COUNTS)
+            and np.isfinite(self.rounds[name]).any()
+        ]
+
+    @property
+    def bytes_per_round(self) -> float | None:
+        """What all clients of a round receive and send, in bytes; None where nothing crosses."""
+        if self.algorithm.startswith("centralized"):
+            return None  # There, the clients are a server's batches.
+        each = self.bytes_per_client
+        clients = self.options.get("clients_per_round")
+        trained = (self.config.get("training_data") or {}).get("clients")
+        if not each or not isinstance(clients, int):
+            return None
+        return float(each) * min(clients, trained if isinstance(trained, int) else clients)
+
+    @property
+    def bytes_per_client(self) -> int | None:
+        """What a client receives and sends in a round, in bytes; None where that is not known."""
+        sizes = [c.get("num_bytes") for c in self.boundary if c.get("direction") in _BOTH_WAYS]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+def read_run(
+    folder: str | os.PathLike, *, failure: str | None = None, only_last: bool = False
+) -> RunData:
+    """Reads a finished run, of a binary or of a program of one's own.
+
+    Args:
+        folder: Its folder.
+        failure: What has ended it before its time; such a run need not be finished.
+        only_last: Whether files of other rounds than the last are left out, as after a failure;
+            else they are an error.
+
+    Raises:
+        UserError: It is no run's folder, its run goes on, or a file is damaged.
+    """
+    record = RunFolder.read(folder)
+    has = {name: (record.path / name).exists() for name in _FILES}
+    if failure is None and not only_last:
+        check_rounds(record.path)
+    else:  # What was written when the run ended before is not of the rounds since then.
+        found = rounds_of_files(record.path)
+        last = found.get("metrics.csv")
+        has = {name: has[name] and found.get(name, last) == last for name in _FILES}
+
+    rounds = record.metrics if has["metrics.csv"] else pd.DataFrame({"round": [], "seconds": []})
+    about = read_about(record.path) if has[ABOUT] else {}
+    local = about.get("local", {})
+    boundary = record.boundary if has["boundary.json"] else []
+    privacy = {"privacy": about["privacy"]} if about.get("privacy") else {}
+    summary = record.summary if has["summary.json"] else privacy
+    whole = {
+        "metrics.csv": "seconds" in rounds,
+        ABOUT: isinstance(local, dict)
+        and local.get("kept") in (None, False, True)
+        and _are_variables(local.get("variables", [])),
+        "summary.json": _is_summary(summary),
+        "boundary.json": _are_variables(boundary),
+    }
+    for name, is_whole in whole.items():
+        if not is_whole:
+            path = record.path / name
+            raise UserError(f"{path} is damaged: no version of fedpersonal writes such entries.")
+    if not (has["summary.json"] or has[ABOUT] or failure):
+        raise UserError(f"{record.path}: its run has not ended; go on with it first.")
+    return RunData(
+        path=record.path,
+        config=record.config,
+        summary=summary,
+        rounds=rounds,
+        clients=record.per_client if has["per_client.csv"] else pd.DataFrame({"client": []}),
+        boundary=boundary,
+        local=local.get("variables", []),
+        keeps=local.get("kept"),
+        failure=failure,
+    )
+
+
+def _are_variables(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and (entry.get("num_bytes") is None or is_number(entry["num_bytes"]))
+        for entry in value
+    )
+
+
+def _is_summary(value: Mapping[str, Any]) -> bool:
+    test = value.get("test", {})
+    objects = [test, value.get("privacy", {})]
+    if isinstance(test, dict):
+        guesses = test.get("guesses", {})
+        objects += [guesses, test.get("before", {}), test.get("num_clients_of", {})]
+        objects += guesses.values() if isinstance(guesses, dict) else []
+    return all(isinstance(v, dict) for v in objects)
+
+
+def is_number(value: object) -> bool:
+    """Tells whether a value is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_LONGEST = 60
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+# Pages are shared: where one's files and machines are is nobody's business.
+_PATHS, _ADDRESSES = ("_dir", "_file", "_path"), ("_address",)
+_ACRONYMS = {"rmse", "mse", "mae", "auc", "hr", "ndcg", "mrr", "oov", "eos"}
+
+
+def rounded(values: Iterable[float], digits: int = 5) -> list[float | None]:
+    """Returns numbers of so many significant digits for JSON, None for those not finite."""
+    return [
+        float(f"{float(v):.{digits}g}") if math.isfinite(v) else None
+        for v in np.asarray(list(values), np.float64)
+    ]
+
+
+def plain(value: float | None, digits: int = 3) -> str:
+    """Returns a number of so many significant digits, such as 0.914, 1,234 or 1.2e-05."""
+    if value is None or not math.isfinite(value):
+        return "none" if value is None or math.isnan(value) else str(value)
+    if value and not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.{digits - 1}e}".replace("-", "−")
+    magnitude = math.floor(math.log10(abs(value))) if value else 0
+    text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+    return text.replace("-", "−")
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """Returns the same with its sign."""
+    return ("+" if value > 0 else "") + plain(value, digits)
+
+
+def percent(share: float) -> str:
+    """Returns a share in per cent."""
+    is_near_an_end = 0 < share < 0.01 or 0.99 < share < 1
+    return f"{100 * share:.{int(is_near_an_end)}f} %"
+
+
+def size(num_bytes: float | None) -> str:
+    """Returns a number of bytes with its unit."""
+    if num_bytes is None:
+        return "unknown size"
+    unit = 0
+    while num_bytes >= 1000 and unit < len(_UNITS) - 1:
+        num_bytes, unit = num_bytes / 1000, unit + 1
+    return f"{num_bytes:,.0f} {_UNITS[unit]}" if not unit else f"{plain(num_bytes)} {_UNITS[unit]}"
+
+
+def label(metric: str) -> str:
+    """Returns what people call a metric, such as `RMSE` or `accuracy without OOV`."""
+    words = shown(metric).replace("_", " ").split(" ")
+    return " ".join(w.upper() if w.partition("@")[0] in _ACRONYMS else w for w in words)
+
+
+def shown(text: object, longest: int = _LONGEST) -> str:
+    """Returns somebody else's text in so few characters that a page can show it."""
+    text = str(text)
+    return escaped(text[:longest]) + "…" * (len(text) > longest)
+
+
+def option_text(name: str, value: object) -> str:
+    """Returns the value of an option as a page shows it: short, and without folders."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(option_text(name, one) for one in value)
+    if isinstance(value, str) and name.endswith(_ADDRESSES):
+        return "host:port"
+    if isinstance(value, str):
+        is_path = name.endswith(_PATHS) or pathlib.PurePath(value).is_absolute()
+        return shown(f"path/to/{pathlib.PurePath(value).name}" if is_path else value)
+    return shown(value)

@@ -1,0 +1,312 @@
+"""A trained model in its run's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedpersonal.client.pooled import PACKINGS
+from fedpersonal.errors import UserError, listed, one_line
+from fedpersonal.files import OWNER_ONLY, damaged, read_arrays, write_arrays, write_json
+from fedpersonal.methods.algorithm import Algorithm, Phase
+from fedpersonal.model.files import read_model
+from fedpersonal.model.partition import PartitionedModel, VariableSpec
+from fedpersonal.runs.folder import RunFolder
+from fedpersonal.runs.kept import Snapshot
+from fedpersonal.runs.record import (
+    ABOUT,
+    KNOWN,
+    ROUND,
+    WEIGHTS,
+    RunRecord,
+    check_rounds,
+    read_about,
+)
+from fedpersonal.runs.store import LOCAL_STATE, LocalStateStore
+from fedpersonal.training.trained import EVALUATED_TOGETHER, TrainedModel
+
+_GLOBAL, _LOCAL, _CLIENTS = "global ", "local ", "clients"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SavedModel:
+    """What was written.
+
+    Attributes:
+        weights: Global variable's name to value.
+        snapshot: What clients had kept in the round of the model, where that is not the last one.
+        about: `batch_size`, `seed`, `round_number` and what `save_model` was given.
+    """
+
+    weights: Mapping[str, np.ndarray]
+    snapshot: Snapshot | None
+    about: Mapping[str, Any]
+
+
+def save_model(
+    folder: RunRecord,
+    trained: TrainedModel,
+    about: Mapping[str, Any],
+    *,
+    snapshot: Snapshot | None = None,
+) -> None:
+    """Writes what `load_run` needs beside the usual files.
+
+    Args:
+        folder: The run's folder.
+        trained: The model.
+        about: What to build the partitioned model of: a task's `sizes`, or `model`, as
+            `describe_model` describes it.
+        snapshot: What clients had kept in the model's round; None where their store says it.
+    """
+    arrays = {_GLOBAL + name: np.asarray(value) for name, value in trained.weights.items()}
+    if snapshot is not None:
+        arrays[_CLIENTS] = snapshot.clients
+        arrays.update({_LOCAL + name: value for name, value in snapshot.values.items()})
+    known: dict[str, Any] = {name: getattr(trained, name) for name in KNOWN}
+    spec = trained.model.local_variables
+    known["local"] = {"kept": trained.algorithm.keeps, "variables": [_describe(v) for v in spec]}
+    arrays[ROUND] = np.array(trained.round_number)
+    if folder.metrics_csv.exists():
+        rounds = len(folder.metrics)
+        known["metrics"] = [rounds, folder.metrics_digest(rounds)]
+        arrays[ROUND] = np.array(rounds)
+    write_arrays(folder.path / WEIGHTS, arrays, permissions=OWNER_ONLY)
+    write_json(folder.path / ABOUT, {**about, **known}, checked=True)
+
+
+def read_saved_model(path: pathlib.Path) -> SavedModel:
+    """Reads what `save_model` wrote to a run's folder.
+
+    Raises:
+        UserError: If the run has not ended, or a file is damaged.
+    """
+    about = read_about(path)
+    if not os.path.lexists(path / WEIGHTS):
+        raise UserError(f"{path}: the run has not ended ({path / WEIGHTS}).")
+    arrays = read_arrays(path / WEIGHTS)
+
+    def named(prefix: str) -> dict[str, np.ndarray]:
+        return {n[len(prefix) :]: value for n, value in arrays.items() if n.startswith(prefix)}
+
+    snapshot = Snapshot(arrays[_CLIENTS], named(_LOCAL)) if _CLIENTS in arrays else None
+    return SavedModel(named(_GLOBAL), snapshot, about)
+
+
+def check_model(path: pathlib.Path, model: PartitionedModel, saved: SavedModel) -> None:
+    """Raises a UserError unless a model has the variables that were saved."""
+    _check_variables(path, "global", model.global_variables, saved.weights)
+    snapshot = saved.snapshot
+    if snapshot is not None:
+        if snapshot.clients.ndim != 1 or snapshot.clients.dtype.kind != "U":
+            raise damaged(path / WEIGHTS)
+        clients = snapshot.clients.shape
+        _check_variables(path, "local", model.local_variables, snapshot.values, clients)
+
+
+def _describe(variable: VariableSpec) -> dict[str, Any]:
+    num_bytes = math.prod(variable.shape) * variable.dtype.size
+    dtype, shape = variable.dtype.name, list(variable.shape)
+    return {"name": variable.name, "dtype": dtype, "shape": shape, "num_bytes": num_bytes}
+
+
+def _check_variables(
+    path: pathlib.Path,
+    kind: str,
+    variables: Sequence[VariableSpec],
+    values: Mapping[str, np.ndarray],
+    outer: tuple[int, ...] = (),
+) -> None:
+    """Compares values, with so many outer dimensions, with the variables of a model."""
+    ours = {v.name: f"{v.dtype.name} of shape {(*outer, *v.shape)}" for v in variables}
+    theirs = {name: f"{v.dtype} of shape {v.shape}" for name, v in values.items()}
+    for name, own in ours.items():
+        if theirs.get(name) != own:
+            raise UserError(
+                f"{path} is the run of another model: the {kind} variable {name!r} ({own}) is "
+                f"{theirs.get(name, 'missing')} there; the run's are {listed(list(theirs))}."
+            )
+
+
+class LoadedRun(RunRecord):
+    """A finished run: its files as a `RunRecord` reads them, and its model."""
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        model: PartitionedModel | None = None,
+        algorithm: Algorithm | None = None,
+        finetuning: Sequence[Phase] = (),
+    ):
+        """Use `load_run`."""
+        super().__init__(path)
+        self._model, self._algorithm, self._finetuning = model, algorithm, tuple(finetuning)
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row a round, the number of which is the column `round`; NaN where nothing was.
+
+        Raises:
+            UserError: If the file is missing or damaged, or rows have changed since the run's end.
+        """
+        table = super().metrics
+        known = read_about(self.path).get("metrics") if (self.path / ABOUT).exists() else None
+        if known is not None and self.metrics_digest(known[0]) != known[1]:
+            raise damaged(self.metrics_csv)
+        return table
+
+    @functools.cached_property
+    def trained(self) -> TrainedModel:
+        """The trained model; `close` it where other programs want the store of local state.
+
+        Raises:
+            UserError: If the run has not ended, or has gone on since; is of another model or
+                algorithm than those given, or is of a program of one's own whose algorithm, or
+                model, is not given.
+        """
+        check_rounds(self.path)
+        saved = read_saved_model(self.path)
+        if "task" in self.config["options"]:
+            pieces, trains = self._of_task(saved.about)
+        else:
+            pieces = self._of_program(saved.about)
+            trains = pieces["model"]
+        known = {name: saved.about[name] for name in ("batch_size", "seed", "round_number")}
+        trained = TrainedModel(**{**known, **pieces}, weights=saved.weights)
+        check_model(self.path, trained.model, saved)
+        # Clients who are evaluated with another model have kept nothing of it.
+        if not trained.algorithm.keeps or trained.model is not trains:
+            return trained
+        if saved.snapshot is not None:
+            return dataclasses.replace(trained, kept_by=saved.snapshot.kept_by)
+        path = self.path / LOCAL_STATE
+        if not path.is_file():
+            raise UserError(f"{self.path} has no {LOCAL_STATE}, which has what clients keep.")
+        store = LocalStateStore.open(path, trained.model.local_variables)
+        trained.resources.callback(store.close)
+        if store.saved_round is None:
+            store.close()
+            raise damaged(path)
+        return dataclasses.replace(
+            trained, kept_by=lambda clients: store.unpack(store.read(clients))
+        )
+
+    def _of_program(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        options, given = self.config["options"], self._algorithm
+        if given is None:
+            raise UserError(
+                f"{self.path} is the run of a program of one's own: give load_run its algorithm, "
+                f"{one_line(options.get('algorithm'))}."
+            )
+        found = {"algorithm": given.name, "finetuning_phases": len(self._finetuning)}
+        for name, value in found.items():
+            if value != options.get(name):
+                raise UserError(
+                    f"{self.path} is a run with {name} = {one_line(repr(options.get(name)))}, not "
+                    f"{value!r}."
+                )
+        model = self._model
+        if model is None and about.get("model") is None:
+            raise UserError(
+                f"{self.path}: its model is not of Keras' own parts alone, so it is not in the "
+                "folder: give load_run the model."
+            )
+        if model is None:
+            try:
+                model = read_model(about["model"])
+            except Exception as error:  # Keras reads it, and complains in a dozen ways.
+                raise UserError(
+                    f"{self.path / ABOUT}: its model cannot be built: {one_line(error)}"
+                ) from error
+        model = given.prepare(model)
+        local = [v.name for v in model.local_variables]
+        if local != options.get("local_variables"):
+            raise UserError(
+                f"{self.path} is the run of another model: its local variables are "
+                f"{one_line(options.get('local_variables'))}, not {one_line(local)}."
+            )
+        packing = options.get("packing")
+        if packing not in PACKINGS:
+            raise damaged(self.config_json)
+        return {
+            "model": model,
+            "algorithm": given,
+            "rebuilding": given.personalization(model),
+            "finetuning": self._finetuning,
+            "packing": packing,
+            "together": EVALUATED_TOGETHER,
+        }
+
+    def _of_task(self, about: Mapping[str, Any]) -> tuple[dict[str, Any], PartitionedModel]:
+        if self._model or self._algorithm or self._finetuning:
+            raise UserError(
+                f"{self.path} is the run of a binary, which knows its model and its algorithm: "
+                "give load_run the folder alone."
+            )
+        options = dict(self.config["options"])
+        name = options.pop("task")
+        try:
+            task = importlib.import_module(name).TASK
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{self.config_json}: there is no task {one_line(repr(name))} ({one_line(error)})."
+            ) from error
+        try:
+            settled = task.settle(task.options(**options))
+        except (TypeError, ValueError) as error:
+            line = one_line(error).replace("--", "its option ")
+            raise UserError(f"{self.config_json} is of another version: {line}") from error
+        try:
+            built = task.build(about["sizes"], settled)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.path / ABOUT} does not fit {self.config_json}: no model can be built of it "
+                f"({one_line(repr(error))})."
+            ) from error
+        return {**vars(built.evaluator), "algorithm": built.algorithm}, built.model
+
+
+def load_run(
+    folder: str | os.PathLike,
+    *,
+    model: PartitionedModel | None = None,
+    algorithm: Algorithm | None = None,
+    finetuning: Sequence[Phase] = (),
+) -> LoadedRun:
+    """Opens the folder of a finished run.
+
+    Args:
+        folder: The folder, of a binary or of a program of one's own that gave it to `Trainer.fit`.
+        model: The partitioned model that a program trained; not needed where a function builds it
+            and all of its layers, its loss and its metrics are Keras' own and read no file, nor for
+            a binary's run.
+        algorithm: The algorithm of a program.
+        finetuning: What trained a client's copy before it predicted, as its `Trainer` was given.
+
+    Raises:
+        UserError: If it is no run's folder, or has files of several rounds, as of a finished run
+            that goes on: `RunFolder.read` opens these.
+
+    Examples:
+        With all names of `Trainer`'s example:
+
+        >>> trainer.fit(rounds=3, folder="runs/first", progress=False).close()
+        >>> run = fp.load_run("runs/first", model=model, algorithm=algorithm)
+        >>> len(run.metrics)
+        3
+        >>> with run.trained as trained:
+        ...     sorted(trained.overall(clients))
+        ['loss']
+    """
+    path = RunFolder.read(folder).path
+    check_rounds(path)
+    return LoadedRun(path, model, algorithm, finetuning)

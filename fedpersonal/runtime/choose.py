@@ -1,0 +1,137 @@
+"""The choice of a runtime: one TFF context for the whole program."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import math
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedpersonal.errors import UserError, check_choice
+
+if TYPE_CHECKING:
+    from fedpersonal.runtime.ray import Cluster
+
+_CGROUP = pathlib.Path("/sys/fs/cgroup")
+
+
+def count_processors() -> int:
+    """Returns how many processors this process has, by its affinity and its container's quota."""
+    is_known = hasattr(os, "sched_getaffinity")
+    processors = len(os.sched_getaffinity(0)) if is_known else os.cpu_count() or 1
+    return max(1, min(processors, math.ceil(_quota() or processors)))
+
+
+def _quota() -> float | None:
+    """Returns how many processors' time the container has (cgroup 2 or 1); None for all."""
+    try:
+        quota, period = _CGROUP.joinpath("cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            names = ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
+            quota, period = (_CGROUP.joinpath(name).read_text() for name in names)
+        except OSError:
+            return None
+    try:
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except ValueError:  # "max"
+        return None
+
+
+RUNTIMES = ("local", "ray", "tff")
+
+_chosen = "local"
+_cluster: Cluster | None = None
+
+
+def check_runtime(name: str) -> None:
+    """Raises an error if a runtime is not known or not installed; loads nothing."""
+    check_choice("use_runtime", "name", name, RUNTIMES)
+    if name == "ray" and importlib.util.find_spec("ray") is None:
+        how = "`make cluster_install`" if sys.version_info >= (3, 10) else "Python 3.10 or 3.11"
+        raise UserError(f"The runtime ray needs Ray, which is not installed here; it takes {how}.")
+
+
+def use_runtime(
+    name: str = "local", *, compile: bool = True, ray_address: str | None = None
+) -> None:
+    """Sets where TFF's computations run from now on, in all threads.
+
+    Args:
+        name: `local`, in this process; `ray`, with the shards of a cohort on a Ray cluster; or
+            `tff`, in TFF's own C++ program. Whoever reaches the port of that program, which listens
+            on every network interface, can run code as this user.
+        compile: Whether XLA compiles what clients do, where that seems worth it. In the local
+            runtime and on Ray.
+        ray_address: Where the Ray cluster is, as `host:port`, or `auto` for the one of this
+            machine; None to start a Ray for this program alone.
+
+    Raises:
+        UserError: If there is no such runtime, or the cluster cannot be used.
+
+    Examples:
+        >>> fp.use_runtime("ray", ray_address="auto")  # doctest: +SKIP
+        >>> fp.use_runtime("local", compile=False)  # Small models then begin sooner.
+        >>> fp.runtime.describe_runtime()
+        'local'
+    """
+    global _chosen, _cluster
+    check_runtime(name)
+    from fedpersonal.runtime.context import LocalContext, set_default_context
+
+    if _cluster is not None:
+        _cluster.close()
+        _cluster = None
+    if name == "local":
+        set_default_context(LocalContext(compile=compile))
+    elif name == "tff":
+        from fedpersonal.runtime.stock import make_stock_context
+
+        set_default_context(make_stock_context())
+    else:
+        from fedpersonal.runtime.ray import Cluster, RayContext
+
+        _cluster = Cluster(ray_address)
+        set_default_context(RayContext(_cluster, compile=compile))
+    _chosen = name
+
+
+def describe_runtime() -> str:
+    """Returns the name of the runtime that was chosen, and whether it has compiled anything."""
+    from fedpersonal import tff
+
+    context = tff.get_context_stack().current
+    return f"{_chosen}, compiled" if getattr(context, "is_compiled", False) else _chosen
+
+
+def num_processors() -> int:
+    """Returns how many processors the runtime has: a cluster's, if one was chosen, or our own."""
+    return count_processors() if _cluster is None else _cluster.num_processors
+
+
+@contextlib.contextmanager
+def quick_imports() -> Iterator[None]:
+    """Imports TensorFlow Federated, within a `with` statement, in a quarter less time.
+
+    Python looks for garbage again and again while modules make a million objects, and all of them
+    stay: it need not look meanwhile. Where TFF is there already, nothing is changed.
+    """
+    if "tensorflow_federated" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def peak_rss_mb() -> float:
+    """Highest resident memory of this process so far, in MiB."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024

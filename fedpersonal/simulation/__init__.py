@@ -1,1 +1,0 @@
-"""Everything around the rounds of a simulation: sampling, the loop, checkpoints, metrics."""

@@ -1,1 +1,0 @@
-"""What happens between the rounds of a run, one idea a file."""

@@ -1,0 +1,336 @@
+"""An experiment run from its first round to its summary, in a run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from fedpersonal import runtime
+from fedpersonal.audit.audit import Audit, guarantee
+from fedpersonal.errors import TrainingError
+from fedpersonal.evaluation.client_metrics import lower_is_better
+from fedpersonal.evaluation.guess import Guess, columns, overall
+from fedpersonal.evaluation.results import ClientResults
+from fedpersonal.federated.boundary import Crossing, as_table, bytes_per_client
+from fedpersonal.report.samples import Recommendations, write_recommendations
+from fedpersonal.runs.folder import RunFolder
+from fedpersonal.runs.record import ROUND, read_num_shards
+from fedpersonal.runs.saved import save_model
+from fedpersonal.tasks.experiment import Experiment, build_experiment
+from fedpersonal.tasks.findings import tell_attendance, tell_outliers
+from fedpersonal.tasks.task import DataT, OptionsT, SourceT, Task, TestReport
+from fedpersonal.training.loop import LoopResult
+from fedpersonal.training.trained import TrainedModel
+
+
+def report_run(
+    run_folder: RunFolder,
+    loop_result: LoopResult | None,
+    report: TestReport,
+    crossings: Sequence[Crossing],
+    *,
+    description: Mapping[str, Any],
+    guesses: Mapping[str, Guess],
+    recommendations: Recommendations | None = None,
+) -> dict[str, Any]:
+    """Writes the test clients' results, pictures, and the summary, which it returns.
+
+    Args:
+        run_folder: The run's folder.
+        loop_result: Of training; None where there was none.
+        report: Of the test clients.
+        crossings: What the training process broadcasts and aggregates.
+        description: First entries of the summary; `dataset` and `algorithm` are among them.
+        guesses: What the results must beat, on the same examples.
+        recommendations: What the model recommends to some test clients, if it does.
+
+    Raises:
+        TrainingError: If the test loss is not finite.
+    """
+    # What draws is imported when all else is done.
+    from fedpersonal.report.page import write_report
+
+    try:
+        test = write_test(run_folder, report, guesses, rounds=description["rounds"])
+    except TrainingError as error:
+        write_report(run_folder.path, failure=str(error))
+        raise
+    summary = {
+        **description,
+        "test": test,
+        "train_wall_seconds": loop_result.train_wall_seconds if loop_result else 0.0,
+        "median_round_seconds": loop_result.median_round_seconds if loop_result else 0.0,
+        **bytes_per_client(crossings),
+        "peak_rss_mb": runtime.peak_rss_mb(),
+    }
+    run_folder.write_summary(summary)
+    if loop_result:
+        from fedpersonal.report.pictures import plot_learning_curve
+
+        title = f"{description['algorithm']} on {description['dataset']}"
+        picture = run_folder.path / "learning_curve.png"
+        plot_learning_curve(run_folder.metrics_csv, picture, title=title)
+    if recommendations:
+        write_recommendations(run_folder.path, recommendations, rounds=description["rounds"])
+    write_report(run_folder.path)
+    return summary
+
+
+def write_test(
+    run_folder: RunFolder, report: TestReport, guesses: Mapping[str, Guess], *, rounds: int
+) -> dict[str, Any]:
+    """Writes the test clients' results, and returns the summary's entry `test`.
+
+    Args:
+        run_folder: The run's folder.
+        report: Of the test clients.
+        guesses: As of `report_run`.
+        rounds: The round whose model was tested.
+
+    Raises:
+        TrainingError: If the loss is not finite; nothing is written then.
+    """
+    test = {**summarize(report), "guesses": overall(guesses)}
+    found = {**report.results.per_client(), **report.columns, **columns(guesses)}
+    run_folder.write_per_client({**found, ROUND: rounds})
+    return test
+
+
+def summarize(report: TestReport) -> dict[str, Any]:
+    """Returns what a test came to.
+
+    Raises:
+        TrainingError: If the loss is not finite, or nobody has one.
+    """
+    results = report.results
+    metrics = {**results.overall(), **report.metrics}
+    if "loss" not in metrics:
+        raise TrainingError("no test client has a query set, so there is no test loss.")
+    if not math.isfinite(metrics["loss"]):
+        raise TrainingError(
+            "the test loss is not finite; lower --client_learning_rate or "
+            "--reconstruction_learning_rate."
+        )
+    return {**test_summary(results, metrics, report.columns), **report.further}
+
+
+def test_summary(
+    results: ClientResults,
+    overall: Mapping[str, float],
+    columns: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Returns metrics after and before personalisation, counts, and the spread over clients.
+
+    Args:
+        results: Of the clients.
+        overall: The metrics over all of them; those in which no client counts are left out.
+        columns: Of metrics that are not in `results`, each client's, NaN where it does not count.
+    """
+    has_query = results.num_examples > 0
+    counting = results.num_clients_of()
+    for name, values in columns.items():
+        if lower_is_better(name) is not None:
+            counting[name] = int((~np.isnan(values)).sum())
+    num_clients = int(has_query.sum())
+    counting = {name: counting.get(name, num_clients) for name in {**overall, **counting}}
+
+    def counted(metrics: Mapping[str, float]) -> dict[str, float]:
+        return {name: value for name, value in metrics.items() if counting[name]}
+
+    return {
+        **counted(overall),
+        "before": counted(results.overall_before()),
+        "num_clients": num_clients,
+        "num_clients_without_query": int((~has_query).sum()),
+        "num_clients_of": {name: n for name, n in counting.items() if n != num_clients},
+        "num_examples": int(results.num_examples.sum()),
+        **results.distribution(),
+    }
+
+
+def open_experiment(
+    task: Task[OptionsT, SourceT, DataT],
+    source: SourceT,
+    options: OptionsT,
+    path: str | os.PathLike,
+    *,
+    config: Mapping[str, Any],
+    may_differ: Collection[str],
+    data: Any,
+) -> tuple[Experiment[OptionsT, DataT], RunFolder]:
+    """Chooses the runtime, builds an experiment and opens its run folder.
+
+    Args:
+        task: The task.
+        source: The data.
+        options: The options.
+        path: The folder; a run that is there keeps its number of shards.
+        config: What `config.json` says of the run.
+        may_differ: Those of its entries with which a run may go on.
+        data: What tells the data from others, as of `RunFolder.open`.
+
+    Raises:
+        UserError: As `build_experiment` and `RunFolder.open`.
+    """
+    runtime.use_runtime(
+        options.runtime,
+        compile=options.compile,
+        ray_address=options.ray_address,
+    )
+    shards = options.shards or read_num_shards(path)
+    experiment = build_experiment(task, source, options, shards=shards)
+    about = {
+        "data": data,
+        "runtime": options.runtime,
+        "num_shards": experiment.trainer.num_shards,
+    }
+    if options.dp_target_epsilon is not None:  # Its noise is that of so many rounds.
+        may_differ = {*may_differ} - {"total_rounds"}
+    return experiment, RunFolder.open(path, config, ignore=may_differ, about=about)
+
+
+def train_experiment(
+    experiment: Experiment, run_folder: RunFolder, *, progress: bool = True
+) -> TrainedModel:
+    """Runs the rounds that are missing, and evaluates no other than validation clients.
+
+    Returns:
+        The trained model, to be closed.
+
+    Raises:
+        UserError: If training diverges, or local state cannot be stored.
+    """
+    if not experiment.method.trains:
+        return experiment.trainer.untrained()
+    options, validate = experiment.options, experiment.task.validate(experiment)
+    return experiment.trainer.fit(
+        rounds=options.total_rounds,
+        folder=run_folder,
+        validate=lambda trained: validate(trained).overall(),
+        rounds_per_eval=options.rounds_per_eval,
+        rounds_per_checkpoint=options.rounds_per_checkpoint,
+        progress=progress,
+    )
+
+
+def run_experiment(
+    experiment: Experiment, run_folder: RunFolder, *, progress: bool = True
+) -> dict[str, Any]:
+    """Trains, evaluates the test clients, and writes the run folder, in which a run may go on.
+
+    Returns:
+        The summary, as written to `summary.json`.
+
+    Raises:
+        UserError: If training diverges, or local state cannot be stored.
+    """
+    task, options = experiment.task, experiment.options
+    crossings, further = task.boundary(experiment)
+    run_folder.write_boundary([*as_table(crossings), *further])
+    # What has diverged is told in one line, without NumPy's warnings.
+    quiet: Any = np.errstate(over="ignore", invalid="ignore")
+    with train_experiment(experiment, run_folder, progress=progress) as trained, quiet:
+        report = task.test(experiment, trained)
+        names = {name: column.tolist() for name, column in task.names(experiment).items()}
+        about = {"sizes": task.sizes(experiment.data), "names": names}
+        save_model(run_folder, trained, about)
+        guesses = task.guesses(experiment, experiment.data.test)
+        recommendations = task.recommend(experiment, trained, report.results)
+        report = with_findings(experiment, trained, report)
+    return report_run(
+        run_folder,
+        trained.loop,
+        report,
+        crossings,
+        guesses=guesses,
+        recommendations=recommendations,
+        description={
+            "dataset": experiment.data.name,
+            "algorithm": options.algorithm,
+            "rounds": options.total_rounds if experiment.method.trains else 0,
+            "seed": options.seed,
+            "num_training_clients": experiment.data.train.num_clients,
+            "is_personalised": experiment.is_personalised(experiment.data.test),
+            **task.describe(experiment),
+            **_tell_dropped(trained, run_folder),
+            **_tell_privacy(experiment, trained),
+            **_tell_participation(experiment, run_folder),
+            **report.description,
+        },
+    )
+
+
+def _tell_privacy(experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
+    """Returns the summary's entry on differential privacy, if there is any."""
+    loop = trained.loop
+    told = experiment.trainer.describe_privacy(loop.resumed_from + loop.rounds_run if loop else 0)
+    if not told:
+        return {}
+    sizes = ", ".join(experiment.task.sizes(experiment.data))
+    by_seed = "noise and draw of clients, for anyone who knows the seed (config.json)"
+    kept = "what clients keep (local_state.sqlite), which stays on their devices elsewhere"
+    outside = [
+        "training metrics and counts (metrics.csv), evaluations and per_client.csv",
+        *([by_seed] if told["draw"] == "public" else []),
+        f"the number of training clients, and what the model is built of: {sizes}",
+        *([kept] if experiment.algorithm.keeps else []),
+        *experiment.task.outside_privacy(experiment),
+    ]
+    return {"privacy": {**told, "outside": outside}}
+
+
+def _tell_dropped(trained: TrainedModel, run_folder: RunFolder) -> dict[str, int]:
+    """Returns the summary's count of updates that were left out, as they were not finite."""
+    if trained.loop is None:
+        return {}
+    dropped = run_folder.metrics.get("train/num_dropped_updates")
+    return {} if dropped is None else {"num_dropped_updates": int(dropped.sum())}
+
+
+def _tell_participation(experiment: Experiment, run_folder: RunFolder) -> dict[str, Any]:
+    """Returns the summary's entry on clients that did not take part, if any were to."""
+    names = experiment.trainer.participation_columns
+    if not names:
+        return {}
+    # A draw that was secret in former sessions cannot be drawn again.
+    rows = run_folder.metrics
+    return {"participation": {name: sum(rows[name].tolist()) for name in names}}
+
+
+def with_findings(experiment: Experiment, trained: TrainedModel, report: TestReport) -> TestReport:
+    """Adds what is known of the clients to what the test came to."""
+    data, columns, further = experiment.data, dict(report.columns), dict(report.further)
+    told = {**report.description, **experiment.findings, **tell_outliers(trained, data.train)}
+    privacy = experiment.trainer.privacy
+    # Who was drawn, and how often, stays secret where that is what privacy counts on.
+    is_told = data.test.seen and not (privacy and privacy.is_secret)
+    if trained.round_number and experiment.method.is_federated and is_told:
+        rounds = experiment.options.total_rounds
+        attended = experiment.trainer.attended_rounds(rounds)
+        more_columns, more = tell_attendance(report.results, attended, rounds)
+        columns.update(more_columns)
+        further.update(more)
+    return dataclasses.replace(report, columns=columns, description=told, further=further)
+
+
+def audit_experiment(experiment: Experiment, *, rounds: int = 4) -> Audit:
+    """Checks by experiment what crosses in the rounds of an experiment, and what else crosses."""
+    promise = guarantee(experiment.trainer.describe_privacy(experiment.options.total_rounds))
+    if not experiment.method.trains:
+        return Audit((), (), (), ["There are no rounds: nothing is ever sent."], promise)
+    crossings, _ = experiment.task.boundary(experiment)
+    found = experiment.trainer.audit(rounds=rounds)
+    further = [c.name for c in crossings if c not in found.crossings]
+    notes = list(found.notes)
+    if further:
+        notes.append(
+            f"declared: {', '.join(further)} cross once, after the last round, where unseen users "
+            "start from them; --unseen_start=fresh does without"
+        )
+    return dataclasses.replace(found, crossings=crossings, notes=notes, guarantee=promise)

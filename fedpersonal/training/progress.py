@@ -1,0 +1,148 @@
+"""How far a run has come, on stderr."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tqdm
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer import record_writer
+
+from fedpersonal.errors import counted
+from fedpersonal.files import explained
+from fedpersonal.training.callbacks import Callback, Run
+
+_SECONDS_A_LINE = 10.0
+_METRICS_A_SOURCE = 3
+
+
+class Progress(Callback):
+    """A progress bar on a terminal; elsewhere a line after the first round, then every 10 s."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        """Takes what returns the seconds since some moment."""
+        self._clock = clock
+
+    def on_start(self, run: Run) -> None:
+        """Begins, and says from where if the run goes on."""
+        self._start = self._clock()
+        self._first: tuple[int, float] | None = None  # Round and time after it; graphs are traced.
+        self._said = 0.0
+        self._evaluation: tuple[int, Mapping[str, Any]] = (0, {})
+        self._bar = None
+        if run.round_number and run.round_number == run.total_rounds:
+            _say(
+                f"The run is finished: {counted(run.round_number, 'rounds')}. With a larger "
+                "--total_rounds (rounds= of fit) it goes on from there."
+            )
+        elif run.round_number and run.stop_reason is None:
+            _say(f"Going on after round {run.round_number}.")
+        if sys.stderr.isatty():
+            self._bar = tqdm.tqdm(
+                total=run.total_rounds, initial=run.round_number, unit="round", dynamic_ncols=True
+            )
+
+    def on_round_end(self, run: Run) -> None:
+        """Shows that a round is done."""
+        now = self._clock()
+        if any(name.startswith("eval/") for name in run.metrics):
+            self._evaluation = run.round_number, run.metrics
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._describe(run), refresh=False)
+            self._bar.update()
+        elif (
+            self._first is None
+            or now - self._said >= _SECONDS_A_LINE
+            or run.round_number == run.total_rounds
+        ):
+            self._said = now
+            counter = f"round {run.round_number}/{run.total_rounds}, {now - self._start:.0f} s"
+            _say(f"{counter}{self._left(run, now)}: {self._describe(run)}")
+        if self._first is None:
+            self._first = run.round_number, now
+
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        """Says why there are not more rounds, and ends the bar."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            if run.saved_round:
+                done = (
+                    f"Stopped after round {run.saved_round}; the same command goes on from there."
+                )
+            else:
+                done = "Stopped before the end of the first round: nothing was begun."
+            _say(done)
+        elif error is None and run.stop_reason is not None:
+            _say(f"The run has ended after round {run.round_number}: {run.stop_reason}")
+        if self._bar is not None:
+            self._bar.close()
+
+    def _left(self, run: Run, now: float) -> str:
+        """Returns how long the rest takes if it goes on as since the first round, which is slow."""
+        missing = run.total_rounds - run.round_number
+        if self._first is None or not missing:
+            return ""
+        number, then = self._first
+        seconds = missing * (now - then) / (run.round_number - number)
+        for size, unit in ((3600, "h"), (60, "min")):
+            if seconds >= 1.5 * size:
+                return f", {seconds / size:.{int(unit == 'h')}f} {unit} left"
+        return f", {seconds:.0f} s left"
+
+    def _describe(self, run: Run) -> str:
+        """Returns the first metrics of the round, and of the last evaluation with its round."""
+        number, evaluated = self._evaluation
+        shown = [*_first_metrics(run.metrics, "train/"), *_first_metrics(evaluated, "eval/")]
+        if number not in (0, run.round_number):
+            shown[-1] += f" (round {number})"
+        if "epsilon" in run.metrics:
+            shown.append(f"epsilon {run.metrics['epsilon']:.3g}")
+        return ", ".join(shown)
+
+
+def _first_metrics(metrics: Mapping[str, Any], source: str) -> list[str]:
+    names = [name for name in metrics if name.startswith(source) and "/num_" not in name]
+    return [f"{name} {metrics[name]:.4g}" for name in names[:_METRICS_A_SOURCE]]
+
+
+def _say(line: str) -> None:
+    """Shows a line of its own, above the bar if there is one."""
+    tqdm.tqdm.write(line, file=sys.stderr)
+
+
+class TensorBoard(Callback):
+    """Writes a file of events in the run folder."""
+
+    def on_start(self, run: Run) -> None:
+        """Begins a file; later rounds in the files of former sessions no longer count."""
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        self._path = run.folder.path / name
+        with explained(self._path):
+            self._file = open(self._path, "wb")
+        self._records = record_writer.RecordWriter(self._file)
+        self._add(event_pb2.Event(file_version="brain.Event:2"))
+        begin = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._add(event_pb2.Event(step=run.round_number + 1, session_log=begin))
+
+    def on_round_end(self, run: Run) -> None:
+        """Writes the scalars of a round."""
+        values = [
+            summary_pb2.Summary.Value(tag=tag, simple_value=float(value))
+            for tag, value in {"seconds": run.seconds, **run.metrics}.items()
+        ]
+        self._add(event_pb2.Event(step=run.round_number, summary=summary_pb2.Summary(value=values)))
+
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        """Closes the file."""
+        with explained(self._path):
+            self._file.close()
+
+    def _add(self, event: event_pb2.Event) -> None:
+        event.wall_time = time.time()
+        with explained(self._path):
+            self._records.write(event.SerializeToString())
+            self._file.flush()

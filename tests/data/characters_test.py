@@ -1,0 +1,58 @@
+"""Which characters are known, and what texts become."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpersonal.data.encoders import CharacterVocabulary, build_characters
+from fedpersonal.errors import UserError
+
+
+def test_the_most_frequent_characters_in_lower_case_ties_by_code_point():
+    texts = ["Bb\U0001f600", "", "aA\U0001f600", "c", "é", "b"]
+    assert build_characters(texts).characters == "ba\U0001f600cé"
+    assert build_characters(np.array(texts, object), num_characters=2).characters == "ba"
+    assert build_characters([]).characters == ""
+
+
+def test_texts_are_lower_cased_cut_and_padded():
+    vocabulary = CharacterVocabulary("ba\U0001f600")
+    assert vocabulary.size == 5
+    encoded = vocabulary.encode(["AB", "", "\U0001f600?\ud800a", "bbbbb", "\0"], length=4)
+    assert encoded.dtype == np.int32
+    assert encoded.tolist() == [
+        [3, 2, 0, 0],
+        [1, 0, 0, 0],
+        [4, 1, 1, 3],
+        [2, 2, 2, 2],
+        [1, 0, 0, 0],
+    ]
+    assert vocabulary.encode([], length=4).shape == (0, 4)
+    assert vocabulary.encode(["", "x"], length=1).tolist() == [[1], [1]]
+    assert CharacterVocabulary("").encode(["ab"], length=3).tolist() == [[1, 1, 0]]
+
+
+def test_lower_case_may_be_longer():
+    """The dotted capital I becomes an i and a combining dot."""
+    assert CharacterVocabulary("ix").encode(["\u0130x"], length=3).tolist() == [[2, 1, 3]]
+    assert CharacterVocabulary("ix").encode(["\u0130x"], length=2).tolist() == [[2, 1]]
+
+
+def test_as_one_character_at_a_time():
+    rng = np.random.default_rng(0)
+    texts = ["".join(map(chr, rng.integers(32, 400, n))) for n in rng.integers(0, 30, 200)]
+    vocabulary = build_characters(texts, num_characters=50)
+    ids = {c: i for i, c in enumerate(vocabulary.characters, start=2)}
+    for text, encoded in zip(texts, vocabulary.encode(texts, length=20)):
+        expected = [ids.get(c, 1) for c in text.lower()[:20]] or [1]
+        assert encoded.tolist() == expected + [0] * (20 - len(expected))
+
+
+def test_wrong_options_are_refused():
+    with pytest.raises(UserError, match="characters must be distinct, but 'a' is there 2 times"):
+        CharacterVocabulary("aba")
+    with pytest.raises(UserError, match="num_characters must be a whole number >= 1, got 0"):
+        build_characters(["a"], num_characters=0)
+    with pytest.raises(UserError, match="length must be a whole number >= 1, got 0"):
+        CharacterVocabulary("a").encode(["a"], length=0)

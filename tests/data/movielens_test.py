@@ -1,0 +1,153 @@
+"""Tests of the MovieLens readers on the real data and on made-up files in its formats."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import os
+import pathlib
+import sys
+import types
+import urllib.error
+
+import numpy as np
+import pytest
+
+from fedpersonal.data import movielens
+from fedpersonal.errors import UserError
+
+_DATA_DIR = pathlib.Path(
+    os.environ.get("FEDPERSONAL_DATA_DIR")
+    or pathlib.Path(__file__).parents[3] / ".." / "shared" / "data"
+)
+_needs_recbole = pytest.mark.skipif(
+    importlib.util.find_spec("recbole") is None, reason="needs the package recbole"
+)
+_needs_ml_1m = pytest.mark.skipif(
+    not (_DATA_DIR / "ml-1m").is_dir(), reason="needs FEDPERSONAL_DATA_DIR with ml-1m"
+)
+_DAT = "2::30::4::978300760\n10::7::5::978300700\n2::7::1::978300000\n"
+_CSV = "UserID,MovieID,Rating\n2,30,4\n10,7,5\n2,7,1\n"
+
+
+def _check_small(ratings, timed: bool):
+    assert ratings.user_ids.tolist() == ["2", "10"]
+    assert ratings.item_ids.tolist() == ["7", "30"]
+    assert ratings.users.tolist() == [0, 0, 1]
+    assert ratings.items.tolist() == ([0, 1, 0] if timed else [1, 0, 0])
+    assert ratings.ratings.tolist() == ([1, 4, 5] if timed else [4, 1, 5])
+    assert (ratings.times is not None) == timed
+
+
+@_needs_recbole
+def test_movielens_100k():
+    imported = "recbole" in sys.modules
+    ratings = movielens.load_movielens_100k()
+    assert ("recbole" in sys.modules) == imported
+    counts = (ratings.user_ids.size, ratings.item_ids.size, ratings.ratings.size)
+    assert counts == (943, 1682, 100_000)
+    assert ratings.report == {}
+    assert np.bincount(ratings.users).min() == 20
+    # The published counts of 1 to 5 stars.
+    stars = np.bincount(ratings.ratings.astype(int))
+    assert stars.tolist() == [0, 6110, 11370, 27145, 34174, 21201]
+    same_user = np.diff(ratings.users) == 0
+    assert (np.diff(ratings.times)[same_user] >= 0).all()
+    # "196 242 3 881250949" is the first line of the published file.
+    row = np.flatnonzero(
+        (ratings.user_ids[ratings.users] == "196") & (ratings.item_ids[ratings.items] == "242")
+    )
+    assert (ratings.ratings[row].tolist(), ratings.times[row].tolist()) == ([3.0], [881250949])
+
+
+@_needs_ml_1m
+def test_movielens_1m():
+    ratings = movielens.load_movielens_1m(_DATA_DIR)
+    counts = (ratings.user_ids.size, ratings.item_ids.size, ratings.ratings.size)
+    assert counts == (6040, 3706, 1_000_209)
+    assert ratings.report == {}
+
+
+@pytest.mark.parametrize("folder", ["", "ml-1m"])
+def test_movielens_1m_formats(tmp_path, folder):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    zipped = tmp_path / folder / "ratings.csv.gz"
+    zipped.write_bytes(gzip.compress(_CSV.encode()))
+    _check_small(movielens.load_movielens_1m(tmp_path), timed=False)
+    # The published file is preferred, since it has the times.
+    (tmp_path / folder / "ratings.dat").write_text(_DAT)
+    _check_small(movielens.load_movielens_1m(tmp_path), timed=True)
+    _check_small(movielens.load_movielens_1m(zipped), timed=False)
+
+
+def test_bad_data_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"MovieLens-1M is not in .*ml-1m.ratings\.csv\.gz$"):
+        movielens.load_movielens_1m(tmp_path)
+    (tmp_path / "ratings.dat").write_text(_DAT + "3::7::five::1\n")
+    with pytest.raises(UserError, match=r"ratings\.dat, line 4: 'Rating' is not .*'five'"):
+        movielens.load_movielens_1m(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="ml-100k.inter in it.*pip install recbole"):
+        movielens.load_movielens_100k()
+
+
+class _FakeBuilder:
+    """Stands in for TensorFlow Datasets, which needs seconds to import and a network."""
+
+    builder_config = types.SimpleNamespace(download_url="https://example.invalid/ml-1m.zip")
+
+    def __init__(self, data_dir, failure=None):
+        self.data_dir, self._failure = str(data_dir), failure
+
+    def download_and_prepare(self):
+        if self._failure is not None:
+            raise self._failure
+
+    def as_dataset(self, *, split, shuffle_files):
+        assert (split, shuffle_files) == ("train", False)
+        return _FakeData(
+            {
+                "user_id": np.array(user.encode(), object),
+                "movie_id": np.array(movie.encode(), object),
+                "movie_genres": np.arange(int(stars)),
+                "user_rating": np.float32(stars),
+                "timestamp": np.int64(time),
+            }
+            for user, movie, stars, time in (line.split("::") for line in _DAT.splitlines())
+        )
+
+
+class _FakeData(list):
+    def map(self, function):
+        return _FakeData(map(function, self))
+
+    def batch(self, size):
+        assert size > 2
+        return [tuple(map(np.stack, zip(*part))) for part in (self[:2], self[2:])]
+
+
+def _fake_tfds(monkeypatch, builder):
+    fake = types.SimpleNamespace(builder=lambda name, data_dir: builder, as_numpy=lambda data: data)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
+
+
+def test_tfds_reads_alike(tmp_path, monkeypatch):
+    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path))
+    _check_small(movielens.load_movielens_1m_tfds(), timed=True)
+
+
+def test_tfds_without_data_is_refused(tmp_path, monkeypatch):
+    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path, OSError("disk\nfull")))
+    with pytest.raises(UserError, match=r"cannot prepare MovieLens-1M \(disk\): .* --data_dir$"):
+        movielens.load_movielens_1m_tfds()
+
+    def unreachable(request, timeout):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path / "absent"))
+    with pytest.raises(UserError, match=r"ml-1m.zip cannot be reached \(no network\): .*data_dir"):
+        movielens.load_movielens_1m_tfds()
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(UserError, match="tensorflow_datasets is not installed: .* --data_dir$"):
+        movielens.load_movielens_1m_tfds()

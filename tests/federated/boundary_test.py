@@ -1,0 +1,255 @@
+"""What crosses between server and clients: all of it is listed, and no local variable may."""
+
+from __future__ import annotations
+
+import collections
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.evaluation.computation import evaluation_computation
+from fedpersonal.federated.boundary import (
+    LocalVariableError,
+    as_table,
+    check_boundary,
+    list_crossings,
+    total_bytes,
+)
+from fedpersonal.federated.cohort import Execution
+from fedpersonal.federated.process import build_process
+from fedpersonal.methods.fed_avg import fed_avg
+from fedpersonal.methods.fed_recon import fed_recon
+from fedpersonal.model.metrics import RATING_METRICS
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.models.factorization import matrix_factorization
+
+SGD = tff.learning.optimizers.build_sgdm(0.1)
+ALGORITHM = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
+NUM_ITEMS = 5
+BUILD_MODEL = matrix_factorization(num_items=NUM_ITEMS, embedding_dim=3, use_biases=True)
+LOOKUPS = {"item_embedding": "item", "item_bias": "item"}
+TABLE_SHAPES = {
+    "item_embedding/embeddings": (NUM_ITEMS, 3),
+    "item_bias/embeddings": (NUM_ITEMS, 1),
+}
+TABLE_BYTES = 4 * (NUM_ITEMS * 3 + NUM_ITEMS)
+METRICS = ("loss", "rmse", "mae", "accuracy", "num_examples", "num_dropped_updates")
+
+
+@pytest.fixture(name="model", scope="module")
+def _model():
+    return PartitionedModel(
+        BUILD_MODEL,
+        local_layers=["user_embedding", "user_bias"],
+        lookups=LOOKUPS,
+        metrics=RATING_METRICS,
+    )
+
+
+EXECUTION = Execution(batch_size=4, clients_per_shard=2)
+
+
+def build(model, algorithm):
+    return build_process(model, algorithm, execution=EXECUTION, server_optimizer=SGD).next
+
+
+def named(crossings, direction):
+    """Shapes by the last part of the name, of one direction."""
+    found = [(c.name.split(".")[-1], c.shape) for c in crossings if c.direction == direction]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def test_training_sends_global_variables_alone(model):
+    crossings = check_boundary(model, build(model, ALGORITHM))
+    sent, returned = named(crossings, "broadcast"), named(crossings, "aggregate")
+    assert {name: sent.pop(name) for name in TABLE_SHAPES} == TABLE_SHAPES
+    assert list(sent.values()) == [()]  # The round's number, for seeds.
+    assert total_bytes(crossings, "broadcast") == TABLE_BYTES + 4
+
+    assert {name: returned.pop(name) for name in TABLE_SHAPES} == TABLE_SHAPES
+    # Of each metric the sums of values and of weights.
+    metrics = {name: () if name.startswith("num_") else (2,) for name in METRICS}
+    metrics["weight"] = ()
+    numbers = sum(2 if shape else 1 for shape in metrics.values())
+    assert total_bytes(crossings, "aggregate") == TABLE_BYTES + 4 * numbers
+    assert returned == metrics
+    for crossing in crossings:
+        assert "user" not in crossing.name
+        size = int(np.prod(crossing.shape)) * np.dtype(crossing.dtype).itemsize
+        assert crossing.num_bytes == size
+
+
+def test_evaluation_sends_global_variables_alone(model):
+    computation = evaluation_computation(
+        model, ALGORITHM.personalization(model), clients=2, batch_size=4, query_batch_size=3
+    )
+    crossings = check_boundary(model, computation)
+    assert named(crossings, "broadcast") == TABLE_SHAPES
+    assert total_bytes(crossings, "broadcast") == TABLE_BYTES
+    assert total_bytes(crossings, "aggregate") == 0
+
+
+def test_the_table_is_json(model):
+    computation = evaluation_computation(model, (), clients=2, batch_size=4, query_batch_size=3)
+    rows = json.loads(json.dumps(as_table(list_crossings(computation))))
+    assert {
+        "direction": "broadcast",
+        "name": "item_embedding/embeddings",
+        "dtype": "float32",
+        "shape": [NUM_ITEMS, 3],
+        "num_bytes": 4 * NUM_ITEMS * 3,
+    } in rows
+
+
+def test_a_process_that_treats_local_variables_as_global_is_caught(model):
+    """The fault: a process is built of the same Keras model, its user layers forgotten."""
+    forgetful = PartitionedModel(BUILD_MODEL, lookups=LOOKUPS)
+    faulty = build(forgetful, fed_avg(client_optimizer=SGD))
+    with pytest.raises(LocalVariableError, match=r"local variable 'user_\w+/vector' is sent"):
+        check_boundary(model, faulty)
+
+
+VECTOR = tff.TensorType(np.float32, [3])
+LEAK = tff.to_type(
+    collections.OrderedDict(
+        [("item_embedding/embeddings", VECTOR), ("user_embedding/vector", VECTOR)]
+    )
+)
+
+
+@tff.tensorflow.computation
+def zero():
+    names = [name for name, _ in tff.structure.iter_elements(LEAK)]
+    return collections.OrderedDict((name, tf.zeros([3])) for name in names)
+
+
+@tff.tensorflow.computation(LEAK, LEAK)
+def add(one, other):
+    return tf.nest.map_structure(tf.add, one, other)
+
+
+@tff.tensorflow.computation(LEAK)
+def same(value):
+    return value
+
+
+AGGREGATIONS = {
+    "sum": tff.federated_sum,
+    "mean": tff.federated_mean,
+    "weighted mean": lambda value: tff.federated_mean(value, tff.federated_value(1.0, tff.CLIENTS)),
+    "aggregate": lambda value: tff.federated_aggregate(value, zero(), add, add, same),
+    "max": tff.federated_max,
+    "min": tff.federated_min,
+    "nested": lambda value: tff.federated_sum(
+        tff.federated_zip(collections.OrderedDict(deep=collections.OrderedDict(down=value)))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", AGGREGATIONS)
+def test_a_local_variable_is_caught_on_its_way_up(model, kind):
+    @tff.federated_computation(tff.FederatedType(LEAK, tff.CLIENTS))
+    def leak(value):
+        return AGGREGATIONS[kind](value)
+
+    with pytest.raises(LocalVariableError) as caught:
+        check_boundary(model, leak)
+    message = str(caught.value)
+    assert "'user_embedding/vector'" in message and "aggregate" in message
+    assert "(3,)" in message and "item_embedding/embeddings" in message
+
+
+def test_a_local_variable_is_caught_on_its_way_down(model):
+    @tff.federated_computation(tff.FederatedType(LEAK, tff.SERVER))
+    def leak(value):
+        return tff.federated_broadcast(value)
+
+    with pytest.raises(LocalVariableError, match="'user_embedding/vector' is sent .broadcast"):
+        check_boundary(model, leak)
+
+
+def test_a_value_that_is_put_at_clients_comes_from_the_server(model):
+    @tff.federated_computation(LEAK)
+    def put(value):
+        return tff.federated_value(value, tff.CLIENTS)
+
+    with pytest.raises(LocalVariableError, match="'user_embedding/vector' is sent .broadcast"):
+        check_boundary(model, put)
+
+
+def test_selection_sends_keys_up_and_slices_down():
+    """By type alone: keys come from clients, what they select from the server."""
+
+    @tff.tensorflow.computation(LEAK, np.int32)
+    def select(value, key):
+        del key
+        return value
+
+    @tff.federated_computation(
+        tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS),
+        tff.FederatedType(np.int32, tff.SERVER),
+        tff.FederatedType(LEAK, tff.SERVER),
+    )
+    def selection(keys, max_key, value):
+        return tff.federated_select(keys, max_key, value, select)
+
+    crossings = [(c.direction, c.name) for c in list_crossings(selection)]
+    names = [f"2.{name}" for name, _ in tff.structure.iter_elements(LEAK)]
+    assert crossings == [("aggregate", ""), *(("broadcast", n) for n in ("1", *names))]
+
+
+def test_an_intrinsic_under_another_name_is_seen():
+    framework = tff.framework
+    value = tff.FederatedType(LEAK, tff.CLIENTS)
+    summed = tff.FederatedType(LEAK, tff.SERVER)
+    intrinsic = framework.Intrinsic("federated_sum", tff.FunctionType(value, summed))
+    call = framework.Call(
+        framework.Reference("add", intrinsic.type_signature), framework.Reference("own", value)
+    )
+    block = framework.Lambda("own", value, framework.Block([("add", intrinsic)], call))
+
+    class Hidden:
+        def to_building_block(self):
+            return block
+
+    assert [c.name for c in list_crossings(Hidden())] == [
+        name for name, _ in tff.structure.iter_elements(LEAK)
+    ]
+
+
+def test_secure_sums_are_seen(model):
+    integers = tff.to_type(
+        collections.OrderedDict([("user_bias/vector", tff.TensorType(np.int32, [1]))])
+    )
+
+    @tff.federated_computation(tff.FederatedType(integers, tff.CLIENTS))
+    def leak(value):
+        return tff.federated_secure_sum_bitwidth(value, 8)
+
+    with pytest.raises(LocalVariableError, match="'user_bias/vector' is sent .aggregate"):
+        check_boundary(model, leak)
+
+
+def test_a_leak_within_another_computation_is_seen(model):
+    @tff.federated_computation(tff.FederatedType(LEAK, tff.CLIENTS))
+    def inner(value):
+        return tff.federated_sum(value)
+
+    @tff.federated_computation(tff.FederatedType(LEAK, tff.CLIENTS))
+    def outer(value):
+        return inner(value)
+
+    with pytest.raises(LocalVariableError, match="user_embedding/vector"):
+        check_boundary(model, outer)
+
+
+def test_what_stays_with_its_client_is_not_listed():
+    @tff.federated_computation(tff.FederatedType(LEAK, tff.CLIENTS))
+    def stay(value):
+        return tff.federated_map(same, value)
+
+    assert list_crossings(stay) == []

@@ -1,0 +1,255 @@
+"""Rounds as plain Keras and NumPy compute them, or TFF's own FedRecon.
+
+The plain round of a client is the audit's; sums, means, bounds and metrics are computed here.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from round_models import BATCH_SIZE, COUNTS, DATA, MODELS, RATINGS
+
+from fedpersonal.audit.reference import Client, Reference
+from fedpersonal.data.clients import ClientDataset
+from fedpersonal.federated.privacy import DifferentialPrivacy
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.runtime.stock import make_stock_context
+
+SERVER = tff.learning.optimizers.build_sgdm(0.9)
+
+
+class Case(NamedTuple):
+    """A model, what its clients do, and how it is computed."""
+
+    model: str
+    algorithm: Algorithm
+    packing: str = "stacked"
+    clients_per_shard: int = 2
+    batch_size: int = BATCH_SIZE
+    server: Any = SERVER
+    aggregator: Any = None
+    privacy: DifferentialPrivacy | None = None
+    data: ClientDataset | None = None
+    sizes: tuple[int, ...] = (4, 0, 1, 3, 6)
+
+    @property
+    def of_plain(self):
+        """The case but for how clients are packed."""
+        return self._replace(packing="stacked", clients_per_shard=1)
+
+    @property
+    def clients(self):
+        """The clients' examples."""
+        return self.data or DATA.get(self.model, RATINGS)
+
+    def cohorts(self):
+        """Draws cohorts of these sizes, many, none, one, several, all; clients come back."""
+        seed = zlib.crc32(f"{self.model} {self.algorithm.name}".encode())
+        random = np.random.default_rng(seed)
+        return [random.permutation(len(COUNTS))[:size] for size in self.sizes]
+
+
+@functools.cache
+def model_of(name):
+    build, options = MODELS[name]
+    return PartitionedModel(build, **options)
+
+
+def prepared(case):
+    return case.algorithm.prepare(model_of(case.model))
+
+
+class Round(NamedTuple):
+    """What comes of a round."""
+
+    weights: dict[str, np.ndarray]
+    metrics: dict[str, Any]
+    kept: dict[int, dict[str, np.ndarray]]
+
+
+@functools.cache
+def plain_rounds(case):
+    """Computes the same rounds plainly; `case` is `Case.of_plain`."""
+    model, dataset = prepared(case), case.clients
+    reference = Reference(model, case.algorithm, batch_size=case.batch_size, seed=5)
+    weights = {k: np.asarray(v) for k, v in model.initial_global_values(seed=5).items()}
+    mean_of = _mean_of(case, model, weights)
+    optimizer_state = case.server.initialize(
+        collections.OrderedDict((k, tf.TensorSpec(v.shape, v.dtype)) for k, v in weights.items())
+    )
+    kept, found = {}, []
+    for number, indices in enumerate(case.cohorts()):
+        sent, sums = [], collections.Counter()
+        for index in map(int, indices):
+            client = _client(model, dataset, index)
+            local = kept.get(index) if case.algorithm.keeps else None
+            if local is None:
+                local = reference.fresh_local_values(client, number)
+            expected = reference.run(weights, local, client, number)
+            kept[index] = expected.kept
+            if len(client.labels):
+                sent.append((expected.updates, expected.weight))
+            for name, value in expected.sums.items():
+                sums[name] = sums[name] + value
+        mean, measured = mean_of(sent)
+        tensors = [
+            collections.OrderedDict((k, tf.constant(v)) for k, v in values.items())
+            for values in (weights, mean)
+        ]
+        optimizer_state, moved = case.server.next(optimizer_state, *tensors)
+        weights = {name: np.asarray(value) for name, value in moved.items()}
+        metrics = {**_finalized(model, sums), **measured}
+        found.append(Round(weights, metrics, dict(kept) if case.algorithm.keeps else {}))
+    return found
+
+
+def _client(model, dataset, index):
+    features, labels = dataset.client(index)
+    specs = model.input_spec.items()
+    columns = {name: features[name].astype(spec.dtype.as_numpy_dtype) for name, spec in specs}
+    return Client(columns, labels.astype(model.label_spec.dtype.as_numpy_dtype))
+
+
+def _finalized(model, sums):
+    if not sums:
+        sums = {"loss": np.zeros(2), "num_examples": 0.0, "num_dropped_updates": 0.0}
+        sums.update({metric.name: np.zeros(2) for metric in model.metrics})
+    metrics = dict(sums)
+    for name, finalize in {"loss": float, **{m.name: m.finalize for m in model.metrics}}.items():
+        total, weight = sums[name]
+        metrics[name] = np.asarray(finalize(total / weight)) if weight else np.nan
+    return {**metrics, f"num_{model.unit}": sums["loss"][1]}
+
+
+def _mean_of(case, model, weights):
+    """Returns what makes the mean of clients' updates and weights, and what it measures."""
+    if case.privacy is not None:
+        return _clipped_mean(case.privacy, weights)
+    if case.aggregator is not None:
+        return _tffs_mean(case.aggregator(), model, weights)
+
+    def mean_of(sent):
+        total = sum(weight for _, weight in sent)
+        mean = {}
+        for name in weights:
+            share = [1.0 if name in model.owned else weight / (total or 1.0) for _, weight in sent]
+            mean[name] = sum(s * own[name] for s, (own, _) in zip(share, sent))
+            mean[name] = np.float32(mean[name] + np.zeros_like(weights[name]))
+        return mean, {}
+
+    return mean_of
+
+
+def _clipped_mean(privacy, weights):
+    bound = np.float32(privacy.clip_norm)
+
+    def mean_of(sent):
+        nonlocal bound
+        norms = [np.sqrt(sum(np.square(u).sum() for u in own.values())) for own, _ in sent]
+        mean = {}
+        for name, value in weights.items():
+            parts = [
+                own[name] * min(1.0, bound / max(norm, 1e-30))
+                for (own, _), norm in zip(sent, norms)
+            ]
+            mean[name] = np.float32((sum(parts) + np.zeros_like(value)) / privacy.expected_clients)
+        if privacy.clipping == "fixed":
+            return mean, {}
+        measured = {"clip_norm": bound}
+        excess = sum(0.5 if norm <= bound else -0.5 for norm in norms)
+        within = np.clip(excess / privacy.expected_clients + 0.5, 0.0, 1.0)
+        bound = np.float32(bound * np.exp(-0.2 * (within - 0.5)))
+        return mean, measured
+
+    return mean_of
+
+
+def _tffs_mean(factory, model, weights):
+    """Lets TFF itself aggregate the plain updates; rows of owned tables are summed beside it."""
+    shared = {k: v for k, v in weights.items() if k not in model.owned}
+    value_type = tff.to_type(
+        collections.OrderedDict((k, (np.float32, v.shape)) for k, v in shared.items())
+    )
+    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+        factory = tff.aggregators.as_weighted_aggregator(factory)
+    process = factory.create(value_type, tff.TensorType(np.float32))
+    state = process.initialize()
+
+    def mean_of(sent):
+        nonlocal state
+        updates = [
+            collections.OrderedDict((k, np.float32(own[k])) for k in shared) for own, _ in sent
+        ]
+        output = process.next(state, updates, [np.float32(weight) for _, weight in sent])
+        state = output.state
+        mean = dict(output.result)
+        if not all(np.isfinite(value).all() for value in mean.values()):
+            # As of nobody: TFF's server then stays where it is.
+            mean = {name: np.zeros_like(value) for name, value in mean.items()}
+        for name in model.owned:
+            total = sum(own[name] for own, _ in sent)
+            mean[name] = np.float32(total + np.zeros_like(weights[name]))
+        return {name: mean[name] for name in weights}, {}
+
+    return mean_of
+
+
+def tffs_rounds(case):
+    """Lets TFF's own FedRecon compute the rounds of a case, in cohorts of at least one client."""
+    model = prepared(case)
+    local = {v.layer for v in model.local_variables}
+    spec = collections.OrderedDict(
+        x=collections.OrderedDict(sorted(model.input_spec.items())), y=model.label_spec
+    )
+
+    def model_fn():
+        keras_model = MODELS[case.model][0]()
+        layers = [layer for layer in keras_model.layers if layer.variables]
+        return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
+            keras_model=keras_model,
+            global_layers=[layer for layer in layers if layer.name not in local],
+            local_layers=[layer for layer in layers if layer.name in local],
+            input_spec=spec,
+        )
+
+    rebuild, update = case.algorithm.phases
+    loss = tf.keras.losses.SparseCategoricalCrossentropy if case.model == "classes" else None
+    process = tff.learning.algorithms.build_fed_recon(
+        model_fn,
+        loss_fn=loss or tf.keras.losses.MeanSquaredError,
+        server_optimizer_fn=case.server,
+        client_optimizer_fn=update.optimizer,
+        reconstruction_optimizer_fn=rebuild.optimizer,
+        dataset_split_fn=tff.learning.models.ReconstructionModel.build_dataset_split_fn(
+            recon_epochs=rebuild.epochs,
+            recon_steps_max=rebuild.max_steps,
+            post_recon_epochs=update.epochs,
+            post_recon_steps_max=update.max_steps,
+            split_dataset=update.data == "query",
+        ),
+    )
+    names = [v.name for v in model.global_variables]
+    start = model.initial_global_values(seed=5)
+    stock = make_stock_context()  # It alone takes data sets.
+    with tff.framework.get_context_stack().install(stock):
+        state = process.initialize()
+    weights = tff.learning.models.ModelWeights([start[name] for name in names], [])
+    state = process.set_model_weights(state, weights)
+    for indices in case.cohorts():
+        clients = [_client(model, case.clients, index) for index in indices]
+        datasets = [
+            tf.data.Dataset.from_tensor_slices(
+                collections.OrderedDict(x=collections.OrderedDict(sorted(x.items())), y=y)
+            ).batch(case.batch_size)
+            for x, y in clients
+        ]
+        with tff.framework.get_context_stack().install(stock):
+            state = process.next(state, datasets).state
+        yield dict(zip(names, process.get_model_weights(state).trainable))

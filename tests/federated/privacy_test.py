@@ -1,0 +1,224 @@
+"""Clipped, noised sums: against TFF's own factories, a NumPy reference, and the noise's law."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.errors import UserError
+from fedpersonal.federated.cohort import Execution, make_cohort
+from fedpersonal.federated.privacy import DifferentialPrivacy
+from fedpersonal.federated.process import build_process
+from fedpersonal.methods.fed_avg import fed_avg
+from fedpersonal.methods.fed_recon import fed_recon
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.runs.folder import derived
+from fedpersonal.runs.kept import Rounds
+
+SGD = tff.learning.optimizers.build_sgdm(0.3)
+SERVER = tff.learning.optimizers.build_sgdm(1.0)
+BATCH_SIZE, NUM_ITEMS = 3, 7
+# The last one is empty, as Poisson sampling draws now and then.
+COHORTS = ([0, 1, 2, 3, 4], [4, 3, 0], [3, 1, 2, 0], [])
+ALONE = Execution(batch_size=BATCH_SIZE)
+STACKED = Execution(batch_size=BATCH_SIZE, clients_per_shard=2)
+POOLED = dataclasses.replace(STACKED, packing="pooled")
+EXPECTED = 4.0
+FACTORY = tff.aggregators.DifferentiallyPrivateFactory
+
+
+REBUILT = fed_recon(
+    client_optimizer=SGD, reconstruction_optimizer=SGD, weighting="uniform", local_epochs=2
+)
+
+
+def private(**options):
+    return DifferentialPrivacy(**{"noise_multiplier": 0.0, "expected_clients": EXPECTED, **options})
+
+
+def run(execution, model, algorithm, dataset, *, store=None, cohorts=COHORTS, **options):
+    """Returns the weights and the metrics after each round."""
+    process = build_process(
+        model, algorithm, execution=execution, server_optimizer=SERVER, **options
+    )
+    rounds = Rounds(process, store)
+    state, weights, metrics = rounds.initialize(), [], []
+    for indices in cohorts:
+        cohort = make_cohort(
+            model, dataset, indices, execution=execution, touched_data=algorithm.touched_data
+        )
+        state, of_round = rounds.next(state, cohort)
+        weights.append(dict(state.global_model_weights.trainable))
+        metrics.append(of_round)
+    return weights, metrics
+
+
+def assert_same_weights(one, other, *, atol=1e-6):
+    for mine, its in zip(one, other):
+        for name in its:
+            np.testing.assert_allclose(mine[name], its[name], rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("clipping", ["fixed", "adaptive"])
+def test_it_is_tffs_own_without_noise(model, ratings, clipping):
+    """TFF's factory, client by client; where nobody takes part, TFF counts nobody either."""
+    make = FACTORY.gaussian_fixed if clipping == "fixed" else FACTORY.gaussian_adaptive
+    bound = 0.2
+    theirs, _ = run(ALONE, model, REBUILT, ratings, aggregator=make(0.0, EXPECTED, bound))
+    for execution in (STACKED, POOLED):
+        privacy = private(clipping=clipping, clip_norm=bound)
+        ours, metrics = run(execution, model, REBUILT, ratings, privacy=privacy)
+        assert_same_weights(ours, theirs)
+        if clipping == "adaptive":
+            assert metrics[0]["clip_norm"] == np.float32(bound)
+            assert len({float(one["clip_norm"]) for one in metrics}) > 2
+
+
+@pytest.fixture(name="linear", scope="module")
+def _linear():
+    def build_model():
+        x = tf.keras.Input([2], name="x")
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="linear")(x))
+
+    return PartitionedModel(build_model)
+
+
+def linear_data(make_dataset, *scales):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(4, 2)).astype(np.float32)
+    return make_dataset([({"x": s * x}, np.ones(4, np.float32)) for s in scales])
+
+
+def distance(model, weights):
+    start = model.initial_global_values()
+    return math.sqrt(sum(np.square(weights[k] - start[k]).sum() for k in start))
+
+
+def test_huge_updates_count_for_the_bound_and_endless_ones_for_nothing(linear, make_dataset):
+    algorithm = fed_avg(client_optimizer=SGD, weighting="uniform")
+    privacy = private(clip_norm=0.5, clipping="fixed")
+    for scale in (1e2, 1e7, 1e12, np.nan):
+        dataset = linear_data(make_dataset, scale)
+        for execution in (STACKED, ALONE):
+            (weights,), _ = run(
+                execution, linear, algorithm, dataset, cohorts=[[0]], privacy=privacy
+            )
+            moved = distance(linear, weights)
+            assert moved == pytest.approx(0.5 / EXPECTED if scale == 1e2 else 0.0, rel=1e-5)
+
+
+def noise_of(model, ratings, *, seed=0, secret_seed=None, execution=STACKED, **options):
+    """Returns what noise adds in each of three rounds without clients, and four rounds' metrics."""
+    options = {"clip_norm": 0.3, "noise_multiplier": 2.0, "clipping": "fixed", **options}
+    weights, metrics = run(
+        execution,
+        model,
+        REBUILT,
+        ratings,
+        cohorts=[[]] * 4,
+        privacy=private(**options),
+        seed=seed,
+        secret_seed=secret_seed,
+    )
+    drawn = [{k: np.ravel(b[k] - a[k]) for k in a} for a, b in zip(weights, weights[1:])]
+    return [np.concatenate(list(one.values())) for one in drawn], metrics
+
+
+def test_noise_has_its_deviation_and_is_never_used_twice(ratings):
+    model = PartitionedModel(
+        matrix_factorization(num_items=3_000, embedding_dim=10),
+        local_layers=["user_embedding"],
+        lookups={"item_embedding": "item"},
+    )
+    rounds, _ = noise_of(model, ratings)
+    # 30,000 draws and more of a round: the deviation has a standard error of .4 %.
+    for noise in rounds:
+        assert abs(noise.std() / (2.0 * 0.3 / EXPECTED) - 1) < 0.02
+        assert abs(noise.mean()) < 5 * noise.std() / math.sqrt(noise.size)
+        scaled = (noise - noise.mean()) / noise.std()
+        # Gaussian: a fourth moment of 3 and 4.55 % beyond two deviations.
+        assert abs((scaled**4).mean() - 3) < 0.3
+        assert abs((np.abs(scaled) > 2).mean() - 0.0455) < 0.007
+    different, _ = noise_of(model, ratings, seed=1)
+    secret, again, repeated = (
+        noise_of(model, ratings, noise="secret", secret_seed=derived(s, "noise"))[0]
+        for s in (1, 2, 1)
+    )
+    np.testing.assert_equal(secret, repeated)
+    every = [*rounds, *different, *secret, *again]
+    for i, one in enumerate(every):
+        for other in every[:i]:
+            assert abs(np.corrcoef(one, other)[0, 1]) < 0.03
+    for one, other in zip(rounds, noise_of(model, ratings, execution=ALONE)[0]):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_adaptive_clipping_pays_for_its_count(model, ratings):
+    """The sum's noise and the count's are together one mechanism of the multiplier asked for."""
+    for multiplier, expected in ((1.0, 100.0), (2.0, 8.0)):
+        privacy = private(noise_multiplier=multiplier, expected_clients=expected)
+        both = privacy.update_noise_multiplier**-2 + (2 * privacy.count_noise) ** -2
+        assert both**-0.5 == pytest.approx(multiplier)
+        assert privacy.count_noise == max(expected / 20, multiplier)
+    theirs = tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(1.0, 100.0)
+    query = theirs._query._numerator
+    privacy = private(noise_multiplier=1.0, expected_clients=100.0)
+    assert query._noise_multiplier == pytest.approx(privacy.update_noise_multiplier)
+    _, metrics = noise_of(model, ratings, clipping="adaptive")
+    norms = [float(one["clip_norm"]) for one in metrics]
+    # Without clients half of them are within the bound, plus noise: it moves by exp(-.2 noise).
+    assert norms[0] == np.float32(0.3) and len(set(norms)) > 1
+    assert all(abs(math.log(b / a)) <= 0.1 + 1e-6 for a, b in zip(norms, norms[1:]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"algorithm": fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)}, "uniform"),
+        ({"aggregator": tff.aggregators.MeanFactory()}, "takes no aggregator"),
+        ({"privacy": DifferentialPrivacy(1.0)}, "expected_clients is missing"),
+        ({"privacy": private(noise="secret")}, "needs a secret_seed"),
+    ],
+    ids=["weighting", "aggregator", "expected", "secret"],
+)
+def test_what_does_not_fit_is_named(model, change, said):
+    options = {"algorithm": REBUILT, "privacy": private(), **change}
+    algorithm = options.pop("algorithm")
+    with pytest.raises(UserError, match=said):
+        build_process(model, algorithm, execution=STACKED, server_optimizer=SERVER, **options)
+
+
+def test_owned_rows_are_refused():
+    model = PartitionedModel(
+        matrix_factorization(num_items=NUM_ITEMS, num_users=5, embedding_dim=2),
+        lookups={"item_embedding": "item", "user_embedding": "user"},
+        owned_tables=["user_embedding"],
+    )
+    algorithm = fed_avg(client_optimizer=SGD, weighting="uniform")
+    with pytest.raises(UserError, match="user_embedding.*belongs to one client"):
+        build_process(
+            model, algorithm, execution=STACKED, server_optimizer=SERVER, privacy=private()
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": math.nan},
+        {"clip_norm": 0.0},
+        {"target_quantile": 1.5},
+        {"target_quantile": 0.4, "clipping": "fixed"},
+        {"expected_clients": 0.0},
+    ],
+    ids=str,
+)
+def test_options_out_of_range_are_named(options):
+    with pytest.raises(UserError, match=next(iter(options))):
+        private(**options)

@@ -1,0 +1,69 @@
+"""Keras optimizers against the counterparts that are given for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.errors import UserError
+from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer, as_tff_optimizer
+
+KERAS = tf.keras.optimizers
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: KERAS.SGD(0.1),
+        lambda: KERAS.SGD(0.1, momentum=0.8),
+        lambda: KERAS.Adam(0.05, beta_1=0.7, beta_2=0.9, epsilon=1e-2),
+        lambda: KERAS.AdamW(0.05, weight_decay=0.3, epsilon=1e-2),
+        lambda: KERAS.Adagrad(0.2, initial_accumulator_value=0.4, epsilon=1e-2),
+        lambda: KERAS.legacy.SGD(0.1, momentum=0.8),
+    ],
+)
+def test_steps_are_kerass_own(build):
+    keras, random = build(), np.random.default_rng(0)
+    own = as_tff_optimizer(keras)
+    assert own is as_tff_optimizer(keras)
+    start = random.normal(size=5).astype(np.float32)
+    variable, value = tf.Variable(start), {"w": tf.constant(start)}
+    state = own.initialize({"w": tf.TensorSpec([5])})
+    for _ in range(5):
+        gradient = tf.constant(random.normal(size=5), tf.float32)
+        keras.apply_gradients([(gradient, variable)])
+        state, value = own.next(state, value, {"w": gradient})
+        np.testing.assert_allclose(value["w"], variable, rtol=1e-5, atol=1e-6)
+
+
+def test_tffs_own_pass():
+    sgd = tff.learning.optimizers.build_sgdm(0.1)
+    assert as_tff_optimizer(sgd) is sgd
+    scheduled = ScheduledOptimizer(KERAS.SGD(0.4), LinearDecay(4))
+    assert as_tff_optimizer(scheduled) is scheduled
+    state = scheduled.at_round(tf.constant(1)).initialize({})
+    assert float(state["learning_rate"]) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: KERAS.RMSprop(0.1), "RMSprop has no counterpart.*build_rmsprop"),
+        (lambda: KERAS.Nadam(0.1), "Nadam has no counterpart.*build_adam"),
+        (lambda: KERAS.SGD(0.1, momentum=0.9, nesterov=True), "SGD: nesterov=True has no count"),
+        (lambda: KERAS.Adam(0.1, amsgrad=True), "Adam: amsgrad=True has no counterpart"),
+        (lambda: KERAS.SGD(0.1, clipnorm=1.0), "SGD: clipnorm=1.0 has no counterpart"),
+        (lambda: KERAS.Adam(0.1, weight_decay=0.1), "Adam: weight_decay=0.1 has no counterpart"),
+        (
+            lambda: KERAS.SGD(KERAS.schedules.ExponentialDecay(0.1, 10, 0.9)),
+            "learning rate that changes.*ScheduledOptimizer",
+        ),
+        (lambda: 0.1, "0.1 is no optimizer"),
+        (lambda: "sgd", "'sgd' is no optimizer"),
+    ],
+)
+def test_optimizers_that_are_refused(build, message):
+    with pytest.raises(UserError, match=message):
+        as_tff_optimizer(build())

@@ -1,0 +1,173 @@
+"""Algorithms as lists of phases: what they say of themselves, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.client.optimizer import optimizer_of
+from fedpersonal.federated.process import check_fit
+from fedpersonal.methods.algorithm import Algorithm, GradientPhase, RidgePhase
+from fedpersonal.methods.fed_avg import fed_avg
+from fedpersonal.methods.fed_per import fed_per
+from fedpersonal.methods.fed_recon import fed_recon
+from fedpersonal.methods.fed_rep import fed_rep
+from fedpersonal.methods.furl import furl
+from fedpersonal.methods.per_fed_avg import per_fed_avg
+from fedpersonal.model.partition import PartitionedModel
+
+SGD = tff.learning.optimizers.build_sgdm(0.1)
+ADAM = tff.learning.optimizers.build_adam(0.1)
+
+
+def recon(**options):
+    return fed_recon(client_optimizer=SGD, **{"reconstruction_optimizer": SGD, **options})
+
+
+def test_fed_recon_rebuilds_and_then_updates():
+    rebuild, update = recon(
+        reconstruction_epochs=2,
+        max_reconstruction_steps=7,
+        local_epochs=3,
+        max_local_steps=5,
+    ).phases
+    assert rebuild == GradientPhase("local", "support", SGD, epochs=2, max_steps=7)
+    assert update == GradientPhase("global", "query", SGD, epochs=3, max_steps=5)
+    rebuild, update = recon(support_query_split="shared", joint_training=True).phases
+    assert (rebuild.data, update.data, update.variables) == ("all", "all", "all")
+    rebuild, _ = recon(reconstruction="ridge", ridge_l2=3.0, ridge_bias_l2=0.5).phases
+    assert rebuild == RidgePhase(data="support", l2=3.0, bias_l2=0.5)
+
+
+def test_the_share_of_the_support_set_and_passes_that_grow():
+    rebuild, update = recon(support_share=0.25).phases
+    assert (rebuild.data, update.data) == ("support 1/4", "query 1/4")
+    algorithm = recon(reconstruction_epochs=3, growing_reconstruction=True)
+    passes = [[p.passes for p in algorithm.at_round(tf.constant(n)).phases] for n in range(5)]
+    assert [int(rebuild) for rebuild, _ in passes] == [1, 2, 3, 3, 3]
+    assert all(update is None for _, update in passes)
+    assert algorithm.phases[0].passes is None and algorithm.phases[0].epochs == 3
+    (constant, _) = recon(reconstruction_epochs=3).at_round(tf.constant(0)).phases
+    assert constant.passes is None
+
+
+@pytest.fixture(name="model", scope="module")
+def _model():
+    def build_model():
+        x = hidden = tf.keras.Input([3], name="x")
+        for name in ("base", "own", "other"):
+            hidden = tf.keras.layers.Dense(2, name=name)(hidden)
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="out")(hidden))
+
+    return PartitionedModel(build_model, local_layers=["own", "other"])
+
+
+def test_phases_that_move_local_variables_alone_personalise_as_they_are(model):
+    for algorithm in (
+        recon(),
+        recon(joint_training=True),
+        recon(reconstruction="ridge"),
+        fed_rep(client_optimizer=SGD, local_optimizer=ADAM),
+        fed_rep(client_optimizer=SGD).stateless_twin(),
+    ):
+        assert algorithm.personalization(model) == algorithm.phases[:1]
+    assert fed_avg(client_optimizer=SGD).personalization(model) == ()
+
+
+@pytest.mark.parametrize("build", [furl, fed_per])
+def test_joint_phases_personalise_by_their_local_part(model, build):
+    algorithm = build(client_optimizer=SGD, local_optimizer=ADAM, max_local_steps=7)
+    for one in (algorithm, algorithm.stateless_twin()):
+        (phase,) = one.personalization(model)
+        assert phase == dataclasses.replace(one.phases[0], variables="local")
+        assert {optimizer_of(phase, v) for v in model.local_variables} == {ADAM}
+
+
+def test_named_layers_personalise_by_those_that_are_local(model):
+    def phases(*names):
+        phase = GradientPhase(names, "all", SGD, epochs=3, proximal=2.0)
+        return Algorithm("named", (phase,), "kept").personalization(model)
+
+    (phase,) = phases("base", "own", "other/bias")
+    assert phase.variables == ("own/kernel", "own/bias", "other/bias")
+    assert (phase.epochs, phase.proximal) == (3, 0.0)
+    assert phases("base", "own", "other")[0].variables == "local"
+    # Layers that are all local are a reconstruction.
+    assert phases("own")[0].variables == ("own",)
+    assert phases("base", "out") == ()
+
+
+def test_algorithms_are_told_without_tensorflow(run_program, tmp_path):
+    names = ", ".join(("sys", "fedpersonal.methods.algorithm", "fedpersonal.methods.furl"))
+    code = f"import {names}; print('tensorflow' in sys.modules)"
+    output, errors, status = run_program("-c", code, cwd=tmp_path)
+    assert (output, status) == ("False\n", 0), errors
+
+
+def test_rows_are_needed_where_global_variables_move():
+    assert recon().touched_data == "query"
+    assert recon(support_query_split="shared").touched_data == "all"
+    assert fed_avg(client_optimizer=SGD).touched_data == "all"
+    # A look ahead needs the rows of its own batches, too.
+    assert per_fed_avg(client_optimizer=SGD, adaptation_optimizer=SGD).touched_data == "all"
+    twice = Algorithm(
+        "twice",
+        (GradientPhase("global", "support", SGD), GradientPhase("global", "query", SGD)),
+        local_variables="rebuilt",
+    )
+    assert twice.touched_data == "all"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: recon(reconstruction="newton"),
+            r"reconstruction must be one of \['gradient', 'ridge'\], not 'newton'",
+        ),
+        (
+            lambda: recon(support_query_split="thirds"),
+            r"support_query_split must be one of \['skip', 'aggregated', 'shared'\]",
+        ),
+        (
+            lambda: recon(reconstruction_optimizer=None),
+            "gradient reconstruction needs a reconstruction_optimizer",
+        ),
+        (lambda: recon(weighting="age"), "weighting must be one of.*not 'age'"),
+        (lambda: recon(max_update_norm=0.0), "max_update_norm must be positive, not 0.0"),
+        (lambda: recon(local_epochs=-1), "epochs must be at least 0, not -1"),
+        (lambda: recon(max_local_steps=-1), "max_steps must be at least 0, not -1"),
+        (lambda: GradientPhase("some", "all", SGD), "variables must be one of.*not 'some'"),
+        (lambda: GradientPhase("all", "some", SGD), "data must be one of.*not 'some'"),
+        (lambda: Algorithm("empty", (), "none"), "'empty': the last phase must be a GradientPhase"),
+        (
+            lambda: Algorithm("ridge", (RidgePhase("all", 1.0),), "rebuilt"),
+            "'ridge': the last phase must be a GradientPhase",
+        ),
+        (
+            lambda: Algorithm("odd", (GradientPhase("all", "all", SGD),), "shared"),
+            "local_variables must be one of.*not 'shared'",
+        ),
+    ],
+)
+def test_mistakes_are_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_models_and_algorithms_must_fit():
+    def build_model():
+        x = tf.keras.Input([3], name="x")
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1, name="only")(x))
+
+    shared = PartitionedModel(build_model)
+    own = PartitionedModel(build_model, local_layers=["only"])
+    average = fed_avg(client_optimizer=SGD)
+    check_fit(shared, average)
+    with pytest.raises(ValueError, match="fed_recon needs local variables; the model has none"):
+        check_fit(shared, recon())
+    with pytest.raises(ValueError, match="fed_avg has no local variables.*'only/kernel'"):
+        check_fit(own, average)

@@ -1,0 +1,107 @@
+"""Clients' data against a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation.evaluate import evaluate_clients
+from fedpersonal.federated.cohort import Execution, make_cohort
+from fedpersonal.model.fit import check_data
+from fedpersonal.model.partition import PartitionedModel
+
+LAYERS = tf.keras.layers
+PACKED = Execution(batch_size=2, clients_per_shard=2)
+
+
+def one_input():
+    return tf.keras.Sequential([LAYERS.Dense(1, input_shape=(3,))])
+
+
+def two_inputs():
+    x, word = tf.keras.Input([3], name="x"), tf.keras.Input([2], name="word", dtype=tf.int32)
+    table = LAYERS.Flatten()(LAYERS.Embedding(5, 2)(word))
+    return tf.keras.Model({"x": x, "word": word}, LAYERS.Dense(1)(tf.concat([x, table], 1)))
+
+
+X, WORD = np.ones([4, 3], np.float32), np.ones([4, 2], np.int32)
+LABELS = np.arange(4, dtype=np.float32)
+
+
+def test_a_single_feature_is_the_single_input(make_dataset):
+    dataset = make_dataset([({"pixels": X[:3]}, LABELS[:3]), ({"pixels": X[3:]}, LABELS[3:])])
+    model = PartitionedModel(one_input)
+    matched = check_data(model, dataset)
+    assert list(matched.features) == ["dense_input"] and matched is check_data(model, dataset)
+    (shard,) = make_cohort(model, dataset, [0, 1], execution=PACKED).examples
+    assert shard["features"]["dense_input"].shape == (2, 2, 2, 3)
+    weights = model.initial_global_values()
+    results = evaluate_clients(model, (), weights, dataset, dataset, batch_size=2)
+    kernel, _ = weights.values()
+    expected = np.square(kernel.sum() - LABELS).mean()
+    assert results.overall()["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_data_that_fits_is_itself(make_dataset):
+    dataset = make_dataset([({"x": X, "word": WORD, "time": LABELS}, LABELS.astype(np.int64))])
+    assert check_data(PartitionedModel(two_inputs), dataset) is dataset
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (
+            {"x": X, "wrod": WORD},
+            LABELS,
+            r"no feature for the model's input 'word': its features are \['wrod', 'x'\], the "
+            r"model's inputs \['word', 'x'\]",
+        ),
+        ({"x": X}, LABELS, r"input 'word': its features are \['x'\]"),
+        ({"x": X[:, :2], "word": WORD}, LABELS, r"'x' has shape \(2,\) an example.*has \(3,\)"),
+        ({"x": X[:, 0], "word": WORD}, LABELS, r"'x' has shape \(\) an example.*has \(3,\)"),
+        ({"x": X, "word": WORD.astype(str)}, LABELS, "'word' has dtype <U.*is int32. Make numbers"),
+        ({"x": X, "word": WORD * 1.5}, LABELS, "'word' has dtype float64.*fractions would be lost"),
+        (
+            {"x": X, "word": WORD},
+            X,
+            r"labels has shape \(3,\) an example; the model's label_spec has \(\). Give",
+        ),
+        ({"x": X, "word": WORD}, LABELS.astype(str), "labels has dtype <U.*label_spec is float32"),
+    ],
+)
+def test_data_that_is_refused(make_dataset, features, labels, message):
+    dataset = make_dataset([(features, labels)])
+    model = PartitionedModel(two_inputs)
+    with pytest.raises(UserError, match=message):
+        make_cohort(model, dataset, [0], execution=PACKED)
+
+
+def test_class_labels_must_be_whole_numbers(make_dataset):
+    model = PartitionedModel(one_input, label_spec=tf.TensorSpec([None], tf.int32))
+    with pytest.raises(UserError, match="labels has dtype float32.*or give.*another label_spec"):
+        check_data(model, make_dataset([({"x": X}, LABELS)]))
+
+
+def of_texts():
+    text = tf.keras.Input([1], dtype=tf.string, name="text")
+    ids = LAYERS.StringLookup(vocabulary=["a", "b"], output_mode="multi_hot")(text)
+    return tf.keras.Model({"text": text}, LAYERS.Dense(1)(ids))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PartitionedModel(of_texts), "input 'text' is string; .* Encode them first"),
+        (lambda: PartitionedModel(of_texts()), "input 'text' is string; .* Encode them first"),
+        (
+            lambda: PartitionedModel(one_input, label_spec=tf.TensorSpec([None], tf.string)),
+            "label_spec is string; .* must be numbers",
+        ),
+    ],
+)
+def test_texts_are_refused_before_anything_is_built(make, message):
+    with pytest.raises(UserError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,37 @@
+"""No method of any task raises an alarm; AUDIT_ALL=1 looks at all, which takes half an hour."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from fedpersonal.model.mixing import find_mixing
+from fedpersonal.tasks.running import audit_experiment
+from fedpersonal.tasks.task import all_tasks
+
+TASKS = all_tasks()
+ALL = [(name, method, {}) for name, task in TASKS.items() for method in task.methods]
+SOME = [
+    *((name, None, {}) for name in TASKS),
+    ("movielens", "fed_recon", {"l2": 0.1, "packing": "pooled"}),
+    ("movielens", "fed_recon", {"reconstruction": "ridge", "max_update_norm": 0.5}),
+    ("movielens", "furl", {"l2": 0.1, "client_optimizer": "adam"}),
+    ("tv_shows", "fedperc_generated", {}),
+]
+
+
+pytestmark = pytest.mark.usefixtures("not_compiled")
+
+
+@pytest.mark.parametrize(("task", "method", "options"), ALL if "AUDIT_ALL" in os.environ else SOME)
+def test_no_alarm(tiny, task, method, options):
+    experiment = tiny.built(TASKS[task], algorithm=method or tiny.main[task], **options)
+    for training in (False, True):  # The clients of a shard are computed at once.
+        mixing = find_mixing(experiment.model.base, training=training)
+        assert not mixing.rows and mixing.functions == ()
+    audit = audit_experiment(experiment, rounds=2)
+    assert audit.found == []
+    crossing = [c.name for c in audit.crossings]
+    for variable in experiment.model.global_variables if experiment.method.trains else ():
+        assert sum(name.endswith(variable.name) for name in crossing) >= 2
