@@ -39,7 +39,7 @@ _WORDS = {
 }
 _DATA = {"all": "all data", "support": "the support set", "query": "the query set"}
 _INDEX = f"""# Methods
-{_MADE.format("fedpersonal/algorithms")}
+{_MADE.format("fedpersonal/methods")}
 
 `--algorithm` takes these names in every task whose model has the layers that a method needs. Each
 page says which paper a method is from, what a client does in a round, its options, and where we
