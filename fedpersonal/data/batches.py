@@ -1,4 +1,4 @@
-"""Clients of unequal sizes as rectangular arrays of batches, with a mask of what is real."""
+"""Batches of clients of unequal sizes: padding, the rows of tables in use, drawn examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of many clients, held as a few long columns."""
+"""The examples of many clients, held as a few long columns; and clients out of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled texts out of a table: the frequent labels, and the users with enough texts of these."""
+"""Labelled texts of users: out of a table, posts of Reddit, films of MovieLens."""
 
 from __future__ import annotations
 

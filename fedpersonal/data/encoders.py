@@ -1,4 +1,4 @@
-"""Texts as sequences of numbered characters."""
+"""Texts as numbers that models take: their characters, or hashes of their words."""
 
 from __future__ import annotations
 

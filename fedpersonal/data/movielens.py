@@ -1,4 +1,4 @@
-"""The MovieLens ratings, from where they are commonly found."""
+"""The MovieLens ratings, and the titles of its films, from where they are commonly found."""
 
 from __future__ import annotations
 

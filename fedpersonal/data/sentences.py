@@ -1,4 +1,4 @@
-"""The sentences of many clients, as numbers of words."""
+"""The sentences of many clients, as numbers of words: split, read from files, cached."""
 
 from __future__ import annotations
 

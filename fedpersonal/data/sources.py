@@ -1,4 +1,4 @@
-"""Where a program's data are: made up, in a file, in a folder of data, or to be downloaded."""
+"""Where a program's data are, what all data that are read have, and checks of options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words as numbers: padding, sentence ends, known words, and buckets for all others."""
+"""Words as numbers: padding, sentence ends, known words, buckets; and next words as examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partitioned model in JSON, where it is made of Keras' own parts alone."""
+"""A partitioned model in files: in JSON, where it is made of Keras' own parts, and exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked, what came of it."""
+"""The folder of a run: what was asked, what came of it, and the secret that noise follows from."""
 
 from __future__ import annotations
 

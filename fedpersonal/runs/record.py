@@ -1,4 +1,4 @@
-"""What the folder of a run says of it, to be read."""
+"""What the folder of a run says of it, and whether a run that goes on is the same one."""
 
 from __future__ import annotations
 

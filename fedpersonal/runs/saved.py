@@ -1,4 +1,4 @@
-"""A trained model in its run's folder."""
+"""A trained model in its run's folder: saved, and opened again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of a runtime: one TFF context for the whole program."""
+"""The choice of a runtime: one TFF context for the whole program, on what this machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What personalised models recommend to some test clients, of tasks that have items."""
+"""What tasks with items share: factorization, ranking, and what models recommend to clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a callback is, and what a run shows to it."""
+"""What takes part in the rounds of a run: callbacks, and those that watch a metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose examples a round takes: some clients', or everybody's as if they were one client's."""
+"""Which clients a round draws, and whose examples it takes."""
 
 from __future__ import annotations
 

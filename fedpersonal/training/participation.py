@@ -1,4 +1,4 @@
-"""Clients that drop out, lose their updates or come too late: what a run asks for."""
+"""Clients that drop out, lose their updates or come too late, by a simulated clock."""
 
 from __future__ import annotations
 

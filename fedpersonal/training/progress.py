@@ -1,4 +1,4 @@
-"""How far a run has come, on stderr."""
+"""How far a run has come: on stderr, and for TensorBoard."""
 
 from __future__ import annotations
 
