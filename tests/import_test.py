@@ -14,7 +14,7 @@ def state():
     signal.set_wakeup_fd(wakeup)
     found["threads"] = {thread.name for thread in threading.enumerate()}
     names = os.listdir(tempfile.gettempdir())  # Keras has TensorFlow write some.
-    found["temporary files"] = [n for n in names if not n.startswith("__autograph_")]
+    found["temporary files"] = [n for n in names if not n.startswith(("__autograph_", "__pycache__"))]
     found["folder"], found["mask"] = os.getcwd(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
     found["garbage"] = gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), len(gc.callbacks)
     found["warnings"] = list(warnings.filters)

@@ -193,5 +193,5 @@ def embedding_map(run: RunData) -> dict[str, Any] | None:
         "rows": len(tables[name]),
         "x": rounded(x, 3),
         "y": rounded(y, 3),
-        "share": float(variances[:2].sum() / variances.sum()),
+        "share": round(float(variances[:2].sum() / variances.sum()), 5),
     }
