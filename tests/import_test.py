@@ -13,8 +13,9 @@ def state():
     found["wake-up"] = wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     found["threads"] = {thread.name for thread in threading.enumerate()}
-    names = os.listdir(tempfile.gettempdir())  # Keras has TensorFlow write some.
-    found["temporary files"] = [n for n in names if not n.startswith(("__autograph_", "__pycache__"))]
+    own = ("__autograph_", "__pycache__")  # Keras has TensorFlow write some.
+    names = os.listdir(tempfile.gettempdir())
+    found["temporary files"] = [name for name in names if not name.startswith(own)]
     found["folder"], found["mask"] = os.getcwd(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
     found["garbage"] = gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), len(gc.callbacks)
     found["warnings"] = list(warnings.filters)
