@@ -11,8 +11,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -94,19 +95,34 @@ def call_at_once(
     keys, number = list(calls), at_once * calls_a_process
     for start in range(0, len(keys), number):
         some = {key: calls[key] for key in keys[start : start + number]}
+        others = multiprocessing.active_children()
         with _pool(min(at_once, len(some))) as pool:
             with _interrupts_blocked():  # Processes start here, and take over the mask.
                 futures = {pool.submit(_make, *call): key for key, call in some.items()}
-            for future in concurrent.futures.as_completed(futures):
-                error = future.exception()
-                if isinstance(error, BrokenProcessPool):
+            workers = [one for one in multiprocessing.active_children() if one not in others]
+            for future in _as_completed(futures, workers):
+                error = future.exception() if future else BrokenProcessPool()
+                if isinstance(error, (BrokenProcessPool, SystemExit)):
                     raise UserError(
                         "the process of a run was killed; was the memory short? "
                         "The same command goes on from there."
                     ) from None
                 if error is not None and not isinstance(error, UserError):
                     raise error
+                assert future
                 ended(futures[future], error)
+
+
+def _as_completed(
+    futures: Iterable[concurrent.futures.Future], workers: Sequence[BaseProcess]
+) -> Iterator[concurrent.futures.Future | None]:
+    """Yields calls as they end, and None once a worker has died, of which pools may not hear."""
+    waiting = set(futures)
+    while waiting:
+        done, waiting = concurrent.futures.wait(waiting, 1.0, concurrent.futures.FIRST_COMPLETED)
+        yield from done
+        if not done and not all(worker.is_alive() for worker in workers):
+            yield None
 
 
 @contextlib.contextmanager
@@ -171,8 +187,9 @@ def _make(
         traceback.print_exc()
         where = f"; see {output}" if output else ""
         raise RuntimeError(f"{function.__name__} has failed in its process{where}.") from None
-    except SystemExit:  # By a signal; the pool would go on.
-        startup.leave(1)
+    except SystemExit:  # By a signal, and the run is saved. The pool would go on, exit hooks wait.
+        sys.stdout.flush()
+        os._exit(1)
     finally:
         sys.stdout.flush()
 
