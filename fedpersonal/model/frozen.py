@@ -1,8 +1,8 @@
-"""Variables that never move: files that each worker maps into its memory.
+"""Variables that never move: files that each process maps into its memory.
 
 A frozen language model is much larger than what is trained beside it. As part of a computation it
-would be sent with every call. From a file it reaches a worker once, is never copied, and clients
-and workers on one machine share it; a worker elsewhere needs the same folder.
+would be sent with every call. From a file it reaches a process once, is never copied, and clients
+and processes on one machine share it; one elsewhere needs the same folder.
 """
 
 from __future__ import annotations

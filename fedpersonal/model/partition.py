@@ -2,7 +2,7 @@
 
 A model is split by layer or by variable: *local* variables never leave a client, all others are
 *global* (Singhal et al., Federated Reconstruction, section 3). *Frozen* ones, such as those of a
-pretrained language model, are neither: they never move, and reach workers as files. Any Keras model
+pretrained language model, are neither: they never move, and are read from files. Any Keras model
 whose other variables are all trained by gradient can be used; nothing is asked of it but a function
 that builds it.
 """
