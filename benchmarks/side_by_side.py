@@ -76,14 +76,15 @@ def time_rounds(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]
     Round 0 is the first to trace and compile: medians leave it out.
     """
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for round_number in range(rounds + 1):
-        names = list(sides)
-        start = round_number % len(names)
-        for name in names[start:] + names[:start]:
-            prepared = sides[name].prepare(round_number)
-            begin = time.perf_counter()
-            sides[name].run(prepared)
-            seconds[name].append(time.perf_counter() - begin)
+    with runtime.shard_threads():  # As in `Trainer.fit`.
+        for round_number in range(rounds + 1):
+            names = list(sides)
+            start = round_number % len(names)
+            for name in names[start:] + names[:start]:
+                prepared = sides[name].prepare(round_number)
+                begin = time.perf_counter()
+                sides[name].run(prepared)
+                seconds[name].append(time.perf_counter() - begin)
     return seconds
 
 

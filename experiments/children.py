@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from experiments import startup
 from fedpersonal.errors import UserError
 from fedpersonal.federated.memory import free_bytes
-from fedpersonal.runtime.choose import count_processors
+from fedpersonal.runtime.processors import count_processors
 
 # What a small run needs, and some more.
 _BYTES_A_RUN = 1.5e9

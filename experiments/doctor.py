@@ -106,7 +106,7 @@ def check_packages() -> Finding:
 
 def check_processors() -> Finding:
     """Says how many processors there are for this process, and the shards that follow."""
-    from fedpersonal.runtime.choose import count_processors
+    from fedpersonal.runtime.processors import count_processors
 
     count, there = count_processors(), os.cpu_count() or 1
     limit = " (by affinity, or the quota of a container)" if count < there else ""
@@ -116,7 +116,7 @@ def check_processors() -> Finding:
 def check_memory() -> Finding:
     """Says how much memory is free, and the models that it allows."""
     from fedpersonal.federated import memory
-    from fedpersonal.runtime.choose import count_processors
+    from fedpersonal.runtime.processors import count_processors
 
     free, shards = memory.free_bytes(), count_processors()
     what = f"{free / _GB:.1f} GB free"

@@ -9,6 +9,7 @@ from fedpersonal.runtime.choose import (
     quick_imports,
     use_runtime,
 )
+from fedpersonal.runtime.processors import shard_threads
 
 __all__ = [
     "RUNTIMES",
@@ -17,5 +18,6 @@ __all__ = [
     "num_processors",
     "peak_rss_mb",
     "quick_imports",
+    "shard_threads",
     "use_runtime",
 ]

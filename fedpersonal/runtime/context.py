@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedpersonal import tff
 from fedpersonal.errors import UserError
 from fedpersonal.runtime import values
-from fedpersonal.runtime.choose import count_processors
 from fedpersonal.runtime.interpreter import Interpreter
+from fedpersonal.runtime.processors import shard_threads
 
 _has_run = False  # TensorFlow, in sessions of ours;
 _lacks_threads = False  # it had before this process was forked.
@@ -64,21 +63,11 @@ class LocalContext(tff.SyncContext):
         if parameter is not None:
             count = values.num_shards(arg, parameter)
             argument = values.ingest(arg, parameter)
-        result = self._run(interpreter, argument, count or 0)
+        # A single shard, too: the main thread can be interrupted while it waits, not while it
+        # computes.
+        with shard_threads() as threads:
+            result = interpreter(argument, count or 0, threads.map)
         return values.deliver(result, comp.type_signature.result)
-
-    def _run(self, interpreter: Interpreter, argument: Any, num_shards: int) -> Any:
-        """Runs a computation; its shards run in threads, which end with it."""
-        threads = ThreadPoolExecutor(count_processors())
-        try:
-            # Even one alone: the main thread can be interrupted while it waits, not while it
-            # computes.
-            result = interpreter(argument, num_shards, threads.map)
-        except BaseException:  # Ctrl-C does not wait for shards.
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
-        threads.shutdown()
-        return result
 
 
 def _forget(context: weakref.ref[LocalContext], key: int) -> None:

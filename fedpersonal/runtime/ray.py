@@ -20,10 +20,10 @@ from absl import logging
 
 from fedpersonal import tff
 from fedpersonal.errors import UserError
-from fedpersonal.runtime.choose import count_processors
 from fedpersonal.runtime.context import LocalContext
 from fedpersonal.runtime.graphs import Graph
 from fedpersonal.runtime.interpreter import Function, Interpreter, blocks_in
+from fedpersonal.runtime.processors import count_processors
 from fedpersonal.runtime.values import Shards
 
 if TYPE_CHECKING:

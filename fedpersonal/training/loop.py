@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpersonal import runtime
 from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.runs.checkpoints import Checkpoints
 from fedpersonal.runs.folder import RunFolder
@@ -103,7 +104,9 @@ def run_rounds(
 
     resumed_from = run.round_number
     rounds = range(resumed_from + 1, total_rounds + 1) if run.stop_reason is None else range(0)
-    with _one_ahead(cohort_fn, rounds) as cohort_of, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        cohort_of = stack.enter_context(_one_ahead(cohort_fn, rounds))
+        stack.enter_context(runtime.shard_threads())
         for callback in everybody:
             callback.on_start(run)
             stack.push(functools.partial(_end, callback, run))

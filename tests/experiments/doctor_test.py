@@ -192,7 +192,7 @@ def test_processors(monkeypatch):
 )
 def test_memory(monkeypatch, free, status, what):
     from fedpersonal.federated import memory
-    from fedpersonal.runtime import choose as processors
+    from fedpersonal.runtime import processors
 
     monkeypatch.setattr(memory, "free_bytes", lambda: int(free))
     monkeypatch.setattr(processors, "count_processors", lambda: 4)

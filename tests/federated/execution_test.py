@@ -9,7 +9,7 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.federated.cohort import Execution, default_num_shards
-from fedpersonal.runtime import choose as processors
+from fedpersonal.runtime import processors
 
 
 @pytest.mark.parametrize(
