@@ -221,6 +221,19 @@ def run_commands(run_program):
 
 
 @pytest.fixture(scope="session")
+def real_data():
+    """Returns the path of real data in the folder FEDPERSONAL_DATA_DIR, or skips the test."""
+
+    def find(name):
+        path = pathlib.Path(os.environ.get("FEDPERSONAL_DATA_DIR", os.devnull), name)
+        if not path.exists():
+            pytest.skip(f"needs FEDPERSONAL_DATA_DIR with {name}")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
 def make_dataset():
     """Makes a `ClientDataset` of a list with, for each client, (features, labels)."""
     from fedpersonal.data.clients import ClientDataset

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
 
 import pytest
 
 from fedpersonal.data.documents import read_documents
 from fedpersonal.errors import UserError
-
-_DATA_DIR = pathlib.Path(
-    os.environ.get("FEDPERSONAL_DATA_DIR")
-    or pathlib.Path(__file__).parents[3] / ".." / "shared" / "data"
-)
-_COMMENTS = _DATA_DIR / "reddit_comments.jsonl.gz"
-_needs_comments = pytest.mark.skipif(
-    not _COMMENTS.is_file(), reason=f"needs FEDPERSONAL_DATA_DIR with {_COMMENTS.name}"
-)
 
 
 def _written(documents) -> dict[str, list[tuple[str, str]]]:
@@ -183,9 +172,8 @@ def test_wrong_options_are_refused(tmp_path, options, message):
         read_documents(tmp_path / "absent.csv", **options)
 
 
-@_needs_comments
-def test_reddit_comments():
-    documents = read_documents(_COMMENTS)
+def test_reddit_comments(real_data):
+    documents = read_documents(real_data("reddit_comments.jsonl.gz"))
     assert (documents.num_clients, documents.texts.size, documents.num_labels) == (1770, 34826, 100)
     assert documents.label_names[0] == "AskReddit"
     left_out = documents.report

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -14,15 +12,8 @@ from fedpersonal.data import documents as films
 from fedpersonal.data.movielens import load_movielens_100k
 from fedpersonal.errors import UserError
 
-_DATA_DIR = pathlib.Path(
-    os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[3] / "../shared/data"
-)
 _needs_recbole = pytest.mark.skipif(
     importlib.util.find_spec("recbole") is None, reason="needs the package recbole"
-)
-_needs_ml_1m = pytest.mark.skipif(
-    not (_DATA_DIR / "ml-1m" / "movies.dat").is_file(),
-    reason="needs FEDPERSONAL_DATA_DIR with ml-1m",
 )
 _RATINGS = "UserID,MovieID,Rating\n2,30,4\n10,7,5\n2,7,3.5\n3,30,1\n10,8,2\n"
 _MOVIES = "7::Café: the Film (1995)::Comedy|Children's\n30::Sea (1999)::Drama\n"
@@ -87,8 +78,7 @@ def test_films_of_movielens_100k():
     assert found.texts[own][place].tolist() == ["Kolya 1996 Comedy"]
 
 
-@_needs_ml_1m
-def test_films_of_movielens_1m():
-    found = films.load_films_1m(_DATA_DIR)
+def test_films_of_movielens_1m(real_data):
+    found = films.load_films_1m(real_data("ml-1m").parent)
     assert (found.texts.size, found.num_clients, found.report) == (1_000_209, 6040, {})
     assert "Misérables, Les (1995) Drama Musical" in set(found.texts)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-import os
-import pathlib
 import sys
 import types
 import urllib.error
@@ -16,15 +14,8 @@ import pytest
 from fedpersonal.data import movielens
 from fedpersonal.errors import UserError
 
-_DATA_DIR = pathlib.Path(
-    os.environ.get("FEDPERSONAL_DATA_DIR")
-    or pathlib.Path(__file__).parents[3] / ".." / "shared" / "data"
-)
 _needs_recbole = pytest.mark.skipif(
     importlib.util.find_spec("recbole") is None, reason="needs the package recbole"
-)
-_needs_ml_1m = pytest.mark.skipif(
-    not (_DATA_DIR / "ml-1m").is_dir(), reason="needs FEDPERSONAL_DATA_DIR with ml-1m"
 )
 _DAT = "2::30::4::978300760\n10::7::5::978300700\n2::7::1::978300000\n"
 _CSV = "UserID,MovieID,Rating\n2,30,4\n10,7,5\n2,7,1\n"
@@ -60,9 +51,8 @@ def test_movielens_100k():
     assert (ratings.ratings[row].tolist(), ratings.times[row].tolist()) == ([3.0], [881250949])
 
 
-@_needs_ml_1m
-def test_movielens_1m():
-    ratings = movielens.load_movielens_1m(_DATA_DIR)
+def test_movielens_1m(real_data):
+    ratings = movielens.load_movielens_1m(real_data("ml-1m"))
     counts = (ratings.user_ids.size, ratings.item_ids.size, ratings.ratings.size)
     assert counts == (6040, 3706, 1_000_209)
     assert ratings.report == {}

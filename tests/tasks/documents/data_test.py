@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -26,14 +24,6 @@ from fedpersonal.tasks.documents.data import (
     split_documents,
 )
 from fedpersonal.tasks.documents.task import TASK
-
-_DATA_DIR = pathlib.Path(
-    os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[3] / "../shared/data"
-)
-_COMMENTS = _DATA_DIR / "reddit_comments.jsonl.gz"
-_needs_comments = pytest.mark.skipif(
-    not _COMMENTS.is_file(), reason=f"needs FEDPERSONAL_DATA_DIR with {_COMMENTS.name}"
-)
 
 
 @pytest.fixture(name="documents", scope="module")
@@ -196,9 +186,8 @@ def test_labels_that_are_all_alike_are_refused(documents):
         split(all_liked, seed=0)
 
 
-@_needs_comments
-def test_guesses_on_reddit_comments():
-    data = split(read_documents(_COMMENTS), seed=0)
+def test_guesses_on_reddit_comments(real_data):
+    data = split(read_documents(real_data("reddit_comments.jsonl.gz")), seed=0)
     guesses = guess_labels(data, data.test)
     assert guesses[USERS_LABEL].metrics["accuracy"] == pytest.approx(0.587, abs=0.01)
     assert guesses[LABEL_OF_ALL].metrics["accuracy"] == pytest.approx(0.198, abs=0.01)

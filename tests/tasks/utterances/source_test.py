@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
 import pickle
 
 import numpy as np
@@ -14,14 +12,6 @@ from fedpersonal.errors import UserError
 from fedpersonal.tasks.utterances.data import split_utterances
 from fedpersonal.tasks.utterances.source import SOURCES, DialogueOptions, Dialogues
 from fedpersonal.tasks.utterances.task import TASK
-
-_DATA_DIR = pathlib.Path(
-    os.environ.get("FEDPERSONAL_DATA_DIR") or pathlib.Path(__file__).parents[3] / "../shared/data"
-)
-_SHOWS = _DATA_DIR / "tv_shows.jsonl.gz"
-_needs_shows = pytest.mark.skipif(
-    not _SHOWS.is_file(), reason=f"needs FEDPERSONAL_DATA_DIR with {_SHOWS.name}"
-)
 
 
 def find(**options):
@@ -103,9 +93,8 @@ def test_the_papers_filter_of_reddit(tmp_path):
     assert (less["num_users"], less["num_contexts"]) == (4, 3)
 
 
-@_needs_shows
-def test_tv_shows():
-    dialogues = find(data_dir=str(_DATA_DIR))
+def test_tv_shows(real_data):
+    dialogues = find(data_dir=str(real_data("tv_shows.jsonl.gz").parent))
     described = dialogues.describe()
     assert described["num_utterances"] == pytest.approx(92_162, rel=0.02)
     assert (described["num_users"], described["num_contexts"]) == (19, 2)
