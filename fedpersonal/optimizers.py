@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from fedpersonal.errors import UserError, check_choice
 from fedpersonal.options import Family, option
@@ -16,13 +16,22 @@ from fedpersonal.options import Family, option
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from fedpersonal import tff
-
     Values = Mapping[str, tf.Tensor]
     Specs = Mapping[str, tf.TensorSpec]
     State = Mapping[str, Any]
 
-AnyOptimizer = Union["tff.Optimizer", "tf.keras.optimizers.Optimizer"]
+
+class Optimizer(Protocol):
+    """What takes steps: one of TFF's optimizers, or anything with these two functions."""
+
+    def initialize(self, specs: Specs) -> State:
+        """Returns the state before the first step, of values of these shapes, by name."""
+
+    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
+        """Returns the next state, and the values after a step."""
+
+
+AnyOptimizer = Union[Optimizer, "tf.keras.optimizers.Optimizer"]
 
 _BUILD = "tff.learning.optimizers.build_"
 # What to give instead of an optimizer whose steps differ, if only in the last digits.
@@ -36,7 +45,7 @@ _NEAREST = {
 }
 
 
-def as_tff_optimizer(optimizer: AnyOptimizer) -> tff.Optimizer:
+def as_tff_optimizer(optimizer: AnyOptimizer) -> Optimizer:
     """Returns an optimizer as it is, or of a Keras one its counterpart.
 
     SGD (with momentum), Adam, AdamW and Adagrad have one that takes the same steps, but for
@@ -59,7 +68,7 @@ def as_tff_optimizer(optimizer: AnyOptimizer) -> tff.Optimizer:
 
 
 @functools.lru_cache(maxsize=256)
-def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> tff.Optimizer:
+def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
     from fedpersonal import tff
 
     kind, options = type(optimizer).__name__, optimizer.get_config()
@@ -101,7 +110,7 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> tff.Optimizer:
     return result
 
 
-# A schedule is told in options, before anything slow is imported.
+# Options describe a schedule before anything slow is imported.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +162,7 @@ class ScheduledOptimizer:
         return dataclasses.replace(self, share=self.schedule(round_number))
 
     def initialize(self, specs: Specs) -> State:
-        """As the optimizer's own."""
+        """Returns the optimizer's state before the first step, at the rate of the round."""
         state = self._at_full_rate.initialize(specs)
         if self.share is None:
             return state
@@ -162,11 +171,11 @@ class ScheduledOptimizer:
         return {**state, "learning_rate": state["learning_rate"] * self.share}
 
     def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
-        """As the optimizer's own."""
+        """Takes a step of the optimizer."""
         return self._at_full_rate.next(state, weights, gradients)
 
     @property
-    def _at_full_rate(self) -> tff.Optimizer:
+    def _at_full_rate(self) -> Optimizer:
         return as_tff_optimizer(self.optimizer)
 
 
@@ -235,7 +244,7 @@ class OptimizerFamily(Family):
         """What a program calls the optimizer."""
         return f"{self.program or self.prefix}_optimizer"
 
-    def build(self, options: Any, *, kind_of: str = "", factor: float = 1.0) -> tff.Optimizer:
+    def build(self, options: Any, *, kind_of: str = "", factor: float = 1.0) -> Optimizer:
         """Returns the optimizer.
 
         Args:
@@ -250,9 +259,7 @@ class OptimizerFamily(Family):
         return build_client_optimizer(kind, rate, decay_rounds=rounds)
 
 
-def build_client_optimizer(
-    name: str, learning_rate: float, *, decay_rounds: int = 0
-) -> tff.Optimizer:
+def build_client_optimizer(name: str, learning_rate: float, *, decay_rounds: int = 0) -> Optimizer:
     """Returns a client's optimizer.
 
     Args:
@@ -276,7 +283,7 @@ def build_server_optimizer(
     epsilon: float = 1e-3,
     initial_accumulator: float = 0.0,
     decay_rounds: int = 0,
-) -> tff.Optimizer:
+) -> Optimizer:
     """Returns the server's optimizer.
 
     Args:

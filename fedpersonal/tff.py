@@ -5,6 +5,8 @@ No other module imports TFF, so that a release which moves a name is met here.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow_federated as _tff
 from tensorflow_federated.proto.v0 import computation_pb2 as _computation_pb2
 
@@ -53,6 +55,12 @@ Struct = _tff.framework.Struct
 to_call_dominant = _tff.framework.to_call_dominant
 transform_postorder = _tff.framework.transform_postorder
 
+
+def to_proto(block: Any) -> Any:
+    """Returns the message that a building block is; later releases have a method for it."""
+    return block.to_proto() if hasattr(block, "to_proto") else block.proto
+
+
 # Contexts, in which they run.
 create_sync_local_cpp_execution_context = (
     _tff.backends.native.create_sync_local_cpp_execution_context
@@ -65,18 +73,9 @@ SyncContext = _tff.framework.SyncContext
 # Processes, aggregators and optimizers.
 AggregationProcess = _tff.templates.AggregationProcess
 as_weighted_aggregator = _tff.aggregators.as_weighted_aggregator
-build_apply_optimizer_finalizer = _tff.learning.templates.build_apply_optimizer_finalizer
 build_sgdm = _tff.learning.optimizers.build_sgdm
 ClientData = _tff.simulation.datasets.ClientData
 DifferentiallyPrivateFactory = _tff.aggregators.DifferentiallyPrivateFactory
-IterativeProcess = _tff.templates.IterativeProcess
-LearningAlgorithmState = _tff.learning.templates.LearningAlgorithmState
-LearningProcess = _tff.learning.templates.LearningProcess
-LearningProcessOutput = _tff.learning.templates.LearningProcessOutput
-MeanFactory = _tff.aggregators.MeanFactory
-MeasuredProcessOutput = _tff.templates.MeasuredProcessOutput
-ModelWeights = _tff.learning.models.ModelWeights
-Optimizer = _tff.learning.optimizers.Optimizer
 optimizers = _tff.learning.optimizers
 replace_intrinsics_with_bodies = _tff.tensorflow.replace_intrinsics_with_bodies
 stackoverflow = _tff.simulation.datasets.stackoverflow

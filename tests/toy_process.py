@@ -27,6 +27,8 @@ class Process:
     `examples` of a shard are float32 (2, 3), a row for each of its two clients.
     """
 
+    keeps = True
+
     def initialize(self):
         return State(np.zeros(3, np.float32), 0)
 

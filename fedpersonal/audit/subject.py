@@ -110,9 +110,9 @@ class Subject:
         process: The process that runs.
         build: Builds the process of a model, by the same algorithm and execution, with the
             weighted mean as aggregator.
-        execution: As of the process.
+        execution: How the process executes cohorts.
         clients: The clients of a round; the first has the most examples.
-        seed: As of the process.
+        seed: What the process' draws follow from.
         has_aggregator: Whether the process has another aggregator than the weighted mean.
     """
 

@@ -25,7 +25,7 @@ from fedpersonal.client.pooled_batches import (
     sum_weights,
 )
 from fedpersonal.client.steps import bound_local_values
-from fedpersonal.client.values import ClientValues, Examples, align, starting_values
+from fedpersonal.client.values import ClientValues, Examples, align
 from fedpersonal.methods.algorithm import Algorithm, GradientPhase
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel, Values
@@ -55,18 +55,15 @@ def count_steps(algorithm: Algorithm, examples: Examples) -> tf.Tensor:
 def step_together(
     model: PartitionedModel,
     algorithm: Algorithm,
-    global_values: Values,
+    values: ClientValues,
     examples: Examples,
-    seed: tf.Tensor,
-    local: Values | None = None,
 ) -> tuple[collections.OrderedDict, Values]:
-    """Takes the one step of every client; arguments and results are of `train_and_sum`.
+    """Takes the one step of every client from some values; results are those of `train_and_sum`.
 
     The algorithm must be one of which `may_step_together` is true, and `count_steps` of it 1.
     """
     phase = algorithm.last_phase
     rates = {v.name: plain_sgd_rate(optimizer_of(phase, v)) for v in model.variables}
-    values = starting_values(model, global_values, examples, seed, local)
     pool = pool_examples(model, examples)
     batches, active, _, num_examples = schedule_phase(phase, examples)
     rows = longest_first(model, pool, rows_of_batches(examples, batches[0], active[0]))

@@ -7,12 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from fedpersonal import tff
 from fedpersonal.client.values import align, join_axes, over_clients, tile_clients, where_client
 from fedpersonal.methods.algorithm import GradientPhase, LookAhead, Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names
-from fedpersonal.optimizers import as_tff_optimizer
+from fedpersonal.optimizers import Optimizer, as_tff_optimizer
 
 
 def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
@@ -46,10 +45,10 @@ def client_optimizer(
 ) -> ClientOptimizer | _SplitOptimizer:
     """Returns what steps the variables that a phase moves, by name of shape (C, ...).
 
-    The others are as of `ClientOptimizer`.
+    The others are those of `ClientOptimizer`.
     """
     # Optimizers by identity: equal ones step together only where they are one.
-    groups: dict[int, tuple[tff.Optimizer, Values]] = {}
+    groups: dict[int, tuple[Optimizer, Values]] = {}
     for variable in model.variables:
         if variable.name in values:
             optimizer = optimizer_of(phase, variable)
@@ -62,7 +61,7 @@ def client_optimizer(
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
 
 
-def optimizer_of(phase: GradientPhase | LookAhead, variable: VariableSpec) -> tff.Optimizer:
+def optimizer_of(phase: GradientPhase | LookAhead, variable: VariableSpec) -> Optimizer:
     """Returns the optimizer with which a phase moves a variable: the most specific one."""
     others = phase.optimizers if isinstance(phase, GradientPhase) else {}
     key = variable.first_name(others)
@@ -71,7 +70,7 @@ def optimizer_of(phase: GradientPhase | LookAhead, variable: VariableSpec) -> tf
     return as_tff_optimizer(phase.optimizer if key is None else others[key])
 
 
-def plain_sgd_rate(optimizer: tff.Optimizer) -> float | None:
+def plain_sgd_rate(optimizer: Optimizer) -> float | None:
     """Returns the learning rate of SGD without momentum, or None for another optimizer."""
     state = optimizer.initialize({})
     return state["learning_rate"] if list(state) == ["learning_rate"] else None
@@ -91,7 +90,7 @@ class ClientOptimizer:
 
     def __init__(
         self,
-        optimizer: tff.Optimizer,
+        optimizer: Optimizer,
         values: Values,
         model: PartitionedModel,
         *,
@@ -102,7 +101,7 @@ class ClientOptimizer:
         """Takes the optimizer, and the values to step, (C, ...).
 
         To the gradients of the variables that are `pulled`, each step adds `pull` times their
-        distance from what it is told. `is_near` says that rows of tables which a step's batches do
+        distance from what it is given. `is_near` says that rows of tables which a step's batches do
         not have are already there.
         """
         self._optimizer = optimizer
@@ -185,12 +184,12 @@ class _SplitOptimizer:
         self.initial_state = tuple(optimizer.initial_state for optimizer in optimizers)
 
     def private_copies(self, values: Values) -> Values:
-        """As a `ClientOptimizer`'s."""
+        """Copies what steps change in place, so that nothing else sees it change."""
         parts = (o.private_copies(_only(values, o.names)) for o in self._optimizers)
         return {k: v for part in parts for k, v in part.items()}
 
     def next(self, state, values, stepped, gradients, places, is_active, anchors):
-        """As a `ClientOptimizer`'s."""
+        """Takes one step; arguments and results are those of `ClientOptimizer.next`."""
         new_values, new_state = {}, []
         for optimizer, own_state in zip(self._optimizers, state):
             own, rows, slopes = (

@@ -41,7 +41,6 @@ from fedpersonal.client.values import (
     Examples,
     moving_names,
     readings,
-    starting_values,
     where_client,
 )
 from fedpersonal.methods.algorithm import Algorithm, GradientPhase, Phase
@@ -53,11 +52,9 @@ PACKINGS = ("stacked", "pooled")
 def train_in_turn(
     model: PartitionedModel,
     algorithm: Algorithm,
-    global_values: Values,
+    start: ClientValues,
     examples: Examples,
-    seed: tf.Tensor,
     summarize: Callable[[Examples, ClientOutput], Any],
-    local: Values | None = None,
     *,
     merge: Callable[[Any, Any], Any] | None = None,
     empty: Callable[[Any], Any] | None = None,
@@ -72,7 +69,6 @@ def train_in_turn(
         The structure of all clients; and, where they are kept, local variable's name to (C, ...)
         after the round.
     """
-    start = starting_values(model, global_values, examples, seed, local)
     values, (examples,) = touched_copies(model, algorithm.phases, start, examples)
     phases = list(algorithm.phases[:-1])
     while phases and shares_weights(model, phases[0], values):

@@ -34,7 +34,6 @@ from fedpersonal.client.values import (
     readings,
     sent_copies,
     split_values,
-    starting_values,
     where_client,
 )
 from fedpersonal.data.splits import count_batches, find_batch
@@ -83,24 +82,12 @@ class PhaseOutput(NamedTuple):
 
 
 def train_clients(
-    model: PartitionedModel,
-    algorithm: Algorithm,
-    global_values: Values,
-    examples: Examples,
-    seed: tf.Tensor,
-    local: Values | None = None,
+    model: PartitionedModel, algorithm: Algorithm, start: ClientValues, examples: Examples
 ) -> ClientOutput:
     """Runs all phases of an algorithm on a stack of clients (FedRecon, Algorithm 1, ClientUpdate).
 
-    Args:
-        model: The partitioned model.
-        algorithm: The phases.
-        global_values: Global variable's name to the value that the server broadcast.
-        examples: The clients' examples.
-        seed: int32 of shape (2,), from which local variables start.
-        local: What the clients' local variables start from, (C, ...); None for a draw.
+    `start` are the values before the phases.
     """
-    start = starting_values(model, global_values, examples, seed, local)
     values, (examples,) = touched_copies(model, algorithm.phases, start, examples)
     for phase in algorithm.phases[:-1]:
         values = run_phase(model, phase, values, examples)
@@ -282,7 +269,7 @@ def _look_ahead(
         ahead: What the steps are.
         examples: The clients' examples.
         moving: What the phase moves, (C, ...).
-        differentiate: As of `take_steps`.
+        differentiate: Takes the gradients of a step, as `take_steps` wants.
 
     Returns:
         A function of a step's number; the values that the phase leaves alone, whose noise is that

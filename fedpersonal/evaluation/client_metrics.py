@@ -108,7 +108,7 @@ def paired_difference(
     """Returns by how much a method's metric exceeds another's, on the clients that both test.
 
     Args:
-        ours: The method's clients, as of `RunRecord.per_client`, a table a seed.
+        ours: The method's clients, rows of `per_client.csv`, a table a seed.
         others: The other method's, seed by seed.
         metric: What is compared.
 

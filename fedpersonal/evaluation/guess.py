@@ -76,10 +76,10 @@ def overall(guesses: Mapping[str, Guess]) -> dict[str, dict[str, float]]:
 
 def columns(guesses: Mapping[str, Guess]) -> dict[str, np.ndarray]:
     """Returns columns of each client: of a metric the values of the strongest guess."""
-    told = overall(guesses)
+    metrics = overall(guesses)
     found = {}
-    for metric in dict.fromkeys(name for values in told.values() for name in values):
-        best = strongest(told, metric)
+    for metric in dict.fromkeys(name for values in metrics.values() for name in values):
+        best = strongest(metrics, metric)
         if best and metric in guesses[best[0]].clients:
             found[metric + GUESS] = guesses[best[0]].clients[metric]
     return found
@@ -89,7 +89,7 @@ def strongest(guesses: Any, metric: str) -> tuple[str, float] | None:
     """Returns the best guess by a metric, its name and its value; None where none has it.
 
     Args:
-        guesses: As of `overall`, or what a folder of others has in that place.
+        guesses: What `overall` returns, or what a folder of others has in that place.
         metric: The metric.
     """
     found = []

@@ -122,10 +122,6 @@ class ClientResults:
         return {"percentiles": spread, "share_hurt": float(hurt.mean())}
 
 
-# A word of these says what is less of: `auc_loss` and `accuracy_error` are a loss and an error.
-# The first of these that a run has is what its clients are judged by.
-
-
 def over_draws(results: ClientResults, draws: Iterable[np.ndarray]) -> dict[str, dict[str, float]]:
     """Returns each metric's mean and standard deviation over draws of clients.
 

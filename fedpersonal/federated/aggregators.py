@@ -8,7 +8,6 @@ makes of it (`report`, `update`). A shard does a client's part for each of its o
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
 from typing import Any, Union
 
 import numpy as np
@@ -28,81 +27,26 @@ from fedpersonal.federated.inlining import (
     with_containers,
 )
 from fedpersonal.federated.server import (
+    Averaging,
     Server,
+    State,
     Summary,
     client_update,
-    finalized_metrics,
-    initial_weights,
     sum_metrics,
+    sum_updates,
+    summing_server,
 )
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
+from fedpersonal.optimizers import Optimizer
 
 Aggregator = Union[tff.WeightedAggregationFactory, tff.UnweightedAggregationFactory]
 
 
-class OwnedTablesFactory(tff.WeightedAggregationFactory):
-    """Sums the updates of owned tables and hands all others to another factory.
-
-    A mean over a cohort would divide a user's update of its own row by the size of the cohort; the
-    sum leaves it whole, as in FedPer, where that row is kept on the client (Singhal et al.,
-    section 5.2, footnote 4).
-    """
-
-    def __init__(self, shared: tff.WeightedAggregationFactory, owned: frozenset):
-        """Takes the factory of the other variables and the names of the owned tables."""
-        self._shared = shared
-        self._owned = owned
-
-    def create(self, value_type, weight_type) -> tff.AggregationProcess:
-        """Creates the process for an OrderedDict of updates by variable name."""
-        types = collections.OrderedDict(tff.iter_elements(value_type))
-        names = [k for k in types if k not in self._owned]
-        shared_type = tff.to_type(collections.OrderedDict((k, types[k]) for k in names))
-        shared = self._shared.create(shared_type, weight_type)
-
-        @tff.tf_computation(value_type, weight_type)
-        def split(value, weight):
-            # A client that was dropped has weight 0 and an update of 0.
-            del weight
-            parts = names, [k for k in types if k in self._owned]
-            return tuple(collections.OrderedDict((k, value[k]) for k in part) for part in parts)
-
-        @tff.tf_computation(shared_type, split.type_signature.result[1])
-        def join(averaged, summed):
-            return collections.OrderedDict(
-                (k, tf.identity(summed[k] if k in self._owned else averaged[k])) for k in types
-            )
-
-        @tff.federated_computation(
-            shared.initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_fn(state, value, weight):
-            shared_value, owned_value = tff.federated_map(split, (value, weight))
-            output = shared.next(state, shared_value, weight)
-            summed = tff.federated_sum(owned_value)
-            return tff.MeasuredProcessOutput(
-                state=output.state,
-                result=tff.federated_map(join, (output.result, summed)),
-                measurements=output.measurements,
-            )
-
-        return tff.AggregationProcess(shared.initialize, next_fn)
-
-
-def weighted_aggregation(
-    model: PartitionedModel, algorithm: Algorithm, aggregator: Aggregator | None
-) -> tff.WeightedAggregationFactory:
-    """Returns what aggregates clients' updates by their weights: by default the weighted mean.
-
-    Raises:
-        UserError: If an unweighted aggregator meets an algorithm that weights clients, an
-            aggregator needs secure sums, or one that bounds clients' influence meets owned tables.
-    """
-    if aggregator is None:
-        aggregator = tff.MeanFactory(no_nan_division=True)
+def _aggregation_of(
+    model: PartitionedModel, algorithm: Algorithm, aggregator: Aggregator, value_type: tff.Type
+) -> tff.AggregationProcess:
+    """Creates the process that aggregates clients' updates by their weights."""
     if isinstance(aggregator, tff.UnweightedAggregationFactory):
         if algorithm.weighting != "uniform":
             raise UserError(
@@ -116,18 +60,7 @@ def weighted_aggregation(
                 f"aggregator: {type(aggregator).__name__} would not clip it."
             )
         aggregator = tff.as_weighted_aggregator(aggregator)
-    return OwnedTablesFactory(aggregator, model.owned) if model.owned else aggregator
-
-
-def create_aggregation(
-    factory: tff.WeightedAggregationFactory, weights_type: tff.Type
-) -> tff.AggregationProcess:
-    """Creates the process that aggregates updates of the global variables.
-
-    Raises:
-        UserError: If it sums securely, which no runtime here can do.
-    """
-    aggregation = factory.create(weights_type, tff.TensorType(np.float32))
+    aggregation = aggregator.create(value_type, tff.TensorType(np.float32))
     secure: set[str] = set()
 
     def visit(block: tff.ComputationBuildingBlock) -> tuple[Any, bool]:
@@ -146,45 +79,47 @@ def create_aggregation(
 
 def folding_server(
     model: PartitionedModel,
-    optimizer: tff.Optimizer,
-    aggregator: tff.WeightedAggregationFactory,
+    algorithm: Algorithm,
+    optimizer: Optimizer,
+    aggregator: Aggregator,
     *,
     seed: int,
 ) -> Server:
     """Returns the server of shards that send what an aggregator makes of all their clients.
 
+    Owned tables are summed beside it: a mean over a cohort would divide a user's update of its own
+    row by the size of the cohort; the sum leaves it whole, as in FedPer, where that row is kept on
+    the client (Singhal et al., section 5.2, footnote 4).
+
     Raises:
-        UserError: If the aggregator cannot be taken apart.
+        UserError: If the aggregator cannot be taken apart, is unweighted where the algorithm
+            weights clients, needs secure sums, which no runtime here can do, or bounds clients'
+            influence where there are owned tables.
     """
-    first_weights = tff.tf_computation(lambda: initial_weights(model, seed))
-    weights_type = first_weights.type_signature.result
-    aggregation = create_aggregation(aggregator, weights_type.trainable)
-    finalizer = tff.build_apply_optimizer_finalizer(optimizer, weights_type)
-    add_one = tff.tf_computation(lambda n: n + 1, np.int32)
-    form = _take_apart(aggregation, weights_type.trainable)
-    told_type = with_containers(form.prepare.type_signature.result)
+    shared, owned = (
+        [v for v in model.global_variables if (v.name in model.owned) is is_owned]
+        for is_owned in (False, True)
+    )
+    fields = [(v.name, (np.float32, list(v.shape))) for v in shared]
+    value_type = tff.to_type(collections.OrderedDict(fields))
+    aggregation = _aggregation_of(model, algorithm, aggregator, value_type)
+    form = _take_apart(aggregation, value_type)
+    broadcast_type = with_containers(form.prepare.type_signature.result)
     folded_type = with_containers(form.zero.type_signature.result)
     work, zero, update = map(Inlined, (form.work, form.zero, form.update))
     accumulate, merge = map(Inlined, (form.accumulate, form.merge))
 
-    @tff.federated_computation
-    def initialize():
-        weights = tff.federated_eval(first_weights, tff.SERVER)
-        round_number = tff.federated_value(0, tff.SERVER)
-        parts = (aggregation.initialize(), finalizer.initialize())
-        return tff.federated_zip(tff.LearningAlgorithmState(weights, (), round_number, *parts))
-
-    def tell(state: Any) -> Any:
+    def broadcast(state: Any) -> Any:
         return tff.federated_broadcast(tff.federated_map(form.prepare, state.aggregator))
 
-    def sent(folded: list[tf.Tensor], metrics: Any) -> collections.OrderedDict:
-        return collections.OrderedDict(folded=pack(folded_type, iter(folded)), metrics=metrics)
+    def sent(folded: list[tf.Tensor], sums: Any) -> collections.OrderedDict:
+        return collections.OrderedDict(folded=pack(folded_type, iter(folded)), sums=sums)
 
-    def summary(start: Values, told: Any) -> Summary:
+    def summary(start: Values, received: Any) -> Summary:
         def of(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
             def fold_client(client: tf.Tensor, *folded: tf.Tensor) -> tuple[tf.Tensor, ...]:
-                own = client_update(model, start, examples.rows, output, client)
-                made = work(*own.values(), output.weights[client], *leaves(told))
+                own = client_update(model, shared, start, examples.rows, output, client)
+                made = work(*own.values(), output.weights[client], *leaves(received))
                 return client + 1, *accumulate(*folded, *made)
 
             # Clients that fill up a shard come last.
@@ -196,45 +131,47 @@ def folding_server(
                 (0, *zero()),
                 parallel_iterations=1,
             )
-            return sent(folded, sum_metrics(output))
+            sums = sum_updates(model, owned, start, examples.rows, output)
+            return sent(folded, collections.OrderedDict(owned=sums, metrics=sum_metrics(output)))
 
         def merged(one: Any, other: Any) -> collections.OrderedDict:
             folded = merge(*leaves(one["folded"]), *leaves(other["folded"]))
-            return sent(folded, tf.nest.map_structure(tf.add, one["metrics"], other["metrics"]))
+            return sent(folded, tf.nest.map_structure(tf.add, one["sums"], other["sums"]))
 
-        return Summary(of, merged, lambda zeros: sent(zero(), zeros["metrics"]))
+        return Summary(of, merged, lambda zeros: sent(zero(), zeros["sums"]))
 
-    def finish(state, parts):
+    def add_up(parts: Any) -> Any:
         folded = tff.federated_aggregate(
             parts["folded"], form.zero(), form.merge, form.merge, form.report
         )
-        sums = tff.federated_sum(parts["metrics"])
-
-        @tff.tf_computation(
-            state.aggregator.type_signature.member,
-            folded.type_signature.member,
-            sums.type_signature.member,
+        sums = tff.federated_sum(parts["sums"])
+        return tff.federated_zip(
+            collections.OrderedDict(folded=folded, owned=sums["owned"], metrics=sums["metrics"])
         )
-        def aggregate(aggregator_state, folded, sums):
-            results = iter(update(*leaves(aggregator_state), *leaves(folded)))
-            count = len(leaves(aggregator_state))
-            new_state = replaced(aggregator_state, [next(results) for _ in range(count)])
-            made_type = form.update.type_signature.result[1]
-            mean, measurements = pack(made_type, results)
-            metrics = _with_measurements(model, sums, made_type[1], measurements)
-            return new_state, collections.OrderedDict(mean), metrics
 
-        aggregated = tff.federated_map(aggregate, (state.aggregator, folded, sums))
-        finalized = finalizer.next(state.finalizer, state.global_model_weights, aggregated[1])
-        round_number = tff.federated_map(add_one, state.client_work)
-        new_state = tff.LearningAlgorithmState(
-            finalized.result, (), round_number, aggregated[0], finalized.state
-        )
-        return tff.federated_zip(new_state), aggregated[2]
+    def average(state: Any, sums: Any, round_number: tf.Tensor) -> tuple[Any, Any, Any]:
+        del round_number
+        results = iter(update(*leaves(state), *leaves(sums["folded"])))
+        new_state = replaced(state, [next(results) for _ in leaves(state)])
+        made_type = form.update.type_signature.result[1]
+        mean, measurements = pack(made_type, results)
+        measured = named_scalars(made_type[1], measurements)
+        every = {**mean, **sums["owned"]}
+        ordered = collections.OrderedDict((v.name, every[v.name]) for v in model.global_variables)
+        return ordered, new_state, {"aggregator": measured} if measured else {}
+
+    averaging = Averaging((), average, add_up, skips=True)
+    server = summing_server(model, optimizer, seed=seed, averaging=averaging)
+
+    @tff.federated_computation
+    def initialize():
+        first = server.initialize()
+        parts = first.global_model_weights, first.client_work
+        return tff.federated_zip(State(*parts, aggregation.initialize(), first.finalizer))
 
     # Of what `work` returns the rest is for secure sums.
     folding = Folding(form.zero.type_signature.result, form.work.type_signature.result[0])
-    return Server(initialize, finish, summary, tell, told_type, folding)
+    return Server(initialize, server.finish, summary, broadcast, broadcast_type, folding)
 
 
 def _take_apart(aggregation: tff.AggregationProcess, value_type: tff.Type) -> tff.MapReduceForm:
@@ -254,14 +191,3 @@ def _take_apart(aggregation: tff.AggregationProcess, value_type: tff.Type) -> tf
     except (TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"the aggregator cannot be taken apart: {reason}") from error
-
-
-def _with_measurements(
-    model: PartitionedModel, sums: Mapping[str, Any], measured_type: tff.Type, measurements: Any
-) -> collections.OrderedDict:
-    """Returns a cohort's training metrics, and among them what its aggregator measured."""
-    metrics = finalized_metrics(model, sums)
-    measured = named_scalars(measured_type, measurements)
-    if measured:
-        metrics["aggregator"] = measured
-    return metrics

@@ -69,7 +69,7 @@ class Inlined:
 
     def __init__(self, computation: tff.Computation):
         """Takes a computation of tensors; a UserError says that it has variables."""
-        proto = computation.to_building_block().proto.tensorflow
+        proto = tff.to_proto(computation.to_building_block()).tensorflow
         if proto.initialize_op:
             raise UserError("a part of the aggregator has TensorFlow variables")
         graph_def = tf.compat.v1.GraphDef()

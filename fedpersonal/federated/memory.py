@@ -1,4 +1,4 @@
-"""Whether a round of large models fits in memory, told before it begins."""
+"""Whether a round of large models fits in memory, checked before it begins."""
 
 from __future__ import annotations
 

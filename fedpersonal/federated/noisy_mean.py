@@ -1,7 +1,7 @@
 """The noisy mean of what clients keep, for new clients to start from (FedPerC, section 3.2).
 
 It is the one thing made of local variables that crosses the boundary: each client's is clipped
-before it leaves, noise is added to the sum, and the boundary's check is told of it.
+before it leaves, noise is added to the sum, and it is declared to the boundary's check.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from fedpersonal.federated.server import (
 )
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
+from fedpersonal.optimizers import Optimizer
 
 CLIPPINGS = ("adaptive", "fixed")
 NOISES = ("seeded", "secret")
@@ -116,8 +117,8 @@ class DifferentialPrivacy:
     def update_noise_multiplier(self) -> float:
         """Standard deviation of the noise on the sum of updates, as a multiple of the bound.
 
-        Both the sum and the count are told, the count with a sensitivity of 1/2; together they are
-        one Gaussian mechanism of `noise_multiplier` (Andrew et al., theorem 1).
+        Both the sum and the count are released, the count with a sensitivity of 1/2; together they
+        are one Gaussian mechanism of `noise_multiplier` (Andrew et al., theorem 1).
         """
         if self.clipping == "fixed" or not self.noise_multiplier:
             return self.noise_multiplier
@@ -127,7 +128,7 @@ class DifferentialPrivacy:
 def private_server(
     model: PartitionedModel,
     algorithm: Algorithm,
-    optimizer: tff.Optimizer,
+    optimizer: Optimizer,
     privacy: DifferentialPrivacy,
     *,
     seed: int,
@@ -161,8 +162,8 @@ def private_server(
             raise UserError("DifferentialPrivacy: secret noise needs a secret_seed.")
         base = [*divmod(secret_seed, 2**63)]
 
-    def summary(start: Values, told: Any) -> Summary:
-        bound = told["clip_norm"] if is_adaptive else tf.constant(privacy.clip_norm)
+    def summary(start: Values, received: Any) -> Summary:
+        bound = received["clip_norm"] if is_adaptive else tf.constant(privacy.clip_norm)
 
         def of(examples: Examples, output: ClientOutput) -> collections.OrderedDict:
             return _sum_clipped(model, start, examples, output, bound, with_count=is_adaptive)
@@ -189,9 +190,10 @@ def private_server(
     server = server._replace(summary=summary)
     if not is_adaptive:
         return server
-    told_type = tff.to_type(collections.OrderedDict(clip_norm=np.float32))
+    broadcast_type = tff.to_type(collections.OrderedDict(clip_norm=np.float32))
     return server._replace(
-        tell=lambda state: tff.federated_broadcast(state.aggregator), told_type=told_type
+        broadcast=lambda state: tff.federated_broadcast(state.aggregator),
+        broadcast_type=broadcast_type,
     )
 
 

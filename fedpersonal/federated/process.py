@@ -9,7 +9,8 @@ client that keeps them brings them to CLIENTS and takes them from there.
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+import dataclasses
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,25 +20,29 @@ from fedpersonal.client.optimizer import check_phases
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.values import Examples, starting_copies, starting_local_values
 from fedpersonal.errors import UserError
-from fedpersonal.federated.aggregators import Aggregator, folding_server, weighted_aggregation
+from fedpersonal.federated.aggregators import Aggregator, folding_server
 from fedpersonal.federated.boundary import Folding
 from fedpersonal.federated.cohort import Execution, as_kept, kept_now, shard_type
 from fedpersonal.federated.inlining import keras_computation
 from fedpersonal.federated.packing import as_examples, by_name
 from fedpersonal.federated.privacy import DifferentialPrivacy, private_server
-from fedpersonal.federated.server import Server, summing_server, train_and_sum
+from fedpersonal.federated.server import Server, State, Weights, summing_server, train_and_sum
 from fedpersonal.methods.algorithm import Algorithm, RidgePhase
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers import AnyOptimizer, as_tff_optimizer
 
-if TYPE_CHECKING:
-    pass
+
+class Output(NamedTuple):
+    """What a round returns: the server's next state, and the cohort's training metrics by name."""
+
+    state: State
+    metrics: Any
 
 
 class KeptOutput(NamedTuple):
-    """What a round of a `KeptProcess` returns.
+    """What a round returns whose clients keep local variables.
 
     Attributes:
         state: The server's next state.
@@ -46,32 +51,36 @@ class KeptOutput(NamedTuple):
             Shards may come back in another order.
     """
 
-    state: Any
+    state: State
     metrics: Any
     local: Any
 
 
-class KeptProcess(tff.IterativeProcess):
-    """A process whose clients bring and keep local variables: `Cohort.with_local_state`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Process:
+    """What trains a model: two TFF computations.
 
     Attributes:
-        folding: As of `Server`.
+        initialize: Returns the server's first state, a `State`.
+        next: Maps a state and a cohort to an `Output`, or a `KeptOutput`.
+        keeps: Whether clients bring and keep local variables: `Cohort.with_local_state`. Else they
+            rebuild them in each round, or have none: `Cohort.examples`.
+        folding: The types of what shards add up, where an aggregator does that; None for sums.
     """
 
+    initialize: tff.Computation
+    next: tff.Computation
+    keeps: bool = False
     folding: Folding | None = None
 
+    def get_model_weights(self, state: State) -> Weights:
+        """Returns the global variables of a state."""
+        return state.global_model_weights
 
-class RebuiltProcess(tff.LearningProcess):
-    """A process whose clients rebuild local variables in each round, or have none.
-
-    Attributes:
-        folding: As of `Server`.
-    """
-
-    folding: Folding | None = None
-
-
-Process = Union[KeptProcess, RebuiltProcess]
+    def set_model_weights(self, state: State, weights: Weights) -> State:
+        """Returns a state with other global variables; TFF's `ModelWeights` will do."""
+        trainable = collections.OrderedDict(weights.trainable)
+        return state._replace(global_model_weights=Weights(trainable))
 
 
 def build_process(
@@ -104,9 +113,8 @@ def build_process(
         secret_seed: What secret noise follows from; None without.
 
     Returns:
-        A `LearningProcess`, whose `next(state, cohort.examples)` returns the new state and the
-        cohort's training metrics by name. Where clients keep their local variables, a
-        `KeptProcess`, whose `next(state, cohort.with_local_state(...))` returns a `KeptOutput`;
+        The process, whose `next(state, cohort.examples)` returns an `Output`. Where clients keep
+        their local variables, `next(state, cohort.with_local_state(...))` returns a `KeptOutput`;
         `Rounds` runs either.
 
     Raises:
@@ -127,8 +135,7 @@ def build_process(
     elif aggregator is None:
         server = summing_server(model, server_optimizer, seed=seed)
     else:
-        factory = weighted_aggregation(model, algorithm, aggregator)
-        server = folding_server(model, server_optimizer, factory, seed=seed)
+        server = folding_server(model, algorithm, server_optimizer, aggregator, seed=seed)
     begin, work = _shard_work(model, algorithm, execution, server, seed)
     shards_type = tff.FederatedType(shard_type(model, algorithm, execution), tff.CLIENTS)
 
@@ -139,31 +146,14 @@ def build_process(
         arguments = [weights, round_number, shards]
         if begin is not None:
             arguments.append(tff.federated_map(begin, (round_number, shards)))
-        if server.tell is not None:
-            arguments.append(server.tell(state))
+        if server.broadcast is not None:
+            arguments.append(server.broadcast(state))
         results = tff.federated_map(work, tuple(arguments))
         if not algorithm.keeps:
-            return tff.LearningProcessOutput(*server.finish(state, results))
+            return Output(*server.finish(state, results))
         return KeptOutput(*server.finish(state, results["sent"]), results["local"])
 
-    process: Process
-    if algorithm.keeps:
-        process = KeptProcess(server.initialize, next_fn)
-        process.folding = server.folding
-        return process
-
-    @tff.tf_computation(server.state_type)
-    def get_weights(state):
-        return state.global_model_weights
-
-    @tff.tf_computation(server.state_type, server.state_type.global_model_weights)
-    def set_weights(state, weights):
-        rest = state.distributor, state.client_work, state.aggregator, state.finalizer
-        return tff.LearningAlgorithmState(weights, *rest)
-
-    process = RebuiltProcess(server.initialize, next_fn, get_weights, set_weights)
-    process.folding = server.folding
-    return process
+    return Process(server.initialize, next_fn, algorithm.keeps, server.folding)
 
 
 def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
@@ -200,7 +190,7 @@ def _shard_work(
     """
     data_type = shard_type(model, algorithm, execution)
     weights_type = server.state_type.global_model_weights
-    told_types = [] if server.tell is None else [server.told_type]
+    further_types = [] if server.broadcast is None else [server.broadcast_type]
 
     def examples_in(shard: Any) -> Examples:
         return as_examples(model, shard["examples"] if algorithm.keeps else shard)
@@ -211,16 +201,16 @@ def _shard_work(
         return by_name(starting_local_values(model, examples, round_seed, kept))
 
     def train(
-        weights: Any, round_number: Any, shard: Any, examples: Examples, local: Any, *told: Any
+        weights: Any, round_number: Any, shard: Any, examples: Examples, local: Any, *further: Any
     ) -> Any:
         values, round_seed = dict(weights.trainable), tf.stack([seed, round_number])
         kept = as_kept(shard["local"]) if algorithm.keeps else None
         local = {**local, **starting_copies(model, values, examples, kept)}
-        settled = algorithm.at_round(round_number)
-        summary = server.summary(values, *(told or [None]))
+        of_round = algorithm.at_round(round_number)
+        summary = server.summary(values, *(further or [None]))
         sent, after = train_and_sum(
             model,
-            settled,
+            of_round,
             values,
             examples,
             round_seed,
@@ -234,11 +224,11 @@ def _shard_work(
 
     if not model.drawn_variables:
 
-        @keras_computation(weights_type, np.int32, data_type, *told_types)
-        def whole(weights, round_number, shard, *told):
+        @keras_computation(weights_type, np.int32, data_type, *further_types)
+        def whole(weights, round_number, shard, *further):
             examples = examples_in(shard)
             local = start(round_number, shard, examples)
-            return train(weights, round_number, shard, examples, local, *told)
+            return train(weights, round_number, shard, examples, local, *further)
 
         return None, whole
 
@@ -248,13 +238,8 @@ def _shard_work(
 
     local_type = begin.type_signature.result
 
-    @keras_computation(weights_type, np.int32, data_type, local_type, *told_types)
-    def work(weights, round_number, shard, local, *told):
-        return train(weights, round_number, shard, examples_in(shard), local, *told)
+    @keras_computation(weights_type, np.int32, data_type, local_type, *further_types)
+    def work(weights, round_number, shard, local, *further):
+        return train(weights, round_number, shard, examples_in(shard), local, *further)
 
     return begin, work
-
-
-# A container's limit, what it uses of it, and how much of that are files that it can let go.
-# Whole copies of the global variables that a round holds at least: the state before and after it
-# and the sum; and of each shard its argument and what it sends.

@@ -1,14 +1,9 @@
-"""What shards send and what the server does with it.
-
-In the server's state, a `tff.learning.templates.LearningAlgorithmState`,
-`global_model_weights.trainable` maps each global variable's name to its value, and `client_work` is
-the number of rounds so far.
-"""
+"""What shards send and what the server does with it."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +13,35 @@ from fedpersonal import tff
 from fedpersonal.client.one_gradient import count_steps, may_step_together, step_together
 from fedpersonal.client.pooled import train_in_turn
 from fedpersonal.client.steps import ClientOutput, train_clients
-from fedpersonal.client.values import Examples, align
+from fedpersonal.client.values import Examples, align, starting_values
 from fedpersonal.federated.boundary import Folding
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
+from fedpersonal.model.variables import VariableSpec
+from fedpersonal.optimizers import Optimizer
+
+
+class Weights(NamedTuple):
+    """The global variables: name to value. None of them is `non_trainable`."""
+
+    trainable: Any
+    non_trainable: Any = ()
+
+
+class State(NamedTuple):
+    """The server's state, whose fields have the names that TFF's learning processes give them.
+
+    Attributes:
+        global_model_weights: The global variables.
+        client_work: The number of rounds so far.
+        aggregator: What the next aggregation needs of the former ones.
+        finalizer: The state of the server's optimizer.
+    """
+
+    global_model_weights: Weights
+    client_work: Any
+    aggregator: Any
+    finalizer: Any
 
 
 class Summary(NamedTuple):
@@ -55,32 +75,25 @@ class Server(NamedTuple):
         initialize: Returns the first state, at SERVER.
         finish: Of the state and of what each shard sends, at CLIENTS: returns the next state and
             the cohort's metrics, inside a federated computation.
-        summary: Of the global variables and of what the server tells: how a shard makes of its
+        summary: Of the global variables and of what the server broadcasts: how a shard makes of its
             clients what it sends.
-        tell: Of the state: what the server tells shards beside its weights, at CLIENTS, inside a
-            federated computation; None for nothing.
-        told_type: Its TFF type.
+        broadcast: Of the state: what the server sends shards beside its weights, at CLIENTS, inside
+            a federated computation; None for nothing.
+        broadcast_type: Its TFF type.
         folding: The types of what shards add up, where an aggregator does that; None for sums.
     """
 
     initialize: tff.Computation
     finish: Callable[[Any, Any], tuple[Any, Any]]
     summary: Callable[[Values, Any], Summary]
-    tell: Callable[[Any], Any] | None = None
-    told_type: tff.Type | None = None
+    broadcast: Callable[[Any], Any] | None = None
+    broadcast_type: tff.Type | None = None
     folding: Folding | None = None
 
     @property
     def state_type(self) -> tff.StructType:
         """The TFF type of the state."""
         return self.initialize.type_signature.result.member
-
-
-def initial_weights(model: PartitionedModel, seed: int) -> tff.ModelWeights:
-    """Returns initial global variables, by name; needs a graph."""
-    values = model.initial_values(model.global_variables, tf.constant([seed, 0]))
-    trainable = collections.OrderedDict((v.name, values[v.name]) for v in model.global_variables)
-    return tff.ModelWeights(trainable, ())
 
 
 class Averaging(NamedTuple):
@@ -90,10 +103,14 @@ class Averaging(NamedTuple):
         first: Its first state, arrays.
         of: Maps its state, the sums and the round's number, from 0 on, to the mean by name, the
             next state, and metrics.
+        add_up: Adds up what shards send, inside a federated computation.
+        skips: Whether a mean that is not finite leaves the server where it is.
     """
 
     first: Any
     of: Callable[[Any, Any, tf.Tensor], tuple[collections.OrderedDict, Any, Mapping[str, Any]]]
+    add_up: Callable[[Any], Any] = tff.federated_sum
+    skips: bool = False
 
 
 def _weighted_mean(model: PartitionedModel) -> Averaging:
@@ -112,7 +129,7 @@ def _weighted_mean(model: PartitionedModel) -> Averaging:
 
 def summing_server(
     model: PartitionedModel,
-    optimizer: tff.Optimizer,
+    optimizer: Optimizer,
     *,
     seed: int,
     averaging: Averaging | None = None,
@@ -122,41 +139,49 @@ def summing_server(
     Each computation costs a copy of the weights, so there is one for all that it does.
     """
     averaging = averaging or _weighted_mean(model)
+    names = [v.name for v in model.global_variables]
 
     @tff.tf_computation
     def initial_state():
-        weights = initial_weights(model, seed)
-        specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights.trainable)
-        return tff.LearningAlgorithmState(
-            weights, (), 0, averaging.first, optimizer.initialize(specs)
-        )
+        values = model.initial_values(model.global_variables, tf.constant([seed, 0]))
+        weights = collections.OrderedDict((name, values[name]) for name in names)
+        specs = tf.nest.map_structure(lambda w: tf.TensorSpec(w.shape, w.dtype), weights)
+        return State(Weights(weights), 0, averaging.first, optimizer.initialize(specs))
 
     @tff.federated_computation
     def initialize():
         return tff.federated_eval(initial_state, tff.SERVER)
 
-    def finish(state, sums):
+    def finish(state, parts):
+        sums = averaging.add_up(parts)
+
         @tff.tf_computation(state.type_signature.member, sums.type_signature.member)
         def update(state, sums):
             weights = state.global_model_weights.trainable
             number = state.client_work
             mean, averaging_state, measured = averaging.of(state.aggregator, sums, number)
-            optimizer_state, weights = optimizer.next(state.finalizer, weights, mean)
-            new_weights = tff.ModelWeights(weights, ())
-            new_state = tff.LearningAlgorithmState(
-                new_weights, (), number + 1, averaging_state, optimizer_state
-            )
+            moved = optimizer.next(state.finalizer, weights, mean)
+            if averaging.skips:
+                moved = _where_finite(mean, moved, (state.finalizer, weights))
+            optimizer_state, weights = moved
+            new_state = State(Weights(weights), number + 1, averaging_state, optimizer_state)
             metrics = finalized_metrics(model, sums["metrics"])
             metrics.update(measured)
             return new_state, metrics
 
-        return tff.federated_map(update, (state, tff.federated_sum(sums)))
+        return tff.federated_map(update, (state, sums))
 
-    def summary(start: Values, told: None) -> Summary:
-        del told
+    def summary(start: Values, received: None) -> Summary:
+        del received
         return weighted_sum(model, start)
 
     return Server(initialize, finish, summary)
+
+
+def _where_finite(mean: Values, new: Any, old: Any) -> Any:
+    """Returns new tensors where a mean is finite, else the old ones."""
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in mean.values()])
+    return tf.nest.map_structure(lambda one, other: tf.where(finite, one, other), new, old)
 
 
 def finalized_metrics(model: PartitionedModel, sums: Mapping[str, Any]) -> collections.OrderedDict:
@@ -187,34 +212,36 @@ def train_and_sum(
 ) -> tuple[collections.OrderedDict, Values]:
     """Trains many clients, as `train_clients` does, and sums what of them is aggregated.
 
-    Clients without examples come last; `packing` is `stacked` or `pooled`.
+    Args:
+        model: The partitioned model.
+        algorithm: The phases.
+        global_values: Global variable's name to the value that the server broadcast.
+        examples: The clients' examples; clients without any come last.
+        seed: int32 of shape (2,), from which local variables start.
+        summary: What is aggregated.
+        packing: `stacked` or `pooled`.
+        local: What the clients' local variables start from, (C, ...); None for a draw.
 
     Returns:
         The sums; and, where they are kept, local variable's name to (C, ...) after the round.
     """
+    start = starting_values(model, global_values, examples, seed, local)
 
     def in_turn() -> tuple[collections.OrderedDict, Values]:
+        merge, empty = summary.merge, summary.empty
         return train_in_turn(
-            model,
-            algorithm,
-            global_values,
-            examples,
-            seed,
-            summary.of,
-            local,
-            merge=summary.merge,
-            empty=summary.empty,
+            model, algorithm, start, examples, summary.of, merge=merge, empty=empty
         )
 
     def together() -> tuple[collections.OrderedDict, Values]:
-        return step_together(model, algorithm, global_values, examples, seed, local)
+        return step_together(model, algorithm, start, examples)
 
     may_add_up = summary.is_weighted_sum and may_step_together(model, algorithm)
     if packing == "pooled" and may_add_up:
         return _first_if_finite(count_steps(algorithm, examples) == 1, together, in_turn)
     if packing == "pooled":
         return in_turn()
-    output = train_clients(model, algorithm, global_values, examples, seed, local)
+    output = train_clients(model, algorithm, start, examples)
     return summary.of(examples, output), output.local_values if algorithm.keeps else {}
 
 
@@ -235,8 +262,23 @@ def sum_clients(
 
     `rows` are those of lookup tables that each client touches, int32 (C, R).
     """
+    return collections.OrderedDict(
+        updates=sum_updates(model, model.global_variables, start, rows, output),
+        weight=tf.reduce_sum(output.weights),
+        metrics=sum_metrics(output),
+    )
+
+
+def sum_updates(
+    model: PartitionedModel,
+    variables: Sequence[VariableSpec],
+    start: Values,
+    rows: Mapping[str, tf.Tensor],
+    output: ClientOutput,
+) -> collections.OrderedDict:
+    """Sums clients' updates of some variables, weighted unless of owned tables."""
     updates = collections.OrderedDict()
-    for variable in model.global_variables:
+    for variable in variables:
         name, update = variable.name, output.updates[variable.name]
         weights = tf.ones_like(output.weights) if name in model.owned else output.weights
         # TFF's convention: an update points from the client's final value to the initial one.
@@ -246,22 +288,21 @@ def sum_clients(
             updates[name] = _scatter_rows(tf.reshape(rows[name], [-1]), flat, start[name])
         else:
             updates[name] = tf.reduce_sum(weighted, axis=0)
-    return collections.OrderedDict(
-        updates=updates, weight=tf.reduce_sum(output.weights), metrics=sum_metrics(output)
-    )
+    return updates
 
 
 def client_update(
     model: PartitionedModel,
+    variables: Sequence[VariableSpec],
     start: Values,
     rows: Mapping[str, tf.Tensor],
     output: ClientOutput,
     client: tf.Tensor | int,
 ) -> collections.OrderedDict:
-    """Returns what one of a shard's clients sends, as whole variables, in their order."""
+    """Returns what one of a shard's clients sends of some variables, whole, in their order."""
     update = collections.OrderedDict()
-    for name in (v.name for v in model.global_variables):
-        # As in `sum_clients`.
+    for name in (v.name for v in variables):
+        # As in `sum_updates`.
         update[name] = -output.updates[name][client]
         if name in model.global_tables:
             update[name] = _scatter_rows(rows[name][client], update[name], start[name])

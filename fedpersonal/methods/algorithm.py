@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpersonal.model.variables import VariableSpec
     from fedpersonal.optimizers import AnyOptimizer
 
-# An algorithm is told in options, before anything slow is imported.
+# Options describe an algorithm before anything slow is imported.
 
 VARIABLES = ("global", "local", "all", "personal")
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")

@@ -19,7 +19,7 @@ from fedpersonal.methods.method import PullOptions
 
 
 class Ditto(FedRep, name="ditto", title="Ditto", reads=PullOptions, local_part=None):
-    """What a client of Ditto does: as of FedRep, whose head is here the client's copy.
+    """What a client of Ditto does: that of FedRep, whose head is here the client's copy.
 
     `local_only_epochs` are s of the paper, `local_epochs` r.
     """

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpersonal import tff
 from fedpersonal.errors import UserError
 from fedpersonal.federated.cohort import Cohort
-from fedpersonal.federated.process import KeptProcess, Process
+from fedpersonal.federated.process import Process
+from fedpersonal.federated.server import Weights
 from fedpersonal.model.variables import VariableSpec
 from fedpersonal.runs.store import LocalStateStore
 
@@ -36,7 +36,7 @@ class KeptState:
     changes: Mapping[str, bytes]
 
     @property
-    def global_model_weights(self) -> tff.ModelWeights:
+    def global_model_weights(self) -> Weights:
         """The server's model, as in states without local variables."""
         return self.server.global_model_weights
 
@@ -56,15 +56,14 @@ class Rounds:
     """Runs the rounds of a process, and joins it to the store where clients keep variables."""
 
     def __init__(self, process: Process, store: LocalStateStore | None = None):
-        """Takes a process of `build_process`, and the store that a `KeptProcess` alone needs.
+        """Takes a process of `build_process`, and the store, if its clients keep variables.
 
         Raises:
             UserError: If the store is missing or out of place.
         """
-        keeps = isinstance(process, KeptProcess)
-        if keeps and store is None:
+        if process.keeps and store is None:
             raise UserError("Rounds: the clients keep local variables and need a LocalStateStore.")
-        if isinstance(process, tff.LearningProcess) and store is not None:
+        if store is not None and not process.keeps:
             raise UserError("Rounds: the clients keep no local variables; give no LocalStateStore.")
         self._process = process
         self._store = store

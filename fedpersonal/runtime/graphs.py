@@ -55,7 +55,7 @@ class Graph:
             UserError: If it takes or returns a dataset, or has state that would outlive a call.
         """
         self.block = block
-        proto = block.proto.tensorflow
+        proto = tff.to_proto(block).tensorflow
         graph_def = tf.compat.v1.GraphDef()
         proto.graph_def.Unpack(graph_def)
         _check_supported(graph_def)

@@ -268,7 +268,7 @@ class RayContext(LocalContext):
 
     def _send_function(self, function: Function | Graph) -> tuple[str, ray.ObjectRef]:
         """Sends a function; returns its key and where it is."""
-        proto = function.block.proto.SerializeToString(deterministic=True)
+        proto = tff.to_proto(function.block).SerializeToString(deterministic=True)
         key = hashlib.sha256(proto).hexdigest() + str(self._compile)
         return key, self._cluster.put((proto, self._compile))
 

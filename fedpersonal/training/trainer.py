@@ -32,6 +32,7 @@ from fedpersonal.federated.cohort import (
 )
 from fedpersonal.federated.memory import check_memory
 from fedpersonal.federated.process import build_process
+from fedpersonal.federated.server import State
 from fedpersonal.methods.algorithm import Algorithm, Phase
 from fedpersonal.model.files import describe_model, list_parts
 from fedpersonal.model.fit import check_own_rows
@@ -400,7 +401,7 @@ class Trainer:
     def _trained(
         self,
         store: LocalStateStore | None,
-        state: tff.LearningAlgorithmState | KeptState,
+        state: State | KeptState,
         round_number: int,
     ) -> TrainedModel:
         return TrainedModel(
