@@ -89,7 +89,8 @@ def _not_compiled():
 _LONGEST = (
     "experiments/papers/runs_test.py",
     "experiments/papers/tables_test.py",
-    "process/reference_test.py",
+    "federated/reference_test.py",
+    "federated/evaluation_reference_test.py",
     "tasks/utterances/experiment_test.py",
     "tasks/loaded_run_test.py",
     "tasks/contract_test.py",
@@ -97,7 +98,6 @@ _LONGEST = (
     "audit/leaks_test.py",
     "tasks/documents/experiment_test.py",
     "experiments/binaries_test.py",
-    "client/pooled_test.py",
 )
 
 

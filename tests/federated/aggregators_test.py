@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.errors import UserError
 from fedpersonal.federated.cohort import Execution, make_cohort
+from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.federated.process import build_process
 from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_recon import fed_recon
@@ -24,10 +25,8 @@ def recon(weighting):
     return fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD, weighting=weighting)
 
 
-def process_of(model, algorithm, aggregator):
-    return build_process(
-        model, algorithm, execution=EXECUTION, server_optimizer=SGD, aggregator=aggregator
-    )
+def process_of(model, algorithm, **options):
+    return build_process(model, algorithm, execution=EXECUTION, server_optimizer=SGD, **options)
 
 
 def test_compressed_updates_differ_by_their_quantum(draw_ratings):
@@ -43,7 +42,7 @@ def test_compressed_updates_differ_by_their_quantum(draw_ratings):
         ("mean", SUMS.MeanFactory()),
         ("compressed", tff.learning.compression_aggregator()),
     ):
-        process = process_of(model, recon("num_examples"), factory)
+        process = process_of(model, recon("num_examples"), aggregator=factory)
         state = process.initialize()
         for indices in ([0, 1, 2, 3, 4], [4, 3, 0]):
             cohort = make_cohort(model, ratings, indices, execution=EXECUTION)
@@ -64,16 +63,25 @@ def test_compressed_updates_differ_by_their_quantum(draw_ratings):
 )
 def test_aggregators_that_are_refused(model, weighting, aggregator, said):
     with pytest.raises(UserError, match=said):
-        process_of(model, recon(weighting), aggregator)
+        process_of(model, recon(weighting), aggregator=aggregator)
 
 
-def test_owned_rows_would_escape_a_private_factory():
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"aggregator": SUMS.DifferentiallyPrivateFactory.gaussian_fixed(0.0, 3.0, 0.2)},
+            "would not clip it",
+        ),
+        ({"privacy": DifferentialPrivacy(1.0, expected_clients=4.0)}, "belongs to one client"),
+    ],
+)
+def test_owned_rows_would_escape_their_bound(options, said):
     model = PartitionedModel(
         matrix_factorization(num_items=7, num_users=5, embedding_dim=2),
         lookups={"item_embedding": "item", "user_embedding": "user"},
         owned_tables=["user_embedding"],
     )
     algorithm = fed_avg(client_optimizer=SGD, weighting="uniform")
-    private = SUMS.DifferentiallyPrivateFactory.gaussian_fixed(0.0, 3.0, 0.2)
-    with pytest.raises(UserError, match="user_embedding.*would not clip it"):
-        process_of(model, algorithm, private)
+    with pytest.raises(UserError, match=f"user_embedding.*{said}"):
+        process_of(model, algorithm, **options)

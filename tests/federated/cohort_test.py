@@ -1,16 +1,31 @@
-"""Shards hold each client of a cohort once, with its own examples and its own local state."""
+"""How a cohort is divided: into shards that hold each client once, with what is its own.
+
+And who of it sent nothing finite, and whether it fits into memory.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.federated.cohort import Cohort, Execution, Shard, make_cohort
+from fedpersonal.federated import memory
+from fedpersonal.federated.cohort import (
+    Cohort,
+    Execution,
+    Shard,
+    default_num_shards,
+    find_dropped,
+    make_cohort,
+)
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.runtime import processors
 
 COUNTS = (4, 9, 1, 6, 3)
 PACKED = Execution(batch_size=4, clients_per_shard=2)
@@ -88,3 +103,149 @@ def test_wrong_places_are_refused(places):
     shards = [Shard(np.array(own, np.int32), None) for own in places]
     with pytest.raises(ValueError, match="shards must hold each of 2 clients once, not "):
         Cohort(["a", "b"], shards)
+
+
+@pytest.mark.parametrize(
+    ("clients", "clients_per_shard"), [(1, 1), (3, 1), (4, 1), (5, 2), (100, 25), (101, 26)]
+)
+def test_a_cohort_has_a_shard_a_processor_that_the_process_may_use(
+    monkeypatch, clients, clients_per_shard
+):
+    monkeypatch.setattr(processors, "_CGROUP", pathlib.Path("/nowhere"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 3, 7}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    divided = Execution.for_cohorts(clients, batch_size=5, packing="pooled")
+    assert divided == Execution(5, clients_per_shard, "pooled")
+    # Where there is no affinity, a processor is one of the machine's.
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert default_num_shards() == 64
+    assert Execution.for_cohorts(10, batch_size=5, shards=3).clients_per_shard == 4
+    with pytest.raises(UserError, match="at least 1 shard, not 0"):
+        Execution.for_cohorts(10, batch_size=5, shards=0)
+
+
+@pytest.mark.parametrize(
+    ("files", "shards"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "10000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({}, 8),
+    ],
+)
+def test_a_container_s_quota_counts(monkeypatch, tmp_path, files, shards):
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(processors, "_CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    assert default_num_shards() == shards
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"packing": "dense"}, r"packing must be one of \['stacked', 'pooled'\], not 'dense'"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"clients_per_shard": 0}, "clients_per_shard must be at least 1, not 0"),
+    ],
+)
+def test_executions_that_are_refused(options, said):
+    with pytest.raises(ValueError, match=f"Execution: .*{said}"):
+        Execution(**{"batch_size": 3, "clients_per_shard": 2, **options})
+    with pytest.raises(ValueError, match="a cohort must have at least 1 client, not 0"):
+        Execution.for_cohorts(0, batch_size=3)
+
+
+def find(count, bad):
+    """Returns the clients found, of `count` clients, and the places of each round that was run."""
+    names = [f"c{place}" for place in range(count)]
+    cohort, rounds = types.SimpleNamespace(client_ids=names, only=list), []
+
+    def next_round(state, places):
+        rounds.append(places)
+        lost = len({*places} & {*bad})
+        return types.SimpleNamespace(metrics={"num_dropped_updates": lost})
+
+    return find_dropped(next_round, None, cohort), rounds
+
+
+@pytest.mark.parametrize(
+    ("count", "bad", "most"),
+    [(1, [0], 0), (2, [1], 1), (8, [0, 5, 6, 7], 10), (1_000, [999], 10), (1_000, [400], 12)],
+)
+def test_the_first_clients_are_found_by_halves(count, bad, most):
+    found, rounds = find(count, bad)
+    assert found == [f"c{place}" for place in bad[:3]]
+    assert len(rounds) <= most
+    assert [*range(count)] not in rounds  # What came of all of them is known.
+
+
+def test_a_search_that_takes_long_ends():
+    found, rounds = find(10_000, [0, 9_999])
+    assert found == []
+    assert len(rounds) == 12
+    found, rounds = find(1_000, [0, 999])
+    assert found == ["c0"]
+    assert len(rounds) == 12
+
+
+MB = 2**20
+
+
+def model_of(*shapes):
+    variables = [types.SimpleNamespace(dtype=tf.float32, shape=shape) for shape in shapes]
+    return types.SimpleNamespace(global_variables=variables)
+
+
+@pytest.fixture(name="container")
+def _container(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    free = types.SimpleNamespace(available=100 * MB)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: free)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("container")
+def test_a_round_that_does_not_fit_is_refused_by_how_much_it_needs():
+    memory.check_memory(model_of([MB, 3], [MB // 4]), num_shards=2)  # 7 copies of 13 MB.
+    with pytest.raises(UserError, match="at least 117 MB.* 13 MB .* 3 shards; 100 MB are free"):
+        memory.check_memory(model_of([MB, 3], [MB // 4]), num_shards=3)
+
+
+@pytest.mark.usefixtures("container")
+def test_clients_copies_count():
+    """Each is brought to the round and taken from it."""
+    model = model_of([MB])
+    model.local_variables = model.global_variables
+    memory.check_memory(model, num_shards=1, clients=10)  # 5 copies of 4 MB, and 20.
+    with pytest.raises(UserError, match="at least 108 MB.* 4 MB, 11 clients' copies 44 MB, and"):
+        memory.check_memory(model, num_shards=1, clients=11)
+
+
+def limit(folder, *names, value):
+    texts = value, f"{30 * MB}\n", f"anon 7\ninactive_file {10 * MB}\n"
+    for name, text in zip(names, texts):
+        folder.joinpath(name).parent.mkdir(exist_ok=True)
+        folder.joinpath(name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+    ],
+    ids=["cgroup 2", "cgroup 1"],
+)
+def test_what_a_container_has_left_counts_without_files_that_it_can_let_go(container, names):
+    limit(container, *names, value=f"{70 * MB}\n")
+    with pytest.raises(UserError, match="50 MB are free"):
+        memory.check_memory(model_of([MB, 3]), num_shards=2)
+
+
+def test_a_container_without_a_limit_has_what_the_system_has(container):
+    limit(container, "memory.max", "memory.current", "memory.stat", value="max\n")
+    memory.check_memory(model_of([MB, 3]), num_shards=2)

@@ -1,4 +1,4 @@
-"""Rounds as plain Keras and NumPy compute them, or TFF's own FedRecon.
+"""Rounds and evaluations as plain Keras and NumPy compute them; and TFF's own FedRecon.
 
 The plain round of a client is the audit's; sums, means, bounds and metrics are computed here.
 """
@@ -6,6 +6,7 @@ The plain round of a client is the audit's; sums, means, bounds and metrics are 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import zlib
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from round_models import BATCH_SIZE, COUNTS, DATA, MODELS, RATINGS
 from fedpersonal.audit.reference import Client, Reference
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.federated.privacy import DifferentialPrivacy
-from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.algorithm import Algorithm, GradientPhase
+from fedpersonal.model.names import MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runtime.stock import make_stock_context
 
@@ -37,7 +39,7 @@ class Case(NamedTuple):
     aggregator: Any = None
     privacy: DifferentialPrivacy | None = None
     data: ClientDataset | None = None
-    sizes: tuple[int, ...] = (4, 0, 1, 3, 6)
+    sizes: tuple[int, ...] = (3, 0, 1, 6)
 
     @property
     def of_plain(self):
@@ -50,7 +52,7 @@ class Case(NamedTuple):
         return self.data or DATA.get(self.model, RATINGS)
 
     def cohorts(self):
-        """Draws cohorts of these sizes, many, none, one, several, all; clients come back."""
+        """Draws cohorts of these sizes, several, none, one, all; clients come back."""
         seed = zlib.crc32(f"{self.model} {self.algorithm.name}".encode())
         random = np.random.default_rng(seed)
         return [random.permutation(len(COUNTS))[:size] for size in self.sizes]
@@ -88,7 +90,7 @@ def plain_rounds(case):
     for number, indices in enumerate(case.cohorts()):
         sent, sums = [], collections.Counter()
         for index in map(int, indices):
-            client = _client(model, dataset, index)
+            client = client_of(model, dataset, index)
             local = kept.get(index) if case.algorithm.keeps else None
             if local is None:
                 local = reference.fresh_local_values(client, number)
@@ -110,7 +112,7 @@ def plain_rounds(case):
     return found
 
 
-def _client(model, dataset, index):
+def client_of(model, dataset, index):
     features, labels = dataset.client(index)
     specs = model.input_spec.items()
     columns = {name: features[name].astype(spec.dtype.as_numpy_dtype) for name, spec in specs}
@@ -243,7 +245,7 @@ def tffs_rounds(case):
     weights = tff.learning.models.ModelWeights([start[name] for name in names], [])
     state = process.set_model_weights(state, weights)
     for indices in case.cohorts():
-        clients = [_client(model, case.clients, index) for index in indices]
+        clients = [client_of(model, case.clients, index) for index in indices]
         datasets = [
             tf.data.Dataset.from_tensor_slices(
                 collections.OrderedDict(x=collections.OrderedDict(sorted(x.items())), y=y)
@@ -253,3 +255,46 @@ def tffs_rounds(case):
         with tff.framework.get_context_stack().install(stock):
             state = process.next(state, datasets).state
         yield dict(zip(names, process.get_model_weights(state).trainable))
+
+
+class PlainEvaluation:
+    """What phases make of one client after another, and what each then predicts."""
+
+    def __init__(self, model, phases, *, batch_size, seed):
+        """Takes the phases, which run on a whole support set."""
+        still = GradientPhase("global", "all", SERVER, epochs=0)
+        phases = (*(dataclasses.replace(phase, data="all") for phase in phases), still)
+        algorithm = Algorithm("evaluated", phases, "rebuilt")
+        self._model = model
+        self._reference = Reference(model, algorithm, batch_size=batch_size, seed=seed)
+
+    def values_of(self, weights, local, support):
+        """Returns the variables after the phases; `local` are None for fresh ones."""
+        if local is None:
+            local = self._reference.fresh_local_values(support, -1)
+        self._reference.run(weights, local, support, -1)
+        variables = self._reference._variables
+        return {v.name: variables[v.name].numpy() for v in self._model.variables}
+
+    def predict(self, query):
+        """Predicts with what the phases have made; returns outputs, and sums by metric."""
+        model, variables = self._model, self._reference._variables
+        alpha = variables[MIXING].numpy() if MIXING in variables else 1.0
+        for name, source in model.copies.items():
+            mixed = alpha * variables[name] + (1.0 - alpha) * variables[source]
+            variables[source].assign(mixed)
+        keras_model = self._reference._keras
+        columns = {name: tf.constant(column) for name, column in query.features.items()}
+        labels = tf.constant(query.labels)
+        predictions = model.as_labels(keras_model(model.arrange(columns), training=False))
+        weights = model.example_weights(labels)
+        losses = model.example_losses(labels, predictions)
+        for added in keras_model.losses:
+            losses += weights * added
+        pairs = {"loss": (losses, weights)}
+        for metric in model.metrics:
+            own = weights if metric.example_weight is None else metric.example_weight(labels)
+            pairs[metric.name] = metric.example_value(labels, predictions), own
+        return predictions.numpy(), {
+            name: np.array([np.sum(part) for part in pair]) for name, pair in pairs.items()
+        }

@@ -10,26 +10,37 @@ import tensorflow_federated as tff
 from plain_rounds import Case, Round, plain_rounds, prepared, tffs_rounds
 from round_models import BROKEN
 
+from fedpersonal.client import pooled_batches
 from fedpersonal.federated import server
 from fedpersonal.federated.cohort import Execution, make_cohort
 from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.federated.process import build_process
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase
+from fedpersonal.methods.algorithm import Algorithm, GradientPhase, PersonalCopies, RidgePhase
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.fed_rep import fed_rep
+from fedpersonal.methods.fedperc import fedperc
 from fedpersonal.methods.furl import furl
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
+from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    """Most pooled steps take several."""
+    monkeypatch.setattr(pooled_batches, "CHUNK", 4)
+
 
 SGD = tff.learning.optimizers.build_sgdm(0.2)
 FAST = tff.learning.optimizers.build_sgdm(0.5)
 SLOW = tff.learning.optimizers.build_sgdm(0.05)
+BLOWING_UP = tff.learning.optimizers.build_sgdm(1e30)
 MOMENTUM = tff.learning.optimizers.build_sgdm(0.1, momentum=0.8)
 ADAM = tff.learning.optimizers.build_adam(0.05)
 YOGI = tff.learning.optimizers.build_yogi(0.2, epsilon=1e-2, initial_preconditioner_value=1e-2)
@@ -47,12 +58,14 @@ SHARED = {
 }
 STEPS = {"reconstruction_epochs": 2, "max_reconstruction_steps": 3}
 UNIFORM = recon(weighting="uniform", local_epochs=2)
+APFL = apfl(**WORK, local_optimizer=SLOW, mixing_optimizer=FAST, mixing=0.4)
 PERSONAL = {
-    "ditto": ditto(**WORK, local_optimizer=SLOW, pull=0.7, local_only_epochs=2),
-    "mr_mtl": mr_mtl(**WORK, pull=0.7),
-    "apfl": apfl(**WORK, local_optimizer=SLOW, mixing_optimizer=FAST, mixing=0.4),
-    "per_fed_avg": per_fed_avg(**WORK, adaptation_optimizer=SLOW),
-    "pfedme": pfedme(**WORK, inner_optimizer=SLOW, inner_steps=3, envelope=2.0),
+    "ditto": (ditto(**WORK, local_optimizer=SLOW, pull=0.7, local_only_epochs=2), "stacked"),
+    "mr_mtl": (mr_mtl(**WORK, pull=0.7), "pooled"),
+    "apfl": (APFL, "stacked"),
+    "apfl, pooled": (APFL, "pooled"),
+    "per_fed_avg": (per_fed_avg(**WORK, adaptation_optimizer=SLOW), "pooled"),
+    "pfedme": (pfedme(**WORK, inner_optimizer=SLOW, inner_steps=3, envelope=2.0), "stacked"),
 }
 KEPT = furl(client_optimizer=ADAM, local_optimizer=FAST, local_epochs=2)
 HELD = {
@@ -64,16 +77,27 @@ HELD = {
     )
     for name, optimizer in (("sgd", SGD), ("adam", ADAM))
 }
+UPDATE = GradientPhase("global", "all", SGD)
+# What is solved for by least squares: after a phase that moves rows; and before one of copies.
+SOLVED = {
+    "after rows moved": Algorithm(
+        "after", (UPDATE, RidgePhase("support", 2.0, 0.3), UPDATE), "rebuilt"
+    ),
+    "beside copies": Algorithm(
+        "beside",
+        (RidgePhase("all", 2.0), GradientPhase("personal", "query", SGD), UPDATE),
+        "rebuilt",
+        personal=PersonalCopies(("item_embedding",)),
+    ),
+}
 DP = tff.aggregators.DifferentiallyPrivateFactory
 FACTORIES = {
     "mean": lambda: tff.aggregators.MeanFactory(no_nan_division=True),
-    "sum": tff.aggregators.SumFactory,
     "clipping": lambda: tff.aggregators.clipping_factory(0.2, tff.aggregators.SumFactory()),
     "zeroing": lambda: tff.aggregators.zeroing_factory(
         1.0, tff.aggregators.MeanFactory(no_nan_division=True)
     ),
     "robust": tff.learning.robust_aggregator,
-    "private": lambda: DP.gaussian_fixed(0.0, 3.0, 0.2),
     "private, adaptive": lambda: DP.gaussian_adaptive(0.0, 3.0),
 }
 
@@ -99,12 +123,18 @@ CASES = {
     "ridge, bias apart": Case(
         "factors", recon(reconstruction="ridge", ridge_l2=2.0, ridge_bias_l2=0.5)
     ),
+    "ridge of a layer": Case("logarithm", recon(reconstruction="ridge")),
+    **{f"ridge {name}": Case("factors", algorithm) for name, algorithm in SOLVED.items()},
+    "a quarter is rebuilt from": Case("factors", recon(support_share=0.25, local_epochs=2)),
+    "rates that fall": Case(
+        "factors",
+        recon(ScheduledOptimizer(ADAM, LinearDecay(6)), ScheduledOptimizer(SGD, LinearDecay(9))),
+    ),
     "rebuilt longer each round": Case(
         "factors", recon(growing_reconstruction=True, reconstruction_epochs=3)
     ),
     "rated": Case("rated", recon()),
     "classes": Case("classes", recon(MOMENTUM, ADAM, **STEPS), server=YOGI),
-    "classes, shared": Case("classes", recon(**SHARED)),
     "classes, bounded": Case(
         "classes",
         recon(FAST, joint_training=True, weighting="uniform", max_update_norm=0.1, **SHARED),
@@ -134,21 +164,25 @@ CASES = {
         "kept, in turn", "own user",
         fed_rep(client_optimizer=SGD, local_optimizer=ADAM, local_only_epochs=2, max_local_steps=4),
     ),
+    "fedperc": Case(
+        "own user", fedperc(client_optimizer=ADAM, max_local_steps=4, proximal=0.5), "pooled"
+    ),
+    "mixing layers": Case("mixing layers", furl(client_optimizer=SGD)),
+    "mixing functions": Case("mixing functions", furl(client_optimizer=SLOW), batch_size=4),
+    "loss of a batch": Case("loss of a batch", furl(client_optimizer=SGD)),
+    "loss of each example": Case("loss of each", recon(), "pooled"),
     "kept, bounded": Case(
         "own user", dataclasses.replace(KEPT, max_local_update_norm=0.3), clients_per_shard=3
     ),
-    **{
-        f"{name}, {packing}": Case("table", algorithm, packing)
-        for name, algorithm in PERSONAL.items()
-        for packing in ("stacked", "pooled")
-    },
+    **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in PERSONAL.items()},
+    # Its copies blow up and are not kept; the shared model, which is trained apart, goes on.
+    "ditto, not finite": Case("table", ditto(**WORK, local_optimizer=BLOWING_UP, pull=0.7)),
     "ditto by adam": Case("table", ditto(**WORK, local_optimizer=ADAM, pull=0.7)),
     **{
         f"held by {name}, {packing}": Case("table, own head", algorithm, packing)
         for (name, algorithm), packing in zip(HELD.items(), ("pooled", "stacked"))
     },
     **packed_both_ways("not finite", "own user", KEPT, data=BROKEN),
-    "not finite, rebuilt": Case("factors", UNIFORM, data=BROKEN, clients_per_shard=3),
     "not finite, one step each": Case(
         "own user", furl(client_optimizer=SGD), packing="pooled", clients_per_shard=4,
         batch_size=16, data=BROKEN,
@@ -172,7 +206,7 @@ CASES = {
             "factors",
             recon(local_epochs=2) if name in ("mean", "zeroing", "robust") else UNIFORM,
             aggregator=make,
-            sizes=(4, 1, 3, 6),
+            sizes=(3, 1, 6),
         )
         for name, make in FACTORIES.items()
     },
@@ -187,9 +221,8 @@ CASES = {
         "owned users", fed_avg(client_optimizer=SGD, weighting="uniform"),
         aggregator=FACTORIES["clipping"],
     ),
-    "noiseless, fixed bound": Case("factors", UNIFORM, privacy=private(clipping="fixed")),
-    **packed_both_ways(
-        "noiseless, adaptive bound", "factors", UNIFORM, privacy=private(clipping="adaptive")
+    "noiseless, adaptive bound": Case(
+        "factors", UNIFORM, "pooled", privacy=private(clipping="adaptive")
     ),
     "noiseless, kept": Case(
         "own user",
@@ -267,12 +300,10 @@ def test_rounds_are_those_of_plain_keras_and_numpy(name):
         assert np.abs(value - start[key]).max() > 1e-3, key
 
 
-@pytest.mark.parametrize(
-    "name", ["rebuilt, stacked", "rebuilt, shared, stacked", "classes", "classes, shared"]
-)
+@pytest.mark.parametrize("name", ["rebuilt, shared, stacked", "classes"])
 def test_rounds_of_fed_recon_are_tffs(name):
     # Of a round without reports TFF's servers think otherwise, if they gather momentum.
-    case = CASES[name]._replace(sizes=(4, 3, 6))
+    case = CASES[name]._replace(sizes=(3, 6))
     for number, (found, weights) in enumerate(zip(computed_rounds(case), tffs_rounds(case))):
         for key, value in weights.items():
             close(found.weights[key], value, f"round {number}: {key}")

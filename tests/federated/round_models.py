@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.model.metrics import MAE, RMSE
+from fedpersonal.model.metrics import MAE, RMSE, Metric
 from fedpersonal.models.factorization import matrix_factorization
 from fedpersonal.models.next_word import next_word_lstm
 from fedpersonal.models.tokens import count_tokens, sum_cross_entropy, token_accuracy
@@ -142,6 +142,68 @@ def build_logarithm():
     return tf.keras.Model({"x": x}, KERAS.Dense(1, name="head")(hidden))
 
 
+def in_batch_negatives(labels, predictions):
+    unit = tf.tanh(predictions)
+    scores = tf.nn.log_softmax(tf.matmul(unit, unit, transpose_b=True))
+    return tf.square(predictions - labels)[:, 0] - tf.linalg.diag_part(scores)
+
+
+def of_a_batch(labels, predictions):
+    return tf.reduce_mean(tf.square(predictions - labels)) + tf.math.reduce_variance(predictions)
+
+
+def label_share(labels):
+    """Labels of which a batch has more weigh less."""
+    same = tf.cast(tf.equal(labels[:, tf.newaxis], labels[tf.newaxis]), tf.float32)
+    return 1.0 / tf.reduce_sum(same, -1)
+
+
+AGAINST_MEAN = Metric("against_mean", lambda y, p: tf.abs((p - tf.reduce_mean(p)) - y))
+
+
+class Centred(KERAS.Layer):
+    """Batch statistics by another name, in training or always."""
+
+    def __init__(self, always=True):
+        super().__init__()
+        self._always = always
+
+    def call(self, inputs, training=None):
+        return inputs - tf.reduce_mean(inputs, 0) if training or self._always else inputs
+
+
+class Spread(KERAS.Layer):
+    """Adds a loss of the whole batch."""
+
+    def call(self, inputs):
+        self.add_loss(tf.math.reduce_variance(inputs))
+        return inputs
+
+
+class NormOfEach(KERAS.Layer):
+    """Adds a loss of each example."""
+
+    def call(self, inputs):
+        self.add_loss(tf.reduce_sum(tf.square(inputs), axis=1))
+        return inputs
+
+
+def build_with(layer=None):
+    """Returns what builds a model with layers between its inputs and a local head."""
+
+    def build():
+        item = tf.keras.Input([], dtype=tf.int32, name="item")
+        x = tf.keras.Input([2], name="x")
+        table = KERAS.Embedding(NUM_ITEMS, 3, name="table")(item)
+        hidden = KERAS.Dense(3, activation="tanh", name="shared")(x) + table
+        hidden = KERAS.Dropout(0.3)(hidden)
+        output = KERAS.Dense(1, name="own")(layer()(hidden) if layer else hidden)
+        return tf.keras.Model({"item": item, "x": x}, output)
+
+    return build
+
+
+MIXING = {"local_layers": ["own"], "metrics": [MAE], "lookups": {"table": "item"}}
 BUILD_SENTENCES = next_word_lstm(
     num_known=NUM_WORDS - 4, num_oov_buckets=4, embedding_dim=3, lstm_units=4, projection_dim=3
 )
@@ -202,9 +264,33 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "table, own head": (build_table, {"local_layers": ["own"], "lookups": {"table": "item"}}),
     "noisy": (build_noisy, {}),
     "noisy, own head": (build_noisy, {"local_layers": ["head"]}),
-    "sentences": (BUILD_SENTENCES, {"local_layers": ["oov_embedding"], **SENTENCES}),
+    "mixing layers": (
+        build_with(lambda: tf.keras.Sequential([Centred(), Centred(always=False), Spread()])),
+        MIXING,
+    ),
+    "mixing functions": (
+        build_with(),
+        {
+            **MIXING,
+            "loss": in_batch_negatives,
+            "example_weight": label_share,
+            "metrics": [AGAINST_MEAN, dataclasses.replace(MAE, example_weight=label_share)],
+        },
+    ),
+    "loss of a batch": (build_with(), {**MIXING, "loss": of_a_batch}),
+    "loss of each": (build_with(NormOfEach), {**MIXING, "local_layers": ["table"]}),
+    "sentences": (
+        BUILD_SENTENCES,
+        {"local_layers": ["oov_embedding"], **SENTENCES, "chunk_places": 2 * TIME},
+    ),
     "shared sentences": (BUILD_SENTENCES, SENTENCES),
 }
 BROKEN = dataclasses.replace(RATINGS, labels=RATINGS.labels.copy())
 BROKEN.labels[4], BROKEN.labels[14] = np.nan, 1e30
-DATA = {"classes": CLASSES, "sentences": draw_sentences(), "shared sentences": draw_sentences()}
+SIGNS = dataclasses.replace(RATINGS, labels=(RATINGS.labels > 1.0).astype(np.float32))
+DATA = {
+    "classes": CLASSES,
+    "mixing functions": SIGNS,
+    "sentences": draw_sentences(),
+    "shared sentences": draw_sentences(),
+}

@@ -10,7 +10,14 @@ import tensorflow_federated as tff
 
 from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.federated.process import check_fit
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase, RidgePhase
+from fedpersonal.methods.algorithm import (
+    Algorithm,
+    GradientPhase,
+    LookAhead,
+    PersonalCopies,
+    RidgePhase,
+)
+from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_per import fed_per
 from fedpersonal.methods.fed_recon import fed_recon
@@ -100,13 +107,6 @@ def test_named_layers_personalise_by_those_that_are_local(model):
     assert phases("base", "out") == ()
 
 
-def test_algorithms_are_told_without_tensorflow(run_program, tmp_path):
-    names = ", ".join(("sys", "fedpersonal.methods.algorithm", "fedpersonal.methods.furl"))
-    code = f"import {names}; print('tensorflow' in sys.modules)"
-    output, errors, status = run_program("-c", code, cwd=tmp_path)
-    assert (output, status) == ("False\n", 0), errors
-
-
 def test_rows_are_needed_where_global_variables_move():
     assert recon().touched_data == "query"
     assert recon(support_query_split="shared").touched_data == "all"
@@ -151,6 +151,20 @@ def test_rows_are_needed_where_global_variables_move():
             lambda: Algorithm("odd", (GradientPhase("all", "all", SGD),), "shared"),
             "local_variables must be one of.*not 'shared'",
         ),
+        (
+            lambda: Algorithm(
+                "odd", (GradientPhase("personal", "all", SGD),), "none", personal=PersonalCopies()
+            ),
+            "'odd': personal copies are rebuilt or kept",
+        ),
+        (lambda: PersonalCopies(mixing=1.5), "mixing must be from 0 to 1, not 1.5"),
+        (lambda: LookAhead(SGD, steps=0), "steps must be at least 1, not 0"),
+        (lambda: LookAhead(SGD, envelope=-1.0), "envelope must be at least 0, not -1"),
+        (lambda: LookAhead(SGD, data="some"), "data must be one of.*not 'some'"),
+        (
+            lambda: fed_avg(client_optimizer=SGD, proximal=float("nan")),
+            "GradientPhase: proximal must be at least 0, not nan",
+        ),
     ],
 )
 def test_mistakes_are_named(build, message):
@@ -171,3 +185,8 @@ def test_models_and_algorithms_must_fit():
         check_fit(shared, recon())
     with pytest.raises(ValueError, match="fed_avg has no local variables.*'only/kernel'"):
         check_fit(own, average)
+    copied = ditto(client_optimizer=SGD)
+    with pytest.raises(ValueError, match="ditto needs local variables; the model has none"):
+        check_fit(shared, copied)
+    with pytest.raises(ValueError, match="furl has no personal copies; take the model"):
+        check_fit(copied.prepare(shared), furl(client_optimizer=SGD))

@@ -1,0 +1,184 @@
+"""What a client does in a round is what the papers say, written out in NumPy.
+
+It is compared with the plain round of the audit, with which the table of rounds compares all else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fedpersonal.audit.reference import Client, Reference
+from fedpersonal.methods.apfl import apfl
+from fedpersonal.methods.ditto import ditto
+from fedpersonal.methods.fed_recon import fed_recon
+from fedpersonal.methods.furl import furl
+from fedpersonal.methods.mr_mtl import mr_mtl
+from fedpersonal.methods.per_fed_avg import per_fed_avg
+from fedpersonal.methods.pfedme import pfedme
+from fedpersonal.methods.pfedrec import pfedrec
+from fedpersonal.model.names import COPY, MIXING
+from fedpersonal.model.partition import PartitionedModel
+
+BATCH_SIZE, NUM_WORDS, DIM = 3, 6, 2
+TABLE, HEAD = "table/embeddings", "head/kernel"
+RATE, OWN_RATE, ALPHA_RATE, PULL, MIX, ENVELOPE = 0.2, 0.15, 3.0, 0.7, 0.4, 2.0
+RANDOM = np.random.default_rng(1)
+START = {TABLE: RANDOM.normal(size=(NUM_WORDS, DIM)), HEAD: RANDOM.normal(size=(DIM, 1))}
+WORDS = RANDOM.integers(0, NUM_WORDS - 1, 10).astype(np.int32)  # They repeat, and one is missing.
+LABELS = RANDOM.normal(size=10).astype(np.float32)
+BATCHES = [
+    (WORDS[s : s + BATCH_SIZE], LABELS[s : s + BATCH_SIZE]) for s in range(0, 10, BATCH_SIZE)
+]
+SUPPORT, QUERY = BATCHES[0::2], BATCHES[1::2]
+
+
+def build_model():
+    constants = {name: tf.keras.initializers.Constant(value) for name, value in START.items()}
+    word = tf.keras.Input([], dtype=tf.int32, name="word")
+    table = tf.keras.layers.Embedding(
+        NUM_WORDS, DIM, embeddings_initializer=constants[TABLE], name="table"
+    )
+    head = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer=constants[HEAD], name="head")
+    return tf.keras.Model({"word": word}, head(table(word)))
+
+
+class Params(dict):
+    """Variables by name, to compute with."""
+
+    def __add__(self, other):
+        return Params({k: v + other[k] for k, v in self.items()})
+
+    def __sub__(self, other):
+        return Params({k: v - other[k] for k, v in self.items()})
+
+    def __rmul__(self, factor):
+        return Params({k: factor * v for k, v in self.items()})
+
+    def dot(self, other):
+        return sum((v * other[k]).sum() for k, v in self.items())
+
+
+def slope(values, batch, *names):
+    """The gradient of the mean squared error of a batch; of some names, 0 for the others."""
+    words, labels = batch
+    rows = values[TABLE][words]
+    errors = 2 * ((rows @ values[HEAD])[:, 0] - labels)[:, np.newaxis] / len(words)
+    table = np.zeros_like(values[TABLE])
+    np.add.at(table, words, errors @ values[HEAD].T)
+    slopes = {TABLE: table, HEAD: rows.T @ errors}
+    return Params({k: v if k in names or not names else 0 * v for k, v in slopes.items()})
+
+
+# Each returns the client's model, by which the server's moves, and what the client keeps.
+
+
+def of_ditto(sent, kept):
+    own, shared = Params(kept or sent), sent
+    for batch in BATCHES * 2:
+        own = own - OWN_RATE * (slope(own, batch) + PULL * (own - sent))
+        shared = shared - RATE * slope(shared, batch)
+    return shared, own
+
+
+def of_mr_mtl(sent, kept):
+    own = Params(kept or sent)
+    for batch in BATCHES * 2:
+        own = own - RATE * (slope(own, batch) + PULL * (own - sent))
+    return own, own
+
+
+def of_apfl(sent, kept):
+    shared, own = sent, Params({k: v for k, v in (kept or sent).items() if k != MIXING})
+    alpha = kept[MIXING] if kept else MIX
+    for batch in BATCHES * 2:
+        mixed = slope(alpha * own + (1 - alpha) * shared, batch)
+        along = (own - shared).dot(mixed)
+        own, shared = own - OWN_RATE * alpha * mixed, shared - RATE * slope(shared, batch)
+        alpha = np.clip(alpha - ALPHA_RATE * along, 0, 1)
+    return shared, {**own, MIXING: alpha}
+
+
+def of_per_fed_avg(sent, kept):
+    shared = sent
+    for step, batch in enumerate(QUERY * 2):
+        adapted = shared - OWN_RATE * slope(shared, SUPPORT[step % len(SUPPORT)])
+        shared = shared - RATE * slope(adapted, batch)
+    return shared, {}
+
+
+def of_pfedme(sent, kept):
+    shared = sent
+    for batch in BATCHES * 2:
+        theta = shared
+        for _ in range(3):
+            theta = theta - OWN_RATE * (slope(theta, batch) + ENVELOPE * (theta - shared))
+        shared = shared - RATE * ENVELOPE * (shared - theta)
+    return shared, {}
+
+
+def in_turn(sent, kept, phases):
+    """Phases of batches, a rate and names, on what was sent and kept."""
+    values = Params({**sent, **(kept or {HEAD: START[HEAD]})})
+    for batches, rate, names in phases:
+        for batch in batches:
+            values = values - rate * slope(values, batch, *names)
+    return values, {HEAD: values[HEAD]}
+
+
+def of_pfedrec(sent, kept):
+    return in_turn(sent, kept, [(BATCHES * 2, OWN_RATE, [HEAD]), (BATCHES * 2, RATE, [TABLE])])
+
+
+def of_furl(sent, kept):
+    return in_turn(sent, kept, [(BATCHES * 2, RATE, [HEAD, TABLE])])
+
+
+def of_fed_recon(sent, kept):
+    values, _ = in_turn(sent, None, [(SUPPORT * 3, OWN_RATE, [HEAD]), (QUERY * 2, RATE, [TABLE])])
+    return values, {}
+
+
+SGD, OWN = (tff.learning.optimizers.build_sgdm(rate) for rate in (RATE, OWN_RATE))
+ALPHA = tff.learning.optimizers.build_sgdm(ALPHA_RATE)
+WORK = {"client_optimizer": SGD, "local_epochs": 2}
+METHODS = {
+    "ditto": (ditto(**WORK, local_optimizer=OWN, pull=PULL, local_only_epochs=2), of_ditto),
+    "mr_mtl": (mr_mtl(**WORK, pull=PULL), of_mr_mtl),
+    "apfl": (apfl(**WORK, local_optimizer=OWN, mixing_optimizer=ALPHA, mixing=MIX), of_apfl),
+    "per_fed_avg": (per_fed_avg(**WORK, adaptation_optimizer=OWN), of_per_fed_avg),
+    "pfedme": (
+        pfedme(**WORK, inner_optimizer=OWN, inner_steps=3, envelope=ENVELOPE), of_pfedme
+    ),
+    "pfedrec": (pfedrec(**WORK, local_optimizer=OWN, local_only_epochs=2), of_pfedrec),
+    "furl": (furl(**WORK), of_furl),
+    "fed_recon": (
+        fed_recon(**WORK, reconstruction_optimizer=OWN, reconstruction_epochs=3), of_fed_recon
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_round_is_that_of_the_paper(name):
+    """The second round starts from what the first has kept, and from what others have moved."""
+    algorithm, of_paper = METHODS[name]
+    has_head = name in ("pfedrec", "furl", "fed_recon")
+    model = PartitionedModel(build_model, local_layers=["head"] if has_head else [])
+    model = algorithm.prepare(model)
+    reference = Reference(model, algorithm, batch_size=BATCH_SIZE, seed=0)
+    client = Client({"word": WORDS}, LABELS)
+    sent, kept = {v.name: START[v.name] for v in model.global_variables}, None
+    local = reference.fresh_local_values(client, 0)
+    for number in range(2):
+        found = reference.run(sent, local, client, number)
+        ended, kept = of_paper(Params(sent), kept)
+        for key, value in sent.items():
+            np.testing.assert_allclose(value - found.updates[key], ended[key], 1e-4, 1e-5)
+            assert np.abs(found.updates[key]).max() > 1e-2
+        for key, value in kept.items():
+            own = found.kept[f"{COPY}/{key}" if f"{COPY}/{key}" in found.kept else key]
+            np.testing.assert_allclose(own, value, 1e-4, 1e-5, err_msg=key)
+        sent = {k: np.float32(0.9 * ended[k] + 0.02) for k in sent}
+        local = found.kept if algorithm.keeps else reference.fresh_local_values(client, 1)
