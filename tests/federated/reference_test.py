@@ -206,6 +206,7 @@ CASES = {
             "factors",
             recon(local_epochs=2) if name in ("mean", "zeroing", "robust") else UNIFORM,
             aggregator=make,
+            server=YOGI,
             sizes=(3, 1, 6),
         )
         for name, make in FACTORIES.items()
