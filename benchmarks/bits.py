@@ -116,7 +116,7 @@ def measure(task: str, method: str, times: int) -> dict[str, str]:
         folder = pathlib.Path(name)
         write_tables(folder)
         base = make_base(folder / "tiny").source if task == "tv_shows" else None
-        options = tiny_options(tasks[task], folder, base, algorithm=method)
+        options = tiny_options(tasks[task], folder, base, method=method)
         for word, compile in COMPILED.items():
             for shards in SHARDS:
                 places = [folder / f"{word}{shards}_{number}" for number in range(times)]

@@ -56,7 +56,7 @@ def main() -> None:
     train = ratings.to_client_dataset().head(300)
     number = FLAGS.clients_per_round
     options = TASK.settle(
-        TASK.options(algorithm="fed_recon", clients_per_round=number, seed=FLAGS.seed)
+        TASK.options(method="fed_recon", clients_per_round=number, seed=FLAGS.seed)
     )
     assert options.server_optimizer and options.server_learning_rate  # Settled.
     size = options.client_batch_size

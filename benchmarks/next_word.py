@@ -48,7 +48,7 @@ def main() -> None:
     sizes, words = SIZES[FLAGS.sizes], VOCABULARY[FLAGS.sizes]
     options = TASK.settle(
         TASK.options(
-            algorithm="fed_recon",
+            method="fed_recon",
             vocab_size=words,
             client_batch_size=BATCH_SIZE,
             reconstruction_epochs=1,

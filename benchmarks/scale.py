@@ -92,7 +92,7 @@ def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
         seconds.setdefault(what, []).append(time.perf_counter() - begin)
 
     options = TASK.options(
-        algorithm="furl" if sizes["keeps"] else "fed_recon",
+        method="furl" if sizes["keeps"] else "fed_recon",
         clients_per_round=sizes["cohort"],
         # A client of few ratings must have batches for its query set.
         client_batch_size=min(5, sizes["ratings"] // 2),

@@ -1,6 +1,6 @@
 """The binary of MovieLens with one more method.
 
-python -m examples.own_binary --algorithm=slow_body --ratings_file=path/to/ratings.csv
+python -m examples.own_binary --method=slow_body --ratings_file=path/to/ratings.csv
 """
 
 import examples.own_method  # noqa: F401  It registers its method.

@@ -4,7 +4,7 @@ python examples/own_method.py
 
 A client keeps its head. In a round it trains the head alone, and then all layers; those below the
 head have an optimizer of their own, which is slow. `own_binary.py` offers it as
-`--algorithm=slow_body`.
+`--method=slow_body`.
 """
 
 import numpy as np

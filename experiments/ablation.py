@@ -29,7 +29,7 @@ flags.DEFINE_integer("seeds", 1, "Runs of each, with a seed and a split of its o
 flags.DEFINE_string("output_dir", None, "Where the table goes. [default: results/ablation_<task>]")
 flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
 # What a row settles.
-SETTLED = ("algorithm", "local_layers", "local_state", "evaluate_on", "seed")
+SETTLED = ("method", "local_layers", "local_state", "evaluate_on", "seed")
 _OPTIONS = option_flags.define_shared(*(task.options for task in all_tasks().values()))
 
 

@@ -18,7 +18,7 @@ from fedpersonal.errors import UserError, one_line
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("run_dir", "results/tv_shows", "The folder of a run of --algorithm=fedperc.")
+flags.DEFINE_string("run_dir", "results/tv_shows", "The folder of a run of --method=fedperc.")
 flags.DEFINE_string("user", None, "Whose embedding.", required=True)
 flags.DEFINE_string("context", None, "Which context's embedding.", required=True)
 flags.DEFINE_string("prompt", "", "The beginning of the text.")
@@ -43,11 +43,9 @@ def main() -> None:
         from fedpersonal.tasks.utterances.models import build_language_model, freeze
 
     folder = RunFolder.read(FLAGS.run_dir)
-    algorithm = folder.config["options"].get("algorithm")
-    if algorithm != "fedperc":
-        raise UserError(
-            f"{folder.path} is a run of {one_line(algorithm)}; only fedperc can generate."
-        )
+    method = folder.config["options"].get("method")
+    if method != "fedperc":
+        raise UserError(f"{folder.path} is a run of {one_line(method)}; only fedperc can generate.")
     check_rounds(folder.path)
     saved, options = read_saved_model(folder.path), folder.config["options"]
     try:

@@ -41,7 +41,7 @@ _DATA = {"all": "all data", "support": "the support set", "query": "the query se
 _INDEX = f"""# Methods
 {_MADE.format("fedpersonal/methods")}
 
-`--algorithm` takes these names in every task whose model has the layers that a method needs. Each
+`--method` takes these names in every task whose model has the layers that a method needs. Each
 page says which paper a method is from, what a client does in a round, its options, and where we
 depart from the paper. A method of your own is [one file](../tutorials/own_method.md), and then has
 its page here, too.

@@ -30,7 +30,7 @@ def page() -> str:
 def _lines(task: Task) -> Iterator[str]:
     yield f"## {task.name}\n"
     yield from options_table(task.options.declarations())
-    yield "\n| `--algorithm` | name | from |\n| --- | --- | --- |"
+    yield "\n| `--method` | name | from |\n| --- | --- | --- |"
     for name, method in task.methods.items():
         # The file that declares a method says of whom it is.
         module = sys.modules[method.__module__]

@@ -1,6 +1,6 @@
 """Subreddits of comments, films liked, or labels of any texts by user: FURL and its rivals.
 
-python -m experiments.reddit --text_file=path/to/comments.jsonl.gz --algorithm=furl
+python -m experiments.reddit --text_file=path/to/comments.jsonl.gz --method=furl
 python -m experiments.reddit --dataset=movielens_100k --text_encoder=hashed_words
 """
 

@@ -74,7 +74,7 @@ def draw_run(
     folder.write_summary(
         {
             "dataset": "drawn",
-            "algorithm": settled.algorithm,
+            "method": settled.method,
             "rounds": rounds,
             "test": {
                 "rmse": float(np.sqrt((after**2).mean())),

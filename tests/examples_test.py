@@ -92,7 +92,7 @@ def test_own_model_takes_own_data(tmp_path):
 
 def test_the_task_of_ones_own_runs_to_its_end(tmp_path):
     """It writes what the tasks of the library write, and its model opens again."""
-    options = ["--total_rounds=3", "--algorithm=fed_rep", f"--output_dir={tmp_path / 'run'}"]
+    options = ["--total_rounds=3", "--method=fed_rep", f"--output_dir={tmp_path / 'run'}"]
     options += ["--clients_per_round=40"]  # All, so that all have kept their heads.
     finished = run("-m", "examples.own_task.run", *options, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
@@ -140,10 +140,10 @@ def test_a_registered_method_is_a_choice_of_a_binary(tmp_path):
     table = tmp_path / "ratings.csv"
     table.write_text("\n".join(["user,item,rating", *rows]) + "\n")
     options = [f"--ratings_file={table}", f"--output_dir={tmp_path / 'run'}", "--total_rounds=2"]
-    options += ["--algorithm=slow_body", "--evaluate_on=seen"]
+    options += ["--method=slow_body", "--evaluate_on=seen"]
     finished = run("-m", "examples.own_binary", *options, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["algorithm"] == "slow_body"
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["method"] == "slow_body"
 
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *BINARIES])

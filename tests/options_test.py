@@ -180,8 +180,8 @@ def test_every_option_of_a_task_explains_itself(task):
         if not declaration.is_optional and not declaration.is_list:
             assert type(declaration.default) is declaration.kind, name
     # A task is configured by the options' names: an example of each kind of them.
-    assert {"algorithm", "total_rounds", "server_optimizer", "ridge_l2", "seed"} < set(declarations)
-    assert task.options().algorithm in task.methods
+    assert {"method", "total_rounds", "server_optimizer", "ridge_l2", "seed"} < set(declarations)
+    assert task.options().method in task.methods
     with pytest.raises(UserError, match="--decay_rounds=6 must be 0 or at least --total_rounds=7"):
         task.options(total_rounds=7, decay_rounds=6)
     assert task.options(total_rounds=7, decay_rounds=7).decay_rounds == 7
@@ -201,7 +201,7 @@ def test_every_option_of_a_task_has_bounds(task):
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_methods_settle_what_is_left_to_them(task):
     for name, method in task.methods.items():
-        options = task.settle(task.options(algorithm=name))
+        options = task.settle(task.options(method=name))
         usual = method.server_optimizer or task.usual_server_optimizer
         assert options.server_optimizer == usual
         assert options.server_learning_rate == (1.0 if usual == "sgd" else 0.1)

@@ -13,7 +13,7 @@ from fedpersonal.draws import Purpose, generator
 
 CLIENTS, WANTED, ROUNDS, SEED, BATCH_SIZE = 14, 4, 4, 3, 4
 COUNTS = np.arange(CLIENTS) + 3
-CLOCK = fp.ClientClock(overhead_seconds=0.2, example_seconds=0.1, bytes_per_second=1e3)
+CLOCK = fp.ClientClock(overhead_seconds=0.2, example_seconds=0.1)
 ASKED = {"dropout_rate": 0.2, "lost_update_rate": 0.2, "over_selection": 0.75, "clock": CLOCK}
 ASKED = {**ASKED, "round_time_limit": 2.4, "min_examples": 5}
 SGD = tf.keras.optimizers.SGD(0.2)
@@ -77,12 +77,10 @@ def reporting(number):
     luck = random.random(len(drawn))
     begins = (luck >= 0.2) | (luck == luck.max())
     after = generator(Purpose.ROUND_END, SEED, round_number=number)
-    lost, jitter = after.random(len(drawn)) < 0.2, after.standard_normal(len(drawn))
+    lost = after.random(len(drawn)) < 0.2
     slowness = np.exp(0.5 * generator(Purpose.SPEEDS, SEED).standard_normal(CLIENTS))
-    work = EPOCHS * COUNTS[drawn] * 0.1 * slowness[drawn] * np.exp(0.1 * jitter)
-    # The global layer, 2 x 3 weights and 3 biases, to the client and back; the round's number; the
-    # client's weight, two sums of the loss, and two counts: 4 bytes each.
-    seconds = 0.2 + work + 4 * (2 * (2 * 3 + 3) + 1 + 1 + 2 + 2) / 1e3
+    examples = EPOCHS * BATCH_SIZE * np.ceil(COUNTS[drawn] / BATCH_SIZE)
+    seconds = 0.2 + 0.1 * examples * slowness[drawn]
     in_time = begins & ~lost & (seconds <= 2.4)
     order = [place for place in np.argsort(seconds) if in_time[place]][:WANTED]
     reports = np.isin(np.arange(len(drawn)), order)

@@ -1,6 +1,6 @@
 """A method on handwritten digits of unlike clients.
 
-python -m examples.own_task.run --algorithm=fed_rep
+python -m examples.own_task.run --method=fed_rep
 """
 
 from examples.own_task.task import TASK

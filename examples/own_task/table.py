@@ -11,7 +11,7 @@ import fedpersonal as fp
 # isort: split
 import pandas as pd
 
-ALGORITHMS = (
+METHODS = (
     *("local_only", "fed_avg", "fed_prox", "fed_avg_finetuning"),
     *("fed_per", "fed_rep", "fed_babu", "fed_sim"),
 )
@@ -20,13 +20,13 @@ ALGORITHMS = (
 def main() -> None:
     """Runs each method in a folder of its own, and prints a table of accuracies."""
     rows = []
-    for algorithm in ALGORITHMS:
-        folder = f"results/digits/{algorithm}"
-        flags = [*sys.argv[1:], f"--algorithm={algorithm}", f"--output_dir={folder}"]
+    for method in METHODS:
+        folder = f"results/digits/{method}"
+        flags = [*sys.argv[1:], f"--method={method}", f"--output_dir={folder}"]
         subprocess.run([sys.executable, "-m", "examples.own_task.run", *flags], check=True)
         summary = fp.load_run(folder).summary
         seen, unseen = (summary[part]["accuracy"] for part in ("test", "unseen"))
-        rows.append({"algorithm": algorithm, "seen clients": seen, "unseen clients": unseen})
+        rows.append({"method": method, "seen clients": seen, "unseen clients": unseen})
     print(pd.DataFrame(rows).to_markdown(index=False, floatfmt=".3f"))
 
 

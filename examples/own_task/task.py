@@ -28,7 +28,7 @@ class DigitTask(fp.Task):
     name = "digits"
     own_options = DigitOptions
     defaults = {
-        "algorithm": "fed_rep",
+        "method": "fed_rep",
         "total_rounds": 100,
         "clients_per_round": 10,
         "client_batch_size": 8,

@@ -26,7 +26,7 @@ _ABOUT = (
     "a client in a round."
 )
 
-_SHARED: Mapping[str, Value] = {"algorithm": "fed_avg"}
+_SHARED: Mapping[str, Value] = {"method": "fed_avg"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _checked(built: Built) -> Built:
 
 
 def _local(layers: tuple[str, ...], state: str) -> dict[str, Value]:
-    return {"algorithm": "fed_sim", "local_layers": layers, "local_state": state}
+    return {"method": "fed_sim", "local_layers": layers, "local_state": state}
 
 
 def layer_sets(text: str | None) -> list[tuple[str, ...]] | None:

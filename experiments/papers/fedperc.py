@@ -44,7 +44,7 @@ from fedpersonal.tasks.utterances.task import TASK
 
 _LOG = ClientMetric("perplexity_after", weights="num_tokens", to_mean=np.log)
 _FEDERATED = {method.name for method in METHODS if method.is_federated}
-# By algorithm or measure, and by `seen` or `unseen`: a job a seed.
+# By method or measure, and by `seen` or `unseen`: a job a seed.
 Jobs = Mapping[tuple[str, str], Sequence[Job]]
 
 
@@ -332,7 +332,7 @@ def _part_perplexities(
 
     def size(way: str, line: Line) -> Cell | None:
         own = trained.get(line.name, ())
-        if not own or own[0].options.algorithm not in _FEDERATED:
+        if not own or own[0].options.method not in _FEDERATED:
             return None
         return Cell((_sizes(own[0])[way],))
 

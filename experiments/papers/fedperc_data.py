@@ -29,7 +29,7 @@ TABLE_ROWS = tuple(
     Row(
         method.title,
         FEDPERC if name == "fedperc" else _RIVALS,
-        {"algorithm": name, **_RATES.get(name, {})},
+        {"method": name, **_RATES.get(name, {})},
     )
     for name, method in IN_TABLES.items()
 )
@@ -86,7 +86,7 @@ _ALL_MATRICES: dict[str, Value] = {"lora_matrices": "all", "lora_rank": 32}
 
 def _row(name: str, rate: float, finetuning: float, **values: Value) -> Row:
     rates = {"client_learning_rate": rate, "finetuning_learning_rate": finetuning}
-    values = {"algorithm": name, "proximal": 0.01, **rates, **values}
+    values = {"method": name, "proximal": 0.01, **rates, **values}
     return Row(_METHODS[name].title, _RIVALS, values)
 
 
@@ -99,13 +99,13 @@ def _central(name: str, rate: float, **values: Value) -> Row:
     """Returns the row of a server with everybody's data: an epoch a round, in larger batches."""
     own = {"local_steps": 0, "client_batch_size": 64, "client_learning_rate": rate}
     own.update(total_rounds=4, rounds_per_eval=2)
-    return Row(_METHODS[name].title, _RIVALS, {"algorithm": name, **own, **values})
+    return Row(_METHODS[name].title, _RIVALS, {"method": name, **own, **values})
 
 
-OWN_ROW = Row("FedPerC", FEDPERC, {"algorithm": "fedperc"})
+OWN_ROW = Row("FedPerC", FEDPERC, {"method": "fedperc"})
 PART_ROWS = (
     OWN_ROW,
-    Row("FedPerC (4 vectors)", FEDPERC, {"algorithm": "fedperc", "prefix_length": 4}),
+    Row("FedPerC (4 vectors)", FEDPERC, {"method": "fedperc", "prefix_length": 4}),
     _row("shared_prefix", 0.1, 0.001),
     _row("shared_bias", 0.1, 0.003),
     _row("personal_bias", 0.03, 0.003),
@@ -128,7 +128,7 @@ PART_ROWS = (
     _central("central_meta_learning_bias", 0.001),
     _wide(_central("central_lora_bias", 0.001)),
     _wide(_central("central_fedsa_lora", 0.001)),
-    Row(f"FedPerC{ADAPTED}", FEDPERC, {"algorithm": "fedperc", "base_model_adapted": True}),
+    Row(f"FedPerC{ADAPTED}", FEDPERC, {"method": "fedperc", "base_model_adapted": True}),
 )
 # Rows with a part of each user's own, and those that have the same shared one alone.
 SHARED = {

@@ -278,7 +278,7 @@ def _passes(job: Job, experiment: Experiment, name: str) -> dict[str, Callable[[
     from fedpersonal.methods.algorithm import GradientPhase
 
     task, data = job.task, experiment.data
-    options = job.options.replace(algorithm=name, local_steps=1, client_batch_size=UTTERANCES)
+    options = job.options.replace(method=name, local_steps=1, client_batch_size=UTTERANCES)
     built = task.build(task.sizes(data), options)
     model, algorithm = built.model, built.algorithm
     user = data.train.subset([int(data.train.counts.argmax())]).head(UTTERANCES)

@@ -25,30 +25,30 @@ anything, where the method has it do so. The command of the reference code runs 
 here has 1,000, with which it comes to the RMSE that the paper has."""
 
 _PAPER, _FED_AVG, CENTRAL = "movielens_paper", "movielens_fed_avg", "movielens_centralized"
-_FINETUNED: Options = {"algorithm": "fed_avg_finetuning", "finetuning_learning_rate": 0.02}
+_FINETUNED: Options = {"method": "fed_avg_finetuning", "finetuning_learning_rate": 0.02}
 # Chosen on MovieLens-100K's validation ratings (docs/results/movielens.md). With nothing kept, the
 # shared model of Ditto and APFL is that of FedAvg's row, and unseen users train their copies alone.
 _COPIES: Options = {"local_state": "rebuilt", "reconstruction_learning_rate": 0.05}
-_DITTO: Options = {"algorithm": "ditto", "pull": 1.0, "local_only_epochs": 0, **_COPIES}
+_DITTO: Options = {"method": "ditto", "pull": 1.0, "local_only_epochs": 0, **_COPIES}
 _PER_FED_AVG: Options = {
-    "algorithm": "per_fed_avg",
+    "method": "per_fed_avg",
     "support_query_split": "shared",
     "adaptation_learning_rate": 0.01,
     "adaptation_steps": 50,
     "total_rounds": 500,
 }
 _PFEDME: Options = {
-    "algorithm": "pfedme",
+    "method": "pfedme",
     "inner_learning_rate": 0.02,
     "outer_learning_rate": 0.2,
     "total_rounds": 500,
 }
 # Of what is kept each user has a whole model: a smaller one, and fewer rounds.
 _KEPT: Options = {"embedding_dim": 16, "total_rounds": 500, "local_learning_rate": 0.1}
-_DITTO_KEPT: Options = {"algorithm": "ditto", "pull": 5.0, **_KEPT}
-_APFL_KEPT: Options = {"algorithm": "apfl", "mixing": 0.25, **_KEPT}
+_DITTO_KEPT: Options = {"method": "ditto", "pull": 5.0, **_KEPT}
+_APFL_KEPT: Options = {"method": "apfl", "mixing": 0.25, **_KEPT}
 _MR_MTL: Options = {
-    "algorithm": "mr_mtl",
+    "method": "mr_mtl",
     "pull": 2.0,
     "reconstruction_learning_rate": 0.05,
     **_KEPT,
@@ -80,7 +80,7 @@ RATING_ROWS = (
     _unseen("Per-FedAvg: 500 rounds", _FED_AVG, _PER_FED_AVG),
     _unseen("pFedMe: 500 rounds", _FED_AVG, _PFEDME),
     _unseen("Ditto", _FED_AVG, _DITTO),
-    _unseen("APFL", _FED_AVG, {"algorithm": "apfl", **_COPIES}),
+    _unseen("APFL", _FED_AVG, {"method": "apfl", **_COPIES}),
     _unseen("MR-MTL: K 16 and 500 rounds", _FED_AVG, _MR_MTL),
     _seen("Centralized + StandardEval", CENTRAL, {}, 0.923, 43.2),
     _seen("FedAvg + StandardEval", _FED_AVG, {}, 0.939, 41.5),
@@ -148,9 +148,9 @@ _COPY: Options = {"reconstruction_learning_rate": 0.3}
 _REBUILT: Options = {**_COPY, "local_state": "rebuilt"}
 
 
-def _words(name: str, algorithm: str, buckets: int, *paper: str | float, **own: Value) -> Row:
+def _words(name: str, method: str, buckets: int, *paper: str | float, **own: Value) -> Row:
     published = dict(zip(("formula", "1k", "5k", "10k"), paper))
-    values: Options = {"algorithm": algorithm, "num_oov_buckets": buckets, **own}
+    values: Options = {"method": method, "num_oov_buckets": buckets, **own}
     return Row(f"{name} ({buckets} OOV)", WORDS, values, published)
 
 

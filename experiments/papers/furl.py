@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.training.trained import TrainedModel
 
-# By algorithm: the paper's name, and accuracy on Reddit and AUC on Sticker, in per cent.
+# By method: the paper's name, and accuracy on Reddit and AUC on Sticker, in per cent.
 _PAPER = {
     "centralized": ("Global Server", 28.93, 57.75),
     "centralized_personalized": ("Personalized Server", 66.13, 65.60),
@@ -62,7 +62,7 @@ _PAPER = {
     "furl": ("Personalized FL", 62.41, 65.63),
 }
 _RIVALS = ("local_only", "fed_avg_finetuning")
-# By algorithm and kind, what the preset does not have. A model of one's own starts from nothing: it
+# By method and kind, what the preset does not have. A model of one's own starts from nothing: it
 # needs more steps than a shared one's copy.
 _OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     "local_only": {
@@ -106,7 +106,7 @@ def _row(method: type[Method], local_state: str = "kept") -> Row:
     return Row(
         f"{name} (stateless)" if is_twin else name,
         "{kind}_{}" if method.is_federated else "{kind}_{}_server",
-        {"algorithm": method.name, "local_state": local_state},
+        {"method": method.name, "local_state": local_state},
         {} if is_twin else dict(zip(("accuracy", "auc"), figures)),
     )
 
@@ -120,7 +120,7 @@ ROWS = (*map(_row, _METHODS), *(_row(m, "rebuilt") for m in _METHODS if _keeps(m
 PAPER_ROWS = tuple(row for name, *_ in _PAPER.values() for row in ROWS if row.name == name)
 USUAL_ROWS = (
     *PAPER_ROWS,
-    *(row for name in _RIVALS for row in ROWS if row.values["algorithm"] == name),
+    *(row for name in _RIVALS for row in ROWS if row.values["method"] == name),
 )
 
 
@@ -150,10 +150,10 @@ class Form:
         """The jobs of the first row."""
         return next(iter(self.jobs.values()))
 
-    def of(self, algorithm: str) -> Line | None:
+    def of(self, method: str) -> Line | None:
         """Returns the line of a paper's row, None where it is not wanted."""
         lines = lines_of(self.jobs)
-        return next((line for line in lines if line.name == _PAPER[algorithm][0]), None)
+        return next((line for line in lines if line.name == _PAPER[method][0]), None)
 
 
 def run(asked: Reproduction) -> Report:
@@ -205,7 +205,7 @@ def plan(asked: Reproduction) -> Form:
     jobs = {}
     for row in [_of_kind(row, kind) for row in rows]:
         twin = "_stateless" if row.values["local_state"] == "rebuilt" else ""
-        folder = f"{source.name}/{row.values['algorithm']}{twin}"
+        folder = f"{source.name}/{row.values['method']}{twin}"
         jobs[row] = asked.jobs(TASK, row, folder)
     jobs = share_trainings(jobs)
     linear: list[Job] = []
@@ -218,7 +218,7 @@ def plan(asked: Reproduction) -> Form:
 
 def _of_kind(row: Row, kind: str) -> Row:
     """Returns a row with the hyperparameters of comments, `reddit`, or of `films`."""
-    values = {**row.values, **_OWN.get(str(row.values["algorithm"]), {}).get(kind, {})}
+    values = {**row.values, **_OWN.get(str(row.values["method"]), {}).get(kind, {})}
     return dataclasses.replace(row, preset=row.preset.replace("{kind}", kind), values=values)
 
 
@@ -267,7 +267,7 @@ def _tables(form: Form) -> list[Table]:
 def _megabytes(line: Line) -> Cell | None:
     """Returns what a client receives and sends in a round, of methods that send."""
     first = line.jobs[0]
-    if not TASK.methods[first.options.algorithm].is_federated:
+    if not TASK.methods[first.options.method].is_federated:
         return None
     summary = first.summary
     sent = summary["broadcast_bytes_per_client"] + summary["aggregated_bytes_per_client"]
@@ -309,7 +309,7 @@ def _draw_curves(form: Form) -> Table:
     curves = {
         row.name: _curve(jobs)
         for row, jobs in form.jobs.items()
-        if jobs[0].trained_by is None and TASK.methods[str(row.values["algorithm"])].trains
+        if jobs[0].trained_by is None and TASK.methods[str(row.values["method"])].trains
     }
     points = Table(f"{name}_learning_curves", curves)
     if curves:

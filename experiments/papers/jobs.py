@@ -103,7 +103,7 @@ class Job:
         """Returns what its training depends on."""
         options, method = self.options, self.task.method(self.options)
         local_layers = method.local_layers(options, self.task.layers)
-        unread = {"algorithm", *FinetuningOptions.declarations()}
+        unread = {"method", *FinetuningOptions.declarations()}
         if not local_layers:
             unread |= RebuildingOptions.declarations().keys()
         read = tuple((n, v) for n, v in options.values().items() if n not in unread)
@@ -226,15 +226,15 @@ def _test(
     built = task.build(task.sizes(experiment.data), options)
     theirs, ours = ([(v.name, v.shape) for v in e.model.variables] for e in (experiment, built))
     if theirs != ours:
-        pair = f"{options.algorithm} and {trainer.options.algorithm}"
+        pair = f"{options.method} and {trainer.options.method}"
         raise ValueError(f"{pair} have other variables, so they cannot share a training.")
     method = task.method(options)
     own = dataclasses.replace(experiment, method=method, options=options, **vars(built))
     report, test = with_findings(own, trained, task.test(own, trained)), own.data.test
     return {
         **trainer.summary,
-        "algorithm": options.algorithm,
-        "trained_by": trainer.options.algorithm,
+        "method": options.method,
+        "trained_by": trainer.options.method,
         "is_personalised": own.is_personalised(test),
         **task.describe(own),
         **report.description,

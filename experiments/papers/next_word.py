@@ -110,7 +110,7 @@ def make_plan(asked: Reproduction, rows: Sequence[Row]) -> Plan:
         # All rows, so that a training has its folder whichever of them are wanted.
         by_row, note_of = {}, f", {size:,} words"
         for row in paper.WORD_ROWS:
-            folder = "vocab_{}/{algorithm}_{num_oov_buckets}_oov".format(size, **row.values)
+            folder = "vocab_{}/{method}_{num_oov_buckets}_oov".format(size, **row.values)
             by_row[row] = shared.jobs(TASK, row, folder, note=note_of, vocab_size=size)
         jobs[size] = {row.name: own for row, own in share_trainings(by_row).items() if row in rows}
     return Plan(asked, source, [note] if left_out else [], jobs)

@@ -107,7 +107,7 @@ def untrained(job: Job, experiment: Experiment, trained: TrainedModel) -> dict[s
         test = summarize(job.task.test(experiment, initial))
     guesses = overall(job.task.guesses(experiment, experiment.data.test))
     return {
-        "algorithm": job.options.algorithm,
+        "method": job.options.method,
         "rounds": 0,
         "test": {**test, "guesses": guesses},
     }

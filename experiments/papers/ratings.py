@@ -178,7 +178,7 @@ def _split_table(asked: Reproduction, source: Ratings, seen: Mapping[Row, Sequen
     splits = ("time", "random")
     for split in splits:
         for row in [row for row in seen if (split, row) not in by_split]:
-            folder = f"time_split/{split}/{row.preset}_{row.values.get('algorithm', 'own')}"
+            folder = f"time_split/{split}/{row.preset}_{row.values.get('method', 'own')}"
             note = f" on {source.name}, split by {split}"
             by_split[split, row] = asked.jobs(TASK, row, folder, note=note, split_by=split)
     jobs = share_trainings(by_split)

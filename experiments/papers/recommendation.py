@@ -42,11 +42,11 @@ def _row(name: str, *paper: float, **values: Value) -> Row:
 
 # A guess: it trains nothing, and draws no negatives.
 POPULARITY = _row("Popularity")
-FEDMF = _row("FedMF", 65.2, 39.4, algorithm="furl", client_learning_rate=1.0, l2=0.01)
+FEDMF = _row("FedMF", 65.2, 39.4, method="furl", client_learning_rate=1.0, l2=0.01)
 PFEDREC = _row("PFedRec", 73.3, 44.4)
 CENTRAL = _row(
     "Central matrix factorization",
-    algorithm="centralized",
+    method="centralized",
     client_optimizer="adam",
     client_learning_rate=0.003,
     server_optimizer="sgd",
@@ -63,7 +63,7 @@ ROWS = (
         "FedRecon",
         64.5,
         37.8,
-        algorithm="fed_recon",
+        method="fed_recon",
         client_learning_rate=1.0,
         reconstruction_learning_rate=10.0,
         max_reconstruction_steps=20,
@@ -72,7 +72,7 @@ ROWS = (
     PFEDREC,
     _row(
         "FedAvg + fine-tuning",
-        algorithm="fed_avg_finetuning",
+        method="fed_avg_finetuning",
         client_learning_rate=5.0,
         finetuning_learning_rate=1.0,
         finetuning_epochs=1,
@@ -81,7 +81,7 @@ ROWS = (
     # By itself a client needs no sample: it takes all items that may be negatives.
     _row(
         "Local training",
-        algorithm="local_only",
+        method="local_only",
         client_optimizer="adam",
         client_batch_size=1000,
         finetuning_learning_rate=0.1,

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpersonal import tff
-from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
 
 
@@ -181,21 +180,6 @@ def bytes_per_client(crossings: Sequence[Crossing]) -> dict[str, int | None]:
         "broadcast_bytes_per_client": total_bytes(crossings, "broadcast"),
         "aggregated_bytes_per_client": total_bytes(crossings, "aggregate"),
     }
-
-
-def both_ways(crossings: Sequence[Crossing]) -> int:
-    """Returns what one client receives and sends in a round, in bytes.
-
-    Raises:
-        UserError: If that depends on values.
-    """
-    for crossing in crossings:
-        if crossing.num_bytes is None:
-            raise UserError(
-                f"bytes_per_second needs to know how many bytes a client sends, and those of "
-                f"{crossing.name!r} depend on its values: leave it out."
-            )
-    return sum(crossing.num_bytes or 0 for crossing in crossings)
 
 
 def as_table(crossings: Sequence[Crossing]) -> list[dict[str, Any]]:

@@ -127,7 +127,7 @@ class ComparedMethod:
     """Runs that differ by their seed alone.
 
     Attributes:
-        name: Its algorithm, with the options that tell it from others of the same algorithm.
+        name: Its name, with the options that tell it from others of that name.
         runs: The runs by seed, in ascending order.
         seeds: The seeds that all compared methods have.
     """
@@ -234,14 +234,14 @@ def _differences(first: Any, second: Any) -> str:
 
 
 def _names(firsts: Sequence[ComparedRun]) -> list[str]:
-    """Returns a name for each method: its algorithm, and what tells it from others of that."""
+    """Returns a name for each: that of its method, and the options that tell it from others."""
     names = []
     for run in firsts:
-        alike = [other for other in firsts if other.data.algorithm == run.data.algorithm]
-        differ = [name for name in differing_options(alike) if name != "algorithm"]
+        alike = [other for other in firsts if other.data.method == run.data.method]
+        differ = [name for name in differing_options(alike) if name != "method"]
         told = [f"{name}={run.shown(name)[:_LONGEST]}" for name in differ[:_NAMED]]
         told += [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
-        algorithm = shown(run.data.algorithm)
-        names.append(f"{algorithm} ({', '.join(told)})" if differ else algorithm)
+        method = shown(run.data.method)
+        names.append(f"{method} ({', '.join(told)})" if differ else method)
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [n if names.count(n) == 1 else f"{n} #{c}" for n, c in zip(names, counts)]

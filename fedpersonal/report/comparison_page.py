@@ -86,7 +86,7 @@ def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> st
 def _colors(comparison: Comparison) -> dict[str, str]:
     """Returns the CSS variable of each method's colour, by the method's name."""
     methods = comparison.methods
-    series = series_of([method.first.data.algorithm for method in methods])
+    series = series_of([method.first.data.method for method in methods])
     return {method.name: f"series-{place}" for method, place in zip(methods, series)}
 
 

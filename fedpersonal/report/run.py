@@ -62,15 +62,15 @@ class RunData:
         return self.config["options"]
 
     @property
-    def algorithm(self) -> str:
+    def method(self) -> str:
         """What it trained with."""
-        return str(self.summary.get("algorithm") or self.options.get("algorithm") or "?")
+        return str(self.summary.get("method") or self.options.get("method") or "?")
 
     @property
     def title(self) -> str:
         """What was done, in a few words."""
         dataset = self.summary.get("dataset")
-        return f"{self.algorithm} on {dataset}" if dataset else self.algorithm
+        return f"{self.method} on {dataset}" if dataset else self.method
 
     @property
     def paired_metrics(self) -> list[str]:
@@ -152,7 +152,7 @@ class RunData:
     @property
     def bytes_per_round(self) -> float | None:
         """What all clients of a round receive and send, in bytes; None where nothing crosses."""
-        if self.algorithm.startswith("centralized"):
+        if self.method.startswith("centralized"):
             return None  # There, the clients are a server's batches.
         each = self.bytes_per_client
         clients = self.options.get("clients_per_round")

@@ -205,9 +205,9 @@ class LoadedRun(RunRecord):
         if given is None:
             raise UserError(
                 f"{self.path} is the run of a program of one's own: give load_run its algorithm, "
-                f"{one_line(options.get('algorithm'))}."
+                f"{one_line(options.get('method'))}."
             )
-        found = {"algorithm": given.name, "finetuning_phases": len(self._finetuning)}
+        found = {"method": given.name, "finetuning_phases": len(self._finetuning)}
         for name, value in found.items():
             if value != options.get(name):
                 raise UserError(

@@ -141,13 +141,13 @@ def build_experiment(
     train = task.training_clients(built.model, data.train, options)
     if options.is_private and not (method.is_federated and method.trains):
         raise UserError(
-            f"--algorithm={options.algorithm} sends no clients' updates that differential privacy "
+            f"--method={options.method} sends no clients' updates that differential privacy "
             "could hide; leave --dp_... out."
         )
     participation = options.participation
     if participation and not (method.is_federated and method.trains):
         raise UserError(
-            f"--algorithm={options.algorithm} has no rounds that clients could drop out of; leave "
+            f"--method={options.method} has no rounds that clients could drop out of; leave "
             "options of participation out."
         )
     drawn_from = len(participation.eligible(train)) if participation else train.num_clients
@@ -167,7 +167,7 @@ def build_experiment(
         work = {"clients_per_round": 1, "batch_size": batch_size, "clients_of_round": everybody}
     else:
         raise UserError(
-            f"--algorithm={options.algorithm} needs all examples at once, and {data.name} has too "
+            f"--method={options.method} needs all examples at once, and {data.name} has too "
             "many for that: its clients are read when they are drawn."
         )
     optimizer, rate = options.server_optimizer, options.server_learning_rate

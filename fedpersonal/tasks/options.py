@@ -101,12 +101,6 @@ class ParticipationOptions(Options):
     clock_speed_spread: float = option(
         0.5, "Deviation of the logarithm of clients' speed.", at_least=0, at_most=10
     )
-    clock_jitter: float = option(
-        0.1, "The same of what each round draws for a client.", at_least=0, at_most=10
-    )
-    clock_bytes_per_second: float | None = option(
-        None, "What carries what a client receives and sends. [default: no time]", above=0
-    )
 
     @property
     def participation(self) -> Participation | None:
@@ -120,7 +114,7 @@ class ParticipationOptions(Options):
 class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, ParticipationOptions):
     """The algorithm, the rounds, what clients and server do in them, and what comes after."""
 
-    algorithm: str = option("fed_recon", "What to train with.", in_help=True)
+    method: str = option("fed_recon", "What to train with.", in_help=True)
     total_rounds: int = option(
         500, "Rounds of training.", at_least=1, may_differ=True, in_help=True
     )

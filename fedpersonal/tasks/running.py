@@ -46,7 +46,7 @@ def report_run(
         loop_result: Of training; None where there was none.
         report: Of the test clients.
         crossings: What the training process broadcasts and aggregates.
-        description: First entries of the summary; `dataset` and `algorithm` are among them.
+        description: First entries of the summary; `dataset` and `method` are among them.
         guesses: What the results must beat, on the same examples.
         recommendations: What the model recommends to some test clients, if it does.
 
@@ -73,7 +73,7 @@ def report_run(
     if loop_result:
         from fedpersonal.report.pictures import plot_learning_curve
 
-        title = f"{description['algorithm']} on {description['dataset']}"
+        title = f"{description['method']} on {description['dataset']}"
         picture = run_folder.path / "learning_curve.png"
         plot_learning_curve(run_folder.metrics_csv, picture, title=title)
     if recommendations:
@@ -252,7 +252,7 @@ def run_experiment(
         recommendations=recommendations,
         description={
             "dataset": experiment.data.name,
-            "algorithm": options.algorithm,
+            "method": options.method,
             "rounds": options.total_rounds if experiment.method.trains else 0,
             "seed": options.seed,
             "num_training_clients": experiment.data.train.num_clients,

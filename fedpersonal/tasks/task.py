@@ -176,7 +176,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         class Choice(RunOptions):
             """The algorithm."""
 
-            algorithm: str = option(names[0], "What to train with.", choices=names)
+            method: str = option(names[0], "What to train with.", choices=names)
 
         def check(options: OptionsT) -> None:
             joined.check(options)
@@ -208,7 +208,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
 
     def method(self, options: OptionsT) -> type[Method]:
         """Returns the method that options name."""
-        return self.methods[options.algorithm]
+        return self.methods[options.method]
 
     def read(self, options: OptionsT) -> SourceT:
         """Reads the data; imports no TensorFlow, so that mistakes in them show at once."""

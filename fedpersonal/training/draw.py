@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -122,7 +121,6 @@ def draw_clients(
     sampling: str,
     participation: Participation | None,
     is_private: bool,
-    num_bytes_fn: Callable[[], int],
     seed: int,
     secret_seed: int | None = None,
 ) -> Draw:
@@ -178,7 +176,6 @@ def draw_clients(
         eligible=eligible,
         batch_size=batch_size,
         examples_per_round=most,
-        num_bytes_fn=num_bytes_fn,
         seed=clients_seed,
         **scheme,
     )

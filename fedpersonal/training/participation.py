@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedpersonal.data.splits import count_batches, is_in_part
+from fedpersonal.data.splits import count_batches
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.training.clients import ClientSampler
@@ -26,54 +26,35 @@ class ClientClock:
     """What a client's round takes, in simulated seconds.
 
     It is `overhead_seconds`, and `example_seconds` for each example of each pass, times the
-    client's slowness and the round's jitter, and the time to transfer what it receives and sends.
-    Both factors are log-normal with a median of 1.
+    client's slowness, which is log-normal with a median of 1.
 
     Attributes:
         overhead_seconds: What any round takes, such as for a connection.
         example_seconds: What an example takes on a client of median speed.
         speed_spread: Standard deviation of the logarithm of slowness, which a client has for good.
-        jitter: The same of what is drawn for a client in each round anew.
-        bytes_per_second: What carries what a client receives and sends; None for no time.
     """
 
     overhead_seconds: float = 1.0
     example_seconds: float = 0.01
     speed_spread: float = 0.5
-    jitter: float = 0.1
-    bytes_per_second: float | None = None
 
     def __post_init__(self):
         for name, value in dataclasses.asdict(self).items():
-            if name == "bytes_per_second":
-                is_right = value is None or 0 < value < math.inf
-            else:
-                is_right = 0 <= value < math.inf
-            if not is_right:
+            if not 0 <= value < math.inf:
                 raise UserError(f"ClientClock: {name}={value} is out of range.")
 
-    def slowness(self, num_clients: int, seed: int) -> np.ndarray:
-        """Returns float64 (num_clients,): as how many times as slow as the median each client is.
+    def seconds(self, examples: np.ndarray, seed: int) -> np.ndarray:
+        """Returns the seconds of each client's round, float64 (num_clients,).
 
-        It is `exp(speed_spread * z)`, where `z` are standard normal numbers of `Purpose.SPEEDS`.
-        """
-        normal = generator(Purpose.SPEEDS, seed).standard_normal(num_clients)
-        return np.exp(self.speed_spread * normal)
-
-    def seconds(
-        self, examples: np.ndarray, slowness: np.ndarray, luck: np.ndarray, num_bytes: int
-    ) -> np.ndarray:
-        """Returns the seconds of some clients' round.
+        Slowness is `exp(speed_spread * z)`, with standard normal numbers `z` of `Purpose.SPEEDS`.
 
         Args:
-            examples: (n,) examples that their steps process.
-            slowness: (n,) theirs.
-            luck: (n,) standard normal numbers, of this round.
-            num_bytes: What is sent to a client and back.
+            examples: (num_clients,) examples that their steps process.
+            seed: A non-negative integer.
         """
-        work = examples * self.example_seconds * slowness * np.exp(self.jitter * luck)
-        rate = self.bytes_per_second
-        return self.overhead_seconds + work + (num_bytes / rate if rate else 0.0)
+        normal = generator(Purpose.SPEEDS, seed).standard_normal(len(examples))
+        slowness = np.exp(self.speed_spread * normal)
+        return self.overhead_seconds + examples * self.example_seconds * slowness
 
 
 def count_work(phases: Sequence[Phase], counts: np.ndarray, *, batch_size: int) -> np.ndarray:
@@ -83,24 +64,13 @@ def count_work(phases: Sequence[Phase], counts: np.ndarray, *, batch_size: int) 
         phases: What a client does; the exact solution of a ridge phase is one pass, and passes that
             grow from round to round count as all of them.
         counts: (clients,) examples that a client has in a round.
-        batch_size: Examples of a batch; a client's last one may have fewer.
+        batch_size: Examples of a batch; one that is not full counts as one that is.
     """
-    num_batches = -(-counts // batch_size)
-    missing = num_batches * batch_size - counts
     total = np.zeros(len(counts), np.int64)
     for phase in phases:
-        batches = count_batches(phase.data, num_batches)
-        steps = getattr(phase, "epochs", 1) * batches
+        steps = count_batches(phase.data, -(-counts // batch_size)) * getattr(phase, "epochs", 1)
         most = getattr(phase, "max_steps", None)
-        if most is not None:
-            steps = np.minimum(steps, most)
-        # The last batch, which may not be full, is the last one of a pass, too.
-        passes = steps // np.maximum(batches, 1)
-        has_last = (num_batches > 0) & is_in_part(phase.data, num_batches - 1, num_batches)
-        ahead = getattr(phase, "ahead", None)
-        # Those of looking ahead are counted as of batches of the same size.
-        times = 1 if ahead is None else 1 + ahead.steps
-        total += times * (steps * batch_size - passes * has_last * missing)
+        total += batch_size * (steps if most is None else np.minimum(steps, most))
     return total
 
 
@@ -219,8 +189,8 @@ class Outcome(NamedTuple):
 class Attendance:
     """Tells for each round who takes part: a pure function of the seed and its number.
 
-    A round's end draws, of `Purpose.ROUND_END` and for all clients drawn, uniform numbers, which
-    below `lost_update_rate` lose an update, and then standard normal ones, each client's jitter.
+    A round's end draws, of `Purpose.ROUND_END`, a uniform number for each client drawn, whose
+    update is lost if it is below `lost_update_rate`.
     """
 
     def __init__(
@@ -232,7 +202,6 @@ class Attendance:
         seed: int,
         sampling: str = "fixed",
         work_fn: Callable[[], np.ndarray] | None = None,
-        num_bytes_fn: Callable[[], int] = lambda: 0,
     ):
         """Checks and keeps the options.
 
@@ -244,13 +213,12 @@ class Attendance:
             sampling: As of `ClientSampler`.
             work_fn: Returns how many examples a round of each client processes, eligible or not;
                 None where that is not known.
-            num_bytes_fn: Returns what is sent to a client and back, for a clock that counts it.
 
         Raises:
             UserError: If an option is out of range, or needs work that is not known.
         """
         self._options, self._eligible, self._seed = participation, eligible, seed
-        self._work_fn, self._num_bytes_fn = work_fn, num_bytes_fn
+        self._work_fn = work_fn
         needs = [n for n in ("over_selection", "round_time_limit") if getattr(participation, n)]
         if participation.clock != ClientClock():
             needs.append("a clock")
@@ -281,13 +249,9 @@ class Attendance:
         drawn = self._eligible[chosen]
         random = generator(Purpose.ROUND_END, self._seed, round_number=round_number)
         is_lost = begins & (random.random(len(drawn)) < self._options.lost_update_rate)
-        luck, limit = random.standard_normal(len(drawn)), self._options.round_time_limit
-        seconds = np.zeros(len(drawn))
+        limit, seconds = self._options.round_time_limit, np.zeros(len(drawn))
         if self._work_fn is not None:
-            work, slowness = self._speeds
-            clock = self._options.clock
-            num_bytes = self._num_bytes_fn() if clock.bytes_per_second else 0
-            seconds = clock.seconds(work[drawn], slowness[drawn], luck, num_bytes)
+            seconds = self._seconds[drawn]
         is_late = begins & ~is_lost & (seconds > (math.inf if limit is None else limit))
         in_time = np.flatnonzero(begins & ~is_lost & ~is_late)
         wanted = len(drawn) if self._wanted is None else self._wanted
@@ -309,11 +273,10 @@ class Attendance:
         return Outcome(drawn[used], drawn[works], columns)
 
     @functools.cached_property
-    def _speeds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Examples that a round of each client processes, and its slowness."""
+    def _seconds(self) -> np.ndarray:
+        """What a round of each client takes."""
         assert self._work_fn
-        work = self._work_fn()
-        return work, self._options.clock.slowness(len(work), self._seed)
+        return self._options.clock.seconds(self._work_fn(), self._seed)
 
 
 def attend(

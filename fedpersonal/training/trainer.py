@@ -19,7 +19,6 @@ from fedpersonal.data.sources import fingerprint
 from fedpersonal.errors import TrainingError, UserError
 from fedpersonal.federated.boundary import (
     as_table,
-    both_ways,
     bytes_per_client,
     check_boundary,
 )
@@ -155,7 +154,6 @@ class Trainer:
             sampling=client_sampling,
             participation=participation,
             is_private=privacy is not None,
-            num_bytes_fn=lambda: both_ways(self.crossings),
             seed=seed,
         )
         self._draw = self._draw_by(secret_seed=self._derived("clients"))
@@ -190,8 +188,6 @@ class Trainer:
         self._has_aggregator = not (aggregator is None and privacy is None)
         self.process = self._build(model, aggregator=aggregator, **self._private())
         self.crossings = check_boundary(model, self.process.next, folding=self.process.folding)
-        if participation is not None and participation.clock.bytes_per_second:
-            both_ways(self.crossings)  # They must be known.
 
     def cohort(self, round_number: int) -> Cohort:
         """Returns the clients of a round, in shards."""
@@ -439,7 +435,7 @@ class Trainer:
 
     def _describe(self) -> dict[str, Any]:
         return {
-            "algorithm": self.algorithm.name,
+            "method": self.algorithm.name,
             "local_variables": [v.name for v in self.model.local_variables],
             "finetuning_phases": len(self._finetuning),
             "batch_size": self._batch_size,

@@ -10,11 +10,11 @@ _RATINGS = ["--task=movielens", "--ratings_file=ratings.csv", "--embedding_dim=3
 _FURL = [*_RATINGS, "--audit_rounds=1", "--clients_per_round=4", "--nocompile"]
 COMMANDS = {
     "furl": [*_FURL, "--flagfile=own.flags", "--output=out/audit.json"],
-    "local_only": [*_FURL, "--algorithm=local_only"],
-    "no task": ["--algorithm=furl"],
+    "local_only": [*_FURL, "--method=local_only"],
+    "no task": ["--method=furl"],
     "other task's": ["--task=movielens", "--text_file=texts.csv"],
     "no file": ["--task=movielens", "--ratings_file=absent.csv"],
-    "no folder": [*_FURL, "--output=ratings.csv/audit.json", "--algorithm=local_only"],
+    "no folder": [*_FURL, "--output=ratings.csv/audit.json", "--method=local_only"],
     "value": ["--task=movielens", "--embedding_stddev=nan"],
     "rounds": [*_RATINGS, "--audit_rounds=0"],
 }
@@ -34,7 +34,7 @@ def _ran(run_commands, tmp_path_factory):
     folder = tmp_path_factory.mktemp("audit")
     rows = [f"u{u},i{(u * 5 + i) % 11},{1 + (u + i) % 5},{i}" for u in range(12) for i in range(11)]
     (folder / "ratings.csv").write_text("\n".join(["user,item,rating,time", *rows]))
-    (folder / "own.flags").write_text("--algorithm=furl\n--experiment_name=other\n")
+    (folder / "own.flags").write_text("--method=furl\n--experiment_name=other\n")
     commands = [["audit", *arguments] for arguments in COMMANDS.values()]
     ran = run_commands(commands, modules=["fedpersonal.tasks.experiment"], cwd=folder)
     return dict(zip(COMMANDS, ran)), folder
@@ -91,7 +91,7 @@ launch.run(audit.main)
 
 
 def test_a_leak_is_status_1(ran, run_program):
-    output, errors, status = run_program("-c", _LEAK, *_FURL, "--algorithm=furl", cwd=ran[1])
+    output, errors, status = run_program("-c", _LEAK, *_FURL, "--method=furl", cwd=ran[1])
     assert status == 1, errors
     assert "severed: LEAK. " in output and "  round 1: weight changes by " in output
 

@@ -60,7 +60,7 @@ def test_help_and_mistakes_in_options_come_at_once(start_program, tmp_path):
         output, errors = process.communicate(timeout=60)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (process.returncode, errors) == (0, "")
-    assert "python -m experiments.movielens" in output and "--algorithm" in output
+    assert "python -m experiments.movielens" in output and "--method" in output
     assert used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime < 2.0
 
     command = ("-X", "importtime", "-m", "experiments.movielens", "--seed=-1")
@@ -166,7 +166,7 @@ def test_damaged_folders_are_one_line(finished, folder, run_commands):
         files = [f"--ratings_file={other}", f"--output_dir={path}"]
         commands.append(["movielens", *more, *files])
     said += ["other data: values was", "num_ratings was 240 and is now 241"]
-    lost = ["--algorithm=fed_avg", "--client_learning_rate=1e9", "--server_optimizer=sgd"]
+    lost = ["--method=fed_avg", "--client_learning_rate=1e9", "--server_optimizer=sgd"]
     lost += ["--total_rounds=12", "--embedding_stddev=1e5", "--output_dir=lost"]
     commands.append(["movielens", *more, *lost])
     said.append("Nothing was learned in rounds 1 to 10: every client's update was infinite")

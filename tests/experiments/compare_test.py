@@ -16,15 +16,15 @@ import fedpersonal as fp
 def _folders(tmp_path):
     """Two methods' runs of two seeds, the second with a lower loss."""
     folders = []
-    for algorithm, loss in (("fed_avg", 0.5), ("fed_recon", 0.4)):
+    for method, loss in (("fed_avg", 0.5), ("fed_recon", 0.4)):
         for seed in (1, 2):
-            options = {"algorithm": algorithm, "seed": seed, "clients_per_round": 2}
-            folder = fp.RunFolder.open(tmp_path / f"{algorithm}_{seed}", options)
+            options = {"method": method, "seed": seed, "clients_per_round": 2}
+            folder = fp.RunFolder.open(tmp_path / f"{method}_{seed}", options)
             values = loss + np.arange(6) / 10
             clients = {"client": list("abcdef"), "num_examples": [2] * 6, "loss_after": values}
             folder.write_per_client(clients)
             test = {"loss": float(values.mean()), "num_clients": 6}
-            folder.write_summary({"algorithm": algorithm, "rounds": 1, "seed": seed, "test": test})
+            folder.write_summary({"method": method, "rounds": 1, "seed": seed, "test": test})
             pd.DataFrame({"round": [1], "seconds": [1.0]}).to_csv(folder.metrics_csv, index=False)
             folders.append(str(folder.path))
     return folders

@@ -36,7 +36,7 @@ from fedpersonal.options import Options, option
 class Toys(Options):
     """What toys do."""
 
-    algorithm: str = option(
+    method: str = option(
         "fed_recon", "What to train.", choices=("fed_recon", "fed_avg"), in_help=True
     )
     total_rounds: int = option(7, "Rounds.", at_least=1)
@@ -107,12 +107,12 @@ def _run(start):
 
 
 def test_main_sees_the_options_and_nothing_heavy_is_loaded_before(run, tmp_path):
-    status, output, errors = run("--seed=5", "--algorithm=fed_avg")
+    status, output, errors = run("--seed=5", "--method=fed_avg")
     assert (status, errors) == (0, "")
     seen = json.loads(output)
     assert seen["heavy"] == [] and seen["level"] == "3" and seen["folder"] == str(tmp_path)
     assert seen["options"] == {
-        "algorithm": "fed_avg", "total_rounds": 7, "clients_per_round": 3, "rate": 0.5, "seed": 5,
+        "method": "fed_avg", "total_rounds": 7, "clients_per_round": 3, "rate": 0.5, "seed": 5,
     }  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def test_help_comes_at_once(run):
     assert (status, errors) == (0, "")
     assert "Trains a toy." in output
     shown = re.findall("^  --([a-z_]+)", output, re.MULTILINE)
-    assert shown == ["algorithm", "own", "flagfile"]
+    assert shown == ["method", "own", "flagfile"]
     told = " ".join(output.split())
     assert "What to train. One of fed_recon, fed_avg. [default: fed_recon]" in told
     status, output, errors = run("--helpfull")
@@ -133,7 +133,7 @@ def test_help_comes_at_once(run):
     assert options[0] == "What toys do:" and own[0] == "This program:"
     assert sum(line.startswith("  --") for line in own) == 1
     assert [line.split()[0] for line in options if line.startswith("  --")] == [
-        "--algorithm", "--total_rounds", "--clients_per_round", "--rate", "--seed",
+        "--method", "--total_rounds", "--clients_per_round", "--rate", "--seed",
     ]  # fmt: skip
     assert others[0] == "Every program:" and "logtostderr" in "".join(others)
 

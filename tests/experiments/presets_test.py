@@ -36,19 +36,19 @@ MEANING = {
         weighting=num_examples
     """,
     "movielens_centralized": """
-        algorithm=centralized total_rounds=12 client_learning_rate=1.0 pool_batch_size=100 l2=0.05
+        method=centralized total_rounds=12 client_learning_rate=1.0 pool_batch_size=100 l2=0.05
         max_ratings_per_user=0 embedding_stddev=0.1 rounds_per_eval=3 rounds_per_checkpoint=3
     """,
     "movielens_fed_avg": """
-        algorithm=fed_avg total_rounds=1000 client_learning_rate=0.2 l2=0.02 max_update_norm=20
+        method=fed_avg total_rounds=1000 client_learning_rate=0.2 l2=0.02 max_update_norm=20
         max_ratings_per_user=300 rounds_per_eval=100
     """,
     "movielens_local": """
-        algorithm=local_only finetuning_learning_rate=0.02 embedding_dim=16 use_biases=True
+        method=local_only finetuning_learning_rate=0.02 embedding_dim=16 use_biases=True
         rating_offset=3.5
     """,
     "interactions_quick": """
-        algorithm=pfedrec total_rounds=200 rounds_per_eval=20 clients_per_round=100
+        method=pfedrec total_rounds=200 rounds_per_eval=20 clients_per_round=100
         client_batch_size=64 local_steps=10 client_learning_rate=0.3 local_learning_rate=3
         server_optimizer=adam server_learning_rate=0.01 server_epsilon=1e-05 embedding_dim=32
         negatives=unobserved_in_training client_optimizer=sgd weighting=num_examples
@@ -97,7 +97,7 @@ MEANING = {
         client_batch_size=64 server_optimizer=adam server_learning_rate=0.01
         reconstruction_learning_rate=1 reconstruction_epochs=10 rounds_per_eval=80 user_dim=32
         local_epochs=1 client_optimizer=sgd weighting=num_examples
-        algorithm=centralized_personalized client_learning_rate=0.5 local_learning_rate=30
+        method=centralized_personalized client_learning_rate=0.5 local_learning_rate=30
     """,
     "tv_shows_paper": """
         total_rounds=8 local_steps=10 client_batch_size=15 client_optimizer=adam
@@ -107,7 +107,7 @@ MEANING = {
     "tv_shows_paper_rivals": """
         total_rounds=8 local_steps=10 client_batch_size=15 client_optimizer=adam
         finetuning_epochs=15 max_finetuning_steps=15 weighting=uniform rounds_per_eval=4
-        algorithm=split_learning client_learning_rate=0.0005 proximal=1
+        method=split_learning client_learning_rate=0.0005 proximal=1
         finetuning_learning_rate=0.0001 clip_norm=1
     """,
 }
@@ -214,8 +214,8 @@ def _values_of(tmp_path_factory, tiny_base):
             {**text, "num_labels": 2, "text_encoder": "chars"},
         ],
         UTTERANCES.name: [
-            {**text, **base, "evaluate_on": users, "algorithm": algorithm}
-            for users, algorithm in (("unseen", "fedperc"), ("seen", "fedperc_generated"))
+            {**text, **base, "evaluate_on": users, "method": method}
+            for users, method in (("unseen", "fedperc"), ("seen", "fedperc_generated"))
         ],
     }
 
@@ -245,16 +245,16 @@ def look_at_everything(task, options_class, all_values, patch):
     patch.setattr(experiment_run, "RunFolder", Folder)
     patch.setattr(evaluator, "build_evaluation", lambda *args, **options: None)
     for method in task.methods.values():
-        options = task.settle(options_class(algorithm=method.name, local_steps=0))
+        options = task.settle(options_class(method=method.name, local_steps=0))
         layers = Layers(("one",), ("two",), ("three",), ("one", "two", "three"))
         method.local_layers(options, layers)
         options.rebuild_copies(method.build(options, layers).phases)
         method.finetuning(options, layers)
         fed_recon.rebuilding(options)
-        fed_recon.rebuilding(options_class(algorithm=method.name, reconstruction="ridge"))
+        fed_recon.rebuilding(options_class(method=method.name, reconstruction="ridge"))
     for values in all_values:
-        for algorithm in (values.get("algorithm", task.defaults["algorithm"]), "centralized"):
-            options = options_class(**{**values, "algorithm": algorithm})
+        for method in (values.get("method", task.defaults["method"]), "centralized"):
+            options = options_class(**{**values, "method": method})
             source = task.read(options)
             built, folder = experiment_run.open_experiment(
                 task, source, options, "nowhere", config={}, may_differ=(), data=None

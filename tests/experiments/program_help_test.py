@@ -21,7 +21,7 @@ def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(
     shown = _FLAG.findall(output)
     assert shown.pop() == "flagfile"
     assert len(shown) == len(set(shown)) == 10
-    usual = {"algorithm", "dataset", "data_dir", "total_rounds", "clients_per_round", "seed"}
+    usual = {"method", "dataset", "data_dir", "total_rounds", "clients_per_round", "seed"}
     assert usual | {"client_learning_rate", "output_dir"} < set(shown)
     assert max(map(len, output.splitlines())) <= 100
 

@@ -17,7 +17,7 @@ def _write_run(tmp_path):
     numbers = itertools.count()
 
     def write(
-        algorithm,
+        method,
         *,
         seed=1,
         num_clients=30,
@@ -37,7 +37,7 @@ def _write_run(tmp_path):
         chosen = everybody[:num_clients]
         counts = of_clients.integers(1, 9, num_clients) + more_examples
         common = of_clients.random(num_clients)
-        rng = np.random.default_rng([seed, *algorithm.encode()])
+        rng = np.random.default_rng([seed, *method.encode()])
         table = {"client": [names.format(n) for n in chosen], "num_examples": counts}
         overall = {}
         for stage, gain in (("before", -0.3), ("after", better_by)):
@@ -53,7 +53,7 @@ def _write_run(tmp_path):
             tmp_path / f"run_{next(numbers)}",
             {
                 "task": "ratings",
-                "algorithm": algorithm,
+                "method": method,
                 "seed": seed,
                 "rate": 0.1,
                 "clients_per_round": 10,
@@ -76,7 +76,7 @@ def _write_run(tmp_path):
         folder.write_summary(
             {
                 "dataset": "toys",
-                "algorithm": algorithm,
+                "method": method,
                 "rounds": num_rounds,
                 "seed": seed,
                 **({"test_labels": test_labels} if test_labels else {}),

@@ -86,7 +86,7 @@ def shared_page(folder, make_run):
 
 
 def named_page(folder, make_run):
-    path = make_run(folder, seed=2, algorithm="fed_avg", clients_per_round=7, data_dir="/home/x/y")
+    path = make_run(folder, seed=2, method="fed_avg", clients_per_round=7, data_dir="/home/x/y")
     add_texts(path, "Ann", "harbour", "We", ["We go"], rounds=20)
     add_texts(path, "Bob", "harbour", "We", ["We stay", "<b>"], rounds=20)
     top = [Item("<i>film</i>", 3.25, True, 5.0), Item("x" * 100, 2.0)]
@@ -371,7 +371,7 @@ def test_hostile_texts_are_texts(tmp_path, make_run, show_clients):
     )
     run = read_run(path)
     run.config["versions"]["<i>"] = "</script>"
-    run.config["options"]["algorithm"] = HOSTILE[1]
+    run.config["options"]["method"] = HOSTILE[1]
     page = report_page(run, show_clients=show_clients)
     parsed = Parsed(page)
     assert len(page) < 100_000 and "secret" not in page

@@ -256,7 +256,7 @@ def test_another_model_is_refused_by_name(keras_run):
 
     with pytest.raises(fp.UserError, match="global variable 'weighing/vector' .* is missing there"):
         load(partitioned(build(own=True)))
-    with pytest.raises(fp.UserError, match="run with algorithm = 'furl', not 'fed_per'"):
+    with pytest.raises(fp.UserError, match="run with method = 'furl', not 'fed_per'"):
         load(partitioned(build()), fp.fed_per(client_optimizer=SGD))
 
 
@@ -287,7 +287,7 @@ def test_what_is_missing_is_named(keras_run, tmp_path):
         ("model.json", {"batch_size": 0}, "model.json is damaged or was changed"),
         ("model.json", {"seed": 2**40}, "model.json is damaged or was changed"),
         ("config.json", {"packing": None}, "config.json is damaged or was changed"),
-        ("config.json", {"algorithm": ["x\n"] * 999}, "is a run with algorithm = "),
+        ("config.json", {"method": ["x\n"] * 999}, "is a run with method = "),
         ("config.json", {"task": "x" * 999}, "config.json: there is no task 'xxx"),
     ],
 )

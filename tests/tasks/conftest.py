@@ -84,7 +84,7 @@ def check_run(finished):
     assert 'id="verdict"' in page and '"names":["client 1"' in page
     assert not [row["client"] for row in finished.clients if f'"{row["client"]}"' in page]
 
-    assert (summary["algorithm"], summary["seed"]) == (options.algorithm, options.seed)
+    assert (summary["method"], summary["seed"]) == (options.method, options.seed)
     assert summary["dataset"] == finished.data.name
     assert summary["rounds"] == (options.total_rounds if method.trains else 0)
     for measured in (

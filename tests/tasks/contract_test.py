@@ -36,11 +36,11 @@ NOT_RUN |= {method.name for method in UTTERANCE_METHODS if method.parts} - BY_TA
 
 
 def run(tiny, task, method, **options):
-    return tiny.run(TASKS[task], algorithm=method or tiny.main[task], **options)
+    return tiny.run(TASKS[task], method=method or tiny.main[task], **options)
 
 
 def built(tiny, task, method, **options):
-    return tiny.built(TASKS[task], algorithm=method, **options)
+    return tiny.built(TASKS[task], method=method, **options)
 
 
 def equal_bits(found, expected):
@@ -100,7 +100,7 @@ def test_a_run_opens_again(tiny, task, name):
 def test_the_seed_fixes_a_run_that_ctrl_c_stops(tiny, task, name, tmp_path):
     """Another experiment of the same options, stopped and gone on with, has the same bits."""
     undisturbed = run(tiny, task, name)
-    again = tiny.build(TASKS[task], algorithm=name or tiny.main[task])
+    again = tiny.build(TASKS[task], method=name or tiny.main[task])
     with tiny.ctrl_c(again, 2):
         tiny.train(again, tmp_path)
     trained = tiny.train(again, tmp_path)
@@ -128,7 +128,7 @@ def test_no_two_places_of_the_code_draw_from_the_same_stream(tiny, task, monkeyp
 
     options = {"reddit": {"unseen_users": 0.3, "local_steps": 2}}
     monkeypatch.setattr(np.random, "SeedSequence", recorded)
-    experiment = tiny.build(TASKS[task], algorithm=tiny.main[task], **options.get(task, {}))
+    experiment = tiny.build(TASKS[task], method=tiny.main[task], **options.get(task, {}))
     for number in (1, 2):
         experiment.trainer.cohort(number)
     assert len(places) >= 3
@@ -138,7 +138,7 @@ def test_no_two_places_of_the_code_draw_from_the_same_stream(tiny, task, monkeyp
 @pytest.mark.parametrize("task", TASKS)
 def test_shards_of_one_client_lead_to_the_same(tiny, task, tmp_path):
     packed = run(tiny, task, None)
-    one = tiny.build(TASKS[task], algorithm=tiny.main[task], shards=100)
+    one = tiny.build(TASKS[task], method=tiny.main[task], shards=100)
     found = tiny.train(one, tmp_path).arrays()
     expected = packed.trained.arrays()
     assert found.keys() == expected.keys()
@@ -169,7 +169,7 @@ def test_fed_sim_and_fed_alt_are_other_methods_on_any_layers(tiny, after_a_round
         equal_bits(after_a_round("movielens", name), after_a_round("movielens", "furl"))
     equal_bits(after_a_round("movielens", "fed_alt"), after_a_round("movielens", "fed_rep"))
     layers = ("encoder", "logits")
-    options = tiny.options(TASKS["reddit"], algorithm="fed_sim", local_layers=layers)
+    options = tiny.options(TASKS["reddit"], method="fed_sim", local_layers=layers)
     sizes = {"num_ids": 9, "num_labels": 3, "num_users": 4, "is_binary": False}
     model = TASKS["reddit"].build(sizes, options).model
     assert {variable.layer for variable in model.local_variables} == set(layers)

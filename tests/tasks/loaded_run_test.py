@@ -21,7 +21,7 @@ TASKS = all_tasks()
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_opens_with_its_model(tiny, task, tmp_path):
-    finished = tiny.run(TASKS[task], algorithm=tiny.main[task])
+    finished = tiny.run(TASKS[task], method=tiny.main[task])
     experiment, options = finished.experiment, finished.experiment.options
     # A binary would have written its options.
     path = shutil.copytree(finished.path, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
@@ -62,7 +62,7 @@ FILES += ["recommendations.json", "config.json"]
 def _extended(request, tiny, tmp_path_factory):
     """Folders of a run of two rounds, of four and stopped in the sixth, and their files."""
     folders = {rounds: tmp_path_factory.mktemp("extended") / "run" for rounds in (2, 4, 5)}
-    experiment = tiny.build(TASKS["movielens"], algorithm=request.param)
+    experiment = tiny.build(TASKS["movielens"], method=request.param)
     tiny.run_in(folders[2], experiment)
     shutil.copytree(folders[2], folders[4], ignore=shutil.ignore_patterns(".lock"))
     options = experiment.options.replace(total_rounds=4)

@@ -17,13 +17,12 @@ ASKED = {
     "over_selection": 0.4,
     "round_time_limit": 60.0,
     "lost_clients_keep": True,
-    "clock_bytes_per_second": 1e4,
 }
 
 
 @pytest.mark.parametrize("task", ["movielens", "tv_shows"])
 def test_a_run_counts_and_sums_up(tiny, task):
-    finished = tiny.run(TASKS[task], algorithm=tiny.main[task], **ASKED)
+    finished = tiny.run(TASKS[task], method=tiny.main[task], **ASKED)
     metrics = pd.read_csv(finished.path / "metrics.csv")
     told = finished.summary["participation"]
     assert told == {name: pytest.approx(metrics[name].sum()) for name in told}
@@ -34,18 +33,18 @@ def test_a_run_counts_and_sums_up(tiny, task):
 
 
 def test_options_are_those_of_the_trainer(tiny):
-    experiment = tiny.build(MOVIELENS, algorithm="fed_recon")
+    experiment = tiny.build(MOVIELENS, method="fed_recon")
     assert experiment.options.participation is None
     assert experiment.trainer.participation_columns == []
-    asked = {"min_examples": 2, "clock_jitter": 0.3, "dropout_rate": 0.1}
-    found = tiny.build(MOVIELENS, algorithm="fed_recon", **asked).options.participation
-    assert (found.min_examples, found.clock.jitter, found.dropout_rate) == (2, 0.3, 0.1)
+    asked = {"min_examples": 2, "clock_speed_spread": 0.3, "dropout_rate": 0.1}
+    found = tiny.build(MOVIELENS, method="fed_recon", **asked).options.participation
+    assert (found.min_examples, found.clock.speed_spread, found.dropout_rate) == (2, 0.3, 0.1)
 
 
 def test_noise_is_found_for_the_clients_that_may_be_drawn(tiny):
     private = {"weighting": "uniform", "client_sampling": "poisson", "dp_target_epsilon": 5.0}
     private["dp_noise"] = "secret"
-    experiment = tiny.build(MOVIELENS, algorithm="fed_recon", min_examples=17, **private)
+    experiment = tiny.build(MOVIELENS, method="fed_recon", min_examples=17, **private)
     counts = experiment.data.train.counts
     eligible = int((counts >= 17).sum())
     assert 5 < eligible < len(counts)
@@ -70,12 +69,12 @@ def test_noise_is_found_for_the_clients_that_may_be_drawn(tiny):
         ({"lost_clients_keep": True, "lost_update_rate": 0.1}, "those of fed_recon keep none"),
         ({"lost_update_rate": 1.0}, "--lost_update_rate is 1.0"),
         ({"min_examples": 10**6}, "min_examples is 1000000, but no client has more than"),
-        ({"lost_update_rate": 0.1, "algorithm": "centralized"}, "centralized has no rounds that"),
-        ({"dropout_rate": 0.1, "algorithm": "local_only"}, "local_only has no rounds that"),
+        ({"lost_update_rate": 0.1, "method": "centralized"}, "centralized has no rounds that"),
+        ({"dropout_rate": 0.1, "method": "local_only"}, "local_only has no rounds that"),
     ],
     ids=str,
 )
 def test_what_does_not_fit_is_refused_in_a_line(tiny, options, said):
     with pytest.raises(UserError, match=said) as refused:
-        tiny.build(MOVIELENS, **{"algorithm": "fed_recon", **options})
+        tiny.build(MOVIELENS, **{"method": "fed_recon", **options})
     assert "\n" not in str(refused.value)

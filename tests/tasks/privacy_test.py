@@ -24,7 +24,7 @@ PRIVATE = {"weighting": "uniform", "client_sampling": "poisson", "dp_target_epsi
 )
 def test_a_run_spends_what_it_may_and_says_so(tiny, task, noise):
     options = {**PRIVATE, "dp_noise": noise, "dp_delta": 0.01}
-    finished = tiny.run(TASKS[task], algorithm=tiny.main[task], **options)
+    finished = tiny.run(TASKS[task], method=tiny.main[task], **options)
     told = finished.summary["privacy"]
     clients = finished.summary["num_training_clients"]
     again = PrivacyBudget(clients, 5, "poisson", told["noise_multiplier"], 0.01)
@@ -52,7 +52,7 @@ def test_a_run_spends_what_it_may_and_says_so(tiny, task, noise):
 
 def test_noise_for_so_many_rounds_stays_that(tiny, tmp_path):
     def open_for(rounds, **asked):
-        options = tiny.options(MOVIELENS, algorithm="fed_recon", total_rounds=rounds, **asked)
+        options = tiny.options(MOVIELENS, method="fed_recon", total_rounds=rounds, **asked)
         experiment, _ = open_experiment(
             MOVIELENS,
             tiny.source(MOVIELENS, options),
@@ -82,14 +82,14 @@ def test_noise_for_so_many_rounds_stays_that(tiny, tmp_path):
             {"dp_noise_multiplier": 1.0, "dp_clipping": "fixed", "dp_target_quantile": 0.1},
             "--dp_target_quantile is 0.1, which has no effect with --dp_clipping=fixed",
         ),
-        ({"dp_noise_multiplier": 1.0, "algorithm": "local_only"}, "local_only sends no"),
-        ({"dp_noise_multiplier": 1.0, "algorithm": "centralized"}, "centralized sends no"),
-        ({"dp_noise_multiplier": 1.0, "algorithm": "fed_avg"}, "belongs to one client"),
+        ({"dp_noise_multiplier": 1.0, "method": "local_only"}, "local_only sends no"),
+        ({"dp_noise_multiplier": 1.0, "method": "centralized"}, "centralized sends no"),
+        ({"dp_noise_multiplier": 1.0, "method": "fed_avg"}, "belongs to one client"),
     ],
     ids=str,
 )
 def test_what_does_not_fit_is_refused_in_a_line(tiny, options, said):
-    options = {"algorithm": "fed_recon", "weighting": "uniform", **options}
+    options = {"method": "fed_recon", "weighting": "uniform", **options}
     with pytest.raises(UserError, match=said) as refused:
         tiny.build(MOVIELENS, **options)
     assert "\n" not in str(refused.value)

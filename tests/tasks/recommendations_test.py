@@ -15,8 +15,8 @@ from fedpersonal.tasks.ratings.task import TASK as RATINGS
 pytestmark = pytest.mark.usefixtures("not_compiled")
 # All users' variables are the server's, and nothing is personalised.
 TABLES = {
-    "ratings": (RATINGS, {"algorithm": "fed_avg", "evaluate_on": "seen"}),
-    "interactions": (INTERACTIONS, {"algorithm": "fed_avg"}),
+    "ratings": (RATINGS, {"method": "fed_avg", "evaluate_on": "seen"}),
+    "interactions": (INTERACTIONS, {"method": "fed_avg"}),
 }
 
 
@@ -53,7 +53,7 @@ def test_scores_are_those_of_the_variables(tiny, name):
 
 
 def test_shown_are_the_most_helped_and_the_most_hurt(tiny):
-    finished = tiny.run(RATINGS, algorithm="fed_recon", evaluate_on="seen", total_rounds=4)
+    finished = tiny.run(RATINGS, method="fed_recon", evaluate_on="seen", total_rounds=4)
     found = json.loads((finished.path / "recommendations.json").read_text())
     gains = {
         row["client"]: float(row["rmse_before"]) - float(row["rmse_after"])

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("not_compiled")
 
 @pytest.mark.parametrize(("task", "method", "options"), ALL if "AUDIT_ALL" in os.environ else SOME)
 def test_no_alarm(tiny, task, method, options):
-    experiment = tiny.built(TASKS[task], algorithm=method or tiny.main[task], **options)
+    experiment = tiny.built(TASKS[task], method=method or tiny.main[task], **options)
     for training in (False, True):  # The clients of a shard are computed at once.
         mixing = find_mixing(experiment.model.base, training=training)
         assert not mixing.rows and mixing.functions == ()

@@ -15,7 +15,7 @@ TASK = all_tasks()["movielens"]
 def test_a_run_keeps_its_shards(tiny, tmp_path, monkeypatch):
     def open_on(processors, **asked):
         monkeypatch.setattr(trainer, "default_num_shards", lambda: processors)
-        options = tiny.options(TASK, algorithm="fed_avg", **asked)
+        options = tiny.options(TASK, method="fed_avg", **asked)
         experiment, folder = open_experiment(
             TASK,
             tiny.source(TASK, options),

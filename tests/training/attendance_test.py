@@ -10,9 +10,15 @@ import pytest
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
+from fedpersonal.methods.algorithm import GradientPhase, RidgePhase
 from fedpersonal.training.clients import ClientSampler
 from fedpersonal.training.draw import draw_clients
-from fedpersonal.training.participation import Attendance, ClientClock, Participation
+from fedpersonal.training.participation import (
+    Attendance,
+    ClientClock,
+    Participation,
+    count_work,
+)
 
 CLIENTS, WANTED, SEED = 60, 8, 5
 COUNTS = np.random.default_rng(1).integers(0, 40, CLIENTS)
@@ -23,7 +29,7 @@ TRAIN = ClientDataset(
     {"x": np.zeros(COUNTS.sum(), np.float32)},
     np.zeros(COUNTS.sum(), np.float32),
 )
-CLOCK = ClientClock(overhead_seconds=0.5, example_seconds=0.1, bytes_per_second=1e3)
+CLOCK = ClientClock(overhead_seconds=0.5, example_seconds=0.1)
 EVERYTHING = {
     "dropout_rate": 0.2,
     "lost_update_rate": 0.2,
@@ -39,7 +45,6 @@ def attendance(participation, **options):
         "clients_per_round": WANTED,
         "seed": SEED,
         "work_fn": lambda: WORK,
-        "num_bytes_fn": lambda: 700,
     }
     return Attendance(participation, **{**defaults, **options})
 
@@ -68,11 +73,10 @@ def by_hand(round_number, *, sampling="fixed", **asked):
             begins[int(np.argmax(luck))] = True
     normal = stream(5).standard_normal(CLIENTS)
     after = stream(4, round_number)
-    losing, jitter = after.random(count), after.standard_normal(count)
+    losing = after.random(count)
     fates, seconds = [], []
     for place, client in enumerate(drawn):
-        speed = math.exp(0.5 * normal[client] + 0.1 * jitter[place])
-        seconds.append(0.5 + WORK[client] * 0.1 * speed + 700 / 1e3)
+        seconds.append(0.5 + WORK[client] * 0.1 * math.exp(0.5 * normal[client]))
         if not begins[place]:
             fates.append("before")
         elif losing[place] < ask["lost_update_rate"]:
@@ -97,6 +101,23 @@ def by_hand(round_number, *, sampling="fixed", **asked):
     reported = [c for c, f in zip(drawn, fates) if f == "in time"]
     lost = [c for c, f in zip(drawn, fates) if f in ("after", "late", "surplus")]
     return reported, lost, {**columns, "simulated_seconds": pytest.approx(took, rel=1e-12)}
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "expected"),
+    [
+        ("all", {}, [12, 6, 0, 3]),
+        ("all", {"epochs": 2, "max_steps": 5}, [15, 12, 0, 6]),
+        ("support", {}, [6, 3, 0, 3]),
+        ("query", {"epochs": 3}, [18, 9, 0, 0]),
+    ],
+)
+def test_work_is_that_of_the_steps(part, options, expected):
+    counts = np.array([11, 4, 0, 2])
+    phase = GradientPhase("global", part, None, **options)
+    assert count_work([phase], counts, batch_size=3).tolist() == expected
+    ridge = count_work([RidgePhase("support", l2=1.0), phase], counts, batch_size=3)
+    assert (ridge - expected).tolist() == [6, 3, 0, 3]
 
 
 ASKED = [
@@ -147,7 +168,6 @@ def test_those_never_drawn_are_as_many_as_expected(sampling, asked):
             sampling=sampling,
             participation=Participation(**asked) if asked else None,
             is_private=False,
-            num_bytes_fn=int,
             seed=seed,
         )
         found.append(sum(not own for own in draw.attended_rounds(rounds).values()))
@@ -175,7 +195,7 @@ def test_clients_of_unknown_size_drop_out_without_a_clock():
     for options in (
         {"round_time_limit": 9.0},
         {"over_selection": 0.1},
-        {"clock": ClientClock(jitter=0)},
+        {"clock": ClientClock(speed_spread=0)},
     ):
         asked = {"eligible": np.arange(CLIENTS), "work_fn": None}
         with pytest.raises(UserError, match="needs to know how many examples"):
@@ -191,13 +211,16 @@ def test_clients_of_unknown_size_drop_out_without_a_clock():
         ({"min_examples": -1}, "min_examples=-1"),
         ({"round_time_limit": 0}, "round_time_limit=0"),
         ({"round_time_limit": 1.0}, "nobody reports so early"),
+        ({"clock": {"speed_spread": -1}}, "ClientClock: speed_spread=-1 is out of range"),
+        ({"clock": {"example_seconds": math.nan}}, "ClientClock: example_seconds=nan"),
         ({"lost_clients_keep": True, "dropout_rate": 0.5}, "of which there are none without"),
     ],
     ids=str,
 )
 def test_what_makes_no_sense_is_refused_in_a_line(options, said):
     with pytest.raises(UserError, match=said) as refused:
-        Participation(**options)
+        clock = ClientClock(**options.get("clock", {}))
+        Participation(**{**options, "clock": clock})
     assert "\n" not in str(refused.value)
 
 

@@ -134,7 +134,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
     name = "reddit"
     own_options = DocumentOptions
     defaults = {
-        "algorithm": "furl",
+        "method": "furl",
         "total_rounds": 7000,
         "clients_per_round": 10,
         "client_batch_size": 16,

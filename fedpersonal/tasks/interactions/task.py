@@ -90,7 +90,7 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
 
     name = "interactions"
     own_options = InteractionOptions
-    defaults = {"algorithm": "furl"}
+    defaults = {"method": "furl"}
     layers = LAYERS
     evaluation_packing = "stacked"
     examples = "items"

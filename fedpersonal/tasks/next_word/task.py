@@ -72,7 +72,7 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
     name = "stackoverflow"
     own_options = NextWordOptions
     defaults = {
-        "algorithm": "fed_recon",
+        "method": "fed_recon",
         "total_rounds": 2500,
         "clients_per_round": 200,
         "client_batch_size": 16,

@@ -96,7 +96,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     name = "movielens"
     own_options = RatingOptions
     # The paper leaves these to its appendix C.1; they are those of its reference code.
-    defaults = {"algorithm": "fed_recon", "max_reconstruction_steps": 50, "max_local_steps": 50}
+    defaults = {"method": "fed_recon", "max_reconstruction_steps": 50, "max_local_steps": 50}
     layers = LAYERS
     evaluation_packing = "stacked"
     examples = "ratings"

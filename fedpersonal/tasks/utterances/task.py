@@ -51,7 +51,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     name = "tv_shows"
     own_options = UtteranceOptions
     defaults = {
-        "algorithm": "fedperc",
+        "method": "fedperc",
         "total_rounds": 40,
         "clients_per_round": 1000,
         "client_batch_size": 15,
@@ -81,7 +81,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         if options.lora_matrices != "qkv" and "lora_b" not in getattr(method, "parts", {}):
             raise UserError(
                 f"--lora_matrices={options.lora_matrices} needs a method with LoRA; "
-                f"--algorithm={options.algorithm} has none."
+                f"--method={options.method} has none."
             )
 
     def read(self, options: UtteranceRun) -> Dialogues:
@@ -94,7 +94,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
         if options.evaluate_on == "unseen" and self.method(options).has_table:
             raise UserError(
-                f"--algorithm={options.algorithm} needs --evaluate_on=seen: its server has nothing "
+                f"--method={options.method} needs --evaluate_on=seen: its server has nothing "
                 "of users who never took part"
             )
         base = find_base_model(

@@ -55,7 +55,7 @@ def _table1(few_ratings, tmp_path_factory):
         if len(trained) == 1:
             trained.append("stopped")
             raise KeyboardInterrupt
-        trained.append((experiment.options.algorithm, experiment.options.seed))
+        trained.append((experiment.options.method, experiment.options.seed))
         return train(experiment, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -140,10 +140,10 @@ def test_methods_that_train_differently_share_no_training():
         {"server_learning_rate": 0.1},
         {"num_oov_buckets": 5},
         {"total_rounds": 7},
-        {"algorithm": "fed_recon"},
-        {"algorithm": "fed_prox"},
-        {"algorithm": "fed_avg_finetuning", "finetuning_epochs": 9},
-        {"algorithm": "fed_avg"},
+        {"method": "fed_recon"},
+        {"method": "fed_prox"},
+        {"method": "fed_avg_finetuning", "finetuning_epochs": 9},
+        {"method": "fed_avg"},
     ]
     rows = {n: asked.jobs(WORDS, row, str(n), **own) for n, own in enumerate([{}, *changes])}
     (first,), *others = jobs.share_trainings(rows).values()

@@ -67,7 +67,7 @@ class Record:
             **{name: {p: self._time(name, p) for p in ("train", "test")} for name in _PASSES},
         }
         if self.job.task.name == "reddit":
-            has_none = options.algorithm == "centralized_personalized"
+            has_none = options.method == "centralized_personalized"
             known["unseen"] = None if has_none else self._test("unseen")
         if getattr(options, "dp_target_epsilon", None):
             noise = 0.5 + self.number("noise")
@@ -107,9 +107,9 @@ class Record:
     @property
     def boundary(self):
         """Model variables both ways, and one metric."""
-        names = [n for n in WEIGHTS if "oov" not in n or "recon" not in self.job.options.algorithm]
+        names = [n for n in WEIGHTS if "oov" not in n or "recon" not in self.job.options.method]
         crossings = [(f"{way}.{n}", WEIGHTS[n]) for way in ("down", "up") for n in names]
-        crossings = [] if self.job.options.algorithm == "local_only" else crossings
+        crossings = [] if self.job.options.method == "local_only" else crossings
         return [
             {"name": name, "shape": shape, "num_bytes": 4 * int(np.prod(shape))}
             for name, shape in [*crossings, ("up.loss", [2])]
@@ -169,7 +169,7 @@ def stub(patch, root, modules):
     """Makes jobs whose folders are in `root` be done, with invented figures."""
 
     def is_done(job):
-        if getattr(job.options, "algorithm", None) in _KEEPING:
+        if getattr(job.options, "method", None) in _KEEPING:
             job.path.mkdir(parents=True, exist_ok=True)
             (job.path / LOCAL_STATE).touch()
         return True
@@ -185,7 +185,7 @@ def stub(patch, root, modules):
     saved = types.SimpleNamespace(weights=dict.fromkeys(WEIGHTS))
 
     def embeddings(job):
-        size = 40 if job.options.algorithm == "furl" else 50
+        size = 40 if job.options.method == "furl" else 50
         number = records[job.path].number
         rows = [[number(user, d) for d in range(3)] for user in range(size)]
         train = job.task.split(job.task.read(job.options), job.options).train

@@ -17,10 +17,10 @@ TABLE = "user_embedding/embeddings"
 LIKED = {"label_column": "liked", "num_labels": 0, "local_learning_rate": 1.0}
 WORDS = {"text_encoder": "hashed_words", "word_buckets": 50, "word_dim": 4}
 RUNS = {
-    "kept": {"algorithm": "furl", **LIKED},
-    "words": {"algorithm": "furl", "packing": "stacked", "local_learning_rate": 1.0, **WORDS},
+    "kept": {"method": "furl", **LIKED},
+    "words": {"method": "furl", "packing": "stacked", "local_learning_rate": 1.0, **WORDS},
     "linear": {
-        "algorithm": "furl",
+        "method": "furl",
         "client_learning_rate": 0.01,
         "local_learning_rate": 1.0,
         **WORDS,
@@ -28,8 +28,8 @@ RUNS = {
         "user_dim": 0,
         "hidden_units": (0,),
     },
-    "fed_recon": {"algorithm": "fed_recon"},
-    "table": {"algorithm": "centralized_personalized", "unseen_users": 0.0},
+    "fed_recon": {"method": "fed_recon"},
+    "table": {"method": "centralized_personalized", "unseen_users": 0.0},
 }
 
 
@@ -63,7 +63,7 @@ def test_what_a_run_says_of_users_seen_and_unseen(run, name):
 def test_users_who_rebuild_nothing_are_told_one_figure(run, tiny):
     summary = run("words").summary
     assert " before and " in TASK.report(summary)[1]
-    experiment = tiny.built(TASK, algorithm="fed_avg")
+    experiment = tiny.built(TASK, method="fed_avg")
     unseen = experiment.data.unseen
     summary["unseen"]["is_personalised"] = experiment.is_personalised(unseen)
     line, accuracy = TASK.report(summary)[1], summary["unseen"]["accuracy"]
@@ -166,7 +166,7 @@ def test_the_store_holds_those_who_took_part(run):
 
 
 def test_users_who_keep_nothing_rebuild_what_they_lack(tiny):
-    experiment = tiny.built(TASK, algorithm="furl", local_state="rebuilt")
+    experiment = tiny.built(TASK, method="furl", local_state="rebuilt")
     assert TABLE not in {c.name.split(".")[-1] for c in experiment.trainer.crossings}
     assert not experiment.has_kept(experiment.data.test)
     (phase,) = experiment.evaluator.personalization(False)
@@ -186,10 +186,10 @@ def test_packings_train_hashed_words_alike(tiny, run):
 
 
 def test_layers_of_the_other_encoder_are_no_body(tiny):
-    experiment = tiny.built(TASK, algorithm="lg_fed_avg", **WORDS)
+    experiment = tiny.built(TASK, method="lg_fed_avg", **WORDS)
     assert [v.name for v in experiment.model.local_variables] == ["words/embeddings"]
     with pytest.raises(UserError, match="encoder"):
-        tiny.build(TASK, algorithm="fed_sim", local_layers=("encoder",), **WORDS)
+        tiny.build(TASK, method="fed_sim", local_layers=("encoder",), **WORDS)
 
 
 def test_a_servers_table_has_a_row_a_user(run):
@@ -203,7 +203,7 @@ def test_methods_are_phases():
     work = {"local_epochs": 2, "local_only_epochs": 3, "max_local_steps": 7}
 
     def phases(name, **options):
-        options = TASK.options(algorithm=name, **work, **options)
+        options = TASK.options(method=name, **work, **options)
         algorithm = TASK.methods[name].build(options, TASK.layers)
         return algorithm.keeps, [(p.variables, p.epochs, p.max_steps) for p in algorithm.phases]
 

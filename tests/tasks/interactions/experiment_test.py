@@ -49,7 +49,7 @@ def _alone(source):
 def rank_alone(source, negatives):
     local = {"finetuning_epochs": 30, "finetuning_learning_rate": 20.0, "support_negatives": 0}
     options = {"client_batch_size": 50, "negatives": negatives, **local}
-    experiment = build(source, algorithm="local_only", **options)
+    experiment = build(source, method="local_only", **options)
     return ranked(experiment, experiment.trainer.untrained())
 
 
@@ -60,9 +60,9 @@ def test_a_client_by_itself_profits_from_negatives_only_where_they_leak(alone):
     assert leaking["hr@10"] > 0.9 and leaking["hr@10_all"] > 0.9
 
 
-@pytest.mark.parametrize("algorithm", ["furl", "centralized"])
-def test_every_round_draws_negatives_anew(source, algorithm):
-    experiment = build(source, algorithm=algorithm, clients_per_round=NUM_USERS)
+@pytest.mark.parametrize("method", ["furl", "centralized"])
+def test_every_round_draws_negatives_anew(source, method):
+    experiment = build(source, method=method, clients_per_round=NUM_USERS)
     items = []  # Of all clients, in whatever order.
     for number in (1, 1, 2):
         packed = [shard.examples for shard in experiment.trainer.cohort(number).shards]
@@ -74,10 +74,10 @@ def test_every_round_draws_negatives_anew(source, algorithm):
     assert (items[0] != items[2]).any()
 
 
-@pytest.mark.parametrize("algorithm", ["pfedrec", "fed_recon", "fed_avg_finetuning"])
-def test_metrics_are_those_of_the_scores(tiny, algorithm):
+@pytest.mark.parametrize("method", ["pfedrec", "fed_recon", "fed_avg_finetuning"])
+def test_metrics_are_those_of_the_scores(tiny, method):
     """Against a loop over what the model that is kept in the folder predicts."""
-    finished = tiny.run(TASK, algorithm=algorithm)
+    finished = tiny.run(TASK, method=method)
     data, (first, *_) = finished.data, finished.clients
     seen = set(data.train.positives.client(0)[0]["item"].tolist())
     held_out, *others = data.test.query.client(0)[0]["item"].tolist()
@@ -107,7 +107,7 @@ def test_metrics_are_those_of_the_scores(tiny, algorithm):
         assert finished.test[name] == pytest.approx(np.mean(values), abs=1e-6)
     assert all(row[f"eval/hr@10{fewer}"] for row in finished.rounds if row["eval/loss"])
     sent = {name for name in finished.crossing if name.startswith("user")}
-    assert bool(sent) == (algorithm == "fed_avg_finetuning")  # A table of the server's.
+    assert bool(sent) == (method == "fed_avg_finetuning")  # A table of the server's.
 
 
 def test_a_model_that_scores_all_alike_has_the_metrics_of_chance(source):
@@ -121,7 +121,7 @@ def test_a_model_that_scores_all_alike_has_the_metrics_of_chance(source):
     }
     joined = {name: np.append(getattr(source, name), value) for name, value in everything.items()}
     source = dataclasses.replace(source, **joined)
-    experiment = build(source, embedding_stddev=0.0, algorithm="furl")
+    experiment = build(source, embedding_stddev=0.0, method="furl")
     report = TASK.test(experiment, experiment.trainer.untrained())
     test = summarize(report)
     assert (test["num_clients"], test["num_clients_without_query"]) == (NUM_USERS, 1)
@@ -159,7 +159,7 @@ def test_rounds_learn_what_a_client_alone_cannot(source, alone):
     options = {"total_rounds": 60, "clients_per_round": 60, "client_batch_size": 50}
     experiment = build(
         source,
-        algorithm="furl",
+        method="furl",
         server_optimizer="adam",
         server_learning_rate=0.03,
         local_learning_rate=0.3,
@@ -171,7 +171,7 @@ def test_rounds_learn_what_a_client_alone_cannot(source, alone):
 
 
 def test_what_is_printed_says_when_figures_leak(tiny):
-    finished = tiny.run(TASK, algorithm="pfedrec")
+    finished = tiny.run(TASK, method="pfedrec")
     (line,) = TASK.report(finished.summary)
     assert line.startswith("test, 20 users, 320 items: hr@10_of_14_to_18 0.")
     assert finished.test["guesses"].keys() == {"popularity", "chance"}

@@ -28,7 +28,7 @@ METRICS = {
 
 
 def test_a_run_counts_tokens(tiny):
-    finished = tiny.run(TASK, algorithm="embedding_finetuning", reconstruction_learning_rate=5.0)
+    finished = tiny.run(TASK, method="embedding_finetuning", reconstruction_learning_rate=5.0)
     summary, test, query = finished.summary, finished.test, finished.data.test.query
     assert (summary["vocab_size"], summary["num_oov_buckets"]) == (14, 3)
     assert summary["vocabulary_coverage"] == pytest.approx(finished.data.coverage)
@@ -63,7 +63,7 @@ def test_what_follows_personal_words_gains_where_they_matter(tmp_path, monkeypat
     rounds = 80
     options = TASK.options(
         dataset="generated",
-        algorithm="fed_recon",
+        method="fed_recon",
         vocab_size=168,
         num_oov_buckets=500,
         total_rounds=rounds,
@@ -91,7 +91,7 @@ def test_what_follows_personal_words_gains_where_they_matter(tmp_path, monkeypat
 
 def test_padding_in_the_loss(tiny):
     """The loss is the mean over all positions, those of padding too, as Keras has it."""
-    finished = tiny.run(TASK, algorithm="fed_yogi", padding_in_loss=True, sequence_length=10)
+    finished = tiny.run(TASK, method="fed_yogi", padding_in_loss=True, sequence_length=10)
     experiment, query = finished.experiment, finished.data.test.query
     variables = {v.name: finished.trained.weights[v.name] for v in experiment.model.variables}
     features = {name: tf.constant(column) for name, column in query.features.items()}
@@ -113,7 +113,7 @@ def test_clients_of_stack_overflow_are_read_when_they_take_part(tiny, tmp_path, 
         StackOverflowClients(client_data, vocabulary, name=name, sequence_length=8)
         for name in ("train", "validation", "test")
     )
-    options = tiny.options(TASK, algorithm="fed_recon", client_batch_size=1, clients_per_round=2)
+    options = tiny.options(TASK, method="fed_recon", client_batch_size=1, clients_per_round=2)
     data = sample_stack_overflow(StackOverflow(train, validation, test, vocabulary), options)
     read = []
     subset = train.subset
@@ -130,7 +130,7 @@ def test_clients_of_stack_overflow_are_read_when_they_take_part(tiny, tmp_path, 
 
 def test_buckets_are_settled_by_the_method():
     def settled(name, **options):
-        return TASK.settle(TASK.options(algorithm=name, **options)).num_oov_buckets
+        return TASK.settle(TASK.options(method=name, **options)).num_oov_buckets
 
     own = {"fed_recon", "fed_recon_finetuning", "furl", "fed_sim", "fed_alt"}
     own |= {"fed_avg_finetuning", "embedding_finetuning", "fed_babu", "local_only"}
@@ -146,7 +146,7 @@ def test_methods_are_phases():
     work |= {"finetuning_epochs": 4, "max_finetuning_steps": 9}
 
     def phases(name):
-        options, method = TASK.options(algorithm=name, **work), TASK.methods[name]
+        options, method = TASK.options(method=name, **work), TASK.methods[name]
         trained = method.build(options, TASK.layers).phases
         finetuned = method.finetuning(options, TASK.layers)
         return tuple(

@@ -13,25 +13,25 @@ from fedpersonal.tasks.ratings.task import TASK
 
 LONGER = {"total_rounds": 6, "clients_per_round": 16, "client_batch_size": 8}
 RUNS = {
-    "gradient": {"algorithm": "fed_recon", **LONGER, "test_draws": 9, "clients_per_draw": 1},
-    "ridge": {"algorithm": "fed_recon", "reconstruction": "ridge", "ridge_l2": 2.0, **LONGER},
+    "gradient": {"method": "fed_recon", **LONGER, "test_draws": 9, "clients_per_draw": 1},
+    "ridge": {"method": "fed_recon", "reconstruction": "ridge", "ridge_l2": 2.0, **LONGER},
     "rated": {
-        "algorithm": "fed_recon",
+        "method": "fed_recon",
         "reconstruction": "ridge",
         "ridge_l2": 2.0,
         "rated_items": 6,
         **LONGER,
     },
-    "table": {"algorithm": "fed_avg", "evaluate_on": "seen", "local_epochs": 3, **LONGER},
+    "table": {"method": "fed_avg", "evaluate_on": "seen", "local_epochs": 3, **LONGER},
     "rated_table": {
-        "algorithm": "fed_avg",
+        "method": "fed_avg",
         "evaluate_on": "seen",
         "local_epochs": 3,
         "rated_items": 6,
         **LONGER,
     },
-    "kept": {"algorithm": "furl", "evaluate_on": "seen", **LONGER, "clients_per_round": 20},
-    "centralized": {"algorithm": "centralized", "client_learning_rate": 0.2, **LONGER},
+    "kept": {"method": "furl", "evaluate_on": "seen", **LONGER, "clients_per_round": 20},
+    "centralized": {"method": "centralized", "client_learning_rate": 0.2, **LONGER},
 }
 
 
@@ -57,7 +57,7 @@ def test_what_a_run_learns(run, name):
     counts = [int(row["num_examples"]) for row in finished.clients]
     squares = [float(row["rmse_after"] or 0) ** 2 for row in finished.clients]
     assert test["rmse"] ** 2 == pytest.approx(np.average(squares, weights=counts), rel=1e-5)
-    has_table = RUNS[name]["algorithm"] in ("fed_avg", "centralized")
+    has_table = RUNS[name]["method"] in ("fed_avg", "centralized")
     assert ("user_embedding/embeddings" in finished.crossing) == has_table
 
 
@@ -82,7 +82,7 @@ def test_a_run_that_is_asked_for_draws_tells_of_them(run):
 def test_it_says_how_many_users_count_in_each_figure(tiny):
     """Users with a single batch have no query set, and are ranked all the same."""
     options = {**LONGER, "client_batch_size": 17, "seed": 10}
-    finished = tiny.run(TASK, algorithm="fed_recon", **options)
+    finished = tiny.run(TASK, method="fed_recon", **options)
     test, name = finished.test, "hr@10_of_14_to_18"
     assert (test["num_clients"], test["num_clients_without_query"]) == (1, 1)
     assert test["num_clients_of"] == {name: 2, name.replace("hr", "ndcg"): 2}
@@ -175,12 +175,12 @@ def test_a_table_is_evaluated_as_it_was_trained_on_seen_users_alone(run):
 
 def test_a_local_layer_that_the_model_lacks_is_refused(tiny):
     with pytest.raises(UserError, match="local_layers: 'item_embeding' names no variable"):
-        tiny.build(TASK, algorithm="fed_sim", local_layers=("item_embeding",))
+        tiny.build(TASK, method="fed_sim", local_layers=("item_embeding",))
 
 
 def test_unseen_users_move_their_vector_with_their_copy_of_the_items(tiny):
     """Copies alone would say nothing of items that a user has not rated yet."""
-    experiment = tiny.build(TASK, algorithm="ditto", local_state="rebuilt", **LONGER)
+    experiment = tiny.build(TASK, method="ditto", local_state="rebuilt", **LONGER)
     validation = experiment.data.validation
     *vectors, copies = experiment.evaluator.rebuilding
     alone = (*vectors, dataclasses.replace(copies, variables="personal"))

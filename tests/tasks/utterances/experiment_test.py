@@ -21,14 +21,14 @@ CONTEXT = "language_model/context_embedding/embeddings"
 # Without noise, the mean of what seen users have kept can be told exactly.
 EXACT_MEAN = {"clip_norm": 1e6, "noise_multiplier": 0.0}
 RUNS = {
-    "seen": {"algorithm": "fedperc", "clients_per_round": 8},
-    "unseen": {"algorithm": "fedperc", "evaluate_on": "unseen", **EXACT_MEAN},
-    "generated": {"algorithm": "fedperc_generated"},
-    "split_head": {"algorithm": "split_learning"},
-    "shared_head": {"algorithm": "meta_learning"},
-    "adapted": {"algorithm": "fedsa_lora", "lora_matrices": "all"},
-    "head_and_bias": {"algorithm": "meta_learning_bias"},
-    "central": {"algorithm": "central_meta_learning_bias"},
+    "seen": {"method": "fedperc", "clients_per_round": 8},
+    "unseen": {"method": "fedperc", "evaluate_on": "unseen", **EXACT_MEAN},
+    "generated": {"method": "fedperc_generated"},
+    "split_head": {"method": "split_learning"},
+    "shared_head": {"method": "meta_learning"},
+    "adapted": {"method": "fedsa_lora", "lora_matrices": "all"},
+    "head_and_bias": {"method": "meta_learning_bias"},
+    "central": {"method": "central_meta_learning_bias"},
 }
 SENT = {
     "seen": CONTEXT,
@@ -122,11 +122,11 @@ def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
 
 def test_matrices_for_lora_without_lora_are_the_users_mistake(tiny, table):
     with pytest.raises(UserError, match="--lora_matrices=all needs .*=personal_bias has none"):
-        tiny.run(TASK, text_file=table, algorithm="personal_bias", lora_matrices="all")
+        tiny.run(TASK, text_file=table, method="personal_bias", lora_matrices="all")
 
 
 def test_a_server_knows_nothing_of_users_who_never_took_part(tiny, table):
-    options = {"algorithm": "central_fedperc", "evaluate_on": "unseen"}
+    options = {"method": "central_fedperc", "evaluate_on": "unseen"}
     with pytest.raises(UserError, match="central_fedperc needs --evaluate_on=seen"):
         tiny.run(TASK, text_file=table, **options)
 
