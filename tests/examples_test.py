@@ -123,7 +123,7 @@ def test_the_task_of_ones_own_has_a_table_of_methods(tmp_path):
     program = """
 import sys
 import examples.own_task.table as table
-table.ALGORITHMS = ("fed_avg", "fed_rep")
+table.METHODS = ("fed_avg", "fed_rep")
 sys.argv += ["--total_rounds=2", "--num_clients=20"]
 table.main()
 """

@@ -99,7 +99,7 @@ def _script(run_program, tmp_path_factory):
         (["fedpersonal", "re"], ["reddit", "report", "reproduce"]),
         (["fedpersonal", "movielens", "--client_l"], ["--client_learning_rate"]),
         (["fedpersonal", "stackoverflow", "--seed=1", "--vocab"], ["--vocab_size"]),
-        (["fedpersonal", "doctor", "--j"], ["--json"]),
+        (["fedpersonal", "doctor", "--da"], ["--data_dir"]),
         (["fedpersonal", "sweep", "--gri"], ["--grid"]),
         (["fedpersonal", "nothing", "--"], []),
     ],
