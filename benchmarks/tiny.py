@@ -149,8 +149,7 @@ def make_base(folder: pathlib.Path) -> Any:
     from transformers import GPT2Config, TFGPT2LMHeadModel
 
     from fedpersonal.data.generated.dialogues import generate_dialogues
-    from fedpersonal.models.gpt2 import load_base_model, save_base_model
-    from fedpersonal.models.gpt2_training import train_tokenizer
+    from fedpersonal.models.gpt2 import load_base_model, save_base_model, train_tokenizer
 
     texts = generate_dialogues(num_other_utterances=200, seed=2).others.texts
     tokenizer = train_tokenizer(texts, vocab_size=300)

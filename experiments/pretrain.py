@@ -70,7 +70,7 @@ def main() -> None:
     )
     print(
         f"{report.num_validation_texts:,} held-out texts: perplexity per token "
-        f"{report.initial_perplexity:.1f} before and {report.final_perplexity:.1f} after training"
+        f"{report.curve[0][1]:.1f} before and {report.curve[-1][1]:.1f} after training"
     )
     print(
         f"{report.steps:,} steps in {report.seconds:.1f} s, "

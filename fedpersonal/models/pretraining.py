@@ -1,8 +1,7 @@
-"""Training of a small GPT-2 from scratch, which can be interrupted at any time and goes on."""
+"""Training of a small GPT-2, from scratch or further, which goes on where it was interrupted."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -11,97 +10,42 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tqdm
 
 from fedpersonal.data.sources import check_count, check_counts
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 from fedpersonal.files import atomic_write, pack_arrays, read_bytes, unpack_arrays
-from fedpersonal.models.gpt2 import BaseModel, check_is_free, save_base_model
-from fedpersonal.models.gpt2_training import (
+from fedpersonal.models.gpt2 import (
     MIN_VOCAB_SIZE,
-    GPT2Trainer,
-    copy_model,
-    new_model,
+    BaseModel,
+    check_is_free,
+    save_base_model,
     train_tokenizer,
+    weight_name,
 )
 
 if TYPE_CHECKING:
+    import tensorflow as tf
     from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
     from transformers.models.gpt2.tokenization_gpt2_fast import GPT2TokenizerFast
 
-_SECONDS_BETWEEN_SAVES = 30.0
-
-
-@dataclasses.dataclass
-class Course:
-    """How far training has come: steps, what they took, and perplexities by step."""
-
-    step: int = 0
-    seconds: float = 0.0
-    curve: list[tuple[int, float]] = dataclasses.field(default_factory=list)
-
-
-class SavedState:
-    """The file of a training that can be interrupted."""
-
-    def __init__(self, path: str | os.PathLike, about: Mapping[str, object], texts: Sequence[str]):
-        """Takes the file, and the settings and texts that tell this training from others."""
-        digest = hashlib.sha256()
-        for text in texts:
-            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-        self._path, self._about = pathlib.Path(path), {**about, "texts": digest.hexdigest()}
-        self._next = time.monotonic() + _SECONDS_BETWEEN_SAVES
-
-    def restore(self, trainer: GPT2Trainer, random: np.random.Generator) -> Course | None:
-        """Goes on from the file, if there is one; returns how far that is."""
-        if not self._path.exists():
-            return None
-        try:
-            arrays = unpack_arrays(read_bytes(self._path))
-            told = json.loads(str(arrays.pop("told")))
-        except (ValueError, KeyError) as error:
-            raise UserError(
-                f"{self._path} is damaged ({error}); remove it to train from the start."
-            ) from None
-        other = [name for name, value in self._about.items() if told["about"].get(name) != value]
-        if other:
-            raise UserError(
-                f"{self._path} is of another training, with other {', '.join(other)}; remove it to "
-                "train from the start."
-            )
-        trainer.restore(arrays)
-        random.bit_generator.state = told["random"]
-        return Course(**{**told["course"], "curve": [tuple(at) for at in told["course"]["curve"]]})
-
-    def save_if_due(
-        self, trainer: GPT2Trainer, random: np.random.Generator, course: Course
-    ) -> None:
-        """Writes the file, unless that was less than half a minute ago."""
-        if time.monotonic() < self._next:
-            return
-        told = {
-            "about": self._about,
-            "course": dataclasses.asdict(course),
-            "random": random.bit_generator.state,
-        }
-        with atomic_write(self._path, "wb") as file:
-            file.write(pack_arrays({**trainer.arrays(), "told": np.array(json.dumps(told))}))
-        self._next = time.monotonic() + _SECONDS_BETWEEN_SAVES
-
-
 # The file beside a pretrained model's that says how it was made.
 NOTES = "pretraining.json"
-_STATE_SUFFIX = ".training"
 _VALIDATION_SHARE = 0.02
 _REPORTS = 20
 _ENCODED_AT_ONCE = 10_000
 # More texts hardly change a vocabulary of thousands, and take a minute.
 _TOKENIZER_TEXTS = 50_000
+_WARM_UP_SHARE = 0.05
+_WEIGHT_DECAY = 0.01
+_SECOND_MOMENT_DECAY = 0.98
+_MAX_GRADIENT_NORM = 1.0
+_INITIAL_DEVIATION = 0.02
+_SECONDS_BETWEEN_SAVES = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,11 +84,9 @@ class PretrainingReport:
         num_validation_texts: Texts held out.
         vocab_size: Tokens of the tokenizer.
         num_parameters: Entries of all weights.
-        initial_perplexity: Per token of the held-out texts, before training.
-        final_perplexity: The same after training.
         steps: Training steps.
         seconds: What the steps took, with tracing and without validation.
-        curve: The perplexity of the held-out texts after so many steps.
+        curve: The perplexity per token of the held-out texts after so many steps, from 0 on.
     """
 
     num_texts: int
@@ -152,8 +94,6 @@ class PretrainingReport:
     num_validation_texts: int
     vocab_size: int
     num_parameters: int
-    initial_perplexity: float
-    final_perplexity: float
     steps: int
     seconds: float
     curve: tuple[tuple[int, float], ...]
@@ -168,25 +108,40 @@ def pretrain_into(
 ) -> PretrainingReport:
     """Trains a model and writes it with `save_base_model`.
 
-    Its state is in `<folder>.training` until then: called again with the same arguments, it goes
-    on from there to the same bits, and a process killed at any time loses half a minute.
+    Called again with the same arguments after an interruption, it goes on to the same bits from
+    what it saved half a minute before, in a file beside the folder that is named by the arguments.
 
     Args:
-        folder: The folder to make.
-        texts: As of `pretrain`.
+        folder: The folder to make; it appears once training is over.
+        texts: The texts to train on.
         settings: What to note beside the report, in `NOTES`.
-        **options: Of `pretrain`.
+        **options: Those of `pretrain`.
 
     Raises:
-        UserError: As of `pretrain` and `check_is_free`.
+        UserError: If the folder holds something or cannot be written to, or `pretrain` raises it.
     """
     check_is_free(folder)
-    state_file = pathlib.Path(folder).resolve().with_name(pathlib.Path(folder).name + _STATE_SUFFIX)
+    folder = pathlib.Path(folder).resolve()
+    digest = _digest(texts, {k: v for k, v in options.items() if k != "progress"})
+    state_file = folder.with_name(f"{folder.name}.{digest}.training")
     model, tokenizer, report = pretrain(texts, state_file=state_file, **options)
     notes = {"settings": settings, "report": dataclasses.asdict(report)}
     save_base_model(folder, model, tokenizer, notes={NOTES: notes})
     state_file.unlink(missing_ok=True)
     return report
+
+
+def _digest(texts: Sequence[str], options: Mapping[str, object]) -> str:
+    """Returns what tells a training from others."""
+    start = options["start"]
+    weights = start.weights.values() if isinstance(start, BaseModel) else []
+    others = {k: v for k, v in options.items() if k != "start" or not weights}
+    digest = hashlib.sha256(repr(sorted(others.items())).encode())
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    for weight in weights:
+        digest.update(weight.tobytes())
+    return digest.hexdigest()[:12]
 
 
 def pretrain(
@@ -198,7 +153,7 @@ def pretrain(
     learning_rate: float,
     seed: int,
     progress: bool,
-    state_file: str | os.PathLike | None = None,
+    state_file: pathlib.Path | None = None,
 ) -> tuple[TFGPT2LMHeadModel, GPT2TokenizerFast, PretrainingReport]:
     """Trains a tokenizer and a GPT-2 on texts, or trains a base model further.
 
@@ -223,8 +178,7 @@ def pretrain(
             with the same arguments goes on; None for nowhere.
 
     Raises:
-        UserError: If there are too few texts, the loss is no longer finite, or the state is
-            damaged or of another training.
+        UserError: If there are too few texts, the loss is no longer finite, or the file is damaged.
     """
     check_counts(1, steps=steps, batch_size=batch_size)
     check_count("seed", seed)
@@ -234,73 +188,101 @@ def pretrain(
     if len(texts) < 2:
         raise UserError(f"at least 2 texts that are not blank are needed, got {len(texts)}")
 
-    state = None
-    if state_file is not None:
-        about = {"steps": steps, "batch_size": batch_size, "rate": learning_rate, "seed": seed}
-        state = SavedState(state_file, {**about, "start": _told(start)}, texts)
+    def show(line: str) -> None:
+        if progress:
+            print(line, file=sys.stderr, flush=True)
+
     random = generator(Purpose.PRETRAINING_TEXTS, seed)
     num_held_out = max(1, round(_VALIDATION_SHARE * len(texts)))
     first = int(random.integers(len(texts) - num_held_out + 1))
     last = first + num_held_out
     training_texts = texts[:first] + texts[last:]
     some = random.permutation(len(training_texts))[:_TOKENIZER_TEXTS]
-    if progress:
-        line = "encoding" if isinstance(start, BaseModel) else "training a tokenizer and encoding"
-        print(f"{line} {len(texts):,} texts", file=sys.stderr, flush=True)
     if isinstance(start, BaseModel):
-        tokenizer, positions, model = start.tokenizer, start.config.n_positions, copy_model(start)
+        show(f"encoding {len(texts):,} texts")
+        tokenizer, positions, model = start.tokenizer, start.config.n_positions, _copy_model(start)
     else:
+        show(f"training a tokenizer and encoding {len(texts):,} texts")
         tokenizer = train_tokenizer([training_texts[i] for i in some], vocab_size=start.vocab_size)
-        positions, model = start.positions, new_model(start, tokenizer, seed)
-    held_out = _encode(texts[first:last], tokenizer)
-    training = _encode(training_texts, tokenizer)
+        positions, model = start.positions, _new_model(start, tokenizer, seed)
+    held_out, training = (_encode(part, tokenizer) for part in (texts[first:last], training_texts))
     length = min(positions, len(training))
-
-    trainer = GPT2Trainer(model, steps=steps, learning_rate=learning_rate)
+    step_on, sum_losses, variables = _compile_steps(model, steps, learning_rate)
+    state = _State(state_file, variables, random)
 
     def perplexity() -> float:
-        return trainer.perplexity(_consecutive_windows(held_out, length, batch_size))
+        windows = _consecutive_windows(held_out, length, batch_size)
+        loss, count = np.sum([np.float64(sum_losses(batch)) for batch in windows], axis=0)
+        with np.errstate(over="ignore"):
+            return float(np.exp(loss / count))
 
-    course = state.restore(trainer, random) if state else None
-    if course is None:
-        course = Course(curve=[(0, perplexity())])
-    with contextlib.closing(_Progress(course.step, steps, show=progress)) as shown:
-        for step in range(course.step + 1, steps + 1):
-            begun = time.monotonic()
-            starts = random.integers(len(training) - length + 1, size=(batch_size, 1))
-            loss = trainer.train(training[starts + np.arange(length)])
-            course.step, course.seconds = step, course.seconds + time.monotonic() - begun
-            if shown.is_due(step):
-                if not math.isfinite(loss):
-                    raise UserError(
-                        f"the loss is {float(loss)} at step {step}: learning_rate={learning_rate} "
-                        "is too high"
-                    )
-                course.curve.append((step, perplexity()))
-                shown.advance(course, float(loss))
-            if state:
-                state.save_if_due(trainer, random, course)
+    first_step, seconds, curve = state.read() or (1, 0.0, [(0, perplexity())])
+    if first_step > 1:
+        show(f"going on after step {first_step - 1}/{steps}")
+    every = math.ceil(steps / _REPORTS)
+    for step in range(first_step, steps + 1):
+        begin = time.monotonic()
+        starts = random.integers(len(training) - length + 1, size=(batch_size, 1))
+        loss = step_on(training[starts + np.arange(length)])
+        seconds += time.monotonic() - begin
+        if step % every == 0 or step == steps:
+            if not math.isfinite(loss):
+                raise UserError(
+                    f"the loss is {float(loss)} at step {step}: learning_rate={learning_rate} is "
+                    "too high"
+                )
+            curve.append((step, perplexity()))
+            line = f"loss {float(loss):.3f}, held-out perplexity {curve[-1][1]:.1f}"
+            show(f"step {step}/{steps}, {seconds:.0f} s: {line}")
+        state.write_if_due(step + 1, seconds, curve)
     report = PretrainingReport(
         num_texts=len(training_texts),
         num_tokens=len(training),
         num_validation_texts=num_held_out,
         vocab_size=len(tokenizer),
         num_parameters=sum(math.prod(variable.shape) for variable in model.weights),
-        initial_perplexity=course.curve[0][1],
-        final_perplexity=course.curve[-1][1],
         steps=steps,
-        seconds=course.seconds,
-        curve=tuple(course.curve),
+        seconds=seconds,
+        curve=tuple(curve),
     )
     return model, tokenizer, report
 
 
-def _told(start: ModelSizes | BaseModel) -> str:
-    """Returns what tells a start from others."""
-    if isinstance(start, ModelSizes):
-        return repr(start)
-    content = b"".join(value.tobytes() for value in start.weights.values())
-    return hashlib.sha256(content).hexdigest()
+class _State:
+    """The file of a training: all that steps change."""
+
+    def __init__(
+        self, path: pathlib.Path | None, variables: list[tf.Variable], random: np.random.Generator
+    ):
+        self._path, self._variables, self._random = path, variables, random
+        self._time = time.monotonic()
+
+    def read(self) -> tuple[int, float, list[tuple[int, float]]] | None:
+        """Goes on from the file, if there is one; returns the next step, seconds and curve."""
+        if self._path is None or not self._path.exists():
+            return None
+        try:
+            arrays = unpack_arrays(read_bytes(self._path))
+            course = json.loads(str(arrays.pop("course")))
+        except (ValueError, KeyError) as error:
+            raise UserError(
+                f"{self._path} is damaged ({error}); remove it to train from the start."
+            ) from None
+        for name, value in arrays.items():
+            self._variables[int(name)].assign(value)
+        self._random.bit_generator.state = course["random"]
+        return course["step"], course["seconds"], [tuple(point) for point in course["curve"]]
+
+    def write_if_due(self, step: int, seconds: float, curve: list[tuple[int, float]]) -> None:
+        """Writes the file, unless that was less than half a minute ago."""
+        if self._path is None or time.monotonic() < self._time + _SECONDS_BETWEEN_SAVES:
+            return
+        course = {"step": step, "seconds": seconds, "curve": curve}
+        course["random"] = self._random.bit_generator.state
+        arrays = {str(i): variable.numpy() for i, variable in enumerate(self._variables)}
+        with atomic_write(self._path, "wb") as file:
+            file.write(pack_arrays({**arrays, "course": np.array(json.dumps(course))}))
+        self._time = time.monotonic()
 
 
 def _encode(texts: Sequence[str], tokenizer: GPT2TokenizerFast) -> np.ndarray:
@@ -324,30 +306,89 @@ def _consecutive_windows(tokens: np.ndarray, length: int, batch_size: int) -> It
         yield tokens[np.newaxis, whole:]
 
 
-class _Progress:
-    """A progress bar on a terminal, a line now and then elsewhere."""
+def _new_model(sizes: ModelSizes, tokenizer: GPT2TokenizerFast, seed: int) -> TFGPT2LMHeadModel:
+    """Returns a model without dropout, its weights drawn as GPT-2's were."""
+    from transformers.models.gpt2.configuration_gpt2 import GPT2Config
+    from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
 
-    def __init__(self, step: int, steps: int, *, show: bool):
-        self._steps, self._every, self._show = steps, math.ceil(steps / _REPORTS), show
-        on_terminal = show and sys.stderr.isatty()
-        self._bar = tqdm.tqdm(
-            total=steps, initial=step, unit="step", dynamic_ncols=True, disable=not on_terminal
+    model = TFGPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(tokenizer),
+            n_positions=sizes.positions,
+            n_embd=sizes.dim,
+            n_layer=sizes.num_layers,
+            n_head=sizes.num_heads,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            resid_pdrop=0.0,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
         )
-        if step and show:
-            print(f"going on after step {step}/{steps}", file=sys.stderr, flush=True)
+    )
+    model.build_in_name_scope()
+    random = generator(Purpose.PRETRAINED_WEIGHTS, seed)
+    # What Keras draws depends on what was drawn before; biases and scales are 0 and 1 already.
+    for variable in model.weights:
+        if "/ln_" not in variable.name and "bias" not in variable.name:
+            # As published: projections onto the residual stream shrink with their number.
+            shrink = math.sqrt(2 * sizes.num_layers) if "c_proj" in variable.name else 1.0
+            drawn = random.normal(0.0, _INITIAL_DEVIATION / shrink, variable.shape)
+            variable.assign(drawn.astype(np.float32))
+    return model
 
-    def is_due(self, step: int) -> bool:
-        return step % self._every == 0 or step == self._steps
 
-    def advance(self, course: Course, loss: float) -> None:
-        """Shows how far training has come, the last batch's loss and the held-out perplexity."""
-        told = f"loss {loss:.3f}, held-out perplexity {course.curve[-1][1]:.1f}"
-        if not self._bar.disable:
-            self._bar.set_postfix_str(told, refresh=False)
-            self._bar.update(course.step - self._bar.n)
-        elif self._show:
-            line = f"step {course.step}/{self._steps}, {course.seconds:.0f} s: {told}"
-            print(line, file=sys.stderr, flush=True)
+def _copy_model(base: BaseModel) -> TFGPT2LMHeadModel:
+    """Returns a model with the weights of a base model, to be trained on."""
+    from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2LMHeadModel
 
-    def close(self) -> None:
-        self._bar.close()
+    model = TFGPT2LMHeadModel(base.config)
+    model.build_in_name_scope()
+    for variable in model.weights:
+        variable.assign(base.weights[weight_name(variable)])
+    return model
+
+
+def _compile_steps(
+    model: TFGPT2LMHeadModel, steps: int, learning_rate: float
+) -> tuple[Callable[[np.ndarray], Any], Callable[[np.ndarray], Any], list[tf.Variable]]:
+    """Returns two functions of windows (batch, time), and the variables that they move.
+
+    One makes a step and returns its mean loss; the other returns the sum of the losses of all
+    predicted tokens, and how many these are.
+    """
+    import tensorflow as tf
+
+    from fedpersonal.model.keras import keras
+
+    warm_up_steps = max(1, round(_WARM_UP_SHARE * steps))
+    optimizer = keras.optimizers.AdamW(
+        keras.optimizers.schedules.CosineDecay(
+            learning_rate / warm_up_steps,
+            max(1, steps - warm_up_steps),
+            warmup_target=learning_rate,
+            warmup_steps=warm_up_steps,
+        ),
+        weight_decay=_WEIGHT_DECAY,
+        beta_2=_SECOND_MOMENT_DECAY,
+        global_clipnorm=_MAX_GRADIENT_NORM,
+    )
+    optimizer.exclude_from_weight_decay(var_names=["bias", "/ln_"])
+    optimizer.build(model.trainable_variables)
+
+    def sum_losses(tokens: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        targets = tokens[:, 1:]
+        logits = model(tokens[:, :-1], use_cache=False).logits
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        return tf.reduce_sum(losses), tf.cast(tf.size(targets), tf.float32)
+
+    def step_on(tokens: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss, count = sum_losses(tokens)
+            loss /= count
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return loss
+
+    batch = [tf.TensorSpec([None, None], tf.int32)]
+    moved = [*model.weights, *optimizer.variables]
+    return tf.function(step_on, input_signature=batch), tf.function(sum_losses, batch), moved

@@ -30,7 +30,7 @@ BY_TASKS = {"centralized", "centralized_personalized", "fed_recon"}
 BY_TASKS |= {"fedperc_generated", "split_learning", "meta_learning"}
 BY_TASKS |= {"fedsa_lora", "meta_learning_bias", "central_meta_learning_bias"}
 # Fresh heads have other initial values: tests/models/head_language_model_test.py. Parts differ in
-# their models alone: tests/models/adapters_test.py.
+# their models alone: tests/models/language_test.py.
 NOT_RUN = {"split_learning_fresh", "meta_learning_fresh", "central_fedperc"}
 NOT_RUN |= {method.name for method in UTTERANCE_METHODS if method.parts} - BY_TASKS
 
