@@ -16,7 +16,6 @@ KERAS = tf.keras.optimizers
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: KERAS.SGD(0.1),
         lambda: KERAS.SGD(0.1, momentum=0.8),
         lambda: KERAS.Adam(0.05, beta_1=0.7, beta_2=0.9, epsilon=1e-2),
         lambda: KERAS.AdamW(0.05, weight_decay=0.3, epsilon=1e-2),

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Callable, NamedTuple
 
 import numpy as np
-import tensorflow as tf
-from keras.src.layers.core.tf_op_layer import TFOpLambda
 
 from fedpersonal.errors import UserError
+from fedpersonal.model.keras import compile_arguments, keras, restore_argument_names
 from fedpersonal.model.metrics import Loss, Metrics
 
 
@@ -34,7 +33,7 @@ class ReadyModel(NamedTuple):
         compiled: What it was compiled with, or None.
     """
 
-    build_model: Callable[[], tf.keras.Model]
+    build_model: Callable[[], keras.Model]
     weights: list[np.ndarray] | None
     compiled: CompileOptions | None
 
@@ -55,7 +54,7 @@ def recorded_compile() -> Iterator[dict[int, CompileOptions]]:
     with _lock:
         _count += 1
         if _count == 1:
-            tf.keras.Model.compile = _note_or_compile
+            keras.Model.compile = _note_or_compile
     former, calls = getattr(_recording, "calls", None), dict[int, CompileOptions]()
     _recording.calls = calls
     try:
@@ -65,15 +64,15 @@ def recorded_compile() -> Iterator[dict[int, CompileOptions]]:
         with _lock:
             _count -= 1
             if not _count:
-                tf.keras.Model.compile = _compile
+                keras.Model.compile = _compile
 
 
-_compile = tf.keras.Model.compile
+_compile = keras.Model.compile
 _signature = inspect.signature(_compile)
 
 
 @functools.wraps(_compile)
-def _note_or_compile(self: tf.keras.Model, *args: object, **kwargs: object) -> None:
+def _note_or_compile(self: keras.Model, *args: object, **kwargs: object) -> None:
     calls = getattr(_recording, "calls", None)
     if calls is None:
         _compile(self, *args, **kwargs)
@@ -110,7 +109,7 @@ def choose_loss_and_metrics(
     return "mse" if loss is None else loss, () if metrics is None else metrics
 
 
-def take_apart(model: tf.keras.Model) -> ReadyModel:
+def take_apart(model: keras.Model) -> ReadyModel:
     """Returns a builder of copies of a model, and what makes them equal to it.
 
     Weights keep their order in a copy made of a model's configuration, so copies start from them
@@ -119,33 +118,20 @@ def take_apart(model: tf.keras.Model) -> ReadyModel:
     Raises:
         UserError: If Keras cannot copy it, as most models that subclass `tf.keras.Model`.
     """
-    compiled = None
-    if getattr(model, "_is_compiled", False):
-        compiled = _options(model._get_compile_args())
+    arguments = compile_arguments(model)
+    compiled = None if arguments is None else _options(arguments)
     restore_argument_names(model)
     try:
-        copied = tf.keras.models.clone_model(model)
+        copied = keras.models.clone_model(model)
     except Exception as error:  # Whatever a layer's own code raises.
         raise _not_copied(model, f"{error}".splitlines()[0]) from error
     if [w.shape for w in copied.weights] != [w.shape for w in model.weights]:
         raise _not_copied(model, "a copy does not have its weights")
     weights = model.get_weights() if model.built else None
-    return ReadyModel(lambda: tf.keras.models.clone_model(model), weights, compiled)
+    return ReadyModel(lambda: keras.models.clone_model(model), weights, compiled)
 
 
-def restore_argument_names(model: tf.keras.Model) -> None:
-    """Tells operations such as `x[:, :1]` or `tf.reduce_sum(x, 1)` what their arguments are called.
-
-    Keras copies arguments by name, and drops those without. Once a model is built where AutoGraph
-    is off, as in `tf.function(autograph=False)`, Keras finds no names for its operations in any
-    model built later in the process; their signatures keep them.
-    """
-    for layer in model._flatten_layers():
-        if isinstance(layer, TFOpLambda):
-            layer._call_spec.arg_names = list(inspect.signature(layer.call).parameters)
-
-
-def _not_copied(model: tf.keras.Model, reason: str) -> UserError:
+def _not_copied(model: keras.Model, reason: str) -> UserError:
     return UserError(
         f"{model.name!r} cannot be copied ({reason}). Give a function that builds it instead: "
         "PartitionedModel(lambda: build(), ...)."

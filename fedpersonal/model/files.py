@@ -8,79 +8,35 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras.src.engine import functional
-from keras.src.layers.core import tf_op_layer
 
 from fedpersonal.errors import UserError, quoted
-from fedpersonal.model.compiled import recorded_compile, restore_argument_names
+from fedpersonal.model.compiled import recorded_compile
 from fedpersonal.model.inspection import sketched
+from fedpersonal.model.keras import (
+    describe_connections,
+    is_network,
+    is_operation,
+    keras,
+    list_layers,
+    replace_constants,
+    restore_argument_names,
+)
 from fedpersonal.model.partition import PartitionedModel
 
-# Left out are layers that hold code or read files: Lambda, DenseFeatures, methods of classes.
-_LAYERS = frozenset(
-    """
-    Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average
-    AveragePooling1D AveragePooling2D AveragePooling3D BatchNormalization Bidirectional
-    CategoryEncoding CenterCrop Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D
-    Conv3DTranspose ConvLSTM1D ConvLSTM2D ConvLSTM3D Cropping1D Cropping2D Cropping3D Dense
-    DepthwiseConv1D DepthwiseConv2D Discretization Dot Dropout ELU EinsumDense Embedding Flatten
-    GRU GRUCell GaussianDropout GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D
-    GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D
-    GroupNormalization HashedCrossing Hashing Identity InputLayer IntegerLookup LSTM LSTMCell
-    LayerNormalization LeakyReLU LocallyConnected1D LocallyConnected2D Masking MaxPooling1D
-    MaxPooling2D MaxPooling3D Maximum Minimum MultiHeadAttention Multiply Normalization PReLU
-    Permute RNN RandomBrightness RandomContrast RandomCrop RandomFlip RandomHeight RandomRotation
-    RandomTranslation RandomWidth RandomZoom ReLU RepeatVector Rescaling Reshape Resizing
-    SeparableConv1D SeparableConv2D SimpleRNN SimpleRNNCell Softmax SpatialDropout1D
-    SpatialDropout2D SpatialDropout3D SpectralNormalization StackedRNNCells StringLookup Subtract
-    TextVectorization ThresholdedReLU TimeDistributed UnitNormalization UpSampling1D UpSampling2D
-    UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D
-    """.split()
-)
+# These hold code or read files.
+_LAYERS_WITH_CODE = ("Lambda", "DenseFeatures")
 _OPERATION_LAYERS = ("TFOpLambda", "SlicingOpLambda", "TensorFlowOpLayer")
-# Functions of TensorFlow, as Keras names them; some have `compat.v1.` before their names.
+# Functions of TensorFlow, as Keras names them; some have `compat.v1.` before their names. Of these
+# modules, but not of those within them, every function computes and does nothing else.
+_OPERATION_MODULES = ("__operators__", "linalg", "math", "nn", "strings")
 _OPERATIONS = frozenset(
     """
-    __operators__.add __operators__.eq __operators__.getitem __operators__.ne argsort boolean_mask
-    broadcast_to cast clip_by_norm clip_by_value concat convert_to_tensor einsum ensure_shape
-    expand_dims eye fill floor_div gather gather_nd identity linspace norm one_hot ones ones_like
-    pad range rank realdiv repeat reshape reverse reverse_sequence roll scatter_nd searchsorted
-    sequence_mask shape size slice sort split squeeze stack stop_gradient strided_slice
-    tensor_scatter_nd_add tensor_scatter_nd_update tensordot tile transpose truncatediv truncatemod
-    unstack where zeros zeros_like
-
-    linalg.adjoint linalg.band_part linalg.cholesky linalg.cross linalg.det linalg.diag
-    linalg.diag_part linalg.inv linalg.logdet linalg.matmul linalg.matrix_transpose linalg.matvec
-    linalg.norm linalg.normalize linalg.set_diag linalg.solve linalg.trace
-
-    math.abs math.acos math.acosh math.add math.add_n math.argmax math.argmin math.asin math.asinh
-    math.atan math.atan2 math.atanh math.bincount math.ceil math.cos math.cosh math.count_nonzero
-    math.cumprod math.cumsum math.cumulative_logsumexp math.digamma math.divide
-    math.divide_no_nan math.equal math.erf math.erfc math.exp math.expm1 math.floor math.floordiv
-    math.floormod math.greater math.greater_equal math.in_top_k math.invert_permutation
-    math.is_finite math.is_inf math.is_nan math.l2_normalize math.less math.less_equal math.lgamma
-    math.log math.log1p math.log_sigmoid math.log_softmax math.logical_and math.logical_not
-    math.logical_or math.logical_xor math.maximum math.minimum math.mod math.multiply
-    math.multiply_no_nan math.negative math.not_equal math.pow math.reciprocal
-    math.reciprocal_no_nan math.reduce_all math.reduce_any math.reduce_euclidean_norm
-    math.reduce_logsumexp math.reduce_max math.reduce_mean math.reduce_min math.reduce_prod
-    math.reduce_std math.reduce_sum math.reduce_variance math.rint math.round math.rsqrt
-    math.scalar_mul math.segment_max math.segment_mean math.segment_min math.segment_sum
-    math.sigmoid math.sign math.sin math.sinh math.softmax math.softplus math.softsign math.sqrt
-    math.square math.squared_difference math.subtract math.tan math.tanh math.top_k math.truediv
-    math.unsorted_segment_max math.unsorted_segment_mean math.unsorted_segment_min
-    math.unsorted_segment_sum math.xdivy math.xlogy math.zero_fraction
-
-    nn.avg_pool nn.avg_pool1d nn.avg_pool2d nn.batch_normalization nn.bias_add nn.conv1d nn.conv2d
-    nn.convolution nn.depthwise_conv2d nn.dropout nn.elu nn.embedding_lookup nn.gelu nn.l2_loss
-    nn.l2_normalize nn.leaky_relu nn.log_softmax nn.max_pool nn.max_pool1d nn.max_pool2d nn.moments
-    nn.relu nn.relu6 nn.selu nn.sigmoid nn.sigmoid_cross_entropy_with_logits nn.silu nn.softmax
-    nn.softmax_cross_entropy_with_logits nn.softplus nn.softsign
-    nn.sparse_softmax_cross_entropy_with_logits nn.swish nn.tanh
-
-    random.normal random.uniform strings.as_string strings.join strings.length strings.lower
-    strings.regex_replace strings.split strings.strip strings.substr strings.to_hash_bucket_fast
-    strings.to_hash_bucket_strong strings.to_number strings.upper
+    argsort boolean_mask broadcast_to cast clip_by_norm clip_by_value concat convert_to_tensor
+    einsum ensure_shape expand_dims eye fill floor_div gather gather_nd identity linspace norm
+    one_hot ones ones_like pad random.normal random.uniform range rank realdiv repeat reshape
+    reverse reverse_sequence roll scatter_nd searchsorted sequence_mask shape size slice sort split
+    squeeze stack stop_gradient strided_slice tensor_scatter_nd_add tensor_scatter_nd_update
+    tensordot tile transpose truncatediv truncatemod unstack where zeros zeros_like
     """.split()
 )
 # Kinds of operations of a graph: Keras writes these of a model that was built in one.
@@ -145,18 +101,17 @@ def _check_class(part: dict[str, Any]) -> None:
     if name in ("__ellipsis__", "__numpy__", "__tensor__"):  # Values.
         return
     if name in _OPERATION_LAYERS:
-        in_graph = name == "TensorFlowOpLayer"
         config = part["config"]
+        in_graph = name == "TensorFlowOpLayer"
         operation = config["node_def"]["op"] if in_graph else config["function"]
-        if operation not in _KINDS if in_graph else _plain(operation) not in _OPERATIONS:
+        if not (operation in _KINDS if in_graph else _is_known_operation(operation)):
             raise _refusal("the operation", operation)
         is_known = module.startswith("keras.") and part.get("registered_name") == name
     else:
-        keras, _, rest = module.partition(".")
-        is_class = rest in _MODULES and isinstance(
-            getattr(getattr(tf.keras, rest), str(name), None), type
-        )
-        is_known = keras == "keras" and (rest == "layers" and name in _LAYERS or is_class)
+        package, _, rest = module.partition(".")
+        kind = getattr(getattr(keras, rest, None), str(name), None)
+        is_layer = rest == "layers" and name not in _LAYERS_WITH_CODE
+        is_known = package == "keras" and (is_layer or rest in _MODULES) and isinstance(kind, type)
         # Another name would be that of a class that the program has registered.
         is_known &= part.get("registered_name") is None
     if not is_known:
@@ -164,8 +119,9 @@ def _check_class(part: dict[str, Any]) -> None:
         raise _refusal("the layer", name) if is_layer else _refusal("the part", f"{module}.{name}")
 
 
-def _plain(operation: str) -> str:
-    return operation.removeprefix("compat.v1.")
+def _is_known_operation(name: object) -> bool:
+    plain = str(name).removeprefix("compat.v1.")
+    return plain in _OPERATIONS or plain.rpartition(".")[0] in _OPERATION_MODULES
 
 
 def _refusal(kind: str, name: object) -> UserError:
@@ -182,19 +138,17 @@ def list_parts(model: PartitionedModel) -> dict[str, Any]:
     whose code connects them, the model and the function that builds it, too.
     """
     built = _build(model)
-    parts, connections = list(built._flatten_layers()), {}
+    parts, connections = list_layers(built), {}
     for part in parts:
-        if hasattr(part, "_network_nodes") and not isinstance(part, tf.keras.Sequential):
-            # Layers that do not say how they were made are connected, too.
-            told = functional.get_network_config(part, serialize_layer_fn=lambda layer: {})
-            told["layers"] = {one["name"]: one["inbound_nodes"] for one in told["layers"]}
+        if is_network(part) and not isinstance(part, keras.Sequential):
+            described = describe_connections(part)
             # Keras numbers models without a name through all of a program.
-            name = "the model" if part is built else told["name"]
-            connections[name] = {k: v for k, v in told.items() if k != "name"}
-    is_told = isinstance(built, tf.keras.Sequential) or "the model" in connections
-    layers = [one for one in parts if not hasattr(one, "_network_nodes")]
+            name = "the model" if part.built else described["name"]
+            connections[name] = {k: v for k, v in described.items() if k != "name"}
+    is_described = isinstance(built, keras.Sequential) or "the model" in connections
+    layers = [one for one in parts if not is_network(one)]
     # Keras numbers operations such as `x[:, 1:]` through all models of a program.
-    operations = [one for one in layers if type(one).__module__ == tf_op_layer.__name__]
+    operations = [one for one in layers if is_operation(one)]
     names = {one.name: f"{place}: {_operation(one)}" for place, one in enumerate(operations)}
     return {
         "variables": {
@@ -205,7 +159,7 @@ def list_parts(model: PartitionedModel) -> dict[str, Any]:
         "class": type(built),
         "layers": [one for one in layers if one not in operations],
         "connections": _renamed(connections, names),
-        "built_by": None if is_told else model.given_builder,
+        "built_by": None if is_described else model.given_builder,
         "input_spec": {name: _shape(spec) for name, spec in model.input_spec.items()},
         "label_spec": _shape(model.label_spec),
         "loss": model.given_loss,
@@ -214,9 +168,10 @@ def list_parts(model: PartitionedModel) -> dict[str, Any]:
     }
 
 
-def _operation(layer: tf.keras.layers.Layer) -> str:
-    said = layer.get_config()
-    return " ".join(str(said[n]) for n in sorted(said) if n not in ("name", "trainable", "dtype"))
+def _operation(layer: keras.layers.Layer) -> str:
+    config = layer.get_config()
+    names = sorted({*config} - {"name", "trainable", "dtype"})
+    return " ".join(str(config[name]) for name in names)
 
 
 def _renamed(part: Any, names: dict[str, str]) -> Any:
@@ -239,16 +194,16 @@ def describe_model(model: PartitionedModel) -> dict[str, Any] | None:
     if model.example_weight or model.sequence_length or model.frozen.shapes:
         return None
     built = _build(model)
-    layers = list(built._flatten_layers(include_self=False))
+    layers = [layer for layer in list_layers(built) if layer is not built]
     # Keras may read a nested model without end, if it was built in a graph.
-    if not all(_is_keras(layer) and not isinstance(layer, tf.keras.Model) for layer in layers):
+    if not all(_is_keras(layer) and not isinstance(layer, keras.Model) for layer in layers):
         return None
     try:
         described = {
             "keras": built.to_json(),
-            "loss": _name(model.given_loss, tf.keras.losses),
+            "loss": _name(model.given_loss, keras.losses),
             "metrics": [
-                _name(metric, tf.keras.metrics) for metric in tf.nest.flatten(model.given_metrics)
+                _name(metric, keras.metrics) for metric in tf.nest.flatten(model.given_metrics)
             ],
             "local_layers": [v.name for v in model.local_variables],
             "lookups": model.lookups,
@@ -263,22 +218,13 @@ def describe_model(model: PartitionedModel) -> dict[str, Any] | None:
     return described if _is_same(model, again) else None
 
 
-def _build(model: PartitionedModel) -> tf.keras.Model:
+def _build(model: PartitionedModel) -> keras.Model:
     """Returns a Keras model that can be described, without values."""
     with sketched(), recorded_compile():
         built = model.build()
     restore_argument_names(built)
-    # Keras writes down numbers such as 2 in `2 * x` where they are arrays, not tensors of a graph.
-    for node in (node for layer in built._flatten_layers() for node in layer._inbound_nodes):
-        node.call_args, node.call_kwargs = tf.nest.map_structure(
-            _constant, (node.call_args, node.call_kwargs)
-        )
+    replace_constants(built)
     return built
-
-
-def _constant(part: Any) -> Any:
-    value = tf.get_static_value(part) if isinstance(part, tf.Tensor) else None
-    return part if value is None else value
 
 
 def read_model(described: dict[str, Any]) -> PartitionedModel:
@@ -291,12 +237,12 @@ def read_model(described: dict[str, Any]) -> PartitionedModel:
         read = json.loads(described["keras"])
         check_parts({**described, "keras": read})
         text, input_spec = json.dumps(read), described["input_spec"]
-        tf.keras.models.model_from_json(text)
+        keras.models.model_from_json(text)
         return PartitionedModel(
-            lambda: tf.keras.models.model_from_json(text),
+            lambda: keras.models.model_from_json(text),
             local_layers=described["local_layers"],
-            loss=_find(described["loss"], tf.keras.losses),
-            metrics=[_find(metric, tf.keras.metrics) for metric in described["metrics"]],
+            loss=_find(described["loss"], keras.losses),
+            metrics=[_find(metric, keras.metrics) for metric in described["metrics"]],
             lookups=described["lookups"],
             owned_tables=described["owned_tables"],
             input_spec={name: tf.TensorSpec(*spec) for name, spec in input_spec.items()},
@@ -326,7 +272,7 @@ def _is_same(model: PartitionedModel, again: PartitionedModel) -> bool:
 
 def _is_keras(part: object) -> bool:
     kind = type(part) if not callable(part) or hasattr(part, "get_config") else part
-    return kind.__module__.startswith("keras.") and not isinstance(part, tf.keras.layers.Lambda)
+    return kind.__module__.startswith("keras.") and not isinstance(part, keras.layers.Lambda)
 
 
 def _name(part: Any, module: Any) -> Any:
@@ -346,7 +292,7 @@ def _shape(spec: tf.TensorSpec) -> list:
     return [spec.shape.as_list(), spec.dtype.name]
 
 
-def to_keras(model: PartitionedModel, values: Mapping[str, np.ndarray]) -> tf.keras.Model:
+def to_keras(model: PartitionedModel, values: Mapping[str, np.ndarray]) -> keras.Model:
     """Builds the Keras model and gives it values.
 
     Args:

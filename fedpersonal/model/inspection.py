@@ -15,6 +15,7 @@ from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import CompileOptions, recorded_compile
+from fedpersonal.model.keras import inner_layers, keras
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec, seeded_initializer
 
@@ -33,7 +34,7 @@ def arrange_inputs(
 
 
 def read_inputs(
-    model: tf.keras.Model, given: InputSpec | None
+    model: keras.Model, given: InputSpec | None
 ) -> tuple[dict[str, tf.TensorSpec], str]:
     """Returns the inputs' specs by name, and whether a model takes a `dict`, `list` or `tensor`.
 
@@ -41,7 +42,7 @@ def read_inputs(
         UserError: If the model does not tell its inputs, or has others than are given.
     """
     known = getattr(model, "inputs", None)
-    is_single = isinstance(model, tf.keras.Sequential) or isinstance(given, tf.TensorSpec)
+    is_single = isinstance(model, keras.Sequential) or isinstance(given, tf.TensorSpec)
     specs: Mapping[str, tf.TensorSpec] | None
     specs = {"x": given} if isinstance(given, tf.TensorSpec) else given
     if specs is None and not known:
@@ -82,7 +83,7 @@ def check_is_numbers(what: str, spec: tf.TensorSpec) -> None:
         )
 
 
-ModelBuilder = Callable[[], tf.keras.Model]
+ModelBuilder = Callable[[], keras.Model]
 
 # Operations that draw from a state of TensorFlow's own, which no seed of a round reaches.
 _UNSEEDED_DRAWS = (
@@ -163,7 +164,7 @@ def inspect_model(
     """
     with sketched() as (graph, created), recorded_compile() as compiled:
         model = build_model()
-        if not isinstance(model, tf.keras.Model):
+        if not isinstance(model, keras.Model):
             raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
         specs, takes = read_inputs(model, input_spec)
         for name, spec in specs.items():
@@ -183,7 +184,7 @@ def inspect_model(
     return Inspection(variables, untrained, keys, specs, takes, options, draws_noise)
 
 
-def _check_output(model: tf.keras.Model, output: object) -> None:
+def _check_output(model: keras.Model, output: object) -> None:
     if tf.is_tensor(output):
         return
     names, listed = getattr(model, "output_names", None), "model.output"
@@ -218,7 +219,7 @@ def _check_draws(added: set[tuple[str, str]]) -> None:
 
 
 def _list_variables(
-    model: tf.keras.Model, created: list[tuple[tf.Variable, dict]], start: list[np.ndarray] | None
+    model: keras.Model, created: list[tuple[tf.Variable, dict]], start: list[np.ndarray] | None
 ) -> tuple[tuple[VariableSpec, ...], tuple[tuple, ...], frozenset[str]]:
     """Lists the model's own variables: those of an optimizer or of Keras' metrics are not.
 
@@ -257,15 +258,15 @@ def _list_variables(
     return tuple(variables), tuple(keys), frozenset(names_of_untrained)
 
 
-def _layers_around(model: tf.keras.Model) -> dict[object, list[str]]:
+def _layers_around(model: keras.Model) -> dict[object, list[str]]:
     """Returns variable reference to the paths of the layers around it, outermost first.
 
     Of a layer that is used in several places the last one counts.
     """
     around: dict[object, list[str]] = {}
 
-    def walk(layer: tf.keras.layers.Layer, outer: list[str]) -> None:
-        for child in layer._flatten_layers(recursive=False, include_self=False):
+    def walk(layer: keras.layers.Layer, outer: list[str]) -> None:
+        for child in inner_layers(layer):
             paths = [*outer, f"{outer[-1]}/{child.name}" if outer else child.name]
             around.update({v.ref(): paths for v in child.variables})
             walk(child, paths)

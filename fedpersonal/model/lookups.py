@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
+from fedpersonal.model.keras import keras
+
 if TYPE_CHECKING:
     from fedpersonal.model.partition import PartitionedModel, Values
 
@@ -138,7 +140,7 @@ def check_lookups(model: PartitionedModel) -> None:
         )
 
 
-def skip_lookups(model: tf.keras.Model, names: Container[str]) -> None:
+def skip_lookups(model: keras.Model, names: Container[str]) -> None:
     """Has a model's embeddings of these names return their tables, where that is the same.
 
     It is where they look an input of the model up as it is; others are left alone.
@@ -147,7 +149,7 @@ def skip_lookups(model: tf.keras.Model, names: Container[str]) -> None:
     for layer in model.layers:
         if (
             layer.name in names
-            and type(layer) is tf.keras.layers.Embedding
+            and type(layer) is keras.layers.Embedding
             and not layer.mask_zero
             and layer.compute_dtype == layer.variable_dtype
             and len(layer.inbound_nodes) == 1
@@ -157,7 +159,7 @@ def skip_lookups(model: tf.keras.Model, names: Container[str]) -> None:
 
 
 @tf.autograph.experimental.do_not_convert  # Nothing in it branches on tensors.
-def _all_rows(layer: tf.keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
+def _all_rows(layer: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
     rows = tf.convert_to_tensor(layer.embeddings)
     if ids.shape.rank == 1:
         return tf.ensure_shape(rows, [ids.shape[0], layer.output_dim])

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
+from fedpersonal.model.keras import keras, mean_function
 
 Mean = Union[tf.Tensor, np.ndarray]
 
@@ -114,7 +115,7 @@ def ranking_metrics(
 
 
 ExampleFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-Loss = Union[str, tf.keras.losses.Loss, ExampleFn]
+Loss = Union[str, keras.losses.Loss, ExampleFn]
 
 
 class PerExample:
@@ -122,8 +123,8 @@ class PerExample:
 
     def __init__(self, given: Loss):
         """Takes the function, a Keras loss, or the name of one."""
-        found = tf.keras.losses.get(given)
-        self._call = found.call if isinstance(found, tf.keras.losses.Loss) else found
+        found = keras.losses.get(given)
+        self._call = found.call if isinstance(found, keras.losses.Loss) else found
 
     def called(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
         """Returns what the function itself does."""
@@ -149,7 +150,7 @@ def as_in_keras(labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, t
     return labels[:, tf.newaxis], predictions[:, tf.newaxis]
 
 
-AnyMetric = Union[Metric, str, tf.keras.metrics.Metric, ExampleFn]
+AnyMetric = Union[Metric, str, keras.metrics.Metric, ExampleFn]
 Metrics = Union[AnyMetric, Sequence[AnyMetric]]
 
 # What Keras makes of a name by the shapes of labels and predictions: binary, sparse, categorical.
@@ -179,7 +180,7 @@ def as_metrics(metrics: Metrics, *, are_weighted: bool) -> tuple[Metric, ...]:
     return tuple(found)
 
 
-def _convert(given: str | tf.keras.metrics.Metric | ExampleFn, are_weighted: bool) -> Metric:
+def _convert(given: str | keras.metrics.Metric | ExampleFn, are_weighted: bool) -> Metric:
     metric: Any = _by_name(given) if isinstance(given, str) else given
     if isinstance(metric, type):
         raise UserError(f"metrics: {given!r} is a class; give an object, {metric.__name__}().")
@@ -189,12 +190,12 @@ def _convert(given: str | tf.keras.metrics.Metric | ExampleFn, are_weighted: boo
             f"metrics: with example_weight, Keras' {name!r} cannot tell as how many an example "
             "counts. Give a fedpersonal.model.metrics.Metric of sums."
         )
-    if type(metric) is tf.keras.metrics.RootMeanSquaredError:
-        return Metric(name, _per_example(tf.keras.losses.mean_squared_error), lambda m: m**0.5)
-    if hasattr(metric, "_fn"):  # A MeanMetricWrapper.
-        fn, options = metric._fn, metric._fn_kwargs
-        return Metric(name, _per_example(lambda *pair: fn(*pair, **options)))
-    if isinstance(metric, tf.keras.metrics.Metric):
+    if type(metric) is keras.metrics.RootMeanSquaredError:
+        return Metric(name, _per_example(keras.losses.mean_squared_error), lambda m: m**0.5)
+    function = mean_function(metric)
+    if function is not None:
+        return Metric(name, _per_example(function))
+    if isinstance(metric, keras.metrics.Metric):
         raise UserError(
             f"metrics: {name!r} ({type(metric).__name__}) is no mean over examples, so it cannot "
             "be summed over clients. Means are accuracies, errors and cross-entropies such as "
@@ -204,11 +205,11 @@ def _convert(given: str | tf.keras.metrics.Metric | ExampleFn, are_weighted: boo
     return Metric(name, _per_example(metric))
 
 
-def _by_name(name: str) -> tf.keras.metrics.Metric | ExampleFn:
+def _by_name(name: str) -> keras.metrics.Metric | ExampleFn:
     if _SHORT.get(name, name) in _BY_SHAPE:
         return _chosen_by_shape(_BY_SHAPE[_SHORT.get(name, name)])
     with contextlib.suppress(ValueError):
-        found = tf.keras.metrics.get(name)
+        found = keras.metrics.get(name)
         if not isinstance(found, str):  # Keras hands back some names that it does not know.
             return found
     raise UserError(
@@ -219,7 +220,7 @@ def _by_name(name: str) -> tf.keras.metrics.Metric | ExampleFn:
 
 def _chosen_by_shape(names: Sequence[str]) -> ExampleFn:
     """Returns a function that is one of three by Keras' rule for `accuracy`."""
-    binary, sparse, categorical = (tf.keras.metrics.get(name) for name in names)
+    binary, sparse, categorical = (keras.metrics.get(name) for name in names)
 
     def values(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
         if predictions.shape[-1] == 1:

@@ -12,6 +12,8 @@ from typing import Union
 
 import tensorflow as tf
 
+from fedpersonal.model.keras import keras, replace_generators
+
 Shape = Union[Sequence[Union[int, tf.Tensor]], tf.TensorShape, tf.Tensor]
 
 
@@ -54,11 +56,9 @@ class NoiseDraws:
         self._seeds = seeds
         self.count = 0
 
-    def give_to(self, model: tf.keras.Model) -> None:
+    def give_to(self, model: keras.Model) -> None:
         """Has all layers of a model draw from here."""
-        for layer in model._flatten_layers():
-            if hasattr(layer, "_random_generator"):
-                layer._random_generator = self
+        replace_generators(model, self)
 
     def _maybe_init(self) -> None:
         """Keras asks for this when a layer is built."""

@@ -29,6 +29,7 @@ from fedpersonal.model.inspection import (
     creation_key,
     inspect_model,
 )
+from fedpersonal.model.keras import keras
 from fedpersonal.model.lookups import skip_lookups
 from fedpersonal.model.metrics import ExampleFn, Loss, Metrics, PerExample, as_metrics
 from fedpersonal.model.noise import NoiseDraws, fold
@@ -70,7 +71,7 @@ class PartitionedModel:
 
     def __init__(
         self,
-        build_model: ModelBuilder | tf.keras.Model,
+        build_model: ModelBuilder | keras.Model,
         *,
         local_layers: Sequence[str] = (),
         frozen_layers: Sequence[str] = (),
@@ -131,7 +132,7 @@ class PartitionedModel:
         check_not_forked()
         check_is_numbers("label_spec", label_spec)
         start = compiled = None
-        if isinstance(build_model, tf.keras.Model):
+        if isinstance(build_model, keras.Model):
             build_model, start, compiled = take_apart(build_model)
         # A model is built in plain Python, as in a user's own program. With AutoGraph off, its
         # layers could not branch on tensors, and Keras would lose the arguments of operations.
@@ -245,7 +246,7 @@ class PartitionedModel:
         """Returns some variables' values, (C, ...), after a step, held in their range."""
         return values
 
-    def build(self) -> tf.keras.Model:
+    def build(self) -> keras.Model:
         """Returns a new Keras model, whose variables are its own."""
         return self._build_model()
 
@@ -344,11 +345,11 @@ class PartitionedModel:
         return predictions
 
 
-def _call(model: tf.keras.Model, inputs: ModelInputs, training: bool) -> tf.Tensor:
+def _call(model: keras.Model, inputs: ModelInputs, training: bool) -> tf.Tensor:
     return model(inputs, training=training)
 
 
 @functools.cache
-def _autographed_call() -> Callable[[tf.keras.Model, ModelInputs, bool], tf.Tensor]:
+def _autographed_call() -> Callable[[keras.Model, ModelInputs, bool], tf.Tensor]:
     """Returns `_call` for graphs without AutoGraph: a model may branch on tensors, as in Keras."""
     return tf.autograph.to_graph(_call)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
+from fedpersonal.model.keras import with_generator
 
 # A list of more names than this hides what it is to show.
 _MAX_LISTED = 40
@@ -127,10 +127,8 @@ def seeded_initializer(initial_value: Any, shape: tuple[int, ...], dtype: tf.DTy
     initializer: Any = getattr(initial_value, "func", None)
 
     def draw(seed: tf.Tensor) -> tf.Tensor:
-        if hasattr(initializer, "_random_generator"):
-            seeded = copy.copy(initializer)
-            seeded._random_generator = _SeededDraws(seed)
-            seeded._used = False  # Else Keras warns of equal values, which the seed sees to.
+        seeded = with_generator(initializer, _SeededDraws(seed))
+        if seeded is not None:
             value = seeded(shape, dtype=dtype)
         else:
             value = initial_value() if callable(initial_value) else initial_value

@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 
+from fedpersonal.model.keras import keras
 from fedpersonal.models.language import BASE, NAME, FrozenGPT2
 
 SHARED, LOCAL = "shared", "personal"
@@ -33,7 +34,7 @@ _FROZEN_SEED = (7, 11)
 _KEY_DEVIATION = 0.5
 
 
-class AdaptedLanguageModel(tf.keras.Model):
+class AdaptedLanguageModel(keras.Model):
     """GPT-2 with parts beside its weights."""
 
     def __init__(
@@ -65,7 +66,7 @@ class AdaptedLanguageModel(tf.keras.Model):
         self._adapted = _matrices(config)[lora_matrices]
         read, made = (sum(sizes) for sizes in zip(*self._adapted.values()))
         self._deviation = dim**-0.5
-        a_drawn = tf.keras.initializers.RandomNormal(stddev=self._deviation)
+        a_drawn = keras.initializers.RandomNormal(stddev=self._deviation)
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {
             "bias": ((config.vocab_size,), "zeros"),
             "head": ((dim, config.vocab_size), "zeros"),
@@ -77,7 +78,7 @@ class AdaptedLanguageModel(tf.keras.Model):
         self._shapes = {kind: shapes[kind][0] for kind in ("lora_a", *parts)}
         # Looked up like FedPerC's embeddings, own parts of many clients are trained in one pass.
         self._parts = {
-            kind: tf.keras.layers.Embedding(
+            kind: keras.layers.Embedding(
                 num_users,
                 int(np.prod(shapes[kind][0])),
                 shapes[kind][1],
@@ -156,7 +157,7 @@ def _matrices(config: GPT2Config) -> dict[str, dict[str, tuple[int, int]]]:
     return {"qkv": qkv, "all": {**qkv, **others}}
 
 
-class _Shared(tf.keras.layers.Layer):
+class _Shared(keras.layers.Layer):
     """A part that all examples share."""
 
     def __init__(self, shape: tuple[int, ...], initial: Any, **kwargs):
@@ -172,7 +173,7 @@ class _Shared(tf.keras.layers.Layer):
         return tf.convert_to_tensor(self.kernel)
 
 
-class _KeysDrawn(tf.keras.initializers.RandomNormal):
+class _KeysDrawn(keras.initializers.RandomNormal):
     """Draws the first half of a row's numbers, the keys; values start at zero."""
 
     def __call__(self, shape, dtype=None, **kwargs):
@@ -184,14 +185,14 @@ class _KeysDrawn(tf.keras.initializers.RandomNormal):
 
 
 @tf.autograph.experimental.do_not_convert  # Nothing in it branches on tensors.
-def _low_rank(layer: tf.keras.layers.Layer, a: tf.Tensor, b: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+def _low_rank(layer: keras.layers.Layer, a: tf.Tensor, b: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Does what a block's matrix does and adds that of `a` (1 or batch, inputs, rank) and `b`."""
     return type(layer).call(layer, x) + tf.matmul(tf.matmul(x, a), b)
 
 
 @tf.autograph.experimental.do_not_convert
 def _attend_prefix(
-    layer: tf.keras.layers.Layer,
+    layer: keras.layers.Layer,
     keys: tf.Tensor,
     values: tf.Tensor,
     query: tf.Tensor,

@@ -8,10 +8,11 @@ from typing import ClassVar, Protocol
 
 import tensorflow as tf
 
+from fedpersonal.model.keras import keras
 from fedpersonal.models.next_word import BidirectionalEnds
 
 
-class Bag(tf.keras.layers.Layer):
+class Bag(keras.layers.Layer):
     """Sums the embeddings of a bag's things, over the root of their number."""
 
     def call(self, inputs):
@@ -23,7 +24,7 @@ class Bag(tf.keras.layers.Layer):
         return tf.einsum("bp,bps->bs", _shares(embedded, count), embedded)
 
 
-class BagRows(tf.keras.layers.Layer):
+class BagRows(keras.layers.Layer):
     """The rows that a `Bag` sums: each embedding over the root of their number."""
 
     def call(self, inputs):
@@ -52,7 +53,7 @@ class TextEncoder(Protocol):
     layers: ClassVar[tuple[str, ...]]
     lookups: ClassVar[Mapping[str, str]]
 
-    def inputs(self) -> dict[str, tf.keras.Input]:
+    def inputs(self) -> dict[str, keras.Input]:
         """Returns the inputs by name, new ones at each call."""
 
     def encode(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -82,13 +83,13 @@ class CharacterEncoder:
     layers: ClassVar[tuple[str, ...]] = ("characters", "encoder")
     lookups: ClassVar[Mapping[str, str]] = {}
 
-    def inputs(self) -> dict[str, tf.keras.Input]:
+    def inputs(self) -> dict[str, keras.Input]:
         """Returns the input."""
-        return {"text": tf.keras.Input([None], dtype=tf.int32, name="text")}
+        return {"text": keras.Input([None], dtype=tf.int32, name="text")}
 
     def encode(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the LSTMs' last states."""
-        table = tf.keras.layers.Embedding(self.num_ids, self.character_dim, name="characters")
+        table = keras.layers.Embedding(self.num_ids, self.character_dim, name="characters")
         masked = CharacterMask(name="mask")([inputs["text"], table(inputs["text"])])
         return BidirectionalEnds(self.lstm_units, name="encoder")(masked)
 
@@ -120,16 +121,16 @@ class HashedWordEncoder:
     layers: ClassVar[tuple[str, ...]] = ("words",)
     lookups: ClassVar[Mapping[str, str]] = {"words": "text"}
 
-    def inputs(self) -> dict[str, tf.keras.Input]:
+    def inputs(self) -> dict[str, keras.Input]:
         """Returns the inputs."""
         return {
-            "text": tf.keras.Input([None], dtype=tf.int32, name="text"),
-            "num_words": tf.keras.Input([], dtype=tf.int32, name="num_words"),
+            "text": keras.Input([None], dtype=tf.int32, name="text"),
+            "num_words": keras.Input([], dtype=tf.int32, name="num_words"),
         }
 
     def encode(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns the bags' embeddings."""
-        table = tf.keras.layers.Embedding(
+        table = keras.layers.Embedding(
             self.num_ids, self.word_dim, embeddings_initializer=self.start, name="words"
         )
         return Bag(name="bag")([table(inputs["text"]), inputs["num_words"]])
@@ -140,7 +141,7 @@ class HashedWordEncoder:
         return tf.maximum(features["num_words"], 1)
 
 
-class CharacterMask(tf.keras.layers.Layer):
+class CharacterMask(keras.layers.Layer):
     """Passes embedded characters on with a mask of what is no padding."""
 
     def call(self, inputs):
@@ -164,7 +165,7 @@ def document_classifier(
     num_users: int | None = None,
     user_dim: int | None = 32,
     hidden_units: Sequence[int] | None = (64,),
-) -> Callable[[], tf.keras.Model]:
+) -> Callable[[], keras.Model]:
     """Returns a builder of an MLP on the text's and the user's vectors, or on the text's alone.
 
     Inputs: the encoder's, and, with users, `user`, int32 (batch,). Layers: the encoder's,
@@ -182,12 +183,12 @@ def document_classifier(
             of a number an output: then the outputs are `SCALE` times these, and a bias.
     """
 
-    def build() -> tf.keras.Model:
+    def build() -> keras.Model:
         inputs = encoder.inputs()
         hidden, users = encoder.encode(inputs), None
         if num_users is not None:
-            inputs["user"] = tf.keras.Input([], dtype=tf.int32, name="user")
-            table = tf.keras.layers.Embedding(
+            inputs["user"] = keras.Input([], dtype=tf.int32, name="user")
+            table = keras.layers.Embedding(
                 num_users,
                 user_dim or num_outputs,
                 embeddings_initializer="uniform" if user_dim else "zeros",
@@ -195,22 +196,22 @@ def document_classifier(
             )
             users = table(inputs["user"])
         if users is not None and user_dim:
-            hidden = tf.concat([hidden, users], axis=-1)
+            hidden = keras.layers.Concatenate()([hidden, users])
         for number, units in enumerate(hidden_units or ()):
-            layer = tf.keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")
+            layer = keras.layers.Dense(units, activation="relu", name=f"hidden_{number}")
             hidden = layer(hidden)
         if hidden_units is None:
             logits = ScaledScores(name="logits")(hidden)
         else:
-            logits = tf.keras.layers.Dense(num_outputs, name="logits")(hidden)
+            logits = keras.layers.Dense(num_outputs, name="logits")(hidden)
         if users is not None and not user_dim:
-            logits += users
-        return tf.keras.Model(inputs, logits)
+            logits = keras.layers.Add()([logits, users])
+        return keras.Model(inputs, logits)
 
     return build
 
 
-class ScaledScores(tf.keras.layers.Layer):
+class ScaledScores(keras.layers.Layer):
     """Multiplies the scores of outputs, (batch, num_outputs), by `SCALE` and adds a bias each."""
 
     def build(self, input_shape):

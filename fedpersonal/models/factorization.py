@@ -11,12 +11,13 @@ from typing import Union
 
 import tensorflow as tf
 
+from fedpersonal.model.keras import keras
 from fedpersonal.models.documents import BagRows
 
-Initializer = Union[str, tf.keras.initializers.Initializer]
+Initializer = Union[str, keras.initializers.Initializer]
 
 
-class OwnVector(tf.keras.layers.Layer):
+class OwnVector(keras.layers.Layer):
     """A trained vector that is the same for every example: one user's embedding or bias."""
 
     def __init__(self, size: int, *, initializer: Initializer = "uniform", **kwargs):
@@ -34,18 +35,35 @@ class OwnVector(tf.keras.layers.Layer):
         return tf.zeros_like(inputs, tf.float32)[:, tf.newaxis] + self.vector
 
 
-class SquaredNormLoss(tf.keras.layers.Layer):
-    """Adds a weight times the squared norm of each example's vectors to its loss."""
+class Rating(keras.layers.Layer):
+    """The rating that vectors of a user and an item make, and the loss of their norms."""
 
-    def __init__(self, weight: float, **kwargs):
+    def __init__(self, *, mean: float, scale: float, l2: float, **kwargs):
+        """Takes what `matrix_factorization` takes."""
         super().__init__(**kwargs)
-        self._weight = weight
+        self._mean, self._scale, self._l2 = mean, scale, l2
 
-    def call(self, rating, vectors):
-        """Passes the rating (batch,) through; `vectors` are tensors of shape (batch, ..., size)."""
-        norms = [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in vectors]
-        self.add_loss(self._weight * tf.add_n(norms))
+    def call(self, vectors):
+        """Maps vectors (batch, ..., size) by their layers' names to ratings (batch,)."""
+        user, item = vectors["user_embedding"], vectors["item_embedding"]
+        if "rated_embedding" in vectors:
+            user += tf.reduce_sum(vectors["rated_embedding"], axis=1)
+        rating = tf.reduce_sum(user * item, axis=-1)
+        if self._scale != 1.0:
+            rating *= self._scale
+        rating += self._mean
+        if "user_bias" in vectors:
+            added = vectors["user_bias"][:, 0] + vectors["item_bias"][:, 0]
+            rating += added if self._scale == 1.0 else self._scale * added
+        if self._l2:
+            ordered = [vectors[name] for name in _VECTORS if name in vectors]
+            norms = [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in ordered]
+            self.add_loss(self._l2 * tf.add_n(norms))
         return rating
+
+
+# In the order in which their norms are added up.
+_VECTORS = ("user_embedding", "item_embedding", "rated_embedding", "user_bias", "item_bias")
 
 
 def matrix_factorization(
@@ -60,7 +78,7 @@ def matrix_factorization(
     l2: float = 0.0,
     embedding_initializer: Initializer = "uniform",
     user_initializer: Initializer | None = None,
-) -> Callable[[], tf.keras.Model]:
+) -> Callable[[], keras.Model]:
     """Returns a builder of R ~ P Q^T as a Keras model of `item` (and `user`, `rated`, `num_rated`).
 
     Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`; `rated_embedding`).
@@ -93,40 +111,31 @@ def matrix_factorization(
         rows = num_items if who == "item" else num_users
         if rows is None:
             return OwnVector(size, initializer=initializer, name=name)(inputs["item"])
-        table = tf.keras.layers.Embedding(rows, size, embeddings_initializer=initializer, name=name)
+        table = keras.layers.Embedding(rows, size, embeddings_initializer=initializer, name=name)
         return table(inputs[who])
 
-    def build() -> tf.keras.Model:
-        inputs = {"item": tf.keras.Input([], dtype=tf.int32, name="item")}
+    def build() -> keras.Model:
+        inputs = {"item": keras.Input([], dtype=tf.int32, name="item")}
         if num_users is not None:
-            inputs["user"] = tf.keras.Input([], dtype=tf.int32, name="user")
+            inputs["user"] = keras.Input([], dtype=tf.int32, name="user")
         starts = {"user": user_start, "item": embedding_initializer}
-        vectors = [
-            vectors_of(who, "embedding", inputs, embedding_dim, start)
+        vectors = {
+            f"{who}_embedding": vectors_of(who, "embedding", inputs, embedding_dim, start)
             for who, start in starts.items()
-        ]
-        user = vectors[0]
+        }
         if rated_places:
-            inputs["rated"] = tf.keras.Input([rated_places], dtype=tf.int32, name="rated")
-            inputs["num_rated"] = tf.keras.Input([], dtype=tf.int32, name="num_rated")
-            table = tf.keras.layers.Embedding(
+            inputs["rated"] = keras.Input([rated_places], dtype=tf.int32, name="rated")
+            inputs["num_rated"] = keras.Input([], dtype=tf.int32, name="num_rated")
+            table = keras.layers.Embedding(
                 num_items, embedding_dim, embeddings_initializer="zeros", name="rated_embedding"
             )
             rows = BagRows(name="rated_rows")([table(inputs["rated"]), inputs["num_rated"]])
-            vectors.append(rows)
-            user += tf.reduce_sum(rows, axis=1)
-        rating = tf.reduce_sum(user * vectors[1], axis=-1)
-        if scale != 1.0:
-            rating *= scale
-        rating += mean_rating
+            vectors["rated_embedding"] = rows
         if use_biases:
-            biases = [vectors_of(who, "bias", inputs, 1, "zeros") for who in starts]
-            added = biases[0][:, 0] + biases[1][:, 0]
-            rating += added if scale == 1.0 else scale * added
-            vectors += biases
-        if l2:
-            rating = SquaredNormLoss(l2, name="l2")(rating, vectors)
-        return tf.keras.Model(inputs, rating, name="matrix_factorization")
+            for who in starts:
+                vectors[f"{who}_bias"] = vectors_of(who, "bias", inputs, 1, "zeros")
+        rating = Rating(mean=mean_rating, scale=scale, l2=l2, name="rating")(vectors)
+        return keras.Model(inputs, rating, name="matrix_factorization")
 
     return build
 
@@ -140,9 +149,9 @@ def squared_error(scale: float) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] |
     return None if scale == 1.0 else loss
 
 
-def _fresh(initializer: Initializer) -> tf.keras.initializers.Initializer:
+def _fresh(initializer: Initializer) -> keras.initializers.Initializer:
     """Returns an initializer of its own for each layer: Keras' draw the same each time."""
-    initializer = tf.keras.initializers.get(initializer)
-    if isinstance(initializer, tf.keras.initializers.Initializer):
+    initializer = keras.initializers.get(initializer)
+    if isinstance(initializer, keras.initializers.Initializer):
         return type(initializer).from_config(initializer.get_config())
     return initializer

@@ -15,11 +15,12 @@ import tensorflow as tf
 from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_tf_gpt2 import TFGPT2MainLayer
 
+from fedpersonal.model.keras import keras
 from fedpersonal.model.metrics import Metric
 from fedpersonal.models.tokens import count, token_losses
 
 
-class FrozenGPT2(tf.keras.layers.Layer):
+class FrozenGPT2(keras.layers.Layer):
     """GPT-2 without its head, with vectors of one's own in the place of the first token.
 
     Its variables are those of transformers' `TFGPT2MainLayer`, in its order.
@@ -52,7 +53,7 @@ class FrozenGPT2(tf.keras.layers.Layer):
         hidden = _hidden_states(self.transformer, tf.concat([prefix, words], axis=1))
         return hidden if prefix.shape[1] == 1 else hidden[:, prefix.shape[1] - 1 :]
 
-    def blocks(self) -> list[tf.keras.layers.Layer]:
+    def blocks(self) -> list[keras.layers.Layer]:
         """Returns the transformer's blocks."""
         self._create_variables()
         return self.transformer.h
@@ -100,7 +101,7 @@ INPUT_SPEC = {
 }
 
 
-class PrefixLanguageModel(tf.keras.Model):
+class PrefixLanguageModel(keras.Model):
     """GPT-2 behind the product of a personal and a context embedding."""
 
     def __init__(
@@ -126,13 +127,13 @@ class PrefixLanguageModel(tf.keras.Model):
             num_users: Rows of personal embeddings: one, unless a server has those of all.
         """
         super().__init__(name=NAME)
-        near_one = tf.keras.initializers.RandomNormal(mean=1.0, stddev=spread)
+        near_one = keras.initializers.RandomNormal(mean=1.0, stddev=spread)
         self._length, size = prefix_length, prefix_length * config.n_embd
         start = np.tile(start, prefix_length)
-        self.personal_embedding = tf.keras.layers.Embedding(
+        self.personal_embedding = keras.layers.Embedding(
             num_users, size, embeddings_initializer=near_one, name=PERSONAL
         )
-        self.context_embedding = tf.keras.layers.Embedding(
+        self.context_embedding = keras.layers.Embedding(
             num_contexts,
             size,
             embeddings_initializer=lambda shape, dtype=None: tf.broadcast_to(start, shape),
@@ -149,20 +150,20 @@ class PrefixLanguageModel(tf.keras.Model):
         return self.base.predict_tokens(self.base([inputs["text"], prefix]))
 
 
-class EmbeddingGenerator(tf.keras.layers.Layer):
+class EmbeddingGenerator(keras.layers.Layer):
     """A transformer's decoder block whose one query is an embedding, and whose keys are words."""
 
     def __init__(self, dim: int, num_heads: int, *, start: np.ndarray, spread: float, **kwargs):
         """Takes sizes; untrained, it returns about `start` (dim,), whatever it reads."""
         super().__init__(**kwargs)
-        self.attention = tf.keras.layers.MultiHeadAttention(num_heads, dim // num_heads)
-        self.norms = [tf.keras.layers.LayerNormalization() for _ in range(4)]
-        self.output_norm = tf.keras.layers.LayerNormalization(
-            gamma_initializer=tf.keras.initializers.Constant(spread),
+        self.attention = keras.layers.MultiHeadAttention(num_heads, dim // num_heads)
+        self.norms = [keras.layers.LayerNormalization() for _ in range(4)]
+        self.output_norm = keras.layers.LayerNormalization(
+            gamma_initializer=keras.initializers.Constant(spread),
             beta_initializer=lambda shape, dtype=None: tf.broadcast_to(start, shape),
         )
-        self.feed_forward = tf.keras.Sequential(
-            [tf.keras.layers.Dense(4 * dim, activation="gelu"), tf.keras.layers.Dense(dim)]
+        self.feed_forward = keras.Sequential(
+            [keras.layers.Dense(4 * dim, activation="gelu"), keras.layers.Dense(dim)]
         )
 
     def call(self, inputs):
@@ -177,7 +178,7 @@ class EmbeddingGenerator(tf.keras.layers.Layer):
         return self.output_norm(self.feed_forward(middle) + before)
 
 
-class GeneratedPrefixModel(tf.keras.Model):
+class GeneratedPrefixModel(keras.Model):
     """GPT-2 behind the product of a generated personal and a generated context embedding."""
 
     def __init__(
@@ -189,9 +190,9 @@ class GeneratedPrefixModel(tf.keras.Model):
         """
         super().__init__(name=NAME)
         dim = config.n_embd
-        normal = tf.keras.initializers.RandomNormal(stddev=0.02)
-        self.personal_embedding = tf.keras.layers.Embedding(1, dim, "zeros", name=PERSONAL)
-        self.context_embedding = tf.keras.layers.Embedding(num_contexts, dim, normal, name=CONTEXT)
+        normal = keras.initializers.RandomNormal(stddev=0.02)
+        self.personal_embedding = keras.layers.Embedding(1, dim, "zeros", name=PERSONAL)
+        self.context_embedding = keras.layers.Embedding(num_contexts, dim, normal, name=CONTEXT)
         self.personal_generator = EmbeddingGenerator(
             dim, config.n_head, start=np.ones_like(start), spread=spread, name="personal_generator"
         )
@@ -221,7 +222,7 @@ SHARED_HEAD = "head"
 Initial = Callable[..., tf.Tensor]
 
 
-class _Head(tf.keras.layers.Layer):
+class _Head(keras.layers.Layer):
     """A matrix (dim, ids)."""
 
     def __init__(self, shape: tuple[int, int], initial: Initial, **kwargs):
@@ -236,7 +237,7 @@ class _Head(tf.keras.layers.Layer):
         return tf.matmul(hidden, self.kernel)
 
 
-class HeadModel(tf.keras.Model):
+class HeadModel(keras.Model):
     """GPT-2 under one head, or, with contexts, under the mean of a personal and a context head."""
 
     def __init__(self, config: GPT2Config, *, initial: Initial, num_contexts: int | None = None):
@@ -248,7 +249,7 @@ class HeadModel(tf.keras.Model):
         self.context_head = None
         if num_contexts is not None:
             size = config.n_embd * config.vocab_size
-            self.context_head = tf.keras.layers.Embedding(
+            self.context_head = keras.layers.Embedding(
                 num_contexts, size, initial, name=CONTEXT_HEAD
             )
         self.base = FrozenGPT2(config, name=BASE)
@@ -275,9 +276,9 @@ def as_base(head: Callable[[], tf.Tensor]) -> Initial:
     return initial
 
 
-def fresh(config: GPT2Config) -> tf.keras.initializers.Initializer:
+def fresh(config: GPT2Config) -> keras.initializers.Initializer:
     """Returns an initializer of heads that start at random, as GPT-2's matrices do."""
-    return tf.keras.initializers.RandomNormal(stddev=config.initializer_range)
+    return keras.initializers.RandomNormal(stddev=config.initializer_range)
 
 
 NOTHING = -1

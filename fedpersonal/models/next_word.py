@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fedpersonal.model.keras import keras
 from fedpersonal.models.tokens import custom_gradient
 
 
-class LSTM(tf.keras.layers.Layer):
+class LSTM(keras.layers.Layer):
     """Keras' LSTM that returns sequences: the same weights, outputs and gradients, in less time.
 
     The input's share of the gates is one product over all time steps, and so are the gradients of
@@ -50,7 +51,7 @@ class LSTM(tf.keras.layers.Layer):
         return tf.transpose(run(sequence, kernel, recurrent_kernel, bias, is_real), [1, 0, 2])
 
 
-class BidirectionalEnds(tf.keras.layers.Layer):
+class BidirectionalEnds(keras.layers.Layer):
     """The last states of two LSTMs, of which one reads backward: Keras' `Bidirectional(LSTM)`.
 
     Both run in one loop, so that small ones take half the operations.
@@ -231,7 +232,7 @@ def _run(sequence, kernel, recurrent_kernel, bias, is_real):
 PAD = 0
 
 
-class JoinedEmbeddings(tf.keras.layers.Layer):
+class JoinedEmbeddings(keras.layers.Layer):
     """The sum of two embeddings, each of its own tokens alone; padding is zero and masked."""
 
     def __init__(self, num_known: int, **kwargs):
@@ -262,9 +263,9 @@ def next_word_lstm(
     embedding_dim: int = 96,
     lstm_units: int = 670,
     projection_dim: int = 96,
-    recurrent_layer: Callable[..., tf.keras.layers.Layer] = LSTM,
-    oov_initializer: str | tf.keras.initializers.Initializer = "uniform",
-) -> Callable[[], tf.keras.Model]:
+    recurrent_layer: Callable[..., keras.layers.Layer] = LSTM,
+    oov_initializer: str | keras.initializers.Initializer = "uniform",
+) -> Callable[[], keras.Model]:
     """Returns a builder of an LSTM language model as a Keras model.
 
     Its inputs are int32 (batch, time): `token`, and where each token stands in the two embeddings,
@@ -282,21 +283,21 @@ def next_word_lstm(
         oov_initializer: That of `oov_embedding`.
     """
 
-    def build() -> tf.keras.Model:
+    def build() -> keras.Model:
         inputs = {
-            name: tf.keras.Input([None], dtype=tf.int32, name=name)
+            name: keras.Input([None], dtype=tf.int32, name=name)
             for name in ("token", "known_token", "oov_token")
         }
-        known = tf.keras.layers.Embedding(num_known, embedding_dim, name="known_embedding")
-        other = tf.keras.layers.Embedding(
+        known = keras.layers.Embedding(num_known, embedding_dim, name="known_embedding")
+        other = keras.layers.Embedding(
             num_oov_buckets, embedding_dim, oov_initializer, name="oov_embedding"
         )
         hidden = JoinedEmbeddings(num_known, name="embedding")(
             [inputs["token"], known(inputs["known_token"]), other(inputs["oov_token"])]
         )
         hidden = recurrent_layer(lstm_units, name="lstm")(hidden)
-        hidden = tf.keras.layers.Dense(projection_dim, name="projection")(hidden)
-        logits = tf.keras.layers.Dense(num_known + num_oov_buckets, name="logits")(hidden)
-        return tf.keras.Model(inputs, logits)
+        hidden = keras.layers.Dense(projection_dim, name="projection")(hidden)
+        logits = keras.layers.Dense(num_known + num_oov_buckets, name="logits")(hidden)
+        return keras.Model(inputs, logits)
 
     return build

@@ -49,39 +49,35 @@ def test_data_that_fits_is_itself(make_dataset):
     assert check_data(PartitionedModel(two_inputs), dataset) is dataset
 
 
+OF_CLASSES = {"label_spec": tf.TensorSpec([None], tf.int32)}
+
+
 @pytest.mark.parametrize(
-    ("features", "labels", "message"),
+    ("features", "labels", "options", "message"),
     [
         (
             {"x": X, "wrod": WORD},
             LABELS,
+            {},
             r"no feature for the model's input 'word': its features are \['wrod', 'x'\], the "
             r"model's inputs \['word', 'x'\]",
         ),
-        ({"x": X}, LABELS, r"input 'word': its features are \['x'\]"),
-        ({"x": X[:, :2], "word": WORD}, LABELS, r"'x' has shape \(2,\) an example.*has \(3,\)"),
-        ({"x": X[:, 0], "word": WORD}, LABELS, r"'x' has shape \(\) an example.*has \(3,\)"),
-        ({"x": X, "word": WORD.astype(str)}, LABELS, "'word' has dtype <U.*is int32. Make numbers"),
-        ({"x": X, "word": WORD * 1.5}, LABELS, "'word' has dtype float64.*fractions would be lost"),
-        (
-            {"x": X, "word": WORD},
-            X,
-            r"labels has shape \(3,\) an example; the model's label_spec has \(\). Give",
-        ),
-        ({"x": X, "word": WORD}, LABELS.astype(str), "labels has dtype <U.*label_spec is float32"),
+        ({"x": X[:, :2]}, LABELS, {}, r"'x' has shape \(2,\) an example.*has \(3,\)"),
+        ({"x": X[:, 0]}, LABELS, {}, r"'x' has shape \(\) an example.*has \(3,\)"),
+        ({"word": WORD.astype(str)}, LABELS, {}, "'word' has dtype <U.*is int32. Make numbers"),
+        ({"word": WORD * 1.5}, LABELS, {}, "'word' has dtype float64.*fractions would be lost"),
+        ({}, X, {}, r"labels has shape \(3,\) an example; the model's label_spec has \(\). Give"),
+        ({}, LABELS.astype(str), {}, "labels has dtype <U.*label_spec is float32"),
+        ({}, LABELS, OF_CLASSES, "labels has dtype float32.*or give.*another label_spec"),
     ],
 )
-def test_data_that_is_refused(make_dataset, features, labels, message):
+def test_data_that_is_refused(make_dataset, features, labels, options, message):
+    if "wrod" not in features:
+        features = {"x": X, "word": WORD, **features}
     dataset = make_dataset([(features, labels)])
-    model = PartitionedModel(two_inputs)
+    model = PartitionedModel(two_inputs, **options)
     with pytest.raises(UserError, match=message):
         make_cohort(model, dataset, [0], execution=PACKED)
-
-
-def test_class_labels_must_be_whole_numbers(make_dataset):
-    model = PartitionedModel(one_input, label_spec=tf.TensorSpec([None], tf.int32))
-    with pytest.raises(UserError, match="labels has dtype float32.*or give.*another label_spec"):
-        check_data(model, make_dataset([({"x": X}, LABELS)]))
 
 
 def of_texts():

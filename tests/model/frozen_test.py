@@ -50,35 +50,25 @@ def test_tensors_are_the_arrays(tmp_path):
 def test_equal_values_share_a_file_that_is_written_once(tmp_path):
     one, other = draw(4, 3), draw(4, 3, seed=1)
     FrozenVariables.write(tmp_path, {"a": one, "b": other, "c": one.copy()})
-    files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert len(files) == 2
-    for path in files:
-        os.utime(path, ns=(1, 1))
+    first, second = sorted(tmp_path.iterdir())
+    os.utime(first, ns=(1, 1))
+    second.write_bytes(second.read_bytes()[:-4])  # A damaged one is written again.
     # Another model, with a value that has the same numbers in another shape.
-    third = FrozenVariables.write(tmp_path, {"d": other, "e": one.reshape(2, 6)})
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == dict.fromkeys(files, 1)
-    np.testing.assert_array_equal(third.array("e"), one.reshape(2, 6))
-
-
-def test_a_truncated_file_is_written_again(tmp_path):
-    value = draw(50)
-    FrozenVariables.write(tmp_path, {"a": value})
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:-4])
-    frozen = FrozenVariables.write(tmp_path, {"a": value})
-    np.testing.assert_array_equal(frozen.array("a"), value)
-    assert list(tmp_path.iterdir()) == [path]
+    again = FrozenVariables.write(tmp_path, {"d": other, "e": one.reshape(2, 6)})
+    assert sorted(tmp_path.iterdir()) == [first, second] and first.stat().st_mtime_ns == 1
+    np.testing.assert_array_equal(again.array("d"), other)
+    np.testing.assert_array_equal(again.array("e"), one.reshape(2, 6))
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (np.zeros(3), r"frozen 'a' must be float32 .* not float64 of shape \(3,\)"),
         (np.zeros([2, 0], np.float32), r"at least one number, not float32 of shape \(2, 0\)"),
     ],
 )
-def test_values_that_are_refused(tmp_path, value, said):
-    with pytest.raises(ValueError, match=said):
+def test_values_that_are_refused(tmp_path, value, message):
+    with pytest.raises(ValueError, match=message):
         FrozenVariables.write(tmp_path, {"a": value})
 
 
@@ -143,24 +133,16 @@ def test_frozen_layers_neither_cross_nor_move(model, make_dataset):
 
 
 @pytest.mark.parametrize(
-    ("values", "options", "said"),
+    ("values", "options", "message"),
     [
         (None, {}, r"frozen variable 'base/kernel' of shape \(3, 4\) needs a value .*given: none"),
         ({"bas/kernel": BASE}, {}, r"'base/kernel' of shape \(3, 4\) needs .* given: none"),
         ({"base/kernel": BASE.T}, {}, r"needs a value of that shape; given: \(4, 3\)"),
-        ({}, {"local_layers": ["own", "base"]}, "layer 'base' is named local and frozen"),
-        (
-            {},
-            {"frozen_layers": ["base", "bass"]},
-            "frozen_layers: 'bass' names no variable.* did you mean 'base'.*'shared'",
-        ),
-        ({}, {"frozen_layers": ["base", "x"]}, "frozen_layers: 'x' names no variable"),
-        ({}, {"frozen_layers": []}, "'base/kernel'.* not named in frozen_layers"),
-        ({}, {"lookups": {"base": "x"}}, "lookups: 'base' names no variable"),
+        (None, {"frozen_layers": []}, "'base/kernel'.* not named in frozen_layers"),
+        ({"base/kernel": BASE}, {"lookups": {"base": "x"}}, "lookups: 'base' names no variable"),
     ],
 )
-def test_models_that_are_refused(tmp_path, values, options, said):
-    values = {"base/kernel": BASE} if values == {} else values
+def test_models_that_are_refused(tmp_path, values, options, message):
     frozen = None if values is None else FrozenVariables.write(tmp_path, values)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         PartitionedModel(build_model, frozen=frozen, **{**OPTIONS, **options})

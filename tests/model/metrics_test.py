@@ -16,6 +16,7 @@ from fedpersonal.model.metrics import MAE, as_metrics
 KERAS = tf.keras.metrics
 RANDOM = np.random.default_rng(0)
 CLASSES = RANDOM.integers(0, 4, 9).astype(np.int32)
+ONE_HOT = np.eye(4, dtype=np.float32)[CLASSES]
 SCORES = tf.nn.softmax(RANDOM.normal(size=[9, 4])).numpy().astype(np.float32)
 REAL = RANDOM.normal(size=9).astype(np.float32)
 RIGHT = RANDOM.integers(0, 2, 9).astype(np.float32)
@@ -26,44 +27,42 @@ CHANCE = RANDOM.uniform(0.01, 0.99, 9).astype(np.float32)
     ("metric", "labels", "predictions"),
     [
         (KERAS.RootMeanSquaredError(), REAL, CHANCE),
-        (KERAS.MeanSquaredError(), REAL, CHANCE),
         (KERAS.MeanAbsoluteError(name="off"), REAL, CHANCE),
         (KERAS.BinaryAccuracy(threshold=0.3), RIGHT, CHANCE),
-        (KERAS.BinaryCrossentropy(), RIGHT, CHANCE),
         (KERAS.SparseCategoricalAccuracy(), CLASSES, SCORES),
         (KERAS.SparseTopKCategoricalAccuracy(k=2), CLASSES, SCORES),
         (KERAS.SparseCategoricalCrossentropy(from_logits=True), CLASSES, SCORES),
-        (KERAS.CategoricalAccuracy(), np.eye(4, dtype=np.float32)[CLASSES], SCORES),
-        (KERAS.TopKCategoricalAccuracy(k=2), np.eye(4, dtype=np.float32)[CLASSES], SCORES),
+        (KERAS.CategoricalAccuracy(), ONE_HOT, SCORES),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_values_are_kerass_own(metric, labels, predictions):
     (own,) = as_metrics([metric], are_weighted=False)
     assert own.name == metric.name
-    values = own.example_value(tf.constant(labels), tf.constant(predictions))
+    check(own, metric, labels, predictions)
+
+
+def check(metric, expected, labels, predictions):
+    """Compares the mean of a metric's values with what Keras makes of the same."""
+    values = metric.example_value(tf.constant(labels), tf.constant(predictions))
     assert values.shape == (9,) and values.dtype == tf.float32
     column = predictions[:, np.newaxis] if predictions.ndim == 1 else predictions
-    expected = metric(labels[:, np.newaxis] if labels.ndim == 1 else labels, column)
-    np.testing.assert_allclose(own.finalize(values.numpy().mean()), expected, rtol=1e-5)
+    expected = expected(labels[:, np.newaxis] if labels.ndim == 1 else labels, column)
+    np.testing.assert_allclose(metric.finalize(values.numpy().mean()), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("labels", "predictions", "expected"),
+    ("name", "labels", "predictions", "expected"),
     [
-        (RIGHT, CHANCE, KERAS.BinaryAccuracy()),
-        (CLASSES, SCORES, KERAS.SparseCategoricalAccuracy()),
-        (np.eye(4, dtype=np.float32)[CLASSES], SCORES, KERAS.CategoricalAccuracy()),
+        ("accuracy", RIGHT, CHANCE, KERAS.BinaryAccuracy),
+        ("acc", CLASSES, SCORES, KERAS.SparseCategoricalAccuracy),
+        ("accuracy", ONE_HOT, SCORES, KERAS.CategoricalAccuracy),
     ],
 )
-@pytest.mark.parametrize("name", ["accuracy", "acc"])
-def test_accuracy_is_of_the_kind_that_the_shapes_tell(labels, predictions, expected, name):
+def test_accuracy_is_of_the_kind_that_the_shapes_tell(name, labels, predictions, expected):
     (own,) = as_metrics(name, are_weighted=False)
     assert own.name == name
-    values = own.example_value(tf.constant(labels), tf.constant(predictions))
-    column = predictions[:, np.newaxis] if predictions.ndim == 1 else predictions
-    expected = expected(labels[:, np.newaxis] if labels.ndim == 1 else labels, column)
-    assert values.numpy().mean() == pytest.approx(float(expected))
+    check(own, expected(), labels, predictions)
 
 
 def test_forms_can_be_mixed():

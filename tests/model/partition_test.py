@@ -1,4 +1,4 @@
-"""Keras models as functions of their variables, and the models that are refused."""
+"""Keras models as functions of their variables: how these are split, named, drawn and used."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
 
 LAYERS = tf.keras.layers
+FEATURES = {"x": np.array([[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]], np.float32)}
 
 
 def two_towers():
@@ -33,6 +35,32 @@ def dense(*, units=1, **options):
     return build_model
 
 
+class Encoder(LAYERS.Layer):
+    """A layer of two layers."""
+
+    def __init__(self):
+        super().__init__(name="encoder")
+        self.body = LAYERS.Dense(2, name="body")
+        self.head = LAYERS.Dense(2, name="head")
+
+    def call(self, inputs):
+        return self.head(self.body(inputs))
+
+
+def layered():
+    x = tf.keras.Input([3], name="x")
+    return tf.keras.Model({"x": x}, LAYERS.Dense(1, name="out")(Encoder()(x)))
+
+
+def functional():
+    """The nested model's layers do not have its name in their variables' names."""
+    inner = tf.keras.Input([3])
+    hidden = LAYERS.Dense(2, name="body")(inner)
+    encoder = tf.keras.Model(inner, LAYERS.Dense(2, name="head")(hidden), name="encoder")
+    x = tf.keras.Input([3], name="x")
+    return tf.keras.Model({"x": x}, LAYERS.Dense(1, name="out")(encoder(x)))
+
+
 def random_values(model, seed=0):
     random = np.random.default_rng(seed)
     return {v.name: random.normal(size=v.shape).astype(np.float32) for v in model.variables}
@@ -53,35 +81,56 @@ def predict(model, values, features, *, training=False):
 
 def test_variables_are_split_by_layer():
     model = PartitionedModel(two_towers, local_layers=["block", "head"], lookups={"table": "word"})
-    found = [(v.name, v.layer, v.shape, v.is_local) for v in model.variables]
-    assert [(layer, shape, is_local) for _, layer, shape, is_local in found] == [
-        ("table", (5, 4), False),
-        ("block", (11, 4), True),
-        ("block", (4,), True),
-        ("block", (4,), True),
-        ("block", (4,), True),
-        ("head", (4, 2), True),
-        ("head", (2,), True),
+    assert [(v.layer, v.shape, v.is_local, v.size) for v in model.variables] == [
+        ("table", (5, 4), False, 20),
+        ("block", (11, 4), True, 44),
+        *[("block", (4,), True, 4)] * 3,
+        ("head", (4, 2), True, 8),
+        ("head", (2,), True, 2),
     ]
     names = [v.name for v in model.variables]
     assert len(set(names)) == 7 and "table/embeddings" in names and "head/kernel" in names
     assert model.global_variables == model.variables[:1]
     assert model.local_variables == model.variables[1:]
-    assert [v.size for v in model.variables] == [20, 44, 4, 4, 4, 8, 2]
-    assert model.tables == {"table/embeddings": "word"}
-    assert model.owned == frozenset()
+    assert model.tables == {"table/embeddings": "word"} and model.owned == frozenset()
     assert {name: (s.shape.as_list(), s.dtype) for name, s in model.input_spec.items()} == {
         "x": ([None, 3], tf.float32),
         "word": ([None, 2], tf.int32),
     }
 
 
-def test_one_local_layer_may_be_given_by_its_name():
-    model = PartitionedModel(two_towers, local_layers="head")
-    assert [v.name for v in model.local_variables] == ["head/kernel", "head/bias"]
+@pytest.mark.parametrize("build_model", [layered, functional])
+@pytest.mark.parametrize(
+    ("local", "expected"),
+    [
+        (["encoder"], ["body/kernel", "body/bias", "head/kernel", "head/bias"]),
+        (["encoder/head"], ["head/kernel", "head/bias"]),
+        ("out/bias", ["out/bias"]),
+        (["encoder/body", "out/kernel"], ["body/kernel", "body/bias", "out/kernel"]),
+    ],
+)
+def test_local_variables_are_named(build_model, local, expected):
+    model = PartitionedModel(build_model, local_layers=local)
+    assert [v.name.replace("encoder/", "") for v in model.local_variables] == expected
+    assert len(model.global_variables) == 6 - len(expected)
+    if build_model is functional:  # What chooses fewer variables is more specific.
+        assert model.variables[0].names == ("body/kernel", "encoder/body", "body", "encoder")
 
 
-def test_owned_tables_are_found():
+def test_the_more_specific_name_counts(tmp_path):
+    shapes = (("body/kernel", [3, 2]), ("body/bias", [2]), ("head/kernel", [2, 2]))
+    values = {f"encoder/{name}": np.ones(shape, np.float32) for name, shape in shapes}
+    model = PartitionedModel(
+        layered,
+        frozen_layers=["encoder"],
+        local_layers=["encoder/head/bias"],
+        frozen=FrozenVariables.write(tmp_path, values),
+    )
+    assert [v.name for v in model.local_variables] == ["encoder/head/bias"]
+    assert [v.name for v in model.global_variables] == ["out/kernel", "out/bias"]
+
+
+def test_owned_tables():
     model = PartitionedModel(
         matrix_factorization(num_items=4, num_users=3, embedding_dim=2, use_biases=True),
         lookups={"item_embedding": "item", "user_embedding": "user", "user_bias": "user"},
@@ -90,11 +139,10 @@ def test_owned_tables_are_found():
     assert model.owned == {"user_embedding/embeddings", "user_bias/embeddings"}
 
 
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("training", [True, False])
 def test_predictions_are_kerass_own(training):
     model = PartitionedModel(two_towers, local_layers=["head"])
-    values = random_values(model)
-    random = np.random.default_rng(1)
+    values, random = random_values(model), np.random.default_rng(1)
     features = {
         "x": random.normal(size=(6, 3)).astype(np.float32),
         "word": random.integers(0, 5, (6, 2)).astype(np.int32),
@@ -127,12 +175,9 @@ class Subclassed(tf.keras.Model):
         return self.last(hidden)
 
 
-def test_a_subclassed_model_needs_its_input_spec():
-    with pytest.raises(ValueError, match="'subclassed' does not tell its inputs: give input_spec"):
-        PartitionedModel(Subclassed)
-    model = PartitionedModel(
-        Subclassed, local_layers=["last"], input_spec={"x": tf.TensorSpec([None, 2])}
-    )
+def test_a_subclassed_model_with_its_input_spec():
+    spec = {"x": tf.TensorSpec([None, 2])}
+    model = PartitionedModel(Subclassed, local_layers=["last"], input_spec=spec)
     assert [v.layer for v in model.local_variables] == ["last", "last"]
     x = np.array([[1.0, 2.0], [3.0, -4.0]], np.float32)
     for shift in (-9.0, 9.0):
@@ -143,23 +188,32 @@ def test_a_subclassed_model_needs_its_input_spec():
         np.testing.assert_allclose(predict(model, values, {"x": x})[0], expected, rtol=1e-4)
 
 
+def not_trained(make):
+    def build_model():
+        x = tf.keras.Input([3], name="x")
+        return tf.keras.Model({"x": x}, make()(x))
+
+    return build_model
+
+
+UNTRAINED = "not trained by gradient.*such as GroupNormalization"
 REFUSED = {
     "no model": (lambda: 3, {}, r"must return a tf\.keras\.Model, it returned 3"),
+    "no inputs": (Subclassed, {}, "'subclassed' does not tell its inputs: give input_spec"),
     "unknown layer": (
-        dense(),
-        {"local_layers": ["heda"]},
-        r"local_layers: 'heda' names no variable of the model. It can be one of \['only', ",
+        layered,
+        {"local_layers": ["encoder/haed"]},
+        r"local_layers: 'encoder/haed' names no variable of the model; did you mean "
+        r"'encoder/head'.*It can be one of \['encoder', 'encoder/body', 'encoder/body/kernel'",
     ),
-    "no variables": (
-        dense(),
-        {"local_layers": ["x"]},
-        "local_layers: 'x' names no variable of the model",
+    "unlike any": (dense(), {"local_layers": ["heda"]}, r"of the model. It can be one of \['only"),
+    "no variables": (dense(), {"frozen_layers": ["x"]}, "frozen_layers: 'x' names no variable"),
+    "local and frozen": (
+        layered,
+        {"local_layers": ["encoder/head"], "frozen_layers": ["encoder/head"]},
+        "'encoder/head' is named local and frozen",
     ),
-    "lookup of no layer": (
-        dense(),
-        {"lookups": {"table": "x"}},
-        r"lookups: 'table' names no variable of the model",
-    ),
+    "lookup of no layer": (dense(), {"lookups": {"table": "x"}}, "lookups: 'table' names no var"),
     "lookup of two variables": (
         dense(),
         {"lookups": {"only": "x"}},
@@ -185,6 +239,8 @@ REFUSED = {
         {"chunk_places": 0, "sequence_length": lambda features, labels: labels},
         "chunk_places=0 must be at least 1",
     ),
+    "untrained": (not_trained(lambda: LAYERS.Dense(2, trainable=False)), {}, UNTRAINED),
+    "batch statistics": (not_trained(LAYERS.BatchNormalization), {}, UNTRAINED),
 }
 
 
@@ -193,17 +249,6 @@ def test_refused(kind):
     build_model, options, message = REFUSED[kind]
     with pytest.raises(ValueError, match=message):
         PartitionedModel(build_model, **options)
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_variables_that_gradients_do_not_train_are_refused(frozen):
-    def build_model():
-        x = tf.keras.Input([3], name="x")
-        layer = LAYERS.Dense(2, trainable=False) if frozen else LAYERS.BatchNormalization()
-        return tf.keras.Model({"x": x}, layer(x))
-
-    with pytest.raises(ValueError, match="not trained by gradient.*such as GroupNormalization"):
-        PartitionedModel(build_model)
 
 
 def test_a_model_that_grows_is_refused():
@@ -220,40 +265,34 @@ def test_a_model_that_grows_is_refused():
         predict(model, random_values(model), FEATURES)
 
 
-def test_equal_seeds_give_equal_values():
-    model = PartitionedModel(two_towers)
-    one, same, other = (model.initial_global_values(seed=seed) for seed in (3, 3, 4))
-    random_ones = [v.name for v in model.variables if "kernel" in v.name or "table" in v.name]
-    assert len(random_ones) == 3
-    for name, value in one.items():
-        np.testing.assert_array_equal(value, same[name])
-        if name in random_ones:
-            assert (value != other[name]).all()
-        else:
-            assert len(set(value.tolist())) == 1  # Biases 0, scales 1.
-
-
 def test_initial_values_are_the_initializers():
+    initializers = tf.keras.initializers
+    shared = initializers.RandomNormal(mean=5.0, stddev=0.1)
+    kinds = {
+        "normal": shared,
+        "again": shared,
+        "uniform": initializers.RandomUniform(1.0, 2.0),
+        "truncated": initializers.TruncatedNormal(stddev=1.0),
+        "glorot": "glorot_uniform",
+        "constant": initializers.Constant(0.25),
+        "orthogonal": "orthogonal",
+        "function": lambda shape, dtype=None: tf.fill(shape, 7.0),
+    }
+
     def build_model():
         x = tf.keras.Input([3], name="x")
-        initializers = tf.keras.initializers
-        shared = initializers.RandomNormal(mean=5.0, stddev=0.1)
         outputs = [
             LAYERS.Dense(500, kernel_initializer=initializer, name=name)(x)
-            for name, initializer in [
-                ("normal", shared),
-                ("again", shared),
-                ("uniform", initializers.RandomUniform(1.0, 2.0)),
-                ("truncated", initializers.TruncatedNormal(stddev=1.0)),
-                ("glorot", "glorot_uniform"),
-                ("constant", initializers.Constant(0.25)),
-                ("orthogonal", "orthogonal"),
-                ("function", lambda shape, dtype=None: tf.fill(shape, 7.0)),
-            ]
+            for name, initializer in kinds.items()
         ]
         return tf.keras.Model({"x": x}, LAYERS.Concatenate()(outputs))
 
-    values = PartitionedModel(build_model).initial_global_values()
+    model = PartitionedModel(build_model)
+    values, same, other = (model.initial_global_values(seed=seed) for seed in (3, 3, 4))
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, same[name])
+        is_drawn = name.endswith("kernel") and name.split("/")[0] not in ("constant", "function")
+        assert (value != other[name]).all() == is_drawn
     kernels = {name[: -len("/kernel")]: v for name, v in values.items() if "kernel" in name}
     assert kernels["normal"].mean() == pytest.approx(5.0, abs=0.02)
     assert kernels["normal"].std() == pytest.approx(0.1, rel=0.1)
@@ -263,64 +302,37 @@ def test_initial_values_are_the_initializers():
     assert 1.5 < np.abs(kernels["truncated"]).max() < 2.3
     limit = (6 / 503) ** 0.5
     assert 0.9 * limit < np.abs(kernels["glorot"]).max() <= limit
-    assert (kernels["constant"] == 0.25).all()
     orthogonal = kernels["orthogonal"]
     np.testing.assert_allclose(orthogonal @ orthogonal.T, np.eye(3), atol=1e-5)
-    assert (kernels["function"] == 7.0).all()
+    assert (kernels["constant"] == 0.25).all() and (kernels["function"] == 7.0).all()
 
 
-FEATURES = {"x": np.array([[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]], np.float32)}
+class Penalty(LAYERS.Layer):
+    """Adds a loss an example."""
+
+    def call(self, inputs):
+        self.add_loss(tf.reduce_sum(inputs**2, axis=-1))
+        return inputs
 
 
-def test_added_losses_are_handed_back():
-    class Penalty(LAYERS.Layer):
-        def call(self, inputs):
-            self.add_loss(tf.reduce_sum(inputs**2, axis=-1))
-            return inputs
-
+def test_added_losses_and_regularizers_are_handed_back():
     def build_model():
         x = tf.keras.Input([3], name="x")
-        return tf.keras.Model({"x": x}, LAYERS.Dense(1, name="only")(Penalty()(x)))
+        regular = LAYERS.Dense(1, name="only", kernel_regularizer=tf.keras.regularizers.L2(0.5))
+        return tf.keras.Model({"x": x}, regular(Penalty()(x)))
 
-    model = PartitionedModel(build_model)
-    _, losses = predict(model, random_values(model), FEATURES)
-    assert len(losses) == 1
-    np.testing.assert_allclose(losses[0], [14.0, 1.0])
-
-
-def test_regularizers_are_handed_back():
-    model = PartitionedModel(
-        dense(kernel_regularizer=tf.keras.regularizers.L2(0.5)), local_layers=["only"]
-    )
+    model = PartitionedModel(build_model, local_layers=["only"])
     values = random_values(model)
     _, losses = predict(model, values, FEATURES)
-    np.testing.assert_allclose(losses, [0.5 * (values["only/kernel"] ** 2).sum()], rtol=1e-5)
-
-
-def test_the_squared_norms_of_a_factorization_are_an_examples_own():
-    model = PartitionedModel(
-        matrix_factorization(num_items=4, embedding_dim=2, use_biases=True, l2=0.1),
-        local_layers=["user_embedding", "user_bias"],
-    )
-    values = random_values(model)
-    item = np.array([3, 0, 3], np.int32)
-    output, (losses,) = predict(model, values, {"item": item})
-    user, bias = values["user_embedding/vector"], values["user_bias/vector"]
-    items = values["item_embedding/embeddings"][item]
-    biases = values["item_bias/embeddings"][item, 0]
-    np.testing.assert_allclose(output, items @ user + bias + biases, rtol=1e-5)
-    norms = (user**2).sum() + (items**2).sum(1) + bias**2 + biases**2
-    np.testing.assert_allclose(losses, 0.1 * norms, rtol=1e-5)
-
-
-LABELS, PREDICTIONS = np.array([1.0, 2.0, 5.0]), np.array([1.5, 0.0, 5.0])
+    expected = [[14.0, 1.0], 0.5 * (values["only/kernel"] ** 2).sum()]
+    for loss, one in zip(losses, expected):
+        np.testing.assert_allclose(loss, one, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     "loss",
     [
         "mse",
-        "mean_squared_error",
         tf.keras.losses.MeanSquaredError(),
         tf.keras.losses.mean_squared_error,
         lambda labels, predictions: tf.reduce_mean((labels - predictions) ** 2, -1),
@@ -329,20 +341,16 @@ LABELS, PREDICTIONS = np.array([1.0, 2.0, 5.0]), np.array([1.5, 0.0, 5.0])
 @pytest.mark.parametrize("trailing", [False, True])
 def test_a_loss_in_any_form_is_one_number_an_example(loss, trailing):
     model = PartitionedModel(dense(), loss=loss)
-    predictions = PREDICTIONS[:, np.newaxis] if trailing else PREDICTIONS
-    losses = model.example_losses(
-        tf.constant(LABELS, tf.float32), tf.constant(predictions, tf.float32)
-    )
+    predictions = tf.constant([1.5, 0.0, 5.0])
+    predictions = predictions[:, tf.newaxis] if trailing else predictions
+    losses = model.example_losses(tf.constant([1.0, 2.0, 5.0]), predictions)
     np.testing.assert_allclose(losses, [0.25, 4.0, 0.0])
 
 
-def test_a_loss_is_averaged_within_an_example():
+def test_a_loss_is_averaged_within_an_example_and_class_labels_meet_their_scores():
     model = PartitionedModel(dense(units=2), label_spec=tf.TensorSpec([None, 2]), loss="mae")
     losses = model.example_losses(tf.zeros([3, 2]), tf.constant([[1.0, 3.0], [0.0, 0.0], [-2, 2]]))
     np.testing.assert_allclose(losses, [2.0, 0.0, 2.0])
-
-
-def test_class_labels_meet_their_scores():
     model = PartitionedModel(
         dense(units=2, activation="softmax"),
         label_spec=tf.TensorSpec([None], tf.int32),

@@ -50,12 +50,8 @@ def test_a_client_has_one_row_of_its_own(draw_ratings, make_dataset):
         check_own_rows(model, make_dataset([(ids, np.ones(2, np.float32))]))
 
 
-def test_some_layers_are_copied():
-    model = PersonalModel(base(), ["user_embedding"])
-    assert model.copies == {f"{COPY}/{USER}": USER}
-
-
-def test_variables_that_are_replaced_are_sent_with_all_rows():
+def test_some_layers_are_copied_and_variables_that_are_replaced_are_sent_with_all_rows():
+    assert PersonalModel(base(), ["user_embedding"]).copies == {f"{COPY}/{USER}": USER}
     model = PersonalModel(base(owned_tables=["user_embedding"]), replaces=True)
     assert model.tables == {USER: "user", ITEM: "item", f"{COPY}/{ITEM}": "item"}
     assert model.global_tables == {USER: "user"}

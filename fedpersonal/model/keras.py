@@ -1,0 +1,100 @@
+"""Keras, and all that the library uses of it beyond what its documentation promises.
+
+No other module imports Keras' own modules or touches its private attributes, so that a version
+which moves one is met here. Elsewhere `keras` is taken from here.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from keras.src.engine import functional
+from keras.src.layers.core import tf_op_layer
+from tensorflow import keras
+
+
+def list_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """Returns a model with all its layers, those within layers, too."""
+    return list(model._flatten_layers())
+
+
+def inner_layers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
+    """Yields the layers that a layer or a model is made of, not those within these."""
+    return layer._flatten_layers(recursive=False, include_self=False)
+
+
+def compile_arguments(model: keras.Model) -> Mapping[str, Any] | None:
+    """Returns what a model was compiled with, as it was given; None if it was not."""
+    return model._get_compile_args() if getattr(model, "_is_compiled", False) else None
+
+
+def mean_function(metric: keras.metrics.Metric) -> Callable[..., tf.Tensor] | None:
+    """Returns the function of which a metric is the mean; None of other metrics."""
+    if not hasattr(metric, "_fn"):  # No MeanMetricWrapper.
+        return None
+    fn, options = metric._fn, metric._fn_kwargs
+    return lambda labels, predictions: fn(labels, predictions, **options)
+
+
+def replace_generators(model: keras.Model, generator: object) -> None:
+    """Has all layers of a model, such as Dropout, draw from another random generator."""
+    for layer in list_layers(model):
+        if hasattr(layer, "_random_generator"):
+            layer._random_generator = generator
+
+
+def with_generator(initializer: Any, generator: object) -> Callable[..., tf.Tensor] | None:
+    """Returns an initializer that draws from this generator; None if it does not draw."""
+    if not hasattr(initializer, "_random_generator"):
+        return None
+    seeded = copy.copy(initializer)
+    seeded._random_generator = generator
+    seeded._used = False  # Else Keras warns of equal values, which the seed sees to.
+    return seeded
+
+
+def restore_argument_names(model: keras.Model) -> None:
+    """Tells operations such as `x[:, :1]` or `tf.reduce_sum(x, 1)` what their arguments are called.
+
+    Keras copies arguments by name, and drops those without. Once a model is built where AutoGraph
+    is off, as in `tf.function(autograph=False)`, Keras finds no names for its operations in any
+    model built later in the process; their signatures keep them.
+    """
+    for layer in list_layers(model):
+        if isinstance(layer, tf_op_layer.TFOpLambda):
+            layer._call_spec.arg_names = list(inspect.signature(layer.call).parameters)
+
+
+def is_operation(layer: keras.layers.Layer) -> bool:
+    """Tells whether a layer is what Keras makes of an operation such as `x[:, 1:]`."""
+    return type(layer).__module__ == tf_op_layer.__name__
+
+
+def is_network(layer: keras.layers.Layer) -> bool:
+    """Tells whether a layer is a Sequential or functional model."""
+    return hasattr(layer, "_network_nodes")
+
+
+def describe_connections(network: keras.Model) -> dict[str, Any]:
+    """Returns how the layers of a functional model are connected, by name."""
+    # Layers that do not say how they were made are connected, too.
+    described = functional.get_network_config(network, serialize_layer_fn=lambda _: {})
+    described["layers"] = {one["name"]: one["inbound_nodes"] for one in described["layers"]}
+    return described
+
+
+def replace_constants(model: keras.Model) -> None:
+    """Makes arrays of numbers such as 2 in `2 * x`: Keras writes no tensors of a graph down."""
+    for node in (node for layer in list_layers(model) for node in layer._inbound_nodes):
+        node.call_args, node.call_kwargs = tf.nest.map_structure(
+            _constant, (node.call_args, node.call_kwargs)
+        )
+
+
+def _constant(part: Any) -> Any:
+    value = tf.get_static_value(part) if isinstance(part, tf.Tensor) else None
+    return part if value is None else value
