@@ -35,35 +35,18 @@ class OwnVector(keras.layers.Layer):
         return tf.zeros_like(inputs, tf.float32)[:, tf.newaxis] + self.vector
 
 
-class Rating(keras.layers.Layer):
-    """The rating that vectors of a user and an item make, and the loss of their norms."""
+class SquaredNormLoss(keras.layers.Layer):
+    """Adds a weight times the squared norm of each example's vectors to its loss."""
 
-    def __init__(self, *, mean: float, scale: float, l2: float, **kwargs):
-        """Takes what `matrix_factorization` takes."""
+    def __init__(self, weight: float, **kwargs):
         super().__init__(**kwargs)
-        self._mean, self._scale, self._l2 = mean, scale, l2
+        self._weight = weight
 
-    def call(self, vectors):
-        """Maps vectors (batch, ..., size) by their layers' names to ratings (batch,)."""
-        user, item = vectors["user_embedding"], vectors["item_embedding"]
-        if "rated_embedding" in vectors:
-            user += tf.reduce_sum(vectors["rated_embedding"], axis=1)
-        rating = tf.reduce_sum(user * item, axis=-1)
-        if self._scale != 1.0:
-            rating *= self._scale
-        rating += self._mean
-        if "user_bias" in vectors:
-            added = vectors["user_bias"][:, 0] + vectors["item_bias"][:, 0]
-            rating += added if self._scale == 1.0 else self._scale * added
-        if self._l2:
-            ordered = [vectors[name] for name in _VECTORS if name in vectors]
-            norms = [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in ordered]
-            self.add_loss(self._l2 * tf.add_n(norms))
+    def call(self, rating, vectors):
+        """Passes the rating (batch,) through; `vectors` are tensors of shape (batch, ..., size)."""
+        norms = [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in vectors]
+        self.add_loss(self._weight * tf.add_n(norms))
         return rating
-
-
-# In the order in which their norms are added up.
-_VECTORS = ("user_embedding", "item_embedding", "rated_embedding", "user_bias", "item_bias")
 
 
 def matrix_factorization(
@@ -119,10 +102,11 @@ def matrix_factorization(
         if num_users is not None:
             inputs["user"] = keras.Input([], dtype=tf.int32, name="user")
         starts = {"user": user_start, "item": embedding_initializer}
-        vectors = {
-            f"{who}_embedding": vectors_of(who, "embedding", inputs, embedding_dim, start)
+        vectors = [
+            vectors_of(who, "embedding", inputs, embedding_dim, start)
             for who, start in starts.items()
-        }
+        ]
+        user = vectors[0]
         if rated_places:
             inputs["rated"] = keras.Input([rated_places], dtype=tf.int32, name="rated")
             inputs["num_rated"] = keras.Input([], dtype=tf.int32, name="num_rated")
@@ -130,11 +114,19 @@ def matrix_factorization(
                 num_items, embedding_dim, embeddings_initializer="zeros", name="rated_embedding"
             )
             rows = BagRows(name="rated_rows")([table(inputs["rated"]), inputs["num_rated"]])
-            vectors["rated_embedding"] = rows
+            vectors.append(rows)
+            user += tf.reduce_sum(rows, axis=1)
+        rating = tf.reduce_sum(user * vectors[1], axis=-1)
+        if scale != 1.0:
+            rating *= scale
+        rating += mean_rating
         if use_biases:
-            for who in starts:
-                vectors[f"{who}_bias"] = vectors_of(who, "bias", inputs, 1, "zeros")
-        rating = Rating(mean=mean_rating, scale=scale, l2=l2, name="rating")(vectors)
+            biases = [vectors_of(who, "bias", inputs, 1, "zeros") for who in starts]
+            added = biases[0][:, 0] + biases[1][:, 0]
+            rating += added if scale == 1.0 else scale * added
+            vectors += biases
+        if l2:
+            rating = SquaredNormLoss(l2, name="l2")(rating, vectors)
         return keras.Model(inputs, rating, name="matrix_factorization")
 
     return build
