@@ -100,7 +100,7 @@ _Trial = tuple[str, Optional[Arrays], list[dict[str, np.ndarray]], bool]
 
 def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:
     """What is broadcast does not depend on what clients bring to the round."""
-    tap, found = Tap(subject.process.next, "broadcast"), []
+    tap, leaks = Tap(subject.process.next, "broadcast"), []
     labels = _changed_labels(subject, generator(Purpose.AUDIT, 0, round_number=0))
     state = rounds[0].state
     if subject.has_aggregator:  # Its states are others than those of the rounds.
@@ -112,7 +112,7 @@ def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:
             other = subject.argument(0, None, labels=labels)
         own = subject.argument(0, one.local)
         sent, again = tap(state, own).members[0], tap(state, other).members[0]
-        found += [
+        leaks += [
             f"round {one.number + 1}: the broadcast of {name} depends on a client's data"
             for name, _ in _differences(tap.crossings, sent, again)
         ]
@@ -120,7 +120,7 @@ def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:
         if subject.has_aggregator:
             following = subject.process.next(state, own)
         state = following.state
-    return found
+    return leaks
 
 
 def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: bool) -> list[str]:
@@ -133,7 +133,7 @@ def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: boo
             local variables: the loss that is reported then tells their size, and opposite values
             must give the same.
     """
-    tap, found = Tap(subject.build(severed(subject.model)).next, "aggregate"), []
+    tap, leaks = Tap(subject.build(severed(subject.model)).next, "aggregate"), []
     random = generator(Purpose.AUDIT, 0, round_number=1)
     labels = [{"labels": _changed_labels(subject, random)} for _ in range(_DRAWS)]
     keeps = subject.algorithm.keeps
@@ -167,20 +167,20 @@ def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: boo
                     after = tap(past.state, subject.argument(0, changed, **own)).members[0]
                     for name, amount in _differences(tap.crossings, before, after):
                         changes[name] = max(amount, changes.get(name, 0.0))
-                found += [
+                leaks += [
                     f"round {past.number + 1}: {name} changes by {amount:.2g} when {what} do, and "
                     "the data loss is 0"
                     for name, amount in changes.items()
                     if not (_is_named(name, "loss") and adds_losses and may_tell_size)
                 ]
-    return found
+    return leaks
 
 
 def check_reference(
     subject: Subject, reference: Reference, crossings: Sequence[Crossing], rounds: Sequence[Round]
 ) -> list[str]:
     """What is sent is the update, the weight and the metrics of a plain round, and nothing else."""
-    found, client = [], subject.examples(0)
+    leaks, client = [], subject.examples(0)
     for one in rounds:
         local = one.local
         if local is None:
@@ -193,7 +193,7 @@ def check_reference(
             name = crossing.name or "weight"
             known = next((n for n in wanted if _is_named(name, n)), None)
             if known is None or wanted[known].shape != value.shape:
-                found.append(
+                leaks.append(
                     f"round {one.number + 1}: {_shown(crossing)} is sent, and is no update, weight "
                     "or metric"
                 )
@@ -210,11 +210,11 @@ def check_reference(
                     shaken = _expected_leaves(subject, reference, one, local, client, shake=True)
                 allowed += _SHAKEN * np.abs(shaken[known] - wanted[known]).max(initial=0.0)
             if not error <= allowed:
-                found.append(
+                leaks.append(
                     f"round {one.number + 1}: {_shown(crossing)} differs by {error:.2g} from that "
                     f"of a plain round, and rounding explains {allowed:.2g}"
                 )
-    return found
+    return leaks
 
 
 def _expected_leaves(
@@ -315,7 +315,7 @@ def measure(
         clients: Clients that train; of more than there are, a cohort is left out.
         last: A round, whose weights are sent.
     """
-    model, found = subject.model, []
+    model, measured = subject.model, []
     tables = [name for name in model.global_tables if name not in model.owned]
     for size in COHORTS if tables else ():
         if size > clients.num_clients:
@@ -327,8 +327,8 @@ def measure(
         for name in tables:
             places = [i for i, c in enumerate(tap.crossings) if f".{c.name}".endswith(f".{name}")]
             total = sum(member[place] for member in traffic.members for place in places)
-            found += list(_compare(subject, name, np.asarray(total), size, looked_at, vectors))
-    return found
+            measured += list(_compare(subject, name, np.asarray(total), size, looked_at, vectors))
+    return measured
 
 
 def _vectors(reference: Reference, last: Round, client: Client) -> dict[str, np.ndarray]:

@@ -32,7 +32,7 @@ _FEW = 4
 
 def check_metrics(subject: Subject, reference: Reference) -> list[str]:
     """Each metric depends on labels where it depends on predictions."""
-    model, found, random = subject.model, [], generator(Purpose.AUDIT, 0, round_number=2)
+    model, leaks, random = subject.model, [], generator(Purpose.AUDIT, 0, round_number=2)
     places = range(min(_CLIENTS, subject.clients.num_clients))
     examples = [one for one in map(subject.examples, places) if len(one.labels)]
     outputs = [model.as_labels(tf.constant(reference.predict(one))).numpy() for one in examples]
@@ -48,10 +48,10 @@ def check_metrics(subject: Subject, reference: Reference) -> list[str]:
             by_prediction = max(by_prediction, np.abs(values[0] - values[1]).max())
             by_label = max(by_label, np.abs(np.subtract(values, others)).max())
         if by_prediction > 0 and by_label < _IGNORED * by_prediction:
-            found.append(
+            leaks.append(
                 f"metric {metric.name!r} ignores labels: its sum tells what clients' models predict"
             )
-    return found
+    return leaks
 
 
 def check_loss(subject: Subject, reference: Reference) -> list[str]:
@@ -73,7 +73,7 @@ def check_loss(subject: Subject, reference: Reference) -> list[str]:
         return []
     few = [labels[:_FEW] for labels in (client.labels, *variants[:4])]
     ways = [length * np.abs(random.normal(size=output[:_FEW].shape)) for length in _WAYS]
-    found = [_HIDDEN_VALUE] if any(_hides(model, few, output[:_FEW], way) for way in ways) else []
+    leaks = [_HIDDEN_VALUE] if any(_hides(model, few, output[:_FEW], way) for way in ways) else []
     change = size = np.zeros(shown.shape[-1])
     axes = tuple(range(shown.ndim - 1))
     # Far from all labels, an absolute error has the same slope for each of them.
@@ -83,7 +83,7 @@ def check_loss(subject: Subject, reference: Reference) -> list[str]:
         for labels in variants:
             slopes = _slopes(model, labels, given).reshape(shown.shape)
             change = np.fmax(change, np.abs(slopes - own).max(axes))
-    return found + [
+    return leaks + [
         f"the loss does not compare number {number} of the model's output with labels: its "
         "derivative tells what clients' models say"
         for number in sorted(tried)
@@ -114,11 +114,11 @@ def _hides(
         changes.append(abs(end - start))
         # Where a loss has a kink, one sum misses more than another.
         for steps in _STEPS:
-            told = 0.0
+            explained = 0.0
             for place, share in zip(*np.polynomial.legendre.leggauss(steps)):
                 slopes = _slopes(model, labels, output + (place + 1) / 2 * way)
-                told += share / 2 * np.sum(slopes * way)
-            gaps.append(end - start - told)
+                explained += share / 2 * np.sum(slopes * way)
+            gaps.append(end - start - explained)
     least = np.min(np.abs(gaps))
     return bool(least > _IGNORED * np.max(changes) and np.ptp(gaps) <= least / 10)
 
@@ -126,9 +126,9 @@ def _hides(
 def check_added(subject: Subject, reference: Reference) -> list[str]:
     """Losses that the model adds tell no raw inputs, and of local variables sizes alone."""
     model, random = subject.model, generator(Purpose.AUDIT, 0, round_number=5)
-    found: list[str] = []
+    leaks: list[str] = []
     if not reference.adds_losses:
-        return found
+        return leaks
     client = subject.examples(0)
     count = len(client.labels)
     other = Client(
@@ -137,7 +137,7 @@ def check_added(subject: Subject, reference: Reference) -> list[str]:
     variables = [v for v in model.variables if not v.is_personal]
     zeros = {v.name: np.zeros(v.shape, np.float32) for v in variables}
     if not _same(*(reference.added_losses(one, zeros) for one in (client, other))):
-        found.append(
+        leaks.append(
             "a loss that the model adds depends on inputs where all variables are 0: the reported "
             "loss tells what they are"
         )
@@ -157,11 +157,11 @@ def check_added(subject: Subject, reference: Reference) -> list[str]:
     moved = added({name: _rolled(value) for name, value in local.items()}) - start
     largest = max(map(abs, (start, half, one, two, four)))
     if not all(_same(*pair, largest) for pair in zip((half, four, moved), (*sizes, one))):
-        found.append(
+        leaks.append(
             "a loss that the model adds tells more of local variables than a sum of |v| and v^2 "
             "over their entries"
         )
-    return found
+    return leaks
 
 
 def _rolled(value: np.ndarray) -> np.ndarray:

@@ -178,9 +178,9 @@ def _of_examples(
         return over_real_examples(lambda _, own: fn(*own), (), pair, batch.mask)
     # Example by example: all clients' at once.
     shape = tf.shape(batch.mask)
-    found = fn(join_axes(batch.labels, 2), join_axes(predictions, 2))
+    results = fn(join_axes(batch.labels, 2), join_axes(predictions, 2))
     return tf.nest.map_structure(
-        lambda t: tf.reshape(t, tf.concat([shape, tf.shape(t)[1:]], 0)), found
+        lambda t: tf.reshape(t, tf.concat([shape, tf.shape(t)[1:]], 0)), results
     )
 
 

@@ -124,11 +124,11 @@ def _all_rows(
     rows: tf.Tensor,
     counts: tf.Tensor,
     sent: tf.Tensor,
-    left: tf.Tensor | None,
+    remaining: tf.Tensor | None,
 ) -> tf.Tensor:
     """Puts touched rows, (C, R, ...), back among all of them, (C, rows, ...), which are pulled."""
-    if left is not None:
-        whole = sent + align(left, whole.shape.rank) * (whole - sent)
+    if remaining is not None:
+        whole = sent + align(remaining, whole.shape.rank) * (whole - sent)
     # Padding would be row 0: it repeats the client's first row instead, with its value.
     is_row = tf.range(tf.shape(rows)[1]) < counts[:, tf.newaxis]
     place = tf.where(is_row, tf.range(tf.shape(rows)[1]), 0)

@@ -84,8 +84,8 @@ def pool_examples(model: PartitionedModel, examples: Examples) -> Pool:
 def rows_of_batches(examples: Examples, batches: tf.Tensor, active: tf.Tensor) -> tf.Tensor:
     """Returns the rows, in the pool, of the real examples of the active clients' batches."""
     mask = tf.gather(examples.mask, batches, batch_dims=1) * active[:, tf.newaxis]
-    found = tf.cast(tf.where(mask > 0), tf.int32)
-    client, slot = found[:, 0], found[:, 1]
+    places = tf.cast(tf.where(mask > 0), tf.int32)
+    client, slot = places[:, 0], places[:, 1]
     shape = tf.shape(examples.mask)
     return (client * shape[1] + tf.gather(batches, client)) * shape[2] + slot
 

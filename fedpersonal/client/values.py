@@ -101,7 +101,7 @@ def over_real_examples(
         own, examples, mask = element
         # All of padding where there is no more: not all code takes an empty batch.
         places = tf.where(mask >= tf.reduce_max(mask))
-        found = fn(own, tf.nest.map_structure(lambda t: tf.gather_nd(t, places), examples))
+        results = fn(own, tf.nest.map_structure(lambda t: tf.gather_nd(t, places), examples))
 
         def fill_up(values: tf.Tensor) -> tf.Tensor:
             if not values.shape.rank:
@@ -110,7 +110,7 @@ def over_real_examples(
             filled = tf.scatter_nd(places, values, tf.cast(shape, places.dtype))
             return tf.ensure_shape(filled, [*mask.shape, *values.shape[1:]])
 
-        return tf.nest.map_structure(fill_up, found)
+        return tf.nest.map_structure(fill_up, results)
 
     given = (elements, examples, mask)
     if mask.shape[0] == 1:

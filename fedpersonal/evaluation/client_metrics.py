@@ -54,9 +54,9 @@ def main_metric(names: list[str]) -> str | None:
     for word in _FIRST:
         # The plain one, such as accuracy, comes before accuracy_without_oov.
         lower = word in _LOWER
-        found = [n for n in names if word in _words(n) and lower_is_better(n) is lower]
-        if found:
-            return min(found, key=len)
+        candidates = [n for n in names if word in _words(n) and lower_is_better(n) is lower]
+        if candidates:
+            return min(candidates, key=len)
     return next((name for name in names if lower_is_better(name) is not None), None)
 
 
@@ -130,8 +130,10 @@ def paired_difference(
         pairs.append((first, second))
     people = sorted(set().union(*(first.index for first, _ in pairs)))
     sums = np.array([[s.reindex(people, fill_value=0.0) for s in pair] for pair in pairs])
-    found = paired_bootstrap(sums[:, 0], sums[:, 1], finalize=metric.finalize)
+    difference = paired_bootstrap(sums[:, 0], sums[:, 1], finalize=metric.finalize)
     totals = sums.sum(2)
     values = metric.finalize(totals[..., 0] / totals[..., 1])
-    scaled = (metric.scale * value for value in (found.difference, found.low, found.high))
+    scaled = (
+        metric.scale * value for value in (difference.difference, difference.low, difference.high)
+    )
     return metric.scale * (values[:, 0] - values[:, 1]), PairedDifference(*scaled)

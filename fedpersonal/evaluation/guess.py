@@ -77,12 +77,12 @@ def overall(guesses: Mapping[str, Guess]) -> dict[str, dict[str, float]]:
 def columns(guesses: Mapping[str, Guess]) -> dict[str, np.ndarray]:
     """Returns columns of each client: of a metric the values of the strongest guess."""
     metrics = overall(guesses)
-    found = {}
+    best_of_clients = {}
     for metric in dict.fromkeys(name for values in metrics.values() for name in values):
         best = strongest(metrics, metric)
         if best and metric in guesses[best[0]].clients:
-            found[metric + GUESS] = guesses[best[0]].clients[metric]
-    return found
+            best_of_clients[metric + GUESS] = guesses[best[0]].clients[metric]
+    return best_of_clients
 
 
 def strongest(guesses: Any, metric: str) -> tuple[str, float] | None:
@@ -92,13 +92,13 @@ def strongest(guesses: Any, metric: str) -> tuple[str, float] | None:
         guesses: What `overall` returns, or what a folder of others has in that place.
         metric: The metric.
     """
-    found = []
+    candidates = []
     for name, values in guesses.items() if isinstance(guesses, Mapping) else ():
         value = values.get(metric) if isinstance(values, Mapping) else None
         if isinstance(value, (int, float)) and math.isfinite(value):
-            found.append((str(name), float(value)))
+            candidates.append((str(name), float(value)))
     sign = 1 if lower_is_better(metric) else -1
-    return min(found, key=lambda one: sign * one[1]) if found else None
+    return min(candidates, key=lambda one: sign * one[1]) if candidates else None
 
 
 def best_guess(tests: Sequence[Mapping[str, Any]], metric: str) -> tuple[str, float] | None:
@@ -108,12 +108,12 @@ def best_guess(tests: Sequence[Mapping[str, Any]], metric: str) -> tuple[str, fl
         tests: The entry `test` of each run's summary.
         metric: The metric.
     """
-    found: dict[str, list[float]] = {}
+    by_guess: dict[str, list[float]] = {}
     for test in tests:
         guesses = test.get("guesses")
         for name, values in guesses.items() if isinstance(guesses, Mapping) else ():
             one = strongest({name: values}, metric)
             if one:
-                found.setdefault(one[0], []).append(one[1])
-    means = {n: {metric: float(np.mean(v))} for n, v in found.items() if len(v) == len(tests)}
+                by_guess.setdefault(one[0], []).append(one[1])
+    means = {n: {metric: float(np.mean(v))} for n, v in by_guess.items() if len(v) == len(tests)}
     return strongest(means, metric)

@@ -133,13 +133,13 @@ def over_draws(results: ClientResults, draws: Iterable[np.ndarray]) -> dict[str,
         Metric name to `mean` and `sd`, after personalisation; a draw's metric is over all examples
         of its clients. A draw in which nobody counts in a metric is none of that metric's.
     """
-    found = []
+    of_draws = []
     for clients in draws:
         chosen = np.zeros(len(results.num_examples), bool)
         chosen[clients] = True
-        found.append(results.some(chosen).overall())
+        of_draws.append(results.some(chosen).overall())
     values: dict[str, list[float]] = {}
-    for metrics in found:
+    for metrics in of_draws:
         for name, value in metrics.items():
             values.setdefault(name, []).append(value)
     return {n: {"mean": float(np.mean(v)), "sd": float(np.std(v))} for n, v in values.items()}

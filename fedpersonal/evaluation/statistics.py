@@ -117,8 +117,8 @@ def paired_bootstrap(
     point = float(differences(np.ones((1, num_clients)))[0])
     counts = (sums[..., 1] > 0).any((0, 1))
     if counts.sum() < FEW:
-        found = differences(_subsets(counts, draws, seed))
-        known = np.sort(found[np.isfinite(found)])
+        of_subsets = differences(_subsets(counts, draws, seed))
+        known = np.sort(of_subsets[np.isfinite(of_subsets)])
         place = math.floor((1 - confidence) / 2 * (len(known) + 1) + 1e-9)
         if not place:
             return PairedDifference(point, -math.inf, math.inf)

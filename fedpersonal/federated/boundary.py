@@ -56,26 +56,28 @@ class Folding(NamedTuple):
 
 def list_crossings(computation: tff.Computation) -> list[Crossing]:
     """Lists every tensor that a computation broadcasts or aggregates, in the order of its calls."""
-    found: list[tuple[tff.Type, tff.Intrinsic]] = []
+    intrinsics: list[tuple[tff.Type, tff.Intrinsic]] = []
     called: set[int] = set()
 
     def visit(block: Any) -> tuple[Any, bool]:
         if isinstance(block, tff.Call):
             if isinstance(block.function, tff.Intrinsic):
                 called.add(id(block.function))
-                found.append((block.argument.type_signature, block.function))
+                intrinsics.append((block.argument.type_signature, block.function))
         return block, False
 
     def visit_uncalled(block: Any) -> tuple[Any, bool]:
         # It may be called under another name.
         if isinstance(block, tff.Intrinsic) and id(block) not in called:
-            found.append((block.type_signature.parameter, block))
+            intrinsics.append((block.type_signature.parameter, block))
         return block, False
 
     root = computation.to_building_block()
     tff.transform_postorder(root, visit)
     tff.transform_postorder(root, visit_uncalled)
-    parts = [part for argument, made in found for part in sent_parts(argument, made.type_signature)]
+    parts = [
+        part for argument, made in intrinsics for part in sent_parts(argument, made.type_signature)
+    ]
     return [crossing for part in parts for crossing in crossings_of(part)]
 
 

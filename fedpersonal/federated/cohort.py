@@ -284,13 +284,13 @@ def find_dropped(next_round: Callable[[Any, Cohort], Any], state: Any, cohort: C
     def has_any(places: Sequence[int]) -> bool:
         return bool(next_round(state, cohort.only(places)).metrics["num_dropped_updates"])
 
-    found: list[str] = []
+    dropped: list[str] = []
     waiting: list[tuple[Sequence[int], bool]] = [(range(len(cohort.client_ids)), True)]
     rounds = 0
-    while waiting and len(found) < _MOST:
+    while waiting and len(dropped) < _MOST:
         places, is_known = waiting.pop()
         if is_known and len(places) == 1:
-            found.append(str(cohort.client_ids[places[0]]))
+            dropped.append(str(cohort.client_ids[places[0]]))
             continue
         if rounds == _MOST_ROUNDS:
             break
@@ -301,4 +301,4 @@ def find_dropped(next_round: Callable[[Any, Cohort], Any], state: Any, cohort: C
         first, second = places[: len(places) // 2], places[len(places) // 2 :]
         # Where the first half has none, the second must have some.
         waiting += [(second, False), (first, True)] if has_any(first) else [(second, True)]
-    return found
+    return dropped

@@ -106,8 +106,8 @@ class Inlined:
             return_elements=made,
             name="inlined",
         )
-        found = {**given, **dict(zip(made, results))}
-        return [found[name] for name in self._fetches]
+        tensors = {**given, **dict(zip(made, results))}
+        return [tensors[name] for name in self._fetches]
 
 
 def leaves(value: Any) -> list[Any]:
