@@ -411,6 +411,7 @@ class Trained:
             labels=numbers.normal(size=48).astype(np.float32),
         )
         self.folder, self.algorithm, self.expected = folder, ALGORITHMS[kind], None
+        self.model = model
         self.trainer = fp.Trainer(
             model, self.algorithm, self.data, clients_per_round=3, batch_size=4
         )
@@ -427,7 +428,7 @@ class Trained:
 
     def load(self):
         """Opens the folder, and returns all that is in it."""
-        run = fp.load_run(self.folder, algorithm=self.algorithm)
+        run = fp.load_run(self.folder, model=self.model, algorithm=self.algorithm)
         with run.trained as trained:
             return self.values(trained, run)
 

@@ -66,5 +66,6 @@ def test_the_folder_opens_again(run, clients):
     folder, algorithm, trained = run
     expected = trained.overall(clients)
     trained.close()
-    with fp.load_run(folder, algorithm=algorithm).trained as loaded:
+    model = fp.PartitionedModel(build_model)
+    with fp.load_run(folder, model=model, algorithm=algorithm).trained as loaded:
         assert loaded.overall(clients) == expected

@@ -1,15 +1,13 @@
-"""A partitioned model in files: in JSON, where it is made of Keras' own parts, and exported."""
+"""What tells a partitioned model from others, and the Keras model that it is exported as."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.errors import UserError, quoted
 from fedpersonal.model.compiled import recorded_compile
 from fedpersonal.model.inspection import sketched
 from fedpersonal.model.keras import (
@@ -22,111 +20,6 @@ from fedpersonal.model.keras import (
     restore_argument_names,
 )
 from fedpersonal.model.partition import PartitionedModel
-
-# These hold code or read files.
-_LAYERS_WITH_CODE = ("Lambda", "DenseFeatures")
-_OPERATION_LAYERS = ("TFOpLambda", "SlicingOpLambda", "TensorFlowOpLayer")
-# Functions of TensorFlow, as Keras names them; some have `compat.v1.` before their names. Of these
-# modules, but not of those within them, every function computes and does nothing else.
-_OPERATION_MODULES = ("__operators__", "linalg", "math", "nn", "strings")
-_OPERATIONS = frozenset(
-    """
-    argsort boolean_mask broadcast_to cast clip_by_norm clip_by_value concat convert_to_tensor
-    einsum ensure_shape expand_dims eye fill floor_div gather gather_nd identity linspace norm
-    one_hot ones ones_like pad random.normal random.uniform range rank realdiv repeat reshape
-    reverse reverse_sequence roll scatter_nd searchsorted sequence_mask shape size slice sort split
-    squeeze stack stop_gradient strided_slice tensor_scatter_nd_add tensor_scatter_nd_update
-    tensordot tile transpose truncatediv truncatemod unstack where zeros zeros_like
-    """.split()
-)
-# Kinds of operations of a graph: Keras writes these of a model that was built in one.
-_KINDS = frozenset(
-    """
-    Abs Acos Acosh Add AddN AddV2 All Any ArgMax ArgMin AsString Asin Asinh Atan Atan2 Atanh AvgPool
-    BatchMatMul BatchMatMulV2 BatchMatMulV3 BatchToSpaceND BiasAdd Bincount BroadcastArgs
-    BroadcastTo Bucketize Cast Ceil Cholesky ClipByValue Concat ConcatV2 Conv2D Cos Cosh Cumprod
-    Cumsum CumulativeLogsumexp DenseBincount DepthwiseConv2dNative Digamma Div DivNoNan Einsum Elu
-    EnsureShape Equal Erf Erfc Exp ExpandDims Expm1 Fill Floor FloorDiv FloorMod Gather GatherNd
-    GatherV2 Greater GreaterEqual Identity IdentityN InvertPermutation IsFinite IsInf IsNan L2Loss
-    LeakyRelu Less LessEqual Lgamma LinSpace Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr
-    MatMul MatrixBandPart MatrixDeterminant MatrixDiag MatrixDiagPart MatrixDiagPartV3 MatrixDiagV3
-    MatrixInverse MatrixSetDiagV3 MatrixSolve Max MaxPool MaxPoolV2 Maximum Mean Min Minimum
-    MirrorPad Mul MulNoNan Neg NotEqual OneHot OnesLike Pack Pad PadV2 Pow Prod Range Rank RealDiv
-    Reciprocal Relu Relu6 Reshape ReverseSequence ReverseV2 Rint Roll Round Rsqrt ScatterNd
-    SegmentMax SegmentMean SegmentMin SegmentSum Select SelectV2 Selu Shape Sigmoid Sign Sin Sinh
-    Size Slice Softmax SoftmaxCrossEntropyWithLogits Softplus Softsign SpaceToBatchND
-    SparseSoftmaxCrossEntropyWithLogits Split SplitV Sqrt Square SquaredDifference Squeeze
-    StaticRegexReplace StopGradient StridedSlice StringJoin StringLength StringLower StringStrip
-    StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper Sub Substr Sum Tan
-    Tanh TensorScatterAdd TensorScatterUpdate Tile TopKV2 Transpose TruncateDiv TruncateMod Unpack
-    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentSum Xdivy Xlogy ZerosLike
-    """.split()
-)
-# Of these modules of Keras every class is allowed, and no function: they compute.
-_MODULES = ("constraints", "initializers", "losses", "metrics", "mixed_precision", "regularizers")
-_INSTEAD = "give load_run the model itself (model=)"
-
-
-def check_parts(described: dict[str, Any]) -> None:
-    """Makes sure that a description names known layers, operations and other parts of Keras alone.
-
-    Args:
-        described: As of `model.description`, its `keras` read from JSON.
-
-    Raises:
-        UserError: If it has code, names anything else, or gives a layer a file to read.
-    """
-    top = described["keras"]
-    if top.get("class_name") not in ("Functional", "Model", "Sequential"):
-        raise _refusal("the model", top.get("class_name"))
-    if {*top} - {"class_name", "config", "keras_version", "backend"}:
-        raise UserError(f"the model has entries that Keras does not write; {_INSTEAD}.")
-    _check([top.get("config"), described.get("loss"), described.get("metrics")])
-
-
-def _check(part: Any) -> None:
-    if isinstance(part, dict):
-        if "class_name" in part:
-            _check_class(part)
-        if isinstance(part.get("vocabulary"), (str, dict)):
-            raise _refusal("a vocabulary of the file", part["vocabulary"])
-        part = list(part.values())
-    for inner in part if isinstance(part, list) else ():
-        _check(inner)
-
-
-def _check_class(part: dict[str, Any]) -> None:
-    """Checks the object that Keras makes of a dictionary with `class_name`."""
-    name, module = part["class_name"], str(part.get("module"))
-    if name in ("__ellipsis__", "__numpy__", "__tensor__"):  # Values.
-        return
-    if name in _OPERATION_LAYERS:
-        config = part["config"]
-        in_graph = name == "TensorFlowOpLayer"
-        operation = config["node_def"]["op"] if in_graph else config["function"]
-        if not (operation in _KINDS if in_graph else _is_known_operation(operation)):
-            raise _refusal("the operation", operation)
-        is_known = module.startswith("keras.") and part.get("registered_name") == name
-    else:
-        package, _, rest = module.partition(".")
-        kind = getattr(getattr(keras, rest, None), str(name), None)
-        is_layer = rest == "layers" and name not in _LAYERS_WITH_CODE
-        is_known = package == "keras" and (is_layer or rest in _MODULES) and isinstance(kind, type)
-        # Another name would be that of a class that the program has registered.
-        is_known &= part.get("registered_name") is None
-    if not is_known:
-        is_layer = module == "keras.layers"
-        raise _refusal("the layer", name) if is_layer else _refusal("the part", f"{module}.{name}")
-
-
-def _is_known_operation(name: object) -> bool:
-    plain = str(name).removeprefix("compat.v1.")
-    return plain in _OPERATIONS or plain.rpartition(".")[0] in _OPERATION_MODULES
-
-
-def _refusal(kind: str, name: object) -> UserError:
-    return UserError(f"{kind} {quoted(str(name))} is not read from a file; {_INSTEAD}.")
-
 
 _OPTIONS = "lookups owned_tables example_weight unit sequence_length chunk_places".split()
 
@@ -183,41 +76,6 @@ def _renamed(part: Any, names: dict[str, str]) -> Any:
     return names.get(part, part) if isinstance(part, str) else part
 
 
-def describe_model(model: PartitionedModel) -> dict[str, Any] | None:
-    """Returns what `read_model` makes the same partitioned model of, for JSON.
-
-    Returns:
-        None where there are parts that JSON cannot hold: layers, losses or metrics that are not
-        Keras' own, nested models, functions such as `example_weight` or those of a Lambda layer,
-        frozen variables.
-    """
-    if model.example_weight or model.sequence_length or model.frozen.shapes:
-        return None
-    built = _build(model)
-    layers = [layer for layer in list_layers(built) if layer is not built]
-    # Keras may read a nested model without end, if it was built in a graph.
-    if not all(_is_keras(layer) and not isinstance(layer, keras.Model) for layer in layers):
-        return None
-    try:
-        described = {
-            "keras": built.to_json(),
-            "loss": _name(model.given_loss, keras.losses),
-            "metrics": [
-                _name(metric, keras.metrics) for metric in tf.nest.flatten(model.given_metrics)
-            ],
-            "local_layers": [v.name for v in model.local_variables],
-            "lookups": model.lookups,
-            "owned_tables": sorted(model.owned_tables),
-            "input_spec": {name: _shape(spec) for name, spec in model.input_spec.items()},
-            "label_spec": _shape(model.label_spec),
-            "unit": model.unit,
-        }
-        again = read_model(json.loads(json.dumps(described)))
-    except (AttributeError, TypeError, ValueError, NotImplementedError):
-        return None
-    return described if _is_same(model, again) else None
-
-
 def _build(model: PartitionedModel) -> keras.Model:
     """Returns a Keras model that can be described, without values."""
     with sketched(), recorded_compile():
@@ -225,67 +83,6 @@ def _build(model: PartitionedModel) -> keras.Model:
     restore_argument_names(built)
     replace_constants(built)
     return built
-
-
-def read_model(described: dict[str, Any]) -> PartitionedModel:
-    """Returns the partitioned model that `describe_model` described.
-
-    Raises:
-        UserError: If Keras cannot build it, or it names other parts than `check_parts` knows.
-    """
-    try:
-        read = json.loads(described["keras"])
-        check_parts({**described, "keras": read})
-        text, input_spec = json.dumps(read), described["input_spec"]
-        keras.models.model_from_json(text)
-        return PartitionedModel(
-            lambda: keras.models.model_from_json(text),
-            local_layers=described["local_layers"],
-            loss=_find(described["loss"], keras.losses),
-            metrics=[_find(metric, keras.metrics) for metric in described["metrics"]],
-            lookups=described["lookups"],
-            owned_tables=described["owned_tables"],
-            input_spec={name: tf.TensorSpec(*spec) for name, spec in input_spec.items()},
-            label_spec=tf.TensorSpec(*described["label_spec"]),
-            unit=described["unit"],
-        )
-    except UserError:
-        raise
-    except Exception as error:  # Keras raises what it likes.
-        raise UserError(f"Keras cannot build the model that is described ({error}).") from error
-
-
-def _is_same(model: PartitionedModel, again: PartitionedModel) -> bool:
-    """Tells whether two models hold the same; Keras may create global variables in another order.
-
-    Initial values of local variables count, as clients without examples predict with them.
-    """
-    known, found = (
-        ({(v.name, v.shape, v.dtype) for v in one.global_variables}, list(one.input_spec))
-        for one in (model, again)
-    )
-    if known != found:
-        return False
-    ours, theirs = (one.initial_local_values() for one in (model, again))
-    return list(ours) == list(theirs) and all((ours[k] == theirs[k]).all() for k in ours)
-
-
-def _is_keras(part: object) -> bool:
-    kind = type(part) if not callable(part) or hasattr(part, "get_config") else part
-    return kind.__module__.startswith("keras.") and not isinstance(part, keras.layers.Lambda)
-
-
-def _name(part: Any, module: Any) -> Any:
-    """Returns a loss or a metric by its name, or as Keras describes it."""
-    if isinstance(part, str):
-        return part
-    if not _is_keras(part):
-        raise TypeError(f"{part!r} is not Keras' own.")
-    return module.serialize(part) if hasattr(part, "get_config") else part.__name__
-
-
-def _find(described: Any, module: Any) -> Any:
-    return described if isinstance(described, str) else module.deserialize(described)
 
 
 def _shape(spec: tf.TensorSpec) -> list:

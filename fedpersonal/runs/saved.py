@@ -18,7 +18,6 @@ from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.errors import UserError, listed, one_line
 from fedpersonal.files import OWNER_ONLY, damaged, read_arrays, write_arrays, write_json
 from fedpersonal.methods.algorithm import Algorithm, Phase
-from fedpersonal.model.files import read_model
 from fedpersonal.model.partition import PartitionedModel, VariableSpec
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.kept import Snapshot
@@ -64,8 +63,7 @@ def save_model(
     Args:
         folder: The run's folder.
         trained: The model.
-        about: What to build the partitioned model of: a task's `sizes`, or `model`, as
-            `describe_model` describes it.
+        about: What else to write: a task's `sizes`, of which it builds the partitioned model.
         snapshot: What clients had kept in the model's round; None where their store says it.
     """
     arrays = {_GLOBAL + name: np.asarray(value) for name, value in trained.weights.items()}
@@ -178,7 +176,7 @@ class LoadedRun(RunRecord):
         if "task" in self.config["options"]:
             pieces, trains = self._of_task(saved.about)
         else:
-            pieces = self._of_program(saved.about)
+            pieces = self._of_program()
             trains = pieces["model"]
         known = {name: saved.about[name] for name in ("batch_size", "seed", "round_number")}
         trained = TrainedModel(**{**known, **pieces}, weights=saved.weights)
@@ -200,12 +198,12 @@ class LoadedRun(RunRecord):
             trained, kept_by=lambda clients: store.unpack(store.read(clients))
         )
 
-    def _of_program(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        options, given = self.config["options"], self._algorithm
-        if given is None:
+    def _of_program(self) -> dict[str, Any]:
+        options, given, model = self.config["options"], self._algorithm, self._model
+        if given is None or model is None:
             raise UserError(
-                f"{self.path} is the run of a program of one's own: give load_run its algorithm, "
-                f"{one_line(options.get('method'))}."
+                f"{self.path} is the run of a program of one's own: give load_run its model, and "
+                f"its algorithm, {one_line(options.get('method'))}."
             )
         found = {"method": given.name, "finetuning_phases": len(self._finetuning)}
         for name, value in found.items():
@@ -214,19 +212,6 @@ class LoadedRun(RunRecord):
                     f"{self.path} is a run with {name} = {one_line(repr(options.get(name)))}, not "
                     f"{value!r}."
                 )
-        model = self._model
-        if model is None and about.get("model") is None:
-            raise UserError(
-                f"{self.path}: its model is not of Keras' own parts alone, so it is not in the "
-                "folder: give load_run the model."
-            )
-        if model is None:
-            try:
-                model = read_model(about["model"])
-            except Exception as error:  # Keras reads it, and complains in a dozen ways.
-                raise UserError(
-                    f"{self.path / ABOUT}: its model cannot be built: {one_line(error)}"
-                ) from error
         model = given.prepare(model)
         local = [v.name for v in model.local_variables]
         if local != options.get("local_variables"):
@@ -286,9 +271,8 @@ def load_run(
 
     Args:
         folder: The folder, of a binary or of a program of one's own that gave it to `Trainer.fit`.
-        model: The partitioned model that a program trained; not needed where a function builds it
-            and all of its layers, its loss and its metrics are Keras' own and read no file, nor for
-            a binary's run.
+        model: The partitioned model that a program trained; None for a binary's run, which builds
+            it again.
         algorithm: The algorithm of a program.
         finetuning: What trained a client's copy before it predicted, as its `Trainer` was given.
 

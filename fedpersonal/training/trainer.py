@@ -33,7 +33,7 @@ from fedpersonal.federated.memory import check_memory
 from fedpersonal.federated.process import build_process
 from fedpersonal.federated.server import State
 from fedpersonal.methods.algorithm import Algorithm, Phase
-from fedpersonal.model.files import describe_model, list_parts
+from fedpersonal.model.files import list_parts
 from fedpersonal.model.fit import check_own_rows
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runs.checkpoints import StoreCheckpoints
@@ -310,8 +310,7 @@ class Trainer:
                 )
             if is_saved:
                 spent = self.describe_privacy(loop.resumed_from + loop.rounds_run)
-                about = {"model": describe_model(self._plain_model), "privacy": spent}
-                save_model(folder, trained, about, snapshot=snapshot)
+                save_model(folder, trained, {"privacy": spent}, snapshot=snapshot)
                 _write_report(folder)
             forget_secret(folder.path)
         except BaseException as error:
