@@ -89,14 +89,12 @@ def test_a_run_imports_only_what_it_uses():
     assert len(known) > 50
 
 
-def test_one_module_names_tensorflow_federated():
+@pytest.mark.parametrize(("package", "name"), [("tensorflow_federated", "tff"), ("keras", "keras")])
+def test_one_module_names_a_package(package, name):
     foreign = {
-        path.name
-        for path in FILES
-        for module in imported(path)
-        if module.split(".")[0] == "tensorflow_federated"
+        path.name for path in FILES for module in imported(path) if module.split(".")[0] == package
     }
-    assert foreign == {"tff.py"}
+    assert foreign == {f"{name}.py"}
 
 
 def test_rooms_without_tensorflow_federated():
