@@ -471,12 +471,18 @@ def test_a_whole_run_without_a_file(whole_run, name):
 
 
 PAGE = ["config.json", "summary.json", "model.json", "boundary.json", "per_client.csv"]
+PAGE += [samples.RECOMMENDATIONS]
 
 
 @pytest.fixture(name="page", scope="module")
 def _page(tmp_path_factory, make_run):
     path = make_run(tmp_path_factory.mktemp("page"), rounds=3, clients=3, use_biases=True)
-    return Reader(path / PAGE[0], lambda: report_page(read_run(path)), is_exact=False)
+    item = samples.Item("film", 0.5, True, 4.0)
+    client = samples.ClientItems("c", "most helped", 0.1, 0.2, [item], [item])
+    samples.write_recommendations(path, samples.Recommendations("rmse", [client]), rounds=3)
+    return Reader(
+        path / PAGE[0], lambda: report_page(read_run(path), show_clients=True), is_exact=False
+    )
 
 
 @pytest.mark.parametrize("name", [*PAGE, "metrics.csv"])

@@ -68,11 +68,11 @@ def thin(y: Sequence[float] | np.ndarray, most: int = MOST_POINTS) -> np.ndarray
         most: About so many are returned: of each stretch the least, the greatest and the last.
     """
     y = np.asarray(y, np.float64)
-    known = np.flatnonzero(np.isfinite(y))
-    if len(known) <= most:
-        return known
-    kept = {int(known[0])}
-    for part in np.array_split(known, most // 3):
+    finite = np.flatnonzero(np.isfinite(y))
+    if len(finite) <= most:
+        return finite
+    kept = {int(finite[0])}
+    for part in np.array_split(finite, most // 3):
         kept.update(int(i) for i in (part[y[part].argmin()], part[y[part].argmax()], part[-1]))
     return np.array(sorted(kept))
 

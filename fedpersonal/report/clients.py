@@ -36,16 +36,16 @@ def judge(run: RunData) -> str:
     if metric is None:
         return _of_rounds(run)
     after, before, guess = run.after(metric), run.before(metric), run.guess(metric)
-    known = np.ones(len(after), bool)
+    finite = np.ones(len(after), bool)
     for values in (before, guess and guess[1]):
-        known &= True if values is None else np.isfinite(values)
+        finite &= True if values is None else np.isfinite(values)
     if before is None and guess is None:
-        known = np.isfinite(after)
-    if not (known & np.isfinite(after)).any():
+        finite = np.isfinite(after)
+    if not (finite & np.isfinite(after)).any():
         return f"No client has a finite {label(metric)}."
-    after, before = after[known], None if before is None else before[known]
+    after, before = after[finite], None if before is None else before[finite]
     if guess is not None:
-        return _of_pairs(metric, before, (guess[0], guess[1][known]), after)
+        return _of_pairs(metric, before, (guess[0], guess[1][finite]), after)
     if before is not None and not run.starts_untrained:
         return _of_pairs(metric, before, None, after)
     return _of_values(metric, before, after)
@@ -56,11 +56,11 @@ def share_hurt(metric: str, before: np.ndarray, after: np.ndarray) -> float | No
 
     Clients without a number before do not count.
     """
-    lower, known = lower_is_better(metric), np.isfinite(before)
-    if lower is None or not known.any():
+    lower, finite = lower_is_better(metric), np.isfinite(before)
+    if lower is None or not finite.any():
         return None
     is_fine = (after <= before) if lower else (after >= before)
-    return float((~is_fine | ~np.isfinite(after))[known].mean())
+    return float((~is_fine | ~np.isfinite(after))[finite].mean())
 
 
 def _of_pairs(
@@ -83,61 +83,61 @@ def _of_pairs(
     verb = "the mean client's " if by_guess else "it takes the mean client's "
     if guess and by_guess:
         stage = f" ({figures['before']} before)" if moves else ""
-        told = f"{name} is {figures['after']}{stage}, against {figures['guess']} for {guess[0]}"
+        sentence = f"{name} is {figures['after']}{stage}, against {figures['guess']} for {guess[0]}"
     else:
-        told = f"{name} from {figures['before']} to {figures['after']}"
-        told += f" ({guess[0]}: {figures['guess']})" if guess else ""
+        sentence = f"{name} from {figures['before']} to {figures['after']}"
+        sentence += f" ({guess[0]}: {figures['guess']})" if guess else ""
     number = f"{len(after):,} test clients"
     if whole.sum() < FEWEST and not broken:
         if len(after) == 1:
-            return f"One test client, which tells nothing of others: {told}."
-        return f"{number}, too few to judge by: {told}."
-    found = _bootstrap(after[whole], reference[whole])
+            return f"One test client, which tells nothing of others: {sentence}."
+        return f"{number}, too few to judge by: {sentence}."
+    result = _bootstrap(after[whole], reference[whole])
     end = ""
     if hurt is not None:
         share = percent(hurt) if hurt else "none"
         end = f"; for {share} of them the guess is better" if by_guess else ""
         end = end or f"; {share} of them are hurt"
-    change = f"({signed(found.difference)}, {_interval(found, signed)}, {number}){end}"
+    change = f"({signed(result.difference)}, {_interval(result, signed)}, {number}){end}"
     if broken:
         mean_other = verb.replace("the mean client", "the mean other client")
         return (
             f"Personalisation leaves {broken:,} of {number} without a finite {name}; "
-            f"{mean_other}{told} {change}."
+            f"{mean_other}{sentence} {change}."
         )
-    helps = not found.is_within_noise and (found.difference < 0) == lower
+    helps = not result.is_within_noise and (result.difference < 0) == lower
     subject = "Personalisation" if moves else "The model"
-    start = f"{subject} takes the mean client's {told}"
+    start = f"{subject} takes the mean client's {sentence}"
     if by_guess:
         does = ("helps" if moves else "beats the guess") if helps else "does not beat the guess"
-        start = f"{subject} {does}: {verb}{told}"
-    elif lower is not None and not found.is_within_noise:
-        start = f"{subject} {'helps' if helps else 'hurts'}: {verb}{told}"
-    noise = ", which is within noise" if found.is_within_noise else ""
+        start = f"{subject} {does}: {verb}{sentence}"
+    elif lower is not None and not result.is_within_noise:
+        start = f"{subject} {'helps' if helps else 'hurts'}: {verb}{sentence}"
+    noise = ", which is within noise" if result.is_within_noise else ""
     return f"{start}{noise} {change}."
 
 
 def _of_values(metric: str, before: np.ndarray | None, after: np.ndarray) -> str:
     """Says the mean of a metric where there is nothing to compare it with."""
     name, whole = label(metric), np.isfinite(after)
-    found = _bootstrap(after[whole], np.zeros(whole.sum()))
+    result = _bootstrap(after[whole], np.zeros(whole.sum()))
     number = "one test client" if len(after) == 1 else f"{len(after):,} test clients"
-    mean = plain(found.difference)
-    said = f"The mean client's {name} is {mean} ({_interval(found, plain)}, {number})"
+    mean = plain(result.difference)
+    sentence = f"The mean client's {name} is {mean} ({_interval(result, plain)}, {number})"
     if before is None:
-        return f"{said}; clients were not evaluated before personalisation."
+        return f"{sentence}; clients were not evaluated before personalisation."
     if not whole.all():
-        said += f"; {(~whole).sum():,} of them have none"
+        sentence += f"; {(~whole).sum():,} of them have none"
     return (
-        f"{said}. Before, with local variables that nobody has trained, it is "
+        f"{sentence}. Before, with local variables that nobody has trained, it is "
         f"{plain(before.mean())}, which is nothing to compare with: give `evaluate` a guess."
     )
 
 
-def _interval(found: PairedDifference, text: Callable[[float], str]) -> str:
-    if not found.has_interval:
+def _interval(result: PairedDifference, text: Callable[[float], str]) -> str:
+    if not result.has_interval:
         return "too few clients for an interval"
-    return f"95 % interval {text(found.low)} to {text(found.high)}"
+    return f"95 % interval {text(result.low)} to {text(result.high)}"
 
 
 def _bootstrap(first: np.ndarray, second: np.ndarray) -> PairedDifference:

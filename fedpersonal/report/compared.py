@@ -176,10 +176,10 @@ def read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
     seeds = [seed for seed in ordered[0] if all(seed in runs for runs in ordered)]
     firsts = [next(iter(runs.values())) for runs in ordered]
     if not seeds:
-        told = [f"{listed([*map(str, r)])} of {first.folder}" for r, first in zip(ordered, firsts)]
+        words = [f"{listed([*map(str, r)])} of {first.folder}" for r, first in zip(ordered, firsts)]
         raise UserError(
-            f"no seed is common to all methods, seeds {'; '.join(told)}: runs of another seed test "
-            "other clients."
+            f"no seed is common to all methods, seeds {'; '.join(words)}: runs of another seed "
+            "test other clients."
         )
     for seed in seeds:
         same_seed = [runs[seed] for runs in ordered]
@@ -219,8 +219,8 @@ def _check_match(first: ComparedRun, second: ComparedRun) -> None:
         why = "clients are tested on other examples"
     else:
         return
-    told = [f"{n} is {first.shown(n)} and {second.shown(n)}" for n in differ if n in _OF_TEST]
-    because = f" ({'; '.join(told)})" if told else ""
+    words = [f"{n} is {first.shown(n)} and {second.shown(n)}" for n in differ if n in _OF_TEST]
+    because = f" ({'; '.join(words)})" if words else ""
     raise UserError(f"{first.folder} and {second.folder} cannot be compared: {why}{because}.")
 
 
@@ -239,9 +239,9 @@ def _names(firsts: Sequence[ComparedRun]) -> list[str]:
     for run in firsts:
         alike = [other for other in firsts if other.data.method == run.data.method]
         differ = [name for name in differing_options(alike) if name != "method"]
-        told = [f"{name}={run.shown(name)[:_LONGEST]}" for name in differ[:_NAMED]]
-        told += [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
+        words = [f"{name}={run.shown(name)[:_LONGEST]}" for name in differ[:_NAMED]]
+        words += [f"{len(differ) - _NAMED} more"] if len(differ) > _NAMED else []
         method = shown(run.data.method)
-        names.append(f"{method} ({', '.join(told)})" if differ else method)
+        names.append(f"{method} ({', '.join(words)})" if differ else method)
     counts = [names[: i + 1].count(name) for i, name in enumerate(names)]
     return [n if names.count(n) == 1 else f"{n} #{c}" for n, c in zip(names, counts)]

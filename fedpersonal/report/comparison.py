@@ -138,19 +138,19 @@ class Comparison:
                 rows.append(row)
         return pd.DataFrame(rows)
 
-    def _columns(self, found: Difference) -> dict[str, Any]:
+    def _columns(self, difference: Difference) -> dict[str, Any]:
         return {
             "baseline": self.methods[0].name,
-            "paired_seeds": len(found.by_seed),
-            "difference": found.mean.difference,
-            "low": found.mean.low if found.mean.has_interval else float("nan"),
-            "high": found.mean.high if found.mean.has_interval else float("nan"),
-            "difference_sd": _deviation(found.by_seed),
-            "within_noise": found.mean.is_within_noise,
-            "num_clients": len(found.clients),
-            **found.counts(),
-            **{f"client_p{p}": value for p, value in zip(PERCENTILES, found.percentiles)},
-            "left_out": found.left_out,
+            "paired_seeds": len(difference.by_seed),
+            "difference": difference.mean.difference,
+            "low": difference.mean.low if difference.mean.has_interval else float("nan"),
+            "high": difference.mean.high if difference.mean.has_interval else float("nan"),
+            "difference_sd": _deviation(difference.by_seed),
+            "within_noise": difference.mean.is_within_noise,
+            "num_clients": len(difference.clients),
+            **difference.counts(),
+            **{f"client_p{p}": value for p, value in zip(PERCENTILES, difference.percentiles)},
+            "left_out": difference.left_out,
         }
 
 
@@ -218,18 +218,18 @@ def _difference(
     for pair in zip(method.paired, baseline.paired):
         rows = [run.rows(metric.weights) for run in pair]
         ours, others = (np.isfinite(table[metric.column]) for table in rows)
-        known = ours & others
+        finite = ours & others
         broken += int((others & ~ours).sum())
         mended += int((ours & ~others).sum())
-        left_out += int((~known).sum())
+        left_out += int((~finite).sum())
         for of_method, table in zip(tables, rows):
-            of_method.append(table[known].reset_index())
+            of_method.append(table[finite].reset_index())
     if not all(map(len, tables[0])):
         raise UserError(f"{name}: no client of {method.name} and {baseline.name} has a number.")
     by_seed, mean = paired_difference(tables[0], tables[1], metric)
     clients = client_means(method, metric) - client_means(baseline, metric)
-    known = clients[np.isfinite(clients)]
-    return Difference(lower_is_better(name), by_seed, mean, known, left_out, broken, mended)
+    finite = clients[np.isfinite(clients)]
+    return Difference(lower_is_better(name), by_seed, mean, finite, left_out, broken, mended)
 
 
 def _deviation(values: np.ndarray) -> float:
@@ -249,8 +249,8 @@ def _common_metrics(runs: Sequence[ComparedRun], *, chosen: str | None) -> dict[
             raise UserError(
                 f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
             )
-    found = (find_metric(name, shared) for name in runs[0].usual_metrics)
-    usual = [name for name in found if name]
+    headlines = (find_metric(name, shared) for name in runs[0].usual_metrics)
+    usual = [name for name in headlines if name]
     first = chosen or next(iter(usual), main_metric(shared))
     shared.sort(key=lambda name: (name != first, name not in usual, name == "loss"))
     return {name: _client_metric(name, runs) for name in shared}

@@ -96,7 +96,7 @@ def _curve_bands(comparison: Comparison) -> list[dict[str, Any]]:
     A series is the mean over seeds in each round that all of them have; `low` and `high` are a
     standard deviation below and above it, where there are several seeds.
     """
-    found: dict[str, list[dict[str, Any]]] = {}
+    series_of_metric: dict[str, list[dict[str, Any]]] = {}
     methods, colors = comparison.methods, _colors(comparison)
     for place, method in enumerate(methods):
         runs = [run.data for run in method.runs.values()]
@@ -105,18 +105,18 @@ def _curve_bands(comparison: Comparison) -> list[dict[str, Any]]:
             if all(name in run.round_metrics for run in runs):
                 most = max(_FEWEST_POINTS, _MOST_POINTS // len(methods))
                 series = {"name": method.name, **look, **_band(runs, name, most)}
-                found.setdefault(name, []).append(series)
+                series_of_metric.setdefault(name, []).append(series)
     panels = []
     ranks = {metric: rank for rank, metric in enumerate(comparison.metrics)}
 
     def place_of(name: str) -> tuple[bool, int]:
         return name.startswith("train/"), ranks.get(name.rpartition("/")[2], len(ranks))
 
-    for name in sorted(found, key=place_of):
+    for name in sorted(series_of_metric, key=place_of):
         source, *details, metric = name.split("/")
         words = " ".join([_SOURCES[source], *details]).replace("_", " ")
-        told = {"label": f"{label(metric)}, {words}", "lower": lower_is_better(metric)}
-        panels.append({**told, "series": found[name]})
+        head = {"label": f"{label(metric)}, {words}", "lower": lower_is_better(metric)}
+        panels.append({**head, "series": series_of_metric[name]})
     return panels
 
 
@@ -206,8 +206,8 @@ def verdicts(comparison: Comparison) -> list[str]:
         for method in methods[1:]
     ]
     further, first = [_against_guess(comparison, metric)], methods[0].first
-    found = (find_metric(name, first.test) for name in first.usual_metrics)
-    headline: str = next(filter(None, found), "")
+    headlines = (find_metric(name, first.test) for name in first.usual_metrics)
+    headline: str = next(filter(None, headlines), "")
     if headline in comparison.pooled:
         further += [_pooled(comparison, headline), _against_guess(comparison, headline)]
     lower = lower_is_better(metric)
@@ -216,38 +216,38 @@ def verdicts(comparison: Comparison) -> list[str]:
         names = sorted(means, key=lambda name: means[name], reverse=not lower)
         digits = _digits(comparison, metric)
         best, worst = (f"{n}, {means[n]:.{digits}f}" for n in (names[0], names[-1]))
-        told = f"Of {len(means)} methods, the best {label(metric)} is that of {best}"
-        sentences.insert(0, f"{told}, the worst that of {worst}.")
+        sentence = f"Of {len(means)} methods, the best {label(metric)} is that of {best}"
+        sentences.insert(0, f"{sentence}, the worst that of {worst}.")
     return [*sentences, *filter(None, further)]
 
 
-def _verdict(comparison: Comparison, name: str, found: Difference) -> str:
-    metric, baseline, mean = label(comparison.metric), comparison.methods[0].name, found.mean
-    digits, counts = _digits(comparison, comparison.metric), found.counts()
+def _verdict(comparison: Comparison, name: str, difference: Difference) -> str:
+    metric, baseline, mean = label(comparison.metric), comparison.methods[0].name, difference.mean
+    digits, counts = _digits(comparison, comparison.metric), difference.counts()
     interval = f"95 % interval {_signed(mean.low, digits)} to {_signed(mean.high, digits)}"
     weighting = comparison.weighting(comparison.metric)
     whose = f"over all clients' {weighting} together"
     whose = "the mean over clients" if weighting == "all alike" else whose
-    said = f"{metric} of {name}, {whose}, is {abs(mean.difference):.{digits}f}"
-    said += f" {'higher' if mean.difference > 0 else 'lower'} than that of {baseline}"
-    if len(found.clients) == 1:
-        return f"{said}, for the only client, which tells nothing of others."
+    sentence = f"{metric} of {name}, {whose}, is {abs(mean.difference):.{digits}f}"
+    sentence += f" {'higher' if mean.difference > 0 else 'lower'} than that of {baseline}"
+    if len(difference.clients) == 1:
+        return f"{sentence}, for the only client, which tells nothing of others."
     if not mean.has_interval:
-        return f"{said}, for {len(found.clients)} clients, too few to judge by."
+        return f"{sentence}, for {len(difference.clients)} clients, too few to judge by."
     if mean.is_within_noise:
-        said += f", which is within noise ({interval})"
-    elif found.lower is None:
-        said += f" ({interval})"
+        sentence += f", which is within noise ({interval})"
+    elif difference.lower is None:
+        sentence += f" ({interval})"
     else:
-        judged = "better" if (mean.difference < 0) == found.lower else "worse"
-        judged += " for those who have a number by both" if found.left_out else ""
-        said += f", which is {judged} ({interval})"
+        judged = "better" if (mean.difference < 0) == difference.lower else "worse"
+        judged += " for those who have a number by both" if difference.left_out else ""
+        sentence += f", which is {judged} ({interval})"
     if counts["gained"] is not None:
-        clients = len(found.clients) + found.broken + found.mended
-        said += f"; {counts['gained']:,} of {clients:,} clients gain, {counts['lost']:,} lose"
-    if found.broken:
-        said += f", {found.broken:,} of them as they have no number by {name}"
-    return f"{said}."
+        clients = len(difference.clients) + difference.broken + difference.mended
+        sentence += f"; {counts['gained']:,} of {clients:,} clients gain, {counts['lost']:,} lose"
+    if difference.broken:
+        sentence += f", {difference.broken:,} of them as they have no number by {name}"
+    return f"{sentence}."
 
 
 def _against_guess(comparison: Comparison, metric: str) -> str:
@@ -261,19 +261,19 @@ def _against_guess(comparison: Comparison, metric: str) -> str:
         for method in comparison.methods
         if sign * (np.mean([run.test[metric] for run in method.paired]) - best[1]) <= 0
     ]
-    said = f"The best guess, {shown(best[0])}, has {label(metric)} {best[1]:.{digits}f}"
+    sentence = f"The best guess, {shown(best[0])}, has {label(metric)} {best[1]:.{digits}f}"
     if len(names) == len(comparison.methods):
-        return f"{said}: no method beats it."
+        return f"{sentence}: no method beats it."
     do = "does" if len(names) == 1 else "do"
-    return f"{said}: {', '.join(names)} {do} not beat it." if names else f"{said}."
+    return f"{sentence}: {', '.join(names)} {do} not beat it." if names else f"{sentence}."
 
 
 def _pooled(comparison: Comparison, metric: str) -> str:
     digits = _digits(comparison, metric)
-    told = ", ".join(
+    values = ", ".join(
         f"{comparison.values(m, metric).mean():.{digits}f} by {m.name}" for m in comparison.methods
     )
-    return f"{label(metric)}, which is of all examples at once and has no interval, is {told}."
+    return f"{label(metric)}, which is of all examples at once and has no interval, is {values}."
 
 
 def _title(comparison: Comparison) -> str:
@@ -327,16 +327,16 @@ def _difference_rows(comparison: Comparison) -> Table:
     """Returns the table of differences, with their percentiles over clients."""
     rows = []
     for name, metrics in comparison.differences.items():
-        for metric, found in metrics.items():
-            digits, mean, seeds = _digits(comparison, metric), found.mean, found.by_seed
-            figures = (mean.difference, mean.low, mean.high, *found.percentiles)
+        for metric, difference in metrics.items():
+            digits, mean, seeds = _digits(comparison, metric), difference.mean, difference.by_seed
+            figures = (mean.difference, mean.low, mean.high, *difference.percentiles)
             middle, low, high, *spread = (_signed(figure, digits) for figure in figures)
             text = (
                 f"{middle} [{low}, {high}]" if mean.has_interval else f"{middle}, too few clients"
             )
             text += f" ± {seeds.std(ddof=1):.{digits}f}" if len(seeds) > 1 else ""
             text += ", within noise" if mean.has_interval and mean.is_within_noise else ""
-            counts = ["–" if n is None else f"{n:,}" for n in found.counts().values()]
+            counts = ["–" if n is None else f"{n:,}" for n in difference.counts().values()]
             weighting = comparison.weighting(metric)
             rows.append([name, label(metric), text, *counts, weighting, *spread])
     columns = ["method", "metric", "difference", "gain", "lose", "the same", "clients weigh"]
@@ -373,11 +373,11 @@ def _signed(value: float, digits: int) -> str:
 
 def _mean(values: Sequence[float | None], digits: int, scale: float = 1.0) -> str:
     """Returns the mean of what is known, and the deviation where there are several."""
-    known = [scale * value for value in values if value is not None]
-    if not known:
+    numbers = [scale * value for value in values if value is not None]
+    if not numbers:
         return "–"
-    mean = statistics.mean(known)
-    if len({*known}) == 1:  # Bytes are the same in all runs.
+    mean = statistics.mean(numbers)
+    if len({*numbers}) == 1:  # Bytes are the same in all runs.
         return f"{mean:,.{digits}f}"
-    deviation = statistics.stdev(known)
+    deviation = statistics.stdev(numbers)
     return f"{mean:,.{digits}f} ± {deviation:,.{digits}f}"

@@ -155,7 +155,7 @@ def _environment() -> jinja2.Environment:
 
 def key_figures(run: RunData) -> list[tuple[str, str]]:
     """Returns names and texts of what a run came to, and what it took."""
-    test, told = run.summary.get("test") or {}, []
+    test, figures = run.summary.get("test") or {}, []
     before, counting = test.get("before") or {}, test.get("num_clients_of") or {}
     chance = (test.get("guesses") or {}).get(CHANCE) or {}
     for name, value in test.items():
@@ -163,51 +163,51 @@ def key_figures(run: RunData) -> list[tuple[str, str]]:
             text = plain(value, 4)
             guess, score = strongest(test.get("guesses"), name) or ("", None)
             beside = {"before": before.get(name), shown(guess): score, CHANCE: chance.get(name)}
-            known = [f"{what}: {plain(v, 4)}" for what, v in beside.items() if is_number(v)]
-            known += [f"{counting[name]:,} clients"] if is_number(counting.get(name)) else []
-            text += f" ({'; '.join(known)})" if known else ""
-            told.append((label(name) + _whose(run, name, value), text))
+            notes = [f"{what}: {plain(v, 4)}" for what, v in beside.items() if is_number(v)]
+            notes += [f"{counting[name]:,} clients"] if is_number(counting.get(name)) else []
+            text += f" ({'; '.join(notes)})" if notes else ""
+            figures.append((label(name) + _whose(run, name, value), text))
     counts = {
         "clients tested": test.get("num_clients"),
         "clients without a query set": test.get("num_clients_without_query") or None,
         "examples": test.get("num_examples"),
         "rounds": len(run.rounds),
     }
-    told += [(name, f"{value:,}") for name, value in counts.items() if is_number(value)]
-    told += _attendance(run, test)
+    figures += [(name, f"{value:,}") for name, value in counts.items() if is_number(value)]
+    figures += _attendance(run, test)
     seconds = run.rounds["seconds"].sum() if len(run.rounds) else None
     if seconds:
-        told.append(("time in rounds", f"{plain(float(seconds))} s"))
+        figures.append(("time in rounds", f"{plain(float(seconds))} s"))
     if run.bytes_per_client:
-        told.append(("each client, each round", size(run.bytes_per_client)))
-    return told + _epsilons(run.summary.get("privacy") or {})
+        figures.append(("each client, each round", size(run.bytes_per_client)))
+    return figures + _epsilons(run.summary.get("privacy") or {})
 
 
 def _attendance(run: RunData, test: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns how seen clients fare that no round drew, and when others took part last."""
-    told, never, since = [], test.get("never_drawn"), test.get("rounds_since")
+    figures, never, since = [], test.get("never_drawn"), test.get("rounds_since")
     if isinstance(never, dict) and is_number(never.get("num_clients")):
         text, metric = f"{never['num_clients']:,}", run.main_metric or ""
         if is_number(never.get(metric)):
             text += f", with {label(metric)} {plain(never[metric], 4)}"
-        told.append(("clients never drawn", text))
+        figures.append(("clients never drawn", text))
     if isinstance(since, dict) and is_number(since.get("p50")) and is_number(since.get("p95")):
         text = f"median {plain(since['p50'])}, 95th percentile {plain(since['p95'])}"
-        told.append(("rounds since a client took part", text))
-    return told
+        figures.append(("rounds since a client took part", text))
+    return figures
 
 
 def _epsilons(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the epsilon that the run claims, and then that of the other kind of draw."""
-    told = []
+    figures = []
     draws = [("secret", "secret"), ("public", "known")]
     for draw, word in draws if privacy.get("draw") == "secret" else draws[::-1]:
         epsilon = privacy.get(f"epsilon_{draw}_draw")
         is_claimed = privacy.get("draw") == draw
         name = f"epsilon (draw {word})" if is_claimed else f"epsilon if the draw were {word}"
         if is_number(epsilon):
-            told.append((name, plain(epsilon)))
-    return told
+            figures.append((name, plain(epsilon)))
+    return figures
 
 
 def _whose(run: RunData, name: str, value: float) -> str:
@@ -215,10 +215,10 @@ def _whose(run: RunData, name: str, value: float) -> str:
     if f"{name}_after" not in run.clients and name not in run.clients:
         return ""
     values = run.after(name)
-    known = values[np.isfinite(values)]
-    if not len(known):
+    finite = values[np.isfinite(values)]
+    if not len(finite):
         return ""
-    return ", mean client" if np.isclose(known.mean(), value, rtol=1e-5) else ", all together"
+    return ", mean client" if np.isclose(finite.mean(), value, rtol=1e-5) else ", all together"
 
 
 def changed_options(run: RunData) -> list[tuple[str, str, str]]:

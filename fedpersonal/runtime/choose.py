@@ -13,12 +13,12 @@ from fedpersonal.errors import UserError, check_choice
 from fedpersonal.runtime.processors import count_processors
 
 if TYPE_CHECKING:
-    from fedpersonal.runtime.ray import Cluster
+    from fedpersonal.runtime.ray import RayContext
 
 RUNTIMES = ("local", "ray", "tff")
 
 _chosen = "local"
-_cluster: Cluster | None = None
+_cluster: RayContext | None = None
 
 
 def check_runtime(name: str) -> None:
@@ -54,7 +54,11 @@ def use_runtime(
     """
     global _chosen, _cluster
     check_runtime(name)
-    from fedpersonal.runtime.context import LocalContext, set_default_context
+    from fedpersonal.runtime.context import (
+        LocalContext,
+        make_stock_context,
+        set_default_context,
+    )
 
     if _cluster is not None:
         _cluster.close()
@@ -62,14 +66,12 @@ def use_runtime(
     if name == "local":
         set_default_context(LocalContext(compile=compile))
     elif name == "tff":
-        from fedpersonal.runtime.stock import make_stock_context
-
         set_default_context(make_stock_context())
     else:
-        from fedpersonal.runtime.ray import Cluster, RayContext
+        from fedpersonal.runtime.ray import RayContext
 
-        _cluster = Cluster(ray_address)
-        set_default_context(RayContext(_cluster, compile=compile))
+        _cluster = RayContext(ray_address, compile=compile)
+        set_default_context(_cluster)
     _chosen = name
 
 

@@ -6,15 +6,21 @@ as they are. TFF's own default would start a program that listens on a port.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import gc
 import os
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
+
+import psutil
 
 from fedpersonal import tff
 from fedpersonal.errors import UserError
 from fedpersonal.runtime import values
-from fedpersonal.runtime.interpreter import Interpreter
+from fedpersonal.runtime.interpreter import Interpreter, MapShards
 from fedpersonal.runtime.processors import shard_threads
 
 _has_run = False  # TensorFlow, in sessions of ours;
@@ -63,11 +69,17 @@ class LocalContext(tff.SyncContext):
         if parameter is not None:
             count = values.num_shards(arg, parameter)
             argument = values.ingest(arg, parameter)
+        with self._mapping() as map_shards:
+            result = interpreter(argument, count or 0, map_shards)
+        return values.deliver(result, comp.type_signature.result)
+
+    @contextlib.contextmanager
+    def _mapping(self) -> Iterator[MapShards]:
+        """Gives what applies a function to each shard, within a `with` statement: threads here."""
         # A single shard, too: the main thread can be interrupted while it waits, not while it
         # computes.
         with shard_threads() as threads:
-            result = interpreter(argument, count or 0, threads.map)
-        return values.deliver(result, comp.type_signature.result)
+            yield threads.map
 
 
 def _forget(context: weakref.ref[LocalContext], key: int) -> None:
@@ -118,6 +130,36 @@ class _OfAllThreads:
     def current(self) -> Any:
         self._stack[0] = self._of_all_threads  # type: ignore[attr-defined]
         return super().current  # type: ignore[misc]
+
+
+_NOTICE = (
+    "TFF's own runtime listens on every network interface and asks nobody who they are: others on "
+    "this machine and its network can run code as you while this program runs."
+)
+_CHILD = "worker_binary"
+
+
+def make_stock_context() -> tff.SyncContext:
+    """Returns TFF's own context, and tells on stderr what it opens.
+
+    Its C++ program begins with the first computation, and ends with this process unless that is
+    killed.
+    """
+    print(_NOTICE, file=sys.stderr)
+    atexit.register(_end, os.getpid())
+    return tff.create_sync_local_cpp_execution_context()
+
+
+def _end(process: int) -> None:
+    """Ends TFF's children of this process, before TFF tries to: its own way comes too late."""
+    if os.getpid() != process:  # A fork.
+        return
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.name() == _CHILD:
+                child.kill()
+    set_default_context(LocalContext())
+    gc.collect()  # TFF waits for its child when its context is collected.
 
 
 os.register_at_fork(after_in_child=_note_fork)

@@ -21,7 +21,7 @@ _LOOPS = {"While", "StatelessWhile"}
 # XLA draws other numbers than TensorFlow.
 _RANDOM = ("Random", "StatelessRandom", "StatelessTruncatedNormal", "TruncatedNormal")
 # XLA compiles again for each size of such a result.
-_DATA_DEPENDENT = ("Where", "Unique", "ReduceDataset", "TensorSlice", "DatasetToSingle")
+_DATA_DEPENDENT = ("Where", "Unique")
 # TensorFlow's operations without a kernel of XLA's: name of the result, and what stands in.
 _STANDINS = {
     "InplaceAdd": ("y", "TensorScatterAdd", "output"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import secrets
@@ -11,7 +12,7 @@ import signal
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedpersonal import tff
 from fedpersonal.errors import UserError
 from fedpersonal.runtime.context import LocalContext
 from fedpersonal.runtime.graphs import Graph
-from fedpersonal.runtime.interpreter import Function, Interpreter, blocks_in
+from fedpersonal.runtime.interpreter import Function, MapShards, blocks_in
 from fedpersonal.runtime.processors import count_processors
 from fedpersonal.runtime.values import Shards
 
@@ -37,22 +38,21 @@ _LONGEST_FOLDER = 23
 _SECONDS_OF_A_LOOK = 10.0
 # Of a task whose process or machine is lost; one that crashes its process each time must end.
 _RETRIES = 10
+# A smaller part of an argument goes with the call; a larger one travels once a machine.
+_SMALL = 2**14
 
 _functions: dict[str, Callable[..., Any]] = {}
 
 
 def run_function(
-    key: str,
-    environment: Mapping[str, str],
-    function: tuple[bytes, bool],
-    *elements: Any,
+    key: str, function: tuple[bytes, bool], environment: Mapping[str, str], *elements: Any
 ) -> Any:
     """Applies a function to a shard's value; it runs in a process of Ray's.
 
     Args:
         key: What tells the function from others: it is loaded once a process.
-        environment: The coordinator's environment variables that TensorFlow reads.
         function: The function, as arguments of `interpreter.load_function`.
+        environment: The coordinator's environment variables that TensorFlow reads.
         *elements: The elements of the value if that is a struct, else itself. Ray puts them here
             from wherever they are.
     """
@@ -73,8 +73,8 @@ def as_arrays(value: Any) -> Any:
     return value if isinstance(value, bytes) else np.asarray(value)
 
 
-class Cluster:
-    """A connection to a cluster, of which a program has one at a time.
+class RayContext(LocalContext):
+    """Runs TFF computations here, and their shards on a cluster, of which a program has one.
 
     What becomes of a process or a machine that is lost is Ray's concern: it repeats their tasks
     elsewhere. Tasks are pure, and each has one result, whoever gives it.
@@ -84,20 +84,19 @@ class Cluster:
         num_processors: How many tasks the cluster runs at once.
     """
 
-    def __init__(self, address: str | None):
+    def __init__(self, address: str | None, *, compile: bool = True):
         """Connects this process to a cluster, or starts one on this machine.
 
         Args:
             address: Where the cluster is, as `host:port`, or `auto`; None to start a local one.
+            compile: Whether XLA compiles what shards run, where that seems worth it.
 
         Raises:
             UserError: If there is no such cluster, or it cannot be used.
         """
-        if address is not None and address.startswith("ray://"):
-            raise UserError(
-                f"ray_address is {address!r}; it must be host:port of a node: the program runs on "
-                "a machine of the cluster."
-            )
+        super().__init__(compile=compile)
+        # By `id` of a function's building block: its key, and where it is.
+        self._functions: dict[int, tuple[str, ray.ObjectRef]] = {}
         self._folder = _connect(address)
         atexit.register(self.close)
         import ray
@@ -112,40 +111,6 @@ class Cluster:
             self.close()
             raise self._nobody_left()
 
-    def put(self, value: Any) -> ray.ObjectRef:
-        """Puts a value where each machine fetches it once."""
-        import ray
-
-        return ray.put(value)
-
-    def run(self, key: str, function: ray.ObjectRef, values: Sequence[Sequence[Any]]) -> list[Any]:
-        """Runs `run_function` with each of the values; returns the results in order.
-
-        Args:
-            key: What tells the function from others.
-            function: Where the function is.
-            values: Of each shard, the elements of its value: arrays, or where they are.
-
-        Raises:
-            UserError: If no machine is left, or the processes of a task end each time.
-        """
-        import ray
-
-        given = (key, self._environment, function)
-        results = [self._task.remote(*given, *own) for own in values]
-        waiting = results
-        try:
-            while waiting:
-                ready, waiting = ray.wait(waiting, timeout=_SECONDS_OF_A_LOOK)
-                # Without machines, Ray waits for some to come.
-                if not ready and not ray.cluster_resources().get("CPU"):
-                    raise self._nobody_left()
-            return ray.get(results)
-        except ray.exceptions.RayTaskError:  # Also an error of the class that the task has raised.
-            raise
-        except ray.exceptions.RayError as error:
-            raise UserError(f"The Ray cluster at {self.address} fails: {_line_of(error)}") from None
-
     def close(self) -> None:
         """Leaves the cluster, and ends a Ray of this program's own."""
         import ray
@@ -154,6 +119,67 @@ class Cluster:
         ray.shutdown()
         _remove(self._folder)
 
+    @contextlib.contextmanager
+    def _mapping(self) -> Iterator[MapShards]:
+        """Gives what applies a function to each shard: tasks of the cluster."""
+        # By its `id`, what was sent, which must stay alive for that, and where it is.
+        sent: dict[int, tuple[Any, ray.ObjectRef]] = {}
+
+        def map_shards(function: Callable[..., Any], shards: Shards) -> Iterable[Any]:
+            assert isinstance(function, (Function, Graph))
+            # One that calls no graph, such as a selection, is not worth the journey.
+            if not shards or not function.graphs or not _is_closed(function.block):
+                return map(function, shards)
+            given = (*self._sent_function(function), self._environment)
+            elements = [shard if isinstance(shard, list) else [shard] for shard in shards]
+            return self._results(
+                [
+                    self._task.remote(*given, *(_send(element, sent) for element in of_shard))
+                    for of_shard in elements
+                ]
+            )
+
+        yield map_shards
+
+    def _sent_function(self, function: Function | Graph) -> tuple[str, ray.ObjectRef]:
+        """Returns a function's key and where it is; it is sent once."""
+        import ray
+
+        block = function.block
+        if id(block) not in self._functions:
+            proto = tff.to_proto(block).SerializeToString(deterministic=True)
+            key = hashlib.sha256(proto).hexdigest() + str(self._compile)
+            self._functions[id(block)] = key, ray.put((proto, self._compile))
+            weakref.finalize(block, self._functions.pop, id(block), None).atexit = False
+        return self._functions[id(block)]
+
+    def _results(self, tasks: list[ray.ObjectRef]) -> list[Any]:
+        """Returns the results of tasks in order.
+
+        Raises:
+            UserError: If no machine is left, one lacks a file, or a task's process ends each time.
+        """
+        import ray
+
+        waiting = tasks
+        try:
+            while waiting:
+                ready, waiting = ray.wait(waiting, timeout=_SECONDS_OF_A_LOOK)
+                # Without machines, Ray waits for some to come.
+                if not ready and not ray.cluster_resources().get("CPU"):
+                    raise self._nobody_left()
+            return ray.get(tasks)
+        except tf.errors.NotFoundError as error:  # It is a RayTaskError, too.
+            missing = str(error).partition("[[{{")[0].strip().splitlines()[-1]
+            raise UserError(
+                "A Ray node lacks a file, such as a part of a frozen base model; it must be in the "
+                f"same folder on every node: {missing}"
+            ) from None
+        except ray.exceptions.RayTaskError:  # Of the class that the task has raised, too.
+            raise
+        except ray.exceptions.RayError as error:
+            raise UserError(f"The Ray cluster at {self.address} fails: {_line_of(error)}") from None
+
     def _nobody_left(self) -> UserError:
         return UserError(
             f"No node of the Ray cluster at {self.address} is left to compute on. Start nodes "
@@ -161,12 +187,35 @@ class Cluster:
         )
 
 
+def _send(value: Any, sent: dict[int, tuple[Any, ray.ObjectRef]]) -> Any:
+    """Returns a value as arrays, or where it is if it is large.
+
+    What all shards have, such as a model, so travels once a machine.
+    """
+    import ray
+
+    if id(value) not in sent:
+        arrays = as_arrays(value)
+        if _num_bytes(arrays) < _SMALL:
+            return arrays
+        sent[id(value)] = value, ray.put(arrays)
+    return sent[id(value)][1]
+
+
 def _connect(address: str | None) -> str | None:
     """Connects this process; SIGTERM keeps what it did before.
 
     Returns:
         The folder of a local Ray's session, with its sockets, in one that this user alone enters.
+
+    Raises:
+        UserError: If there is no such cluster, or it cannot be used.
     """
+    if address is not None and address.startswith("ray://"):
+        raise UserError(
+            f"ray_address is {address!r}; it must be host:port of a node: the program runs on a "
+            "machine of the cluster."
+        )
     mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
     if mode != "token":
         raise UserError(f"RAY_AUTH_MODE is {mode!r}; it must be token, or not set.")
@@ -217,72 +266,6 @@ def _line_of(error: BaseException) -> str:
     """Returns what an error says in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[0][:300]
-
-
-# A smaller part of an argument goes with the call; a larger one travels once a machine.
-_SMALL = 2**14
-
-
-class RayContext(LocalContext):
-    """Runs TFF computations here, and their shards on a Ray cluster."""
-
-    def __init__(self, cluster: Cluster, *, compile: bool = True):
-        """Makes the context; `compile` is that of `LocalContext`."""
-        super().__init__(compile=compile)
-        self._cluster = cluster
-        # By `id` of a function's building block: its key, and where it is.
-        self._functions: dict[int, tuple[str, ray.ObjectRef]] = {}
-
-    def _run(self, interpreter: Interpreter, argument: Any, num_shards: int) -> Any:
-        """Runs a computation; its shards run on the cluster."""
-        # By its `id`, what was sent, which must stay alive for that, and where it is.
-        sent: dict[int, tuple[Any, ray.ObjectRef]] = {}
-
-        def map_shards(function: Callable[..., Any], shards: Shards) -> Iterable[Any]:
-            assert isinstance(function, (Function, Graph))
-            # One that calls no graph, such as a selection, is not worth the journey.
-            if not shards or not function.graphs or not _is_closed(function.block):
-                return map(function, shards)
-            elements = [shard if isinstance(shard, list) else [shard] for shard in shards]
-            values = [[self._send(element, sent) for element in own] for own in elements]
-            return self._run_on_cluster(function, values)
-
-        return interpreter(argument, num_shards, map_shards)
-
-    def _run_on_cluster(
-        self, function: Function | Graph, values: Sequence[Sequence[Any]]
-    ) -> list[Any]:
-        block = function.block
-        if id(block) not in self._functions:
-            self._functions[id(block)] = self._send_function(function)
-            weakref.finalize(block, self._functions.pop, id(block), None).atexit = False
-        key, reference = self._functions[id(block)]
-        try:
-            return self._cluster.run(key, reference, values)
-        except tf.errors.NotFoundError as error:
-            missing = str(error).partition("[[{{")[0].strip().splitlines()[-1]
-            raise UserError(
-                "A Ray node lacks a file, such as a part of a frozen base model; it must be in the "
-                f"same folder on every node: {missing}"
-            ) from None
-
-    def _send_function(self, function: Function | Graph) -> tuple[str, ray.ObjectRef]:
-        """Sends a function; returns its key and where it is."""
-        proto = tff.to_proto(function.block).SerializeToString(deterministic=True)
-        key = hashlib.sha256(proto).hexdigest() + str(self._compile)
-        return key, self._cluster.put((proto, self._compile))
-
-    def _send(self, value: Any, sent: dict[int, tuple[Any, ray.ObjectRef]]) -> Any:
-        """Returns a value as arrays, or where it is if it is large.
-
-        What all shards have, such as a model, so travels once a machine.
-        """
-        if id(value) not in sent:
-            arrays = as_arrays(value)
-            if _num_bytes(arrays) < _SMALL:
-                return arrays
-            sent[id(value)] = value, self._cluster.put(arrays)
-        return sent[id(value)][1]
 
 
 def _num_bytes(value: Any) -> int:

@@ -22,7 +22,7 @@ from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.methods.algorithm import Algorithm, GradientPhase
 from fedpersonal.model.names import MIXING
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.runtime.stock import make_stock_context
+from fedpersonal.runtime.context import make_stock_context
 
 SERVER = tff.learning.optimizers.build_sgdm(0.9)
 

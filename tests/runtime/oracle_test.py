@@ -9,6 +9,7 @@ import weakref
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -17,8 +18,7 @@ from fedpersonal import runtime
 from fedpersonal.errors import UserError
 from fedpersonal.methods.furl import furl
 from fedpersonal.runtime import interpreter
-from fedpersonal.runtime.context import LocalContext
-from fedpersonal.runtime.stock import make_stock_context
+from fedpersonal.runtime.context import LocalContext, make_stock_context
 from fedpersonal.training.trainer import Trainer
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
@@ -133,6 +133,7 @@ def test_aggregations(in_both):
     weights = list(random.uniform(0.1, 1.0, 5).astype(np.float32))
     in_both(computation, values, weights)
     in_both(computation, values[:1], weights[:1])
+    assert in_both(tff.federated_computation(tff.federated_sum, FLOATS), []) == 0
     # TFF's compiler alone makes this one.
     assert {*interpreter._INTRINSICS} - KNOWN == {"federated_map_all_equal"}
 
@@ -150,11 +151,6 @@ def _with_selections(x, y):
 @tff.tensorflow.computation
 def _one():
     return tf.constant([1, 2])
-
-
-def test_sums_over_nobody_are_zero(in_both):
-    total = tff.federated_computation(tff.federated_sum, FLOATS)
-    assert in_both(total, []) == 0
 
 
 @pytest.mark.parametrize(
@@ -314,22 +310,41 @@ def test_an_error_of_tensorflow_is_raised_here():
     assert _call(LocalContext(), computation, (2,)) == 2
 
 
-def test_what_was_prepared_ends_with_its_computation():
+def test_what_was_prepared_ends_with_its_computation_and_its_context():
     local = LocalContext()
     computation = tff.tensorflow.computation(lambda: tf.constant(1))
-    assert [_call(local, computation, ()) for _ in range(2)] == [1, 1]
-    assert len(local._interpreters) == 1
+    other = tff.tensorflow.computation(lambda: tf.constant(2))
+    assert [_call(local, comp, ()) for comp in (computation, computation, other)] == [1, 1, 2]
+    assert len(local._interpreters) == 2
     del computation
     gc.collect()
-    assert not local._interpreters
-
-
-def test_what_was_prepared_ends_with_its_context():
-    local = LocalContext()
-    computation = tff.tensorflow.computation(lambda: tf.constant(1))
-    assert _call(local, computation, ()) == 1
     (interpreter,) = map(weakref.ref, local._interpreters.values())
     del local
     gc.collect()
     assert interpreter() is None
-    assert _call(LocalContext(), computation, ()) == 1
+    assert _call(LocalContext(), other, ()) == 2
+
+
+_PROGRAM = """
+import os, sys
+import numpy as np
+import psutil
+from fedpersonal import runtime
+
+runtime.use_runtime("tff")
+import tensorflow_federated as tff
+
+double = tff.tensorflow.computation(lambda x: x * 2, np.int32)
+assert double(4) == 8 and runtime.describe_runtime() == "tff"
+(child,) = psutil.Process().children()
+print(child.name(), child.pid, flush=True)
+"""
+
+
+def test_its_child_ends_with_the_program_and_a_line_tells_what_it_opens(run_program, tmp_path):
+    output, errors, status = run_program("-c", _PROGRAM, cwd=tmp_path)
+    name, pid = output.split()
+    assert (name, status) == ("worker_binary", 0), errors
+    assert not psutil.pid_exists(int(pid))
+    (line,) = errors.splitlines()
+    assert "listens on every network interface" in line and "run code as you" in line

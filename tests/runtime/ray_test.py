@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 
 import numpy as np
 import psutil
@@ -20,7 +19,7 @@ import pytest
 
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
-from fedpersonal.runtime import ray as ray_cluster
+from fedpersonal.runtime.ray import make_folder
 from fedpersonal.tasks.options import RunOptions
 
 needs_ray = pytest.mark.skipif(
@@ -46,20 +45,17 @@ def test_an_address_needs_the_runtime():
         RunOptions(ray_address="auto")
 
 
-@pytest.mark.parametrize("length", [10, 23, 24, 90])
-def test_the_folder_of_a_local_ray_is_ours_alone_and_short(length, monkeypatch):
-    made, folder = [], "/" + "t" * (length - 1)
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: folder)
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix, dir: made.append(dir) or prefix)
-    settings = {}
-    ray = types.SimpleNamespace(is_initialized=lambda: False, init=settings.update)
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    ray_cluster._connect(None)
-    assert made == [folder if length <= 23 else "/tmp"]
-    assert settings["_temp_dir"] == "fp-ray-/r"  # `mkdtemp` makes the outer one for us alone.
-    session = f"fp-ray-12345678/r/session_2026-11-23_18-09-35_547114_{2**22}/sockets/plasma_store"
-    assert len(f"{made[0]}/{session}") <= 107
+def test_the_folder_of_a_local_ray_is_ours_alone_and_short(tmp_path, monkeypatch):
+    """Its sockets' paths have at most 107 bytes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 90)))
+    folder = make_folder()
+    os.rmdir(folder)
+    session = f"r/session_2026-11-23_18-09-35_547114_{2**22}/sockets/plasma_store"
+    assert len(f"{folder}/{session}") <= 107
+    monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
+    folder = pathlib.Path(make_folder())
+    assert (str(folder.parent), folder.stat().st_mode & 0o777) == ("/var/tmp", 0o700)
+    folder.rmdir()
 
 
 _PROGRAM = """
@@ -249,11 +245,10 @@ def _ray_nodes():
 @needs_ray
 def test_one_node_gives_the_bits_of_one_process(ray_nodes, local, tmp_path):
     with ray_nodes(2) as nodes:
-        for name in _RUNS:
-            run = _on(nodes, name, tmp_path / name)
-            status, errors = run.end()
-            assert status == 0, errors
-            assert _outcome(run.folder) == local[name]
+        run = _on(nodes, "movielens", tmp_path / "run")
+        status, errors = run.end()
+        assert status == 0, errors
+        assert _outcome(run.folder) == local["movielens"]
 
 
 @needs_ray
