@@ -134,8 +134,7 @@ def _read_texts(folder: pathlib.Path, rounds: object) -> list[dict]:
         texts = entry.get("texts") if is_whole else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise UserError(f"{path} is damaged: an entry is not a client's texts.")
-    # Texts of older versions say no round.
-    return [e for e in entries if rounds is None or e.get("rounds", rounds) == rounds]
+    return [entry for entry in entries if rounds is None or entry.get("rounds") == rounds]
 
 
 def write_recommendations(folder: pathlib.Path, found: Recommendations, *, rounds: int) -> None:

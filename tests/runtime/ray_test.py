@@ -12,14 +12,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 
 import numpy as np
 import psutil
 import pytest
+import tensorflow_federated as tff
 
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
-from fedpersonal.runtime.ray import make_folder
+from fedpersonal.runtime.ray import RayContext, make_folder, run_function
 from fedpersonal.tasks.options import RunOptions
 
 needs_ray = pytest.mark.skipif(
@@ -56,6 +58,39 @@ def test_the_folder_of_a_local_ray_is_ours_alone_and_short(tmp_path, monkeypatch
     folder = pathlib.Path(make_folder())
     assert (str(folder.parent), folder.stat().st_mode & 0o777) == ("/var/tmp", 0o700)
     folder.rmdir()
+
+
+def test_shards_are_tasks(monkeypatch):
+    """Also where Ray is not installed, in whose place stands what runs tasks at once."""
+    keys = []
+
+    def start(key, *arguments):
+        keys.append(key)
+        return run_function(key, *arguments)
+
+    task = types.SimpleNamespace(remote=start)
+    ray = types.SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda **settings: None,
+        shutdown=lambda: None,
+        get_runtime_context=lambda: types.SimpleNamespace(gcs_address="here:1"),
+        cluster_resources=lambda: {"CPU": 2.0},
+        remote=lambda function: types.SimpleNamespace(options=lambda **options: task),
+        put=lambda value: value,
+        wait=lambda tasks, timeout: (tasks, []),
+        get=list,
+        exceptions=types.SimpleNamespace(RayTaskError=KeyError, RayError=LookupError),
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    double = tff.tensorflow.computation(lambda x: x * 2, np.float32)
+    at_clients = tff.FederatedType(np.float32, tff.CLIENTS)
+    mapped = tff.federated_computation(lambda x: tff.federated_map(double, x), at_clients)
+    context = RayContext(None)
+    with tff.framework.get_context_stack().install(context):
+        assert [mapped([1.0, 2.5, 3.0]), mapped([4.0])] == [[2.0, 5.0, 6.0], [8.0]]
+    context.close()
+    assert len(keys) == 4 and len({*keys}) == 1
 
 
 _PROGRAM = """
