@@ -27,10 +27,10 @@ startup.start()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Importing takes seconds: each command is run by a fork of one program that has imported all.
-# Two binaries define some flags alike, hence a fork imports its own.
+# Importing takes seconds: each program is run by a fork of one process that has imported all.
+# Two commands define some flags alike, hence a fork imports its own.
 _COMMANDS = """
-import contextlib, importlib, io, json, os, sys
+import contextlib, importlib, io, json, os, runpy, sys
 from experiments import launch, startup
 
 startup.leave = sys.exit  # What a fork has printed is still to be handed on.
@@ -46,7 +46,13 @@ for binary, *arguments in commands:
         output, errors, status = io.StringIO(), io.StringIO(), None
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             try:
-                launch.run(importlib.import_module(f"experiments.{binary}").main)
+                if binary.endswith(".py"):
+                    runpy.run_path(binary, run_name="__main__")
+                elif "." in binary:
+                    runpy.run_module(binary, run_name="__main__", alter_sys=True)
+                else:
+                    launch.run(importlib.import_module(f"experiments.{binary}").main)
+                status = 0
             except SystemExit as end:
                 status = end.code
             except BaseException as error:
@@ -77,38 +83,62 @@ def _memory_comes_back():
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
+@pytest.fixture(scope="session")
+def plain_context():
+    """Where nothing is compiled; one for all tests, as it keeps what it has made."""
+    from fedpersonal.runtime.context import LocalContext
+
+    return LocalContext(compile=False)
+
+
 @pytest.fixture(name="not_compiled", scope="module")
-def _not_compiled():
+def _not_compiled(plain_context):
     """Compiling takes longer than a test's few rounds."""
-    runtime.use_runtime("local", compile=False)
+    from fedpersonal.runtime.context import set_default_context
+
+    set_default_context(plain_context)
     yield
     runtime.use_runtime("local")
 
 
-# Files that take longest: begun last, one of them would keep the others' processes waiting.
+# What takes longest: begun last, one of them would keep the others' processes waiting.
 _LONGEST = (
+    *("tasks tv_shows", "tasks movielens", "tasks reddit", "tasks interactions"),
     "experiments/papers/runs_test.py",
-    "experiments/papers/tables_test.py",
+    "examples_test.py",
+    "tasks stackoverflow",
     "federated/reference_test.py",
-    "federated/evaluation_reference_test.py",
-    "tasks/utterances/experiment_test.py",
-    "tasks/loaded_run_test.py",
-    "tasks/contract_test.py",
-    "tasks/audit_test.py",
-    "audit/leaks_test.py",
-    "tasks/documents/experiment_test.py",
     "experiments/binaries_test.py",
+    "audit/leaks_test.py",
+    "experiments/sweep_test.py",
+    "audit/personal_test.py",
+    "client/pooled_test.py",
 )
+_FOLDERS = {
+    "documents": "reddit",
+    "next_word": "stackoverflow",
+    "ratings": "movielens",
+    "utterances": "tv_shows",
+}
+
+
+def _group(item):
+    """Returns what one process runs: a file, or all of a task, whose tests share their runs."""
+    path = item.path.relative_to(pathlib.Path(__file__).parent)
+    if path.parts[0] != "tasks":
+        return path.as_posix()
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    task = given.get("task") or _FOLDERS.get(path.parts[1], path.parts[1])
+    return f"tasks {task}" if isinstance(task, str) else path.as_posix()
 
 
 def pytest_collection_modifyitems(items):
-    """Runs the files that take longest first."""
-
-    def rank(item):
-        path = item.path.as_posix()
-        return next((i for i, name in enumerate(_LONGEST) if path.endswith(name)), len(_LONGEST))
-
-    items.sort(key=rank)
+    """Runs what takes longest first, and in one process what shares its fixtures."""
+    groups = {item: _group(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    ranks = {name: rank for rank, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: ranks.get(groups[item], len(ranks)))
 
 
 # Each fuzz test tries 50 cases, always the same; where this is set, so many new ones.
@@ -206,9 +236,10 @@ def run_program(start_program):
 
 @pytest.fixture(scope="session")
 def run_commands(run_program):
-    """Runs commands, a binary and its arguments each; returns each one's output, errors, status.
+    """Runs programs with their arguments; returns each one's output, errors and status.
 
-    Modules named are imported once for all, in a process without threads of TensorFlow's.
+    A program is a command's name, a file, or a module with a dot in its name. The modules named are
+    imported once for all, in a process without threads of TensorFlow's.
     """
 
     def run(commands, *, modules, cwd):

@@ -159,6 +159,10 @@ def check_counts(finished):
         assert 0 < chance < 1
 
 
+# So many experiments, which keep what was traced for them, and runs.
+_KEPT = 12
+
+
 class Tiny:
     """Makes tiny experiments and runs them; what was made with the same options is shared."""
 
@@ -169,6 +173,14 @@ class Tiny:
         self.folder, self.make_folder, self._request = folder, make_folder, request
         self._built, self._run, self._sources = {}, {}, {}
         write_tables(folder)
+
+    @staticmethod
+    def _last(made, key, make):
+        """Returns what was made for a key, or makes it; the last ones are kept."""
+        made[key] = made.pop(key, None) or make()
+        for old in [*made][:-_KEPT]:
+            del made[old]
+        return made[key]
 
     def options(self, task, **options):
         """Returns a task's tiny options."""
@@ -195,16 +207,16 @@ class Tiny:
     def built(self, task, **options):
         """Returns an experiment that others of the same options share."""
         key = (task.name, *sorted(options.items()))
-        if key not in self._built:
-            self._built[key] = self.build(task, **options)
-        return self._built[key]
+        return self._last(self._built, key, lambda: self.build(task, **options))
 
     def run(self, task, **options):
         """Returns a run that others of the same options share."""
         key = (task.name, *sorted(options.items()))
-        if key not in self._run:
-            self._run[key] = self.run_in(self.make_folder(), self.built(task, **options))
-        return self._run[key]
+
+        def make():
+            return self.run_in(self.make_folder(), self.built(task, **options))
+
+        return self._last(self._run, key, make)
 
     def run_in(self, path, experiment):
         """Runs an experiment in a folder."""
@@ -217,12 +229,22 @@ class Tiny:
         return finished
 
 
-# Not of the session: each experiment keeps what was traced for it.
-@pytest.fixture(name="tiny", scope="module")
+@pytest.fixture(name="tiny", scope="session")
 def _tiny(tmp_path_factory, request):
+    make_folder = functools.partial(tmp_path_factory.mktemp, "run")
+    return Tiny(tmp_path_factory.mktemp("tiny"), make_folder, request)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_samples():
+    """Of the counts of samples as many as show which phases a test runs."""
     from fedpersonal.tasks.utterances import task
 
-    # Of the counts of samples as many as show which phases a test runs.
     with mock.patch.object(task, "SAMPLES", (1, None)):
-        make_folder = functools.partial(tmp_path_factory.mktemp, "run")
-        yield Tiny(tmp_path_factory.mktemp("tiny"), make_folder, request)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_in_one_module(request):
+    if not request.module.__name__.endswith("contract_test"):
+        request.getfixturevalue("not_compiled")

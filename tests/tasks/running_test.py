@@ -21,9 +21,6 @@ SOME = [
 ]
 
 
-pytestmark = pytest.mark.usefixtures("not_compiled")
-
-
 @pytest.mark.parametrize(("task", "method", "options"), ALL if "AUDIT_ALL" in os.environ else SOME)
 def test_no_alarm(tiny, task, method, options):
     experiment = tiny.built(TASKS[task], method=method or tiny.main[task], **options)

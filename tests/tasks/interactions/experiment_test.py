@@ -18,9 +18,6 @@ from fedpersonal.tasks.running import summarize
 NUM_USERS, NUM_ITEMS = 60, 150
 
 
-pytestmark = pytest.mark.usefixtures("not_compiled")
-
-
 @pytest.fixture(name="source", scope="module")
 def _source():
     """Interactions of which a user's next one is as good as random to the user alone."""
