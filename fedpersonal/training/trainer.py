@@ -30,11 +30,11 @@ from fedpersonal.federated.cohort import (
     make_cohort,
 )
 from fedpersonal.federated.memory import check_memory
+from fedpersonal.federated.packing import check_own_rows
 from fedpersonal.federated.process import build_process
 from fedpersonal.federated.server import State
 from fedpersonal.methods.algorithm import Algorithm, Phase
 from fedpersonal.model.files import list_parts
-from fedpersonal.model.fit import check_own_rows
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runs.checkpoints import StoreCheckpoints
 from fedpersonal.runs.folder import RunFolder, derived, forget_secret, new_secret, settle_secret

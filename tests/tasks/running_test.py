@@ -17,7 +17,6 @@ SOME = [
     ("movielens", "fed_recon", {"l2": 0.1, "packing": "pooled"}),
     ("movielens", "fed_recon", {"reconstruction": "ridge", "max_update_norm": 0.5}),
     ("movielens", "furl", {"l2": 0.1, "client_optimizer": "adam"}),
-    ("tv_shows", "fedperc_generated", {}),
 ]
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import evaluate_clients
 from fedpersonal.federated.cohort import Execution, make_cohort
-from fedpersonal.model.fit import check_data
+from fedpersonal.federated.packing import check_data
 from fedpersonal.model.partition import PartitionedModel
 
 LAYERS = tf.keras.layers
