@@ -45,6 +45,7 @@ setup(
     python_requires=">=3.9,<3.12",
     install_requires=[
         "absl-py>=1.0,<2",
+        "dp-accounting>=0.4.3,<0.5",
         "jinja2>=3.1",
         "matplotlib>=3.7,<3.10",
         "numpy~=1.25.2",
@@ -56,11 +57,14 @@ setup(
         "tabulate>=0.9",
         "tensorboard>=2.14.1,<2.15",
         "tensorflow>=2.14.1,<2.15",
-        "tensorflow-datasets==4.9.3",
         "tensorflow-federated==0.87.0",
         "threadpoolctl>=3",
         "tqdm>=4.64",
-        # Later ones drop TensorFlow.
-        "transformers==4.41.2",
     ],
+    extras_require={
+        # Data sets of a program's own.
+        "datasets": ["tensorflow-datasets==4.9.3"],
+        # FedPerC's base model; later ones drop TensorFlow.
+        "language": ["transformers==4.41.2"],
+    },
 )

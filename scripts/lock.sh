@@ -17,7 +17,7 @@ resolve() {
   UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv --quiet pip compile "$@" \
     --universal --generate-hashes --python "$python" --no-emit-index-url --no-config --no-cache
 }
-resolve setup.py requirements/requirements.in --override requirements/overrides.txt \
+resolve setup.py --all-extras requirements/requirements.in --override requirements/overrides.txt \
   --python-version 3.9 -o requirements/lock.txt "$@"
 resolve requirements/cluster.in --constraint requirements/lock.txt \
   --override requirements/cluster_overrides.txt \

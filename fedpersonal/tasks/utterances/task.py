@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -86,6 +87,11 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def read(self, options: UtteranceRun) -> Dialogues:
         """Finds the utterances that options name."""
+        if importlib.util.find_spec("transformers") is None:
+            raise UserError(
+                f"{self.name} needs the package transformers, which is not installed: "
+                "pip install 'fedpersonal[language]'."
+            )
         return Dialogues(*options.find(SOURCES), options)
 
     def split(self, source: Dialogues, options: UtteranceRun) -> UtteranceData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
 
@@ -118,3 +119,9 @@ def test_tv_shows(real_data):
         *("Sansa Stark", "Theon Greyjoy", "Tyrion Lannister"),
     }
     assert dialogues.other_texts().size == pytest.approx(35_798, rel=0.02)
+
+
+def test_without_transformers_there_is_a_line_before_anything_is_read(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"tv_shows needs .*pip install 'fedpersonal\[language\]'"):
+        TASK.read(TASK.options(text_file="absent.csv"))
