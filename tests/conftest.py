@@ -132,6 +132,7 @@ def _group(item):
     return f"tasks {task}" if isinstance(task, str) else path.as_posix()
 
 
+@pytest.hookimpl(tryfirst=True)  # Groups are read by a hook of the same name.
 def pytest_collection_modifyitems(items):
     """Runs what takes longest first, and in one process what shares its fixtures."""
     groups = {item: _group(item) for item in items}
