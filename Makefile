@@ -98,7 +98,7 @@ cluster_test: $(CLUSTER) ## Run the tests of Ray clusters (10 minutes)
 	@$(RUN) -m pytest -q tests/runtime/ray_test.py $(FLAGS)
 
 test: $(INSTALLED) ## Run the tests
-	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadgroup tests $(FLAGS)
+	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder tests $(FLAGS)
 
 bazel_test: $(INSTALLED) ## Run the tests under Bazel, each file by itself
 	@bazel test --nocache_test_results --test_output=errors //tests/... $(FLAGS)

@@ -124,12 +124,13 @@ _FOLDERS = {
 
 def _group(item):
     """Returns what one process runs: a file, or all of a task, whose tests share their runs."""
-    path = item.path.relative_to(pathlib.Path(__file__).parent)
-    if path.parts[0] != "tasks":
-        return path.as_posix()
+    file = item.path.as_posix().rpartition("/tests/")[2]
+    folder, *inner = file.split("/")
+    if folder != "tasks":
+        return file
     given = item.callspec.params if hasattr(item, "callspec") else {}
-    task = given.get("task") or _FOLDERS.get(path.parts[1], path.parts[1])
-    return f"tasks {task}" if isinstance(task, str) else path.as_posix()
+    task = given.get("task") or _FOLDERS.get(inner[0], inner[0])
+    return f"tasks {task}" if isinstance(task, str) else file
 
 
 @pytest.hookimpl(tryfirst=True)  # Groups are read by a hook of the same name.
