@@ -101,12 +101,14 @@ def plain_rounds(case):
             for name, value in expected.sums.items():
                 sums[name] = sums[name] + value
         mean, measured = mean_of(sent)
-        tensors = [
-            collections.OrderedDict((k, tf.constant(v)) for k, v in values.items())
-            for values in (weights, mean)
-        ]
-        optimizer_state, moved = case.server.next(optimizer_state, *tensors)
-        weights = {name: np.asarray(value) for name, value in moved.items()}
+        # Of nobody an aggregator of TFF's may make no mean: its server then stays where it is.
+        if all(np.isfinite(value).all() for value in mean.values()):
+            tensors = [
+                collections.OrderedDict((k, tf.constant(v)) for k, v in values.items())
+                for values in (weights, mean)
+            ]
+            optimizer_state, moved = case.server.next(optimizer_state, *tensors)
+            weights = {name: np.asarray(value) for name, value in moved.items()}
         metrics = {**_finalized(model, sums), **measured}
         found.append(Round(weights, metrics, dict(kept) if case.algorithm.keeps else {}))
     return found
@@ -192,9 +194,6 @@ def _tffs_mean(factory, model, weights):
         output = process.next(state, updates, [np.float32(weight) for _, weight in sent])
         state = output.state
         mean = dict(output.result)
-        if not all(np.isfinite(value).all() for value in mean.values()):
-            # As of nobody: TFF's server then stays where it is.
-            mean = {name: np.zeros_like(value) for name, value in mean.items()}
         for name in model.owned:
             total = sum(own[name] for own, _ in sent)
             mean[name] = np.float32(total + np.zeros_like(weights[name]))

@@ -176,7 +176,7 @@ def _parts(tmp_path_factory, few_utterances):
     """The folder of FedPerC and a part with which it is compared, and its page."""
     folder = tmp_path_factory.mktemp("parts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utterance_task, "SAMPLES", (None,))
+        patch.setattr(utterance_task, "SAMPLES", (1, None))
         patch.setitem(fedperc_data.SHARED, "Personal bias", "FedPerC")
         asked = few_utterances(folder, rows=["Personal bias"])
         yield asked, fedperc.parts(asked).write(folder)
