@@ -1,7 +1,7 @@
 """What holds for every task and every method, on tiny data.
 
 Each kind of check is made for every task with one method, and each method is run by one task at
-least; that all packings do alike is checked in tests/process.
+least; that all packings do alike is checked in tests/federated.
 """
 
 from __future__ import annotations
