@@ -129,8 +129,9 @@ def _group(item):
     if folder != "tasks":
         return file
     given = item.callspec.params if hasattr(item, "callspec") else {}
-    task = given.get("task") or _FOLDERS.get(inner[0], inner[0])
-    return f"tasks {task}" if isinstance(task, str) else file
+    of_folder = _FOLDERS.get(inner[0], inner[0]) if len(inner) > 1 else "movielens"
+    task = given.get("task")
+    return f"tasks {task if isinstance(task, str) else of_folder}"
 
 
 @pytest.hookimpl(tryfirst=True)  # Groups are read by a hook of the same name.
