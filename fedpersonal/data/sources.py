@@ -282,7 +282,8 @@ def open_tfds(
         import tensorflow_datasets as tfds
     except ImportError:
         raise UserError(
-            f"the package tensorflow_datasets is not installed: install it or {advice}"
+            "the package tensorflow_datasets is not installed: pip install "
+            f"'fedpersonal[datasets]', or {advice}"
         ) from None
     builder = tfds.builder(dataset, data_dir=data_dir)
     if not os.path.isdir(builder.data_dir):

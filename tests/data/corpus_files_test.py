@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 
-import pandas as pd
 import pytest
 
 from fedpersonal.data.sentences import read_text
@@ -32,18 +30,8 @@ _READ = {"al": ["first", 'second , with " quotes "', "and a break"]}
 _READ["bo"] = ["early", "late .", "later !"]
 
 
-@pytest.mark.parametrize("extension", ["csv", "tsv", "jsonl", "json"])
-@pytest.mark.parametrize("zipped", [True, False])
-def test_every_format_reads_alike(tmp_path, extension, zipped):
-    if "json" in extension:
-        text = "\n\n".join(map(json.dumps, _RECORDS))
-    else:
-        separator = "," if extension == "csv" else "\t"
-        text = pd.DataFrame(_RECORDS).to_csv(index=False, sep=separator)
-    path = tmp_path / (f"mine.{extension}" + ".gz" * zipped)
-    data = text.encode("utf-8-sig")
-    path.write_bytes(gzip.compress(data) if zipped else data)
-    corpus = read_text(path)
+def test_every_format_reads_alike(write_in_any_format):
+    corpus = read_text(write_in_any_format(_RECORDS))
     assert _sentences(corpus) == _READ
     assert corpus.name == "mine"
     # What only a user left out has written is not in the lexicon.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import sys
-import types
 import urllib.error
 
 import numpy as np
@@ -81,53 +80,25 @@ def test_bad_data_is_refused(tmp_path, monkeypatch):
         movielens.load_movielens_100k()
 
 
-class _FakeBuilder:
-    """Stands in for TensorFlow Datasets, which needs seconds to import and a network."""
-
-    builder_config = types.SimpleNamespace(download_url="https://example.invalid/ml-1m.zip")
-
-    def __init__(self, data_dir, failure=None):
-        self.data_dir, self._failure = str(data_dir), failure
-
-    def download_and_prepare(self):
-        if self._failure is not None:
-            raise self._failure
-
-    def as_dataset(self, *, split, shuffle_files):
-        assert (split, shuffle_files) == ("train", False)
-        return _FakeData(
-            {
-                "user_id": np.array(user.encode(), object),
-                "movie_id": np.array(movie.encode(), object),
-                "movie_genres": np.arange(int(stars)),
-                "user_rating": np.float32(stars),
-                "timestamp": np.int64(time),
-            }
-            for user, movie, stars, time in (line.split("::") for line in _DAT.splitlines())
-        )
+TFDS = [
+    {
+        "user_id": np.array(user.encode(), object),
+        "movie_id": np.array(movie.encode(), object),
+        "movie_genres": np.arange(int(stars)),
+        "user_rating": np.float32(stars),
+        "timestamp": np.int64(time),
+    }
+    for user, movie, stars, time in (line.split("::") for line in _DAT.splitlines())
+]
 
 
-class _FakeData(list):
-    def map(self, function):
-        return _FakeData(map(function, self))
-
-    def batch(self, size):
-        assert size > 2
-        return [tuple(map(np.stack, zip(*part))) for part in (self[:2], self[2:])]
-
-
-def _fake_tfds(monkeypatch, builder):
-    fake = types.SimpleNamespace(builder=lambda name, data_dir: builder, as_numpy=lambda data: data)
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
-
-
-def test_tfds_reads_alike(tmp_path, monkeypatch):
-    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path))
+def test_tfds_reads_alike(tmp_path, fake_tfds):
+    fake_tfds("movielens", TFDS, tmp_path)
     _check_small(movielens.load_movielens_1m_tfds(), timed=True)
 
 
-def test_tfds_without_data_is_refused(tmp_path, monkeypatch):
-    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path, OSError("disk\nfull")))
+def test_tfds_without_data_is_refused(tmp_path, monkeypatch, fake_tfds):
+    fake_tfds("movielens", TFDS, tmp_path, OSError("disk\nfull"))
     with pytest.raises(UserError, match=r"cannot prepare MovieLens-1M \(disk\): .* --data_dir$"):
         movielens.load_movielens_1m_tfds()
 
@@ -135,7 +106,7 @@ def test_tfds_without_data_is_refused(tmp_path, monkeypatch):
         raise urllib.error.URLError("no network")
 
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path / "absent"))
+    fake_tfds("movielens", TFDS, tmp_path / "absent")
     with pytest.raises(UserError, match=r"ml-1m.zip cannot be reached \(no network\): .*data_dir"):
         movielens.load_movielens_1m_tfds()
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -117,18 +114,8 @@ _RECORDS = [
 _READ = [("NA", "m2", 1.0, 20), ("ann", "m2", 2.0, 10), ("ann", "m,1", 4.5, 30)]
 
 
-@pytest.mark.parametrize("extension", ["csv", "tsv", "jsonl", "json"])
-@pytest.mark.parametrize("zipped", [True, False])
-def test_every_format_reads_alike(tmp_path, extension, zipped):
-    if "json" in extension:
-        text = "\n\n".join(map(json.dumps, _RECORDS))
-    else:
-        separator = "," if extension == "csv" else "\t"
-        text = pd.DataFrame(_RECORDS).to_csv(index=False, sep=separator)
-    path = tmp_path / (f"mine.{extension}" + ".gz" * zipped)
-    data = text.encode("utf-8-sig")
-    path.write_bytes(gzip.compress(data) if zipped else data)
-    ratings = read_ratings(path)
+def test_every_format_reads_alike(write_in_any_format):
+    ratings = read_ratings(write_in_any_format(_RECORDS))
     assert _rows(ratings) == _READ
     assert ratings.name == "mine"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
 import urllib.error
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from fedpersonal.data.documents import load_reddit
 from fedpersonal.errors import UserError
 
-# Authors, subreddits and bodies; two batches of it end after the first four.
+# Authors, subreddits and bodies.
 _POSTS = [
     ("bo", "zoo", "late in the alphabet"),
     ("al", "art", "caf\u00e9"),
@@ -25,43 +24,21 @@ _POSTS = [
 ]
 
 
-class _FakeBuilder:
-    """Stands in for TensorFlow Datasets, which needs seconds to import and a network."""
-
-    def __init__(self, data_dir, failure=None):
-        self.data_dir, self._failure = str(data_dir), failure
-
-    def download_and_prepare(self):
-        if self._failure is not None:
-            raise self._failure
-
-    def as_dataset(self, *, split, shuffle_files):
-        assert (split, shuffle_files) == ("train", False)
+@pytest.fixture(name="fake_reddit")
+def _fake_reddit(fake_tfds):
+    def fake(folder, failure=None, posts=_POSTS):
         names = ("author", "subreddit", "body")
-        return _FakeData(
+        examples = [
             {name: np.array(value.encode(), object) for name, value in zip(names, post)}
-            for post in _POSTS
-        )
+            for post in posts
+        ]
+        fake_tfds("reddit", examples, folder, failure)
+
+    return fake
 
 
-class _FakeData(list):
-    def map(self, function):
-        return _FakeData(map(function, self))
-
-    def batch(self, size):
-        assert size > 4
-        return [tuple(map(np.stack, zip(*part))) for part in (self[:4], self[4:])]
-
-
-def _fake_tfds(monkeypatch, builder):
-    fake = types.SimpleNamespace(
-        builder=lambda name, data_dir: {"reddit": builder}[name], as_numpy=lambda data: data
-    )
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", fake)
-
-
-def test_posts_keep_their_order(tmp_path, monkeypatch):
-    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path))
+def test_posts_keep_their_order(tmp_path, fake_reddit):
+    fake_reddit(tmp_path)
     documents = load_reddit(num_labels=2, min_texts=2)
     assert documents.label_names.tolist() == ["art", "zoo"]
     assert documents.client_ids.tolist() == ["al", "bo"]
@@ -77,25 +54,24 @@ def test_posts_keep_their_order(tmp_path, monkeypatch):
     }
 
 
-def test_posts_with_a_nul_are_left_out(tmp_path, monkeypatch):
+def test_posts_with_a_nul_are_left_out(tmp_path, fake_reddit):
     spoiled = [("x\0anna", "zoo", "one"), ("x\0bert", "zoo", "two"), ("bo", "zoo", "th\0ree")]
-    monkeypatch.setitem(globals(), "_POSTS", [*_POSTS, *spoiled])
-    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path))
+    fake_reddit(tmp_path, posts=[*_POSTS, *spoiled])
     documents = load_reddit(num_labels=2, min_texts=1)
     assert documents.client_ids.tolist() == ["al", "bo", "cy"]
     assert documents.report["posts with a NUL character"] == 3
 
 
-def test_too_little_is_refused(tmp_path, monkeypatch):
-    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path))
+def test_too_little_is_refused(tmp_path, fake_reddit):
+    fake_reddit(tmp_path)
     with pytest.raises(UserError, match="reddit: no user has min_texts=150 to max_texts=500"):
         load_reddit()
     with pytest.raises(UserError, match="min_texts must be a whole number >= 1, got 0"):
         load_reddit(min_texts=0)
 
 
-def test_without_data_is_refused(tmp_path, monkeypatch):
-    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path, OSError("disk\nfull")))
+def test_without_data_is_refused(tmp_path, monkeypatch, fake_reddit):
+    fake_reddit(tmp_path, OSError("disk\nfull"))
     with pytest.raises(UserError, match=r"cannot prepare Reddit \(disk\): read an own table"):
         load_reddit()
 
@@ -103,7 +79,7 @@ def test_without_data_is_refused(tmp_path, monkeypatch):
         raise urllib.error.URLError("no network")
 
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    _fake_tfds(monkeypatch, _FakeBuilder(tmp_path / "absent"))
+    fake_reddit(tmp_path / "absent")
     with pytest.raises(UserError, match=r"tldr-17.zip.* cannot be reached \(no network\): read"):
         load_reddit()
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
