@@ -1,12 +1,19 @@
-"""Documents of small files and of real ones: whose, with which labels, and what is left out."""
+"""Labelled texts: tables, films as texts, and Reddit."""
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 import json
+import sys
+import urllib.error
 
+import numpy as np
 import pytest
 
-from fedpersonal.data.documents import read_documents
+from fedpersonal.data import documents as films
+from fedpersonal.data.documents import load_reddit, read_documents
+from fedpersonal.data.movielens import load_movielens_100k
 from fedpersonal.errors import UserError
 
 
@@ -180,3 +187,151 @@ def test_reddit_comments(real_data):
     rows = ("rows of other labels than the 100 most frequent", "texts of these users")
     assert documents.texts.size + sum(left_out[what] for what in rows) == 203_247
     assert documents.num_clients + left_out["users with fewer than 15 texts"] == 8320
+
+
+_needs_recbole = pytest.mark.skipif(
+    importlib.util.find_spec("recbole") is None, reason="needs the package recbole"
+)
+_RATINGS = "UserID,MovieID,Rating\n2,30,4\n10,7,5\n2,7,3.5\n3,30,1\n10,8,2\n"
+_MOVIES = "7::Café: the Film (1995)::Comedy|Children's\n30::Sea (1999)::Drama\n"
+
+
+def write(folder, movies=_MOVIES, encoding="utf-8"):
+    folder.mkdir(exist_ok=True)
+    (folder / "ratings.csv.gz").write_bytes(gzip.compress(_RATINGS.encode()))
+    (folder / "movies.dat").write_bytes(movies.encode(encoding))
+
+
+@pytest.mark.parametrize("folder", ["", "ml-1m"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_texts_of_ratings(tmp_path, folder, encoding):
+    write(tmp_path / folder, encoding=encoding)
+    found = films.load_films_1m(tmp_path, min_texts=1)
+    assert found.name == "movielens-1m-films" and found.is_binary
+    assert found.client_ids.tolist() == ["2", "3", "10"] and found.offsets.tolist() == [0, 2, 3, 4]
+    cafe, sea = "Café: the Film (1995) Comedy Children's", "Sea (1999) Drama"
+    assert found.texts.tolist() == [sea, cafe, sea, cafe]
+    # From 4 stars on a film is liked.
+    assert found.labels.tolist() == [1, 0, 0, 1]
+    assert found.report == {"ratings of films without a text": 1}
+    again = films.load_films_1m(tmp_path / folder / "movies.dat", min_texts=1)
+    assert again.fingerprint() == found.fingerprint()
+
+
+def test_users_with_few_or_many_are_left_out(tmp_path):
+    write(tmp_path)
+    found = films.load_films_1m(tmp_path, min_texts=2)
+    assert found.client_ids.tolist() == ["2"]
+    assert found.report["users with fewer than 2 texts"] == 2
+    assert films.load_films_1m(tmp_path, min_texts=1, max_texts=1).num_clients == 2
+    with pytest.raises(UserError, match="no user has min_texts=3 texts"):
+        films.load_films_1m(tmp_path, min_texts=3)
+
+
+def test_bad_data_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"MovieLens-1M is not in .*ml-1m.movies\.dat$"):
+        films.load_films_1m(tmp_path)
+    write(tmp_path, _MOVIES + "31::Sea\n")
+    with pytest.raises(UserError, match=r"movies\.dat, line 3: MovieID::Title::Genres expected"):
+        films.load_films_1m(tmp_path)
+    (tmp_path / "ratings.csv.gz").unlink()
+    write(tmp_path)
+    (tmp_path / "ratings.csv.gz").unlink()
+    with pytest.raises(UserError, match=r"there is no .*ratings\.dat"):
+        films.load_films_1m(tmp_path)
+
+
+@_needs_recbole
+def test_films_of_movielens_100k():
+    found, ratings = films.load_films_100k(), load_movielens_100k()
+    assert (found.texts.size, found.num_clients, found.report) == (100_000, 943, {})
+    # The published counts of 4 and 5 stars.
+    assert found.labels.sum() == 34174 + 21201
+    user = np.flatnonzero(found.client_ids == "196")[0]
+    own = slice(*found.offsets[user : user + 2])
+    rated = ratings.user_ids[ratings.users] == "196"
+    assert found.labels[own].tolist() == (ratings.ratings[rated] >= 4).tolist()
+    place = np.flatnonzero(ratings.item_ids[ratings.items[rated]] == "242")
+    assert found.texts[own][place].tolist() == ["Kolya 1996 Comedy"]
+
+
+def test_films_of_movielens_1m(real_data):
+    found = films.load_films_1m(real_data("ml-1m").parent)
+    assert (found.texts.size, found.num_clients, found.report) == (1_000_209, 6040, {})
+    assert "Misérables, Les (1995) Drama Musical" in set(found.texts)
+
+
+# Authors, subreddits and bodies.
+_POSTS = [
+    ("bo", "zoo", "late in the alphabet"),
+    ("al", "art", "caf\u00e9"),
+    ("[deleted]", "zoo", "nobody's"),
+    ("bo", "sea", "rare"),
+    ("al", "zoo", " \n"),
+    ("al", "zoo", "second"),
+    ("bo", "art", "last"),
+    ("cy", "art", "alone"),
+]
+
+
+@pytest.fixture(name="fake_reddit")
+def _fake_reddit(fake_tfds):
+    def fake(folder, failure=None, posts=_POSTS):
+        names = ("author", "subreddit", "body")
+        examples = [
+            {name: np.array(value.encode(), object) for name, value in zip(names, post)}
+            for post in posts
+        ]
+        fake_tfds("reddit", examples, folder, failure)
+
+    return fake
+
+
+def test_posts_keep_their_order(tmp_path, fake_reddit):
+    fake_reddit(tmp_path)
+    documents = load_reddit(num_labels=2, min_texts=2)
+    assert documents.label_names.tolist() == ["art", "zoo"]
+    assert documents.client_ids.tolist() == ["al", "bo"]
+    assert documents.offsets.tolist() == [0, 2, 4]
+    assert documents.texts.tolist() == ["caf\u00e9", "second", "late in the alphabet", "last"]
+    assert documents.labels.tolist() == [0, 1, 1, 0]
+    assert documents.report == {
+        "posts of deleted users": 1,
+        "posts without text": 1,
+        "rows of other labels than the 2 most frequent": 1,
+        "users with fewer than 2 texts": 1,
+        "texts of these users": 1,
+    }
+
+
+def test_posts_with_a_nul_are_left_out(tmp_path, fake_reddit):
+    spoiled = [("x\0anna", "zoo", "one"), ("x\0bert", "zoo", "two"), ("bo", "zoo", "th\0ree")]
+    fake_reddit(tmp_path, posts=[*_POSTS, *spoiled])
+    documents = load_reddit(num_labels=2, min_texts=1)
+    assert documents.client_ids.tolist() == ["al", "bo", "cy"]
+    assert documents.report["posts with a NUL character"] == 3
+
+
+def test_too_little_is_refused(tmp_path, fake_reddit):
+    fake_reddit(tmp_path)
+    with pytest.raises(UserError, match="reddit: no user has min_texts=150 to max_texts=500"):
+        load_reddit()
+    with pytest.raises(UserError, match="min_texts must be a whole number >= 1, got 0"):
+        load_reddit(min_texts=0)
+
+
+def test_without_data_is_refused(tmp_path, monkeypatch, fake_reddit):
+    fake_reddit(tmp_path, OSError("disk\nfull"))
+    with pytest.raises(UserError, match=r"cannot prepare Reddit \(disk\): read an own table"):
+        load_reddit()
+
+    def unreachable(request, timeout):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    fake_reddit(tmp_path / "absent")
+    with pytest.raises(UserError, match=r"tldr-17.zip.* cannot be reached \(no network\): read"):
+        load_reddit()
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(UserError, match="tensorflow_datasets is not installed: .* own table"):
+        load_reddit()

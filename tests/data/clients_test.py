@@ -1,0 +1,336 @@
+"""Clients' examples, and how tables become them: each client has its own rows."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpersonal.data.clients import ClientDataset, clients_from_datasets, clients_from_table
+from fedpersonal.data.documents import DocumentFilter, films_liked, read_documents
+from fedpersonal.data.labelled_texts import LabelledRows
+from fedpersonal.data.ratings import number_ratings, read_ratings
+from fedpersonal.data.sentences import read_text
+from fedpersonal.data.utterances import read_utterances
+from fedpersonal.errors import UserError
+
+
+def _make(**changes) -> ClientDataset:
+    """Clients a, b, c and d with 2, 0, 3 and 1 examples, labelled 0 to 5."""
+    fields = dict(
+        client_ids=np.array(["a", "b", "c", "d"], object),
+        offsets=np.array([0, 2, 2, 5, 6]),
+        features={"x": np.arange(12).reshape(6, 2)},
+        labels=np.arange(6),
+    )
+    return ClientDataset(**{**fields, **changes})
+
+
+def _labels(dataset: ClientDataset) -> dict[str, list[int]]:
+    """Each client's labels, once its features are seen to go with them."""
+    found = {}
+    for i, name in enumerate(dataset.client_ids):
+        features, labels = dataset.client(i)
+        np.testing.assert_array_equal(features["x"], np.stack([2 * labels, 2 * labels + 1], 1))
+        found[name] = labels.tolist()
+    return found
+
+
+def test_counts_and_places():
+    dataset = _make()
+    assert (dataset.num_clients, dataset.num_examples) == (4, 6)
+    assert dataset.counts.tolist() == [2, 0, 3, 1]
+    assert dataset.example_clients.tolist() == [0, 0, 2, 2, 2, 3]
+    assert dataset.example_positions.tolist() == [0, 1, 0, 1, 2, 0]
+    assert _labels(dataset) == {"a": [0, 1], "b": [], "c": [2, 3, 4], "d": [5]}
+
+
+def test_subset_keeps_the_order_asked_for():
+    dataset = _make()
+    assert list(_labels(dataset.subset([3, 1, 0])).items()) == [
+        ("d", [5]),
+        ("b", []),
+        ("a", [0, 1]),
+    ]
+    assert dataset.subset([]).num_clients == 0
+
+
+def test_filter_examples_keeps_clients_without_examples():
+    kept = _make().filter_examples(np.array([False, False, True, False, True, True]))
+    assert _labels(kept) == {"a": [], "b": [], "c": [2, 4], "d": [5]}
+
+
+def test_head():
+    dataset = _make()
+    assert _labels(dataset.head(2)) == {"a": [0, 1], "b": [], "c": [2, 3], "d": [5]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(offsets=np.array([0, 2, 6])), r"got \(4,\) and \(3,\)"),
+        (dict(offsets=np.array([0.0, 2, 2, 5, 6])), "float64"),
+        (dict(offsets=np.array([0, 3, 2, 5, 6])), "never descend"),
+        (dict(offsets=np.array([1, 2, 2, 5, 6])), "start at 0"),
+        (dict(offsets=None), r"offsets must be an array .* 'None' of type NoneType"),
+        (dict(labels=[[1], [2, 3]]), "labels must have rows of one shape; pad shorter ones"),
+        (dict(labels=np.array([1, "a"] * 3, object)), "labels must be .* such as '1' of type int"),
+        (dict(features=[1, 2]), "features must be a mapping of names to columns, got a list"),
+        (dict(features={"x": [None] * 6}), r"features\['x'\] must .* 'None' of type NoneType"),
+        (dict(client_ids=np.arange(4)), "client_ids must be str, got 0 of dtype int64"),
+        (dict(client_ids=[b"a", b"b", b"c", b"d"]), r"client_ids must be str, got b'a' of dtype"),
+        (dict(labels=np.arange(5)), "labels has 5 rows; the offsets end at 6"),
+        (dict(features={"x": np.float32(1)}), r"features\['x'\] has no rows"),
+        (dict(client_ids=np.array(["a", "b", "c", "b"], object)), "'b' is there 2 times"),
+        # Such as pandas' categories take for one.
+        (
+            dict(client_ids=["a", "x\0anna", "x\0bert", "c"]),
+            r"^client_ids: 'x\\x00anna' has a NUL character$",
+        ),
+        (dict(client_ids=["a", "b", "\ud800", "\ud801"]), r"'\\ud800' is not Unicode text$"),
+    ],
+)
+def test_wrong_columns_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        _make(**changes)
+
+
+def test_the_fingerprint_is_that_of_the_content():
+    known = _make().fingerprint()
+    assert _make(client_ids=list("abcd")).client_ids.dtype == object
+    assert known == _make(client_ids=list("abcd")).fingerprint()
+    assert known == _make().fingerprint() == _make(features=dict(_make().features)).fingerprint()
+    others = [
+        _make(labels=np.arange(6)[::-1]),
+        _make(labels=np.zeros(6)),
+        _make(labels=np.zeros(6, int)),
+        _make(offsets=np.array([0, 2, 3, 5, 6])),
+        _make(client_ids=np.array(list("abce"), object)),
+        _make(features={}),
+        _make().subset([1, 0, 2, 3]),
+    ]
+    assert len({known, *(other.fingerprint() for other in others)}) == 8
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d: d.client(4), "the index 4: there are 4 clients"),
+        (lambda d: d.subset([0, -1]), "the index -1"),
+        (lambda d: d.subset([0.5]), "float64"),
+        (lambda d: d.subset([0, 0]), "'a' is there 2 times"),
+        (lambda d: d.filter_examples(np.ones(5, bool)), r"bool of shape \(6,\)"),
+        (lambda d: d.filter_examples(np.ones(6)), "got float64"),
+        (lambda d: d.head(-1), "max_examples must be a whole number >= 0, got -1"),
+    ],
+)
+def test_wrong_arguments_are_refused(call, message):
+    with pytest.raises(UserError, match=message):
+        call(_make())
+
+
+TABLE = pd.DataFrame(
+    {"who": ["b", "a", "b", "a", "c"], "x": [1, 2, 3, 4, 5], "z": [6, 7, 8, 9, 10], "y": range(5)}
+)
+
+
+def from_table(table=TABLE, **changes):
+    options = {"client_column": "who", "features": {"one": "x", "two": ["x", "z"]}}
+    return clients_from_table(table, **{**options, "label_column": "y", **changes})
+
+
+def test_rows_are_grouped_and_keep_their_order():
+    dataset = from_table()
+    assert list(dataset.client_ids) == ["a", "b", "c"]
+    np.testing.assert_array_equal(dataset.counts, [2, 2, 1])
+    features, labels = dataset.client(1)
+    np.testing.assert_array_equal(features["one"], [1, 3])
+    np.testing.assert_array_equal(features["two"], [[1, 6], [3, 8]])
+    np.testing.assert_array_equal(labels, [0, 2])
+
+
+@pytest.mark.parametrize("changes", [{"client_column": "w"}, {"features": {"one": ["x", "w"]}}])
+def test_a_missing_column_is_named(changes):
+    with pytest.raises(UserError, match="no column 'w'; it has .*who"):
+        from_table(**changes)
+
+
+def test_names_of_clients_become_text_in_the_order_of_numbers():
+    dataset = from_table(TABLE.assign(who=[10, 9, 10, 9, 11]))
+    assert dataset.client_ids.tolist() == ["9", "10", "11"]
+
+
+def test_a_column_for_two_purposes_is_named():
+    with pytest.raises(UserError, match="client_column and label_column are both 'who'"):
+        from_table(label_column="who")
+    with pytest.raises(UserError, match="the table has two columns called 'x'"):
+        from_table(TABLE.rename(columns={"z": "x"}), features={"one": "x"})
+    with pytest.raises(UserError, match=r"features\['one'\] must be an array of numbers or of str"):
+        from_table(TABLE.assign(x=[1, "a", 2, 3, 4]))
+
+
+def test_names_of_two_types_are_refused():
+    with pytest.raises(UserError, match="'who': rows name clients by texts and by numbers"):
+        from_table(TABLE.assign(who=["1", 1, "a", 2, 3]))
+
+
+def test_a_row_without_client_is_named():
+    with pytest.raises(UserError, match="row 3 names no client"):
+        from_table(TABLE.assign(who=["b", "a", None, "a", "c"]))
+
+
+def batch(*labels):
+    labels = np.array(labels, np.float32)
+    return {"x": {"a": labels + 1, "b": labels[:, np.newaxis]}, "y": labels}
+
+
+def test_datasets_are_joined_in_their_order():
+    pairs = [tuple(own.values()) for own in (batch(1, 2), batch(3))]
+    clients = clients_from_datasets([[batch(5, 4), batch(6)], [], pairs])
+    assert clients.client_ids.tolist() == ["client0", "client1", "client2"]
+    assert clients.counts.tolist() == [3, 0, 3]
+    assert clients.labels.tolist() == [5, 4, 6, 1, 2, 3]
+    assert clients.features["a"].tolist() == [6, 5, 7, 2, 3, 4]
+    assert clients.features["b"].shape == (6, 1)
+    assert clients_from_datasets({"anna": [batch(1)]}).client_ids.tolist() == ["anna"]
+
+
+@pytest.mark.parametrize(
+    ("datasets", "said"),
+    [
+        ([[], []], "no client has a batch"),
+        ([[batch(1)], [({"a": np.ones(1)}, np.ones(1))]], "not all batches have the inputs"),
+        (
+            [[({"a": np.ones((1, 2))}, np.ones(1)), ({"a": np.ones((1, 3))}, np.ones(1))]],
+            "columns of different shapes",
+        ),
+    ],
+)
+def test_datasets_that_are_refused(datasets, said):
+    with pytest.raises(UserError, match=said):
+        clients_from_datasets(datasets)
+
+
+NAMES = {
+    "texts": ["b", "b", "b", "a", "B", "a", "ä", "10", "9"],
+    "numbers": ["10", "10", "9", "10", "200", "9", "9", "31", "200"],
+}
+ORDER = {"texts": ["10", "9", "B", "a", "b", "ä"], "numbers": ["9", "10", "31", "200"]}
+# The word that tells a row from others; letters alone, which all readers keep.
+WORDS = [letter * 4 for letter in "cdefghijk"]
+ODD = {"texts": ["z", "ä", "b", "9", "a", "10", "B"], "numbers": ["200", "31", "7", "9", "10"]}
+
+
+def as_categories(column, kind, *, ordered=False):
+    """Categories in an odd order, one of which does not occur."""
+    return column.astype(pd.CategoricalDtype(ODD[kind], ordered=ordered))
+
+
+FORMS = {
+    "object": lambda column, _: column,
+    "string": lambda column, _: column.astype("string"),
+    "arrow": lambda column, _: column.astype("string[pyarrow]"),
+    "category": lambda column, _: column.astype("category"),
+    "odd categories": as_categories,
+    "ordered categories": lambda column, kind: as_categories(column, kind, ordered=True),
+    "categories of numbers": lambda column, _: column.astype(int).astype("category"),
+    "int": lambda column, _: column.astype(int),
+    "nullable": lambda column, _: column.astype(int).astype("Int64"),
+    "objects of numbers": lambda column, _: column.astype(int).astype(object),
+    "another index": lambda column, _: column.set_axis([5] * 5 + [1] * 4),
+}
+
+
+def of_table(names, folder):
+    table = pd.DataFrame({"who": names}).assign(word=WORDS, y=range(len(WORDS)))
+    options = {"client_column": "who", "features": {"x": "word"}, "label_column": "y"}
+    dataset = clients_from_table(table, **options)
+    assert [WORDS[y] for y in dataset.labels] == dataset.features["x"].tolist()
+    return dataset, dataset.features["x"]
+
+
+def of_ratings(names, folder):
+    ratings = number_ratings(names.array, np.array(WORDS), np.ones(len(WORDS)), name="n")
+    return ratings.to_client_dataset(), ratings.item_ids[ratings.items]
+
+
+def of_films(names, folder):
+    ratings = number_ratings(names.array, np.array(WORDS), np.arange(9) % 2 + 3.5, name="n")
+    films = films_liked(ratings, dict(zip(WORDS, WORDS)), min_texts=1, max_texts=None)
+    return films.to_client_dataset(), films.texts
+
+
+def of_rows(names, folder):
+    labels = pd.Categorical([str(i % 2) for i in range(len(WORDS))])
+    users, times = pd.Categorical(names), np.zeros(len(WORDS))
+    rows = LabelledRows("n", users, np.array(WORDS), labels, times, collections.Counter())
+    found = DocumentFilter(num_labels=None, min_texts=1).documents(rows)
+    return found.to_client_dataset(), found.texts
+
+
+def written(names, folder):
+    columns = {"text": WORDS, "item": WORDS, "context": list("xyxyxyxyx"), "rating": 1}
+    path = folder / "t.csv"
+    pd.DataFrame({"user": names}).assign(**columns).to_csv(path, index=False)
+    return path
+
+
+def of_rating_file(names, folder):
+    ratings = read_ratings(written(names, folder))
+    return ratings.to_client_dataset(), ratings.item_ids[ratings.items]
+
+
+def of_document_file(names, folder):
+    found = read_documents(written(names, folder), min_texts=1)
+    return found.to_client_dataset(), found.texts
+
+
+def of_utterance_file(names, folder):
+    found = read_utterances(written(names, folder), min_tokens=1)
+    return found.to_client_dataset(), found.texts
+
+
+def of_text_file(names, folder):
+    corpus = read_text(written(names, folder), min_sentences=1)
+    return corpus._by_client(), corpus.lexicon[corpus.words]
+
+
+READERS = (of_table, of_ratings, of_films, of_rows)
+FILE_READERS = (of_rating_file, of_document_file, of_utterance_file, of_text_file)
+OF_NUMBERS = {"int", "nullable", "categories of numbers", "objects of numbers"}
+CASES = [(reader, form, "numbers") for reader in READERS for form in FORMS]
+CASES += [(reader, form, "texts") for reader in READERS for form in FORMS if form not in OF_NUMBERS]
+CASES += [(reader, "odd categories", kind) for reader in FILE_READERS for kind in NAMES]
+
+
+@pytest.mark.parametrize(("reader", "form", "kind"), CASES, ids=lambda x: getattr(x, "__name__", x))
+def test_clients_have_their_own_rows_in_order(reader, form, kind, tmp_path):
+    if form == "arrow":
+        pytest.importorskip("pyarrow")
+    names, order = NAMES[kind], ORDER[kind]
+    if reader is of_utterance_file:  # To which names in another case are the same.
+        names, order = [n.replace("B", "b") for n in names], [n for n in order if n != "B"]
+    dataset, words = reader(FORMS[form](pd.Series(names, dtype=object), kind), tmp_path)
+    found = dict(zip(dataset.client_ids, np.split(words, dataset.offsets[1:-1])))
+    assert list(found) == order
+    for name in order:
+        own = [word for word, other in zip(WORDS, names) if other == name]
+        assert found[name].tolist() == own, name
+
+
+@pytest.mark.parametrize("reader", READERS[:2], ids=lambda reader: reader.__name__)
+@pytest.mark.parametrize("form", ["object", "string", "category"])
+def test_a_row_without_a_name_is_nobodys(reader, form, tmp_path):
+    names = pd.Series(["b", "a", None, "b", "b", "a", "a", "b", "b"], dtype=object)
+    with pytest.raises(UserError, match="row 3 names no (client|user)"):
+        reader(FORMS[form](names, "texts"), tmp_path)
+
+
+def test_names_that_read_alike_are_refused(tmp_path):
+    """One is a text and the other a number: two people, or one."""
+    names = pd.Series(["1", 1, "2", "3", "1", 1, "2", "3", "1"], dtype=object)
+    for reader in READERS[:2]:
+        with pytest.raises(UserError, match="by texts and by numbers; make all texts"):
+            reader(names, tmp_path)
