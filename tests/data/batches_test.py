@@ -125,7 +125,7 @@ def test_nothing_touched_still_gives_one_row(shape):
         ([[[1, 2]]], np.ones((1, 2)), r"mask of shape \(1, 2\)"),
     ],
 )
-def test_wrong_arguments_are_refused_touched(ids, mask, message):
+def test_wrong_arguments_of_touched_rows_are_refused(ids, mask, message):
     with pytest.raises(UserError, match=message):
         touched_rows(np.array(ids), mask)
 
