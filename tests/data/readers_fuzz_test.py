@@ -7,6 +7,7 @@ is right is what the modules `csv` and `json` make of the same file.
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import io
 import json
@@ -102,9 +103,15 @@ def _write(tmp_path_factory):
     return write
 
 
-def _read_table(path):
-    columns = [Column("user"), Column("rating", "real"), Column("time", "order", required=False)]
-    return read_table(path, columns, bad_rows="count")
+def _groups(pairs):
+    groups = {}
+    for owner, value in pairs:
+        groups.setdefault(owner, []).append(value)
+    return groups
+
+
+def _as_name(value):
+    return {"True": "1", "False": "0"}.get(str(value), str(value))
 
 
 def _is_within(few, many):
@@ -112,67 +119,104 @@ def _is_within(few, many):
     return all(any(one == other for other in rest) for one in few)
 
 
-@given(_ROWS, _FORMATS)
-def test_tables(write, rows, format):
-    separator = _SEPARATORS[format[0]]
-    content = _written(rows, separator).encode()
-    table = _read_table(write(content, format))
-    naive, bad = _rows(content, separator)
-    assert not bad and not any(table.report.values())
-    assert list(table.columns["user"]) == [row["user"] for row in naive]
-    expected = np.array([float(row["rating"]) for row in naive], np.float32)
-    np.testing.assert_allclose(table.columns["rating"], expected, rtol=1e-6)
+def _read_ratings(path):
+    """The ratings by user, how many there are, and what is missing."""
+    found = read_ratings(path, item_column="text", time_column=None)
+    rated = zip(found.item_ids[found.items], found.ratings.tolist())
+    return _groups(zip(found.user_ids[found.users], rated)), found.ratings.size, found.report
 
 
-@given(_ROWS, _FORMATS, BYTES, st.booleans())
-def test_damaged_tables(write, rows, format, changes, packed):
+def _read_sentences(path):
+    corpus = read_text(path, min_sentences=1, max_sentences=10**6)
+    bounds = zip(corpus.sentence_offsets, corpus.sentence_offsets[1:])
+    texts = [tuple(corpus.lexicon[corpus.words[first:last]]) for first, last in bounds]
+    owners = np.repeat(corpus.client_ids, np.diff(corpus.client_offsets))
+    return _groups(zip(owners, texts)), len(texts), corpus.report
+
+
+def _read_labelled(read, path, **options):
+    found = read(path, **options)
+    texts = zip(found.texts, found.label_names[found.labels])
+    owners = np.repeat(found.client_ids, np.diff(found.offsets))
+    return _groups(zip(owners, texts)), len(found.texts), found.report
+
+
+def _expected_ratings(rows):
+    last = {}
+    for row in rows:
+        last.pop((row["user"], row["text"]), None)
+        last[row["user"], row["text"]] = float(np.float32(row["rating"]))
+    return [(user, (item, rating)) for (user, item), rating in last.items()]
+
+
+def _expected_utterances(rows):
+    split = [(r, s) for r in rows for s in split_sentences(r["text"])]
+    return [(r["user"], (s, r["context"])) for r, s in split if count_words([s])[0]]
+
+
+# By reader: what it makes of a file, what it should make of rows, and the columns it asks for.
+_READERS = {
+    "ratings": (
+        _read_ratings,
+        _expected_ratings,
+        [Column("user"), Column("text"), Column("rating", "real")],
+    ),
+    "text": (
+        _read_sentences,
+        lambda rows: [(r["user"], tuple(words)) for r in rows for words in split_words(r["text"])],
+        [Column("user"), Column("text"), Column("time", "time", False)],
+    ),
+    "documents": (
+        functools.partial(_read_labelled, read_documents, num_labels=10**6, min_texts=1),
+        lambda rows: [(r["user"], (r["text"], r["context"])) for r in rows],
+        [*map(Column, ("user", "text", "context")), Column("time", "time", False)],
+    ),
+    "utterances": (
+        functools.partial(_read_labelled, read_utterances, min_tokens=1),
+        _expected_utterances,
+        [*map(Column, ("user", "text", "context")), Column("time", "time", False)],
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", _READERS)
+@given(_ROWS, _FORMATS, st.one_of(st.just([]), BYTES), st.booleans())
+def test_tables(write, reader, rows, format, changes, packed):
     separator = _SEPARATORS[format[0]]
+    read, expect, columns = _READERS[reader]
+    if reader == "utterances":  # Which makes one spelling of names, another test's matter.
+        rows = [{**r, "user": f"u{i % 2}", "context": f"c{i % 3}"} for i, r in enumerate(rows)]
     content = _written(rows, separator).encode()
     if packed and format[1]:  # The gzip file is damaged instead.
         path = write(content, format)
         path.write_bytes(change_bytes(path.read_bytes(), changes))
-        outcome(lambda: _read_table(path), path)
+        outcome(lambda: read(path), path)
         return
     content = change_bytes(content, changes)
     path = write(content, format)
-    table = outcome(lambda: _read_table(path), path)
+    naive, bad = _rows(content, separator)
+    found = outcome(lambda: read(path), path)
+    table = outcome(lambda: read_table(path, columns, bad_rows="count"), path)
+    strict = outcome(lambda: read_table(path, columns, bad_rows="refuse"), path)
     if table is not None:
-        naive, bad = _rows(content, separator)
-        assert len(table.lines) + sum(table.report.values()) == len(naive) + bad
-        users = [str(row.get("user")) for row in naive if isinstance(row, dict)]
-        users = [{"True": "1", "False": "0"}.get(user, user) for user in users]
-        kept = [{"True": "1", "False": "0"}.get(user, user) for user in table.columns["user"]]
-        assert _is_within(kept, users)
-        assert np.isfinite(table.columns["rating"]).all()
-    refused = outcome(lambda: read_table(path, [Column("user")], bad_rows="refuse"), path)
-    assert refused is None or len(refused.lines) == len(_rows(content, separator)[0])
-
-
-def _read_ratings(path):
-    return read_ratings(path, item_column="text", time_column=None)
-
-
-@given(_ROWS, _FORMATS)
-def test_ratings(write, rows, format):
-    separator = _SEPARATORS[format[0]]
-    content = _written(rows, separator).encode()
-    ratings = _read_ratings(write(content, format))
-    expected = {(r["user"], r["text"]): float(r["rating"]) for r in _rows(content, separator)[0]}
-    users, items = ratings.user_ids[ratings.users], ratings.item_ids[ratings.items]
-    assert sorted(zip(users, items)) == sorted(expected)
-    values = [expected[pair] for pair in zip(users, items)]
-    np.testing.assert_allclose(ratings.ratings, np.array(values, np.float32), rtol=1e-6)
-
-
-@given(_ROWS, _FORMATS, BYTES)
-def test_damaged_ratings(write, rows, format, changes):
-    separator = _SEPARATORS[format[0]]
-    content = change_bytes(_written(rows, separator).encode(), changes)
-    path = write(content, format)
-    ratings = outcome(lambda: _read_ratings(path), path)
-    if ratings is not None:
-        count = ratings.ratings.size + sum(ratings.report.values())
-        assert (count, 0) == (len(_rows(content, separator)[0]), _rows(content, separator)[1])
+        left_out = sum(table.report.values())
+        assert len(table.lines) + left_out == len(naive) + bad
+        assert (strict is not None) == (left_out == 0)
+        users = [_as_name(row.get("user")) for row in naive if isinstance(row, dict)]
+        assert _is_within([_as_name(user) for user in table.columns["user"]], users)
+    if not changes:
+        expected = _groups(expect(naive))
+        assume(found is not None or len({row["context"] for row in naive}) > 1)
+        assert not bad and not left_out
+        assert (found is None and not expected) or found[0] == expected
+    elif found is not None:
+        kept = [dict(zip(table.columns, row)) for row in zip(*table.columns.values())]
+        expected = _groups(expect([{"context": "", **row} for row in kept]))
+        _, count, report = found
+        assert count == sum(map(len, expected.values()))
+        assert {what: n for what, n in report.items() if what in table.report} == {
+            what: n for what, n in table.report.items() if n
+        }
 
 
 _STARS = st.tuples(*[st.integers(1, 10**5)] * 2, st.integers(1, 5), st.integers(0, 10**9))
@@ -193,71 +237,6 @@ def test_movielens(write, stars, changes):
         records = csv.reader(lines, delimiter=":", strict=True)
         given = sum(bool(row) and not (len(row) == 1 and row[0].isspace()) for row in records)
         assert ratings.ratings.size + sum(ratings.report.values()) == given
-
-
-def _groups(owners, values):
-    groups = {}
-    for owner, value in zip(owners, values):
-        groups.setdefault(owner, []).append(value)
-    return groups
-
-
-def _read_texts(kind, path):
-    """A reader's texts as lists by user, how many there are, and what is missing."""
-    if kind == "text":
-        corpus = read_text(path, min_sentences=1, max_sentences=10**6)
-        bounds = zip(corpus.sentence_offsets, corpus.sentence_offsets[1:])
-        texts = [tuple(corpus.lexicon[corpus.words[first:last]]) for first, last in bounds]
-        owners = np.repeat(corpus.client_ids, np.diff(corpus.client_offsets))
-        return _groups(owners, texts), len(texts), corpus.report
-    if kind == "documents":
-        found = read_documents(path, num_labels=10**6, min_texts=1)
-    else:
-        found = read_utterances(path, min_tokens=1)
-    texts = zip(found.texts, found.label_names[found.labels])
-    owners = np.repeat(found.client_ids, np.diff(found.offsets))
-    return _groups(owners, texts), len(found.texts), found.report
-
-
-def _expected_texts(kind, rows):
-    if kind == "text":
-        found = [(r["user"], tuple(words)) for r in rows for words in split_words(r["text"])]
-    elif kind == "documents":
-        found = [(r["user"], (r["text"], r["context"])) for r in rows]
-    else:
-        split = [(r, s) for r in rows for s in split_sentences(r["text"])]
-        found = [(r["user"], (s, r["context"])) for r, s in split if count_words([s])[0]]
-    return _groups(*zip(*found)) if found else {}
-
-
-@pytest.mark.parametrize("kind", ["text", "documents", "utterances"])
-@given(_ROWS, _FORMATS, st.one_of(st.just([]), BYTES))
-def test_texts(write, kind, rows, format, changes):
-    separator = _SEPARATORS[format[0]]
-    if kind == "utterances":  # Which makes one spelling of names, another test's matter.
-        rows = [{**r, "user": f"u{i % 2}", "context": f"c{i % 3}"} for i, r in enumerate(rows)]
-    content = change_bytes(_written(rows, separator).encode(), changes)
-    path = write(content, format)
-    found = outcome(lambda: _read_texts(kind, path), path)
-    naive, bad = _rows(content, separator)
-    if not changes:
-        assume(found is not None or len({row["context"] for row in naive}) > 1)
-        expected = _expected_texts(kind, naive)
-        assert (found is None and not expected) or found[0] == expected
-        return
-    if found is None:
-        return
-    texts, count, report = found
-    wanted = [Column(name) for name in ("user", "text", "context")[: 2 + (kind != "text")]]
-    table = read_table(path, [*wanted, Column("time", "time", False)], bad_rows="count")
-    left_out = len(naive) + bad - len(table.lines)
-    assert sum(table.report.values()) == left_out
-    rows = [dict(zip(table.columns, row)) for row in zip(*table.columns.values())]
-    expected = _expected_texts(kind, [{"context": "", **row} for row in rows])
-    assert count == sum(map(len, expected.values()))
-    assert {what: n for what, n in report.items() if what in table.report} == {
-        what: n for what, n in table.report.items() if n
-    }
 
 
 _ANY_NAME = st.text(st.sampled_from("ab \0\n\ud800\udfff\u00e9"), max_size=4)
@@ -325,7 +304,7 @@ def test_own_programs(rows):
     table = pd.DataFrame(rows, columns=["who", "x"], dtype=object).astype({"x": int})
     options = {"client_column": "who", "features": {"x": "x"}, "label_column": "x"}
     found = outcome(lambda: clients_from_table(table, **options), "client_column='who': ")
-    expected = _groups(*zip(*rows))
+    expected = _groups(rows)
     assert (found is None) == any(map(_is_no_name, expected))
     if found is not None:
         assert {n: found.client(i)[1].tolist() for i, n in enumerate(found.client_ids)} == expected

@@ -72,13 +72,13 @@ def test_a_row_of_endless_lines_is_refused(tmp_path):
     assert ": a row of more than 16,777,216 characters" in _message(path)
 
 
-@pytest.mark.parametrize("block", [b"a,b\n", b"\n", b" ", b"\0"])
+@pytest.mark.parametrize("block", [b"a,b\n", b"\n", b"\0"])
 def test_a_gzip_bomb_is_refused(tmp_path, block):
     path = tmp_path / "bomb.csv.gz"
     packer = zlib.compressobj(9, wbits=31)
     with open(path, "wb") as file:
         file.write(packer.compress(b"user,text\n"))
-        for _ in range(256):  # 268 million characters of 260,000 bytes.
+        for _ in range(24):  # 25 million characters of 25,000 bytes.
             file.write(packer.compress(block * ((1 << 20) // len(block))))
         file.write(packer.flush())
     bomb = ": its text is more than 100 times as long as the gzip file; if that is right, unpack it"

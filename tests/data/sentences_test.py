@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fedpersonal.data import sentences as corpus_files
-from fedpersonal.data import sentences as splitting
+from fedpersonal.data import sentences
 from fedpersonal.data.sentences import (
     TextCorpus,
     count_words,
@@ -30,7 +29,7 @@ FIELDS = {
 }
 
 
-def sentences(corpus) -> dict[str, list[str]]:
+def _sentences(corpus) -> dict[str, list[str]]:
     """Each client's sentences as text."""
     written = [
         " ".join(corpus.lexicon[corpus.words[start:end]])
@@ -40,21 +39,15 @@ def sentences(corpus) -> dict[str, list[str]]:
     return {who: written[a:b] for who, (a, b) in zip(corpus.client_ids, bounds)}
 
 
-def test_counts():
-    corpus = TextCorpus(**FIELDS)
-    assert (corpus.num_clients, corpus.num_sentences, corpus.words.size) == (3, 4, 6)
-    assert np.diff(corpus.client_offsets).tolist() == [3, 0, 1]
-    assert corpus.words.dtype == np.int32
-    assert {corpus.client_offsets.dtype, corpus.sentence_offsets.dtype} == {np.dtype(np.int64)}
-
-
 @pytest.mark.parametrize("indices", [[], [2, 0], [1], np.array([0, 1, 2])])
 def test_a_subset_has_these_clients_sentences_in_this_order(indices):
-    whole = sentences(TextCorpus(**FIELDS))
+    whole = _sentences(TextCorpus(**FIELDS))
     assert whole == {"a": ["x y", "", "z"], "b": [], "c": ["y y y"]}
     subset = TextCorpus(**FIELDS).subset(indices)
-    assert list(sentences(subset).items()) == [list(whole.items())[i] for i in indices]
+    assert list(_sentences(subset).items()) == [list(whole.items())[i] for i in indices]
     assert subset.report == {"lost": 1}
+    types = {name: getattr(subset, name).dtype for name in ("words", "client_offsets")}
+    assert types == {"words": np.int32, "client_offsets": np.int64}
 
 
 def test_no_client_twice_and_none_that_is_not_there():
@@ -79,15 +72,6 @@ def test_no_client_twice_and_none_that_is_not_there():
 def test_fields_that_disagree_are_refused(change, message):
     with pytest.raises(UserError, match=message):
         TextCorpus(**{**FIELDS, **change})
-
-
-def _sentences(corpus) -> dict[str, list[str]]:
-    written = [
-        " ".join(corpus.lexicon[corpus.words[start:end]])
-        for start, end in zip(corpus.sentence_offsets, corpus.sentence_offsets[1:])
-    ]
-    bounds = zip(corpus.client_offsets, corpus.client_offsets[1:])
-    return {who: written[a:b] for who, (a, b) in zip(corpus.client_ids, bounds)}
 
 
 _RECORDS = [
@@ -240,9 +224,9 @@ def _write_cache(path, *texts):
 @pytest.fixture
 def readings(monkeypatch):
     """The paths of files that were read, and not taken from the cache."""
-    read, paths = corpus_files._read, []
+    read, paths = sentences._read, []
     monkeypatch.setattr(
-        corpus_files, "_read", lambda path, *options: paths.append(path) or read(path, *options)
+        sentences, "_read", lambda path, *options: paths.append(path) or read(path, *options)
     )
     return paths
 
@@ -285,7 +269,7 @@ def test_another_content_or_setting_is_another_corpus(tmp_path, readings, monkey
         read(**options)
         assert len(readings) == before + 2
     before = len(readings)
-    monkeypatch.setattr(splitting, "WORD", "another")
+    monkeypatch.setattr(sentences, "WORD", "another")
     read()
     _write_cache(path, "more")
     assert "more" in read().lexicon
