@@ -114,23 +114,6 @@ def test_the_fingerprint_is_that_of_the_content():
     assert len({known, *(other.fingerprint() for other in others)}) == 8
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda d: d.client(4), "the index 4: there are 4 clients"),
-        (lambda d: d.subset([0, -1]), "the index -1"),
-        (lambda d: d.subset([0.5]), "float64"),
-        (lambda d: d.subset([0, 0]), "'a' is there 2 times"),
-        (lambda d: d.filter_examples(np.ones(5, bool)), r"bool of shape \(6,\)"),
-        (lambda d: d.filter_examples(np.ones(6)), "got float64"),
-        (lambda d: d.head(-1), "max_examples must be a whole number >= 0, got -1"),
-    ],
-)
-def test_wrong_arguments_are_refused(call, message):
-    with pytest.raises(UserError, match=message):
-        call(_make())
-
-
 TABLE = pd.DataFrame(
     {"who": ["b", "a", "b", "a", "c"], "x": [1, 2, 3, 4, 5], "z": [6, 7, 8, 9, 10], "y": range(5)}
 )
@@ -157,11 +140,6 @@ def test_a_missing_column_is_named(changes):
         from_table(**changes)
 
 
-def test_names_of_clients_become_text_in_the_order_of_numbers():
-    dataset = from_table(TABLE.assign(who=[10, 9, 10, 9, 11]))
-    assert dataset.client_ids.tolist() == ["9", "10", "11"]
-
-
 def test_a_column_for_two_purposes_is_named():
     with pytest.raises(UserError, match="client_column and label_column are both 'who'"):
         from_table(label_column="who")
@@ -169,16 +147,6 @@ def test_a_column_for_two_purposes_is_named():
         from_table(TABLE.rename(columns={"z": "x"}), features={"one": "x"})
     with pytest.raises(UserError, match=r"features\['one'\] must be an array of numbers or of str"):
         from_table(TABLE.assign(x=[1, "a", 2, 3, 4]))
-
-
-def test_names_of_two_types_are_refused():
-    with pytest.raises(UserError, match="'who': rows name clients by texts and by numbers"):
-        from_table(TABLE.assign(who=["1", 1, "a", 2, 3]))
-
-
-def test_a_row_without_client_is_named():
-    with pytest.raises(UserError, match="row 3 names no client"):
-        from_table(TABLE.assign(who=["b", "a", None, "a", "c"]))
 
 
 def batch(*labels):

@@ -66,18 +66,6 @@ def test_a_client_gets_the_same_in_any_company(dataset, ordered):
     assert (remaining_few.labels == remaining.subset(chosen).labels).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(num_items=5), r"items must be in \[0, num_items=5\), got \d+"),
-        (dict(seed=0.5), "seed .* got 0.5"),
-    ],
-)
-def test_wrong_options_are_refused(dataset, options, message):
-    with pytest.raises(UserError, match=message):
-        _hold_out(dataset, **options)
-
-
 def test_a_client_without_examples_is_refused(dataset):
     emptied = dataset.filter_examples(dataset.example_clients != 7)
     with pytest.raises(UserError, match="client 'user7' has no example"):

@@ -166,19 +166,11 @@ _FEW = f"{_HEADER}\na,x,3\na,y,3\na,y,4\nb,x,3\n"
         (_FEW, {"time_column": "when"}, ": there is no column 'when'; .* --time_column which one"),
         ("item,user,rating,item\n", {}, ": two columns are called 'item'$"),
         (_FEW, {"min_ratings": 3}, ": no user has min_ratings=3 ratings; .* that one has is 2$"),
-        (None, {"min_ratings": 0}, "min_ratings must be a whole number >= 1, got 0"),
-        (
-            None,
-            {"user_column": "who", "item_column": "who"},
-            "must be different ones, got who, who, rating, time",
-        ),
     ],
 )
 def test_mistakes_are_told_in_one_line(tmp_path, content, options, message):
     path = tmp_path / "r.csv"
-    if content is not None:
-        path.write_text(content)
-        message = f"^{re.escape(str(path))}{message}"
-    with pytest.raises(UserError, match=message) as caught:
+    path.write_text(content)
+    with pytest.raises(UserError, match=f"^{re.escape(str(path))}{message}") as caught:
         read_ratings(path, **options)
     assert "\n" not in str(caught.value)

@@ -50,13 +50,6 @@ def test_a_subset_has_these_clients_sentences_in_this_order(indices):
     assert types == {"words": np.int32, "client_offsets": np.int64}
 
 
-def test_no_client_twice_and_none_that_is_not_there():
-    with pytest.raises(UserError, match="'a' is there 2 times"):
-        TextCorpus(**FIELDS).subset([0, 0])
-    with pytest.raises(UserError, match="no client has the index 3"):
-        TextCorpus(**FIELDS).subset([3])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -198,18 +191,6 @@ def test_a_time_column_of_ones_own_must_be_there(tmp_path):
     path = _write(tmp_path / "t.jsonl", _RECORDS)
     with pytest.raises(UserError, match="no column 'when'; the columns are user, time, text"):
         read_text(path, time_column="when")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_sentences": 0}, "min_sentences must be a whole number >= 1, got 0"),
-        ({"max_sentences": 1}, "max_sentences must be a whole number >= 2, got 1"),
-    ],
-)
-def test_wrong_options_are_refused(tmp_path, options, message):
-    with pytest.raises(UserError, match=message):
-        read_text(tmp_path / "absent.csv", **options)
 
 
 _FIELDS = ("client_ids", "client_offsets", "sentence_offsets", "words", "lexicon")

@@ -91,26 +91,6 @@ def test_every_client_keeps_a_train_example(fractions, ordered):
         assert in_validation == min(rest, int(count * fractions[1] + 0.5))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(fractions=(0.8, 0.1, 0.2)), r"sum to 1, got \(0.8, 0.1, 0.2\)"),
-        (dict(fractions=(1.2, -0.1, -0.1)), "fractions must be three numbers"),
-        (dict(fractions=(0.9, 0.1)), "fractions must be three numbers"),
-        (dict(fractions=("a", "b", "c")), "fractions must be three numbers"),
-        (dict(fractions=(float("nan"), 0.5, 0.5)), "fractions must be three numbers"),
-        (dict(seed=-1), "seed must be a whole number >= 0, got -1"),
-        (dict(seed=None), "seed .* got None"),
-    ],
-)
-def test_wrong_options_are_refused(options, message):
-    options = {"seed": 0, **options}
-    with pytest.raises(UserError, match=message):
-        split_clients(10, **options)
-    with pytest.raises(UserError, match=message):
-        split_examples(_make([3]), **options, ordered=False)
-
-
 @pytest.mark.parametrize("split", ["skip", "aggregated"])
 def test_query_examples_are_those_of_the_query_sets(split):
     dataset = _make([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])

@@ -112,23 +112,6 @@ def test_other_texts_are_those_of_everyone_else(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_utterances": 0}, "min_utterances must be a whole number >= 1, got 0"),
-        ({"min_context_utterances": 0}, "min_context_utterances must be a whole number >= 1"),
-        ({"min_tokens": 0}, "min_tokens must be a whole number >= 1, got 0"),
-        ({"users_per_context": 0}, "users_per_context must be a whole number >= 1, got 0"),
-        ({"users_per_context": {}}, "users_per_context must name a context"),
-        ({"users_per_context": {"x": 0}}, r"users_per_context\['x'\] must be a whole number >= 1"),
-        ({"context_column": "user"}, "must be different ones, got user, text, user, time"),
-    ],
-)
-def test_wrong_options_are_refused(tmp_path, options, message):
-    with pytest.raises(UserError, match=message):
-        read_utterances(tmp_path / "absent.csv", **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
         ({"users_per_context": {"bay": 9}}, "asks for 9 users of 'bay', which has 5"),
         ({"users_per_context": {"inn": 1}}, "no context 'inn', only arch, bay, hill"),
         ({"min_utterances": 9}, "min_utterances=9 .* the most utterances of a user are 5"),
