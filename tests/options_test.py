@@ -163,6 +163,31 @@ def test_joined_classes_share_their_options():
         both(decay=21)
 
 
+def test_an_option_keeps_its_group_and_its_place_in_help_when_declared_anew():
+    class First(Options):
+        """The first group."""
+
+        data: str = option("auto", "Data.", in_help=True)
+        rate: float = option(0.1, "Rate.")
+
+    class Second(First, defaults={"rate": 0.2}):
+        """The second group.
+
+        It has a paragraph more.
+        """
+
+        data: str = option("all", "All data.", choices=("all", "none"))
+        own: int = option(1, "Its own.")
+
+    found = Second.declarations()
+    assert [(n, d.group, d.rule.in_help) for n, d in found.items()] == [
+        ("data", "The first group.", True),
+        ("rate", "The first group.", False),
+        ("own", "The second group.", False),
+    ]
+    assert found["data"].rule.choices == ("all", "none") and found["rate"].default == 0.2
+
+
 TASKS = list(all_tasks().values())
 
 

@@ -53,7 +53,7 @@ _HOMES = ("KERAS_HOME", "MPLCONFIGDIR", "TRANSFORMERS_CACHE", "HF_HOME")
 _HOMES += ("XDG_CONFIG_HOME", "XDG_CACHE_HOME")
 
 
-def test_help_and_mistakes_in_options_come_at_once(start_program, tmp_path):
+def test_help_comes_at_once(start_program, tmp_path):
     """Without TensorFlow, whose import alone takes longer than the processor time allowed here."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with start_program("-m", "experiments.movielens", "--help", cwd=tmp_path) as process:
@@ -62,14 +62,6 @@ def test_help_and_mistakes_in_options_come_at_once(start_program, tmp_path):
     assert (process.returncode, errors) == (0, "")
     assert "python -m experiments.movielens" in output and "--method" in output
     assert used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime < 2.0
-
-    command = ("-X", "importtime", "-m", "experiments.movielens", "--seed=-1")
-    with start_program(*command, cwd=tmp_path) as process:
-        output, errors = process.communicate(timeout=60)
-    assert process.returncode == 2 and output == ""
-    assert errors.splitlines()[-1].startswith("error: --seed is -1; it must be")
-    assert "fedpersonal.options" in errors
-    assert not any(package in errors for package in ("tensorflow", "sklearn", "matplotlib"))
 
 
 @pytest.fixture(name="finished", scope="module")

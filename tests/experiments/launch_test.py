@@ -138,12 +138,6 @@ def test_help_comes_at_once(run):
     assert others[0] == "Every program:" and "logtostderr" in "".join(others)
 
 
-def test_help_that_nobody_reads_ends_quietly(start):
-    process = start("--helpfull")
-    process.stdout.close()
-    assert (process.stderr.read(), process.wait(60)) == ("", 141)
-
-
 def test_a_flagfile_twice_is_no_circle(run, tmp_path):
     (tmp_path / "seed.flags").write_text("--seed=4\n")
     (tmp_path / "both.flags").write_text("--flagfile=seed.flags\n--flagfile=seed.flags\n")
@@ -169,34 +163,38 @@ def test_relative_paths_mean_the_calling_folder_under_bazel(run, tmp_path):
         assert seen["options"]["seed"] == seed
 
 
-def test_mistake_of_the_user_is_one_line(run):
-    status, _, errors = run(TOY="raise UserError('--data_dir: no ratings\\nin data')")
-    assert (status, errors) == (2, "error: --data_dir: no ratings in data\n")
-
-
 @pytest.mark.parametrize(
-    ("toy", "complaint"),
+    ("toy", "status", "begins", "ends"),
     [
-        ("open('/dev/full', 'w', buffering=1).write('x\\n')", "a file: No space left on device."),
-        ("open('/', 'w')", "/: Is a directory."),
-        ("import os; os.mkdir('/dev/null/x')", "/dev/null/x: Not a directory."),
+        (
+            "raise UserError('--data_dir: no ratings\\nin data')",
+            *(2, "error: --data_dir: no ratings in data\n", ""),
+        ),
+        (
+            "open('/dev/full', 'w', buffering=1).write('x\\n')",
+            *(2, "error: a file: No space left on device.\n", ""),
+        ),
+        ("open('/', 'w')", 2, "error: /: Is a directory.\n", ""),
+        ("import os; os.mkdir('/dev/null/x')", 2, "error: /dev/null/x: Not a directory.\n", ""),
+        # It is not the pipe to a reader that has gone.
+        (
+            "raise BrokenPipeError(32, 'Broken pipe')",
+            *(1, "Traceback", "BrokenPipeError: [Errno 32] Broken pipe\n"),
+        ),
+        ("raise ValueError('a bug')", 1, "Traceback", "ValueError: a bug\n"),
     ],
 )
-def test_what_the_system_says_against_a_file_is_one_line(run, toy, complaint):
-    status, _, errors = run(TOY=toy)
-    assert (status, errors.splitlines()[0]) == (2, f"error: {complaint}")
-    assert "Traceback (" not in errors.splitlines()[0]
+def test_mistakes_are_a_line_and_bugs_a_traceback(run, toy, status, begins, ends):
+    returned, _, errors = run(TOY=toy)
+    assert returned == status
+    assert errors.startswith(begins) and errors.endswith(ends)
 
 
-def test_output_that_nobody_reads_any_more_ends_the_program_quietly(start):
-    process = start()
+@pytest.mark.parametrize("arguments", [[], ["--helpfull"]])
+def test_output_that_nobody_reads_any_more_ends_the_program_quietly(start, arguments):
+    process = start(*arguments)
     process.stdout.close()
     assert (process.stderr.read(), process.wait(60)) == ("", 141)
-
-
-def test_another_broken_pipe_is_no_end_of_the_reader(run):
-    status, _, errors = run(TOY="raise BrokenPipeError(32, 'Broken pipe')")
-    assert status == 1 and errors.endswith("BrokenPipeError: [Errno 32] Broken pipe\n")
 
 
 def test_a_mistake_that_the_full_disk_does_not_let_it_tell(start):
@@ -242,12 +240,6 @@ def test_what_ends_before_the_first_round_has_begun_nothing(tmp_path, capsys, er
             raise error
     says = error is not ValueError and not has_rounds
     assert capsys.readouterr().err == "Stopped: nothing was begun.\n" * says
-
-
-def test_other_errors_keep_their_traceback(run):
-    status, _, errors = run(TOY="raise ValueError('a bug')")
-    assert status == 1
-    assert errors.startswith("Traceback") and errors.endswith("ValueError: a bug\n")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

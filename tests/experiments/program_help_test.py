@@ -6,18 +6,26 @@ import re
 
 import pytest
 
-from fedpersonal.options import Options, option
 from fedpersonal.tasks.task import all_tasks
 
 _FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
 
 
+@pytest.fixture(name="shown_help")
+def _shown_help(run_program, tmp_path):
+    """Returns the help of a program, which is that of the module that Python is started with."""
+
+    def run(binary, kind):
+        output, errors, status = run_program("-m", f"experiments.{binary}", kind, cwd=tmp_path)
+        assert (errors, status) == ("", 0)
+        return output
+
+    return run
+
+
 @pytest.mark.parametrize("binary", sorted(all_tasks()))
-def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(
-    binary, run_program, tmp_path
-):
-    output, errors, status = run_program("-m", f"experiments.{binary}", "--help", cwd=tmp_path)
-    assert (errors, status) == ("", 0)
+def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(binary, shown_help):
+    output = shown_help(binary, "--help")
     shown = _FLAG.findall(output)
     assert shown.pop() == "flagfile"
     assert len(shown) == len(set(shown)) == 10
@@ -25,8 +33,7 @@ def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(
     assert usual | {"client_learning_rate", "output_dir"} < set(shown)
     assert max(map(len, output.splitlines())) <= 100
 
-    output, errors, status = run_program("-m", f"experiments.{binary}", "--helpfull", cwd=tmp_path)
-    assert (errors, status) == ("", 0)
+    output = shown_help(binary, "--helpfull")
     everything = _FLAG.findall(output)
     assert len(everything) == len(set(everything))
     declared = set(all_tasks()[binary].options.declarations())
@@ -35,26 +42,7 @@ def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(
     assert len(groups) == len(set(groups)) > 10 and groups[-1] == "Every program:"
 
 
-def test_an_option_keeps_its_group_and_its_place_in_help_when_declared_anew():
-    class First(Options):
-        """The first group."""
-
-        data: str = option("auto", "Data.", in_help=True)
-        rate: float = option(0.1, "Rate.")
-
-    class Second(First, defaults={"rate": 0.2}):
-        """The second group.
-
-        It has a paragraph more.
-        """
-
-        data: str = option("all", "All data.", choices=("all", "none"))
-        own: int = option(1, "Its own.")
-
-    found = Second.declarations()
-    assert [(n, d.group, d.rule.in_help) for n, d in found.items()] == [
-        ("data", "The first group.", True),
-        ("rate", "The first group.", False),
-        ("own", "The second group.", False),
-    ]
-    assert found["data"].rule.choices == ("all", "none") and found["rate"].default == 0.2
+def test_an_option_of_several_tasks_is_one_flag_and_what_rows_settle_is_none(shown_help):
+    shown = _FLAG.findall(shown_help("reproduce", "--helpfull"))
+    assert shown.count("text_column") == 1
+    assert "label_column" in shown and "vocab_size" not in shown

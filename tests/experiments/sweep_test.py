@@ -133,14 +133,16 @@ def test_the_best_on_validation_clients_is_chosen_and_it_alone_is_tested(done):
             assert row.test_rmse == summary["test"]["rmse"]
 
 
-def test_the_chosen_command_repeats_a_run_to_the_bit(done, run_program):
+def test_a_finished_sweep_is_only_read_and_its_chosen_command_repeats_a_run(done, run_commands):
     folder, _ = done
-    (line,) = re.findall("^    (fedpersonal .*)$", (folder / "out/sweep.md").read_text(), re.M)
-    _, *words = shlex.split(line)
-    output, errors, status = run_program(
-        *("-m", "experiments.command", *words, "--seed=1", "--output_dir=again"), cwd=folder
-    )
-    assert status == 0, errors
+    page = (folder / "out/sweep.md").read_text()
+    (line,) = re.findall("^    fedpersonal (.*)$", page, re.MULTILINE)
+    commands = [["sweep", *ASKED[2:]], [*shlex.split(line), "--seed=1", "--output_dir=again"]]
+    modules = ["fedpersonal.tasks.experiment"]
+    finished, repeated = run_commands(commands, modules=modules, cwd=folder)
+    assert finished[1:] == ["", 0] and "runs to" not in finished[0]
+    assert (folder / "out/sweep.md").read_text() == page
+    assert repeated[2] == 0, repeated[1]
     rate = re.search("client_learning_rate=([0-9.]+)", line).group(1)
     again = pd.read_csv(folder / "again/metrics.csv", float_precision="round_trip")
     pd.testing.assert_frame_equal(
@@ -150,14 +152,6 @@ def test_the_chosen_command_repeats_a_run_to_the_bit(done, run_program):
     )
     theirs = folder / "out" / f"client_learning_rate={rate}" / "seed_1" / "per_client.csv"
     assert (folder / "again/per_client.csv").read_text() == theirs.read_text()
-
-
-def test_a_finished_sweep_is_only_read(done, run_program):
-    folder, _ = done
-    page = (folder / "out/sweep.md").read_text()
-    output, errors, status = run_program(*ASKED, cwd=folder)
-    assert (errors, status) == ("", 0) and "runs to" not in output
-    assert (folder / "out/sweep.md").read_text() == page
 
 
 def test_a_second_sweep_waits_and_then_is_told(tmp_path, monkeypatch, capsys):
@@ -318,20 +312,6 @@ def test_a_folder_with_other_runs_is_refused(tmp_path):
         UserError, match="holds a run with other options: l2 was 0.25 and is now 0.5"
     ):
         sweep.check()
-
-
-@pytest.mark.parametrize("name", sorted(all_tasks()))
-def test_flags_of_options_give_these_options(name, tmp_path):
-    """The command that a sweep prints, of all options of a task, is read back."""
-    options = all_tasks()[name].options
-    declared = options.declarations()
-    lists = {int: (1, 2), float: (0.5, 2.0), str: ("a", "b"), bool: (True, False)}
-    several = {n: lists[d.kind] for n, d in declared.items() if d.is_list}
-    values = options(**several).values()
-    flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
-    (tmp_path / "all.flags").write_text("\n".join(flags))
-    found = option_flags.read_flagfile(tmp_path / "all.flags", options)
-    assert options(**found).values() == values
 
 
 class OfEveryType(Options):

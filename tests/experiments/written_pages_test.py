@@ -1,14 +1,19 @@
-"""The pages of methods say what their files declare, and every method has its place in one."""
+"""Pages that are written by programs say what options and methods are."""
 
 from __future__ import annotations
 
 import re
 
-from experiments import methods_pages
+from experiments import methods_pages, options_page
 from fedpersonal.tasks.task import all_tasks
 
 
-def test_the_pages_are_up_to_date():
+def test_the_page_of_options_is_up_to_date():
+    written = options_page.PAGE.read_text(encoding="utf-8")
+    assert written == options_page.page(), "run python -m experiments.options_page"
+
+
+def test_the_pages_of_methods_are_up_to_date():
     written = {p.name: p.read_text(encoding="utf-8") for p in methods_pages.FOLDER.glob("*.md")}
     assert written == methods_pages.pages(), "run python -m experiments.methods_pages"
 
