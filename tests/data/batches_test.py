@@ -87,14 +87,6 @@ def test_equals_unique(seed, num_ids):
     assert rows.dtype == positions.dtype == np.int32
 
 
-def test_clients_with_fewer_rows_are_padded():
-    ids = np.array([[[8, 3], [8, 0]], [[5, 5], [5, 9]]], np.int32)
-    mask = np.array([[[1, 1], [1, 0]], [[1, 1], [1, 0]]], bool)
-    rows, positions = touched_rows(ids, mask)
-    assert rows.tolist() == [[3, 8], [5, 0]]
-    assert positions.tolist() == [[[1, 0], [1, 0]], [[0, 0], [0, 0]]]
-
-
 @pytest.mark.parametrize("shape", [(0, 2, 3), (2, 0, 3), (2, 2, 3)])
 def test_nothing_touched_still_gives_one_row(shape):
     rows, positions = touched_rows(np.ones(shape, int), np.zeros(shape))

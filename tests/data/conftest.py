@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import sys
 import types
 
 import numpy as np
-import pandas as pd
 import pytest
 
 
@@ -55,25 +52,3 @@ def fake_tfds(monkeypatch):
         monkeypatch.setitem(sys.modules, "tensorflow_datasets", tfds)
 
     return fake
-
-
-FORMATS = ["csv", "tsv", "jsonl", "json", "csv.gz", "tsv.gz", "jsonl.gz", "json.gz"]
-
-
-@pytest.fixture(params=FORMATS)
-def write_in_any_format(request, tmp_path):
-    """Writes rows to a file called `mine` in each format, and returns its path."""
-
-    def write(records):
-        extension, _, zipped = request.param.partition(".")
-        if "json" in extension:
-            text = "\n\n".join(map(json.dumps, records))
-        else:
-            separator = "," if extension == "csv" else "\t"
-            text = pd.DataFrame(records).to_csv(index=False, sep=separator)
-        path = tmp_path / f"mine.{request.param}"
-        data = text.encode("utf-8-sig")
-        path.write_bytes(gzip.compress(data) if zipped else data)
-        return path
-
-    return write

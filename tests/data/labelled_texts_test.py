@@ -67,11 +67,8 @@ def test_most_frequent_labels_are_the_lowest_of_equals():
     ("fields", "message"),
     [
         ({"client_ids": ["a", "b", "a"]}, "client_ids must be distinct, but 'a' is there 2 times"),
-        ({"offsets": [0, 4, 3, 6]}, "offsets must start at 0 and never descend"),
-        ({"offsets": [0, 6]}, r"offsets \(num_clients \+ 1,\), got \(3,\) and \(2,\)"),
         ({"texts": ["one"]}, r"features\['text'\] has 1 rows; the offsets end at 6"),
         ({"texts": [["one"]] * 6}, r"texts must have one dimension, got the shape \(6, 1\)"),
-        ({"labels": [1]}, "labels has 1 rows; the offsets end at 6"),
         ({"labels": [0, 0, 3, 0, 0, 0]}, r"labels must be in \[0, 3\), .*, got 3"),
         ({"labels": [0, 0, 0, 0, 0, -1]}, r"labels must be in \[0, 3\), .*, got -1"),
         (

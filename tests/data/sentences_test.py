@@ -78,18 +78,18 @@ _READ = {"al": ["first", 'second , with " quotes "', "and a break"]}
 _READ["bo"] = ["early", "late .", "later !"]
 
 
-def test_every_format_reads_alike(write_in_any_format):
-    corpus = read_text(write_in_any_format(_RECORDS))
+def _write(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_a_users_sentences_are_in_the_order_of_time(tmp_path):
+    corpus = read_text(_write(tmp_path / "mine.jsonl", _RECORDS))
     assert _sentences(corpus) == _READ
     assert corpus.name == "mine"
     # What only a user left out has written is not in the lexicon.
     assert list(corpus.lexicon) == sorted({w for s in _READ.values() for t in s for w in t.split()})
     assert corpus.report == {"users with fewer than 2 sentences": 1, "sentences of these users": 1}
-
-
-def _write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
 
 
 def test_numbers_order_as_numbers_and_equal_times_as_rows(tmp_path):
@@ -114,45 +114,6 @@ def test_users_with_exactly_as_many_sentences_stay(tmp_path):
         read_text(path, min_sentences=4)
 
 
-def test_what_is_left_out_is_counted(tmp_path):
-    def line(user, text, time="2020-01-01"):
-        return json.dumps({"user": user, "text": text, "time": time}).encode()
-
-    lines = [
-        b"{broken",
-        b'{"user": "al", "text": ' + b"9" * 5000 + b"}",
-        line("al", "One. Two. Three. Four. Five."),
-        b'{"user": "al", "text": "caf\xe9", "time": "2020-01-01"}',
-        line("al", "lone \ud800 surrogate"),
-        line("al", "  "),
-        line("al", None),
-        line("", "nobody"),
-        line("al", "when?", "yesterday"),
-        line("bo", "single"),
-        line("cy", ""),
-        line("di", "a\nb\nc"),
-        b'{"user": "al"}',
-        line("al", ["no", "text"]),
-        b"[1]",
-    ]
-    path = tmp_path / "bad.jsonl"
-    path.write_bytes(b"\n".join(lines))
-    corpus = read_text(path, max_sentences=3)
-    assert _sentences(corpus) == {"al": ["one .", "two .", "three ."], "di": ["a", "b", "c"]}
-    assert corpus.report == {
-        "lines left out: not a JSON object": 2,
-        "lines left out: not UTF-8 (the first: line 4)": 2,
-        "lines left out: no 'text'": 1,
-        "lines left out: 'text' is not text": 1,
-        "rows with an empty 'user'": 1,
-        "rows with an empty 'text'": 3,
-        "rows with an unreadable 'time'": 2,
-        "users with fewer than 2 sentences": 1,
-        "sentences of these users": 1,
-        "sentences after a user's first 3": 2,
-    }
-
-
 def test_kept_are_the_earliest_or_the_first_in_the_table(tmp_path):
     rows = [("al", 5, "e. f."), ("bo", 9, "z"), ("al", 1, "a. b."), ("al", 3, "c"), ("bo", 8, "y")]
     records = [dict(zip(("user", "time", "text"), row)) for row in rows]
@@ -168,6 +129,8 @@ def test_kept_are_the_earliest_or_the_first_in_the_table(tmp_path):
         read_text(path, max_sentences=3, kept_sentences=which, cache_dir=tmp_path) for which in kept
     ]
     assert [_sentences(corpus) for corpus in cached] == list(kept.values())
+    report = {"sentences after a user's first 3": 2}
+    assert [corpus.report for corpus in cached] == [report, report]
     with pytest.raises(ValueError, match="kept_sentences must be one of"):
         read_text(path, kept_sentences="last")
 

@@ -8,10 +8,7 @@ import tensorflow as tf
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.splits import (
-    PARTS,
-    QUERY_PARTS,
     SPLITS,
-    SUPPORT_PARTS,
     check_num_clients,
     check_part,
     check_query_sets,
@@ -146,23 +143,9 @@ EXPECTED = {
 }
 
 
-def test_every_part_is_written_out():
-    assert set(PARTS) == {part for part in EXPECTED if " " not in part}
-    assert set(PARTS) == {*SUPPORT_PARTS, *QUERY_PARTS, "all"}
-
-
-@pytest.mark.parametrize("part", EXPECTED)
-def test_of_plain_numbers(part):
-    for num_batches, expected in enumerate(EXPECTED[part]):
-        count = count_batches(part, num_batches)
-        assert [find_batch(part, place, num_batches) for place in range(count)] == expected
-        inside = [i for i in range(num_batches) if is_in_part(part, i, num_batches)]
-        assert inside == expected
-
-
 @pytest.mark.parametrize("as_values", [np.array, tf.constant], ids=["numpy", "tensorflow"])
 @pytest.mark.parametrize("part", EXPECTED)
-def test_of_arrays_of_clients(part, as_values):
+def test_parts_of_arrays_of_clients(part, as_values):
     num_batches = as_values(range(6), np.int32)
     expected = EXPECTED[part]
     counts = np.array(count_batches(part, num_batches))
@@ -175,18 +158,6 @@ def test_of_arrays_of_clients(part, as_values):
     for client, batches in enumerate(expected):
         assert found[: counts[client], client].tolist() == batches
         assert np.flatnonzero(inside[client, :client]).tolist() == batches
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_splits_share_nothing_or_all(split):
-    support, query = (EXPECTED[part] for part in SPLITS[split])
-    for num_batches in range(6):
-        if split == "shared":
-            assert support[num_batches] == query[num_batches] == list(range(num_batches))
-        else:
-            both = sorted(support[num_batches] + query[num_batches])
-            assert both == list(range(num_batches))
-            assert len(support[num_batches]) - len(query[num_batches]) in (0, 1)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.2, 1 / 3, 0.5, 0.66, 0.8, 0.99])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.error
 
 import pytest
 import tensorflow_federated as tff
@@ -124,17 +123,6 @@ def test_a_broken_download_leaves_nothing_behind(tmp_path, downloads):
     assert parts.fingerprint() != fewer.fingerprint()
     with pytest.raises(UserError, match="vocab_size=99 is more than the 60 words there are"):
         load_stack_overflow(vocab_size=99, num_oov_buckets=4, cache_dir=folder)
-
-
-def test_without_a_network_one_line_says_what_to_do(tmp_path, monkeypatch):
-    def unreachable(request, timeout):
-        raise urllib.error.URLError("no network")
-
-    monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    with pytest.raises(
-        UserError, match=r"cannot be reached \(no network\): unpack .* as cache_dir"
-    ):
-        load_stack_overflow(**_OPTIONS, cache_dir=tmp_path / "new")
 
 
 def test_a_damaged_database_is_said_so(tmp_path):
