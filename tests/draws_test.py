@@ -43,10 +43,11 @@ def test_every_example_of_every_client_is_drawn_as_often():
     num_clients, num_examples, rounds = 4, 4, 2000
     dataset = _numbered(num_clients, num_examples)
     sampler = ClientSampler(num_clients=num_clients, clients_per_round=1, seed=3)
-    clients_of = drawn_clients(dataset, sampler.sample, examples_per_round=1, seed=3)
     counts = np.zeros(num_clients * num_examples)
     for number in range(1, rounds + 1):
-        drawn, indices = clients_of(number)
+        drawn, indices = drawn_clients(
+            dataset, sampler.sample(number), round_number=number, examples_per_round=1, seed=3
+        )
         counts[drawn.subset(indices).labels.astype(int)] += 1
     # Each is binomial with chance 1/16.
     expected = rounds / counts.size

@@ -14,8 +14,9 @@ from fedpersonal.data.sources import fingerprint
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
 
-# Round number to clients, and which of them take part.
-ClientsOfRound = Callable[[int], tuple[ClientDataset, np.ndarray]]
+# Clients, and which of them take part.
+Clients = tuple[ClientDataset, np.ndarray]
+ClientsOfRound = Callable[[int], Clients]
 
 
 class ReadWhenDrawn(Protocol):
@@ -54,35 +55,32 @@ def describe_clients(clients: ClientDataset | ReadWhenDrawn) -> dict[str, int | 
 
 def drawn_clients(
     train: ClientDataset | ReadWhenDrawn,
-    sample: Callable[[int], np.ndarray],
+    indices: np.ndarray,
     *,
+    round_number: int,
     examples_per_round: int | None = None,
     seed: int = 0,
-) -> ClientsOfRound:
-    """Returns what finds the clients of a round.
+) -> Clients:
+    """Returns the clients of a round.
 
     Args:
         train: The training clients.
-        sample: Round number to the indices of the clients that take part.
+        indices: Those that take part.
+        round_number: The round.
         examples_per_round: How many examples a client draws for a round by `seed`; None for all.
         seed: Seed of these draws.
     """
-
-    def clients_of(round_number: int) -> tuple[ClientDataset, np.ndarray]:
-        indices = sample(round_number)
-        everybody = np.arange(len(indices))
-        if isinstance(train, ClientDataset):
-            dataset, indices = train.in_round(round_number, indices)
-        else:
-            dataset, indices = train.subset(indices), everybody
-        if examples_per_round is None:
-            return dataset, indices
-        drawn = draw_examples(
-            dataset, indices, count=examples_per_round, seed=seed, round_number=round_number
-        )
-        return drawn, everybody
-
-    return clients_of
+    everybody = np.arange(len(indices))
+    if isinstance(train, ClientDataset):
+        dataset, indices = train.in_round(round_number, indices)
+    else:
+        dataset, indices = train.subset(indices), everybody
+    if examples_per_round is None:
+        return dataset, indices
+    drawn = draw_examples(
+        dataset, indices, count=examples_per_round, seed=seed, round_number=round_number
+    )
+    return drawn, everybody
 
 
 def pooled_clients(

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedpersonal.data.splits import count_batches
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
-from fedpersonal.training.clients import ClientSampler
 
 if TYPE_CHECKING:
     from fedpersonal.data.clients import ClientDataset
-    from fedpersonal.methods.algorithm import Algorithm, Phase
+    from fedpersonal.methods.algorithm import Phase
     from fedpersonal.training.clients import ReadWhenDrawn
 
 
@@ -153,7 +151,7 @@ class Participation:
         """
         if not self.min_examples:
             return np.arange(train.num_clients)
-        counts = count_examples(train)
+        counts = getattr(train, "counts", None)
         if counts is None:
             raise UserError(
                 f"min_examples is {self.min_examples}, but these clients are read when they are "
@@ -165,11 +163,6 @@ class Participation:
                 f"min_examples is {self.min_examples}, but no client has more than {counts.max()}."
             )
         return found
-
-
-def count_examples(train: ClientDataset | ReadWhenDrawn) -> np.ndarray | None:
-    """Returns how many examples each client has, or None where they are read when drawn."""
-    return getattr(train, "counts", None)
 
 
 class Outcome(NamedTuple):
@@ -185,77 +178,33 @@ class Outcome(NamedTuple):
     lost: np.ndarray
     columns: dict[str, float]
 
-
-class Attendance:
-    """Tells for each round who takes part: a pure function of the seed and its number.
-
-    A round's end draws, of `Purpose.ROUND_END`, a uniform number for each client drawn, whose
-    update is lost if it is below `lost_update_rate`.
-    """
-
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         participation: Participation,
+        drawn: np.ndarray,
         *,
-        eligible: np.ndarray,
-        clients_per_round: int,
-        seed: int,
-        sampling: str = "fixed",
-        work_fn: Callable[[], np.ndarray] | None = None,
-    ):
-        """Checks and keeps the options.
+        begins: np.ndarray,
+        luck: np.ndarray,
+        seconds: np.ndarray | None,
+        wanted: int,
+    ) -> Outcome:
+        """Returns what becomes of the clients drawn.
 
         Args:
-            participation: What becomes of clients.
-            eligible: Indices of the clients that may be drawn.
-            clients_per_round: How many of them are wanted; with Poisson sampling, on average.
-            seed: A non-negative integer.
-            sampling: As of `ClientSampler`.
-            work_fn: Returns how many examples a round of each client processes, eligible or not;
-                None where that is not known.
-
-        Raises:
-            UserError: If an option is out of range, or needs work that is not known.
+            participation: What may become of them.
+            drawn: (clients,) indices, in the order of their draw.
+            begins: (clients,) bool: those who have not dropped out before.
+            luck: (clients,) uniform numbers; below `lost_update_rate` an update is lost.
+            seconds: (clients,) what their rounds take; None where that is not known.
+            wanted: How many updates are used at most: those of the first that report.
         """
-        self._options, self._eligible, self._seed = participation, eligible, seed
-        self._work_fn = work_fn
-        needs = [n for n in ("over_selection", "round_time_limit") if getattr(participation, n)]
-        if participation.clock != ClientClock():
-            needs.append("a clock")
-        if work_fn is None and needs:
-            raise UserError(
-                f"{needs[0]} needs to know how many examples clients have, and these are read when "
-                "they are drawn."
-            )
-        # Rounded first: 10 * 1.1 is a little more than 11.
-        drawn = math.ceil(round(clients_per_round * (1 + participation.over_selection), 6))
-        self._wanted = clients_per_round if sampling == "fixed" else None
-        self._sampler = ClientSampler(
-            num_clients=len(eligible),
-            clients_per_round=min(drawn, len(eligible)),
-            seed=seed,
-            dropout_rate=participation.dropout_rate,
-            sampling=sampling,
-        )
-
-    @property
-    def sampler(self) -> ClientSampler:
-        """What draws the clients."""
-        return self._sampler
-
-    def of(self, round_number: int) -> Outcome:
-        """Returns what becomes of the clients of a round >= 0."""
-        chosen, begins = self._sampler.draw(round_number)
-        drawn = self._eligible[chosen]
-        random = generator(Purpose.ROUND_END, self._seed, round_number=round_number)
-        is_lost = begins & (random.random(len(drawn)) < self._options.lost_update_rate)
-        limit, seconds = self._options.round_time_limit, np.zeros(len(drawn))
-        if self._work_fn is not None:
-            seconds = self._seconds[drawn]
-        is_late = begins & ~is_lost & (seconds > (math.inf if limit is None else limit))
+        limit = participation.round_time_limit
+        takes = np.zeros(len(drawn)) if seconds is None else seconds
+        is_lost = begins & (luck < participation.lost_update_rate)
+        is_late = begins & ~is_lost & (takes > (math.inf if limit is None else limit))
         in_time = np.flatnonzero(begins & ~is_lost & ~is_late)
-        wanted = len(drawn) if self._wanted is None else self._wanted
-        used = np.sort(in_time[np.argsort(seconds[in_time], kind="stable")][:wanted])
+        used = np.sort(in_time[np.argsort(takes[in_time], kind="stable")][:wanted])
         columns: dict[str, float] = {
             "num_drawn": len(drawn),
             "num_dropped_before": int((~begins).sum()),
@@ -264,53 +213,10 @@ class Attendance:
             "num_surplus": len(in_time) - len(used),
             "num_reported": len(used),
         }
-        if self._work_fn is not None:
+        if seconds is not None:
             # A server that misses somebody waits until the limit.
             waits = limit is not None and len(used) < wanted
-            columns["simulated_seconds"] = limit if waits else seconds[used].max(initial=0.0).item()
+            columns["simulated_seconds"] = limit if waits else takes[used].max(initial=0.0).item()
         works = begins.copy()
         works[used] = False
-        return Outcome(drawn[used], drawn[works], columns)
-
-    @functools.cached_property
-    def _seconds(self) -> np.ndarray:
-        """What a round of each client takes."""
-        assert self._work_fn
-        return self._options.clock.seconds(self._work_fn(), self._seed)
-
-
-def attend(
-    participation: Participation,
-    algorithm: Algorithm,
-    train: ClientDataset | ReadWhenDrawn,
-    *,
-    batch_size: int,
-    examples_per_round: int | None = None,
-    **options: Any,
-) -> Attendance:
-    """Returns who takes part in training.
-
-    Args:
-        participation: What becomes of clients.
-        algorithm: What a client does in a round.
-        train: All clients.
-        batch_size: Examples of a client's batch.
-        examples_per_round: How many examples a client draws for a round; None for all it has.
-        **options: The others of `Attendance`.
-
-    Raises:
-        UserError: As of `Attendance`; or if clients are to keep what the algorithm does not keep.
-    """
-    if participation.lost_clients_keep and not algorithm.keeps:
-        raise UserError(
-            f"lost_clients_keep is of clients that keep local variables, and those of "
-            f"{algorithm.name} keep none: leave it out."
-        )
-    counts, most = count_examples(train), examples_per_round
-
-    def work(counts: np.ndarray) -> np.ndarray:
-        drawn = counts if most is None else np.minimum(counts, most)
-        return count_work(algorithm.phases, drawn, batch_size=batch_size)
-
-    work_fn = None if counts is None else functools.partial(work, counts)
-    return Attendance(participation, work_fn=work_fn, **options)
+        return cls(drawn[used], drawn[works], columns)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from absl import logging
 
 from fedpersonal import tff
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import fingerprint
-from fedpersonal.errors import TrainingError, UserError
+from fedpersonal.errors import UserError
 from fedpersonal.federated.boundary import (
     as_table,
     bytes_per_client,
@@ -37,17 +34,17 @@ from fedpersonal.methods.algorithm import Algorithm, Phase
 from fedpersonal.model.files import list_parts
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runs.checkpoints import StoreCheckpoints
-from fedpersonal.runs.folder import RunFolder, derived, forget_secret, new_secret, settle_secret
+from fedpersonal.runs.folder import RunFolder, derived, new_secret, settle_secret
 from fedpersonal.runs.kept import KeptState, Rounds, Snapshot, kept_with_weights, read_kept
-from fedpersonal.runs.saved import save_model
-from fedpersonal.runs.store import LOCAL_STATE, LocalStateStore
+from fedpersonal.runs.store import LocalStateStore
 from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.training.budget import Spending
 from fedpersonal.training.callbacks import BestModel, Callback
 from fedpersonal.training.clients import ClientsOfRound, ReadWhenDrawn, describe_clients
-from fedpersonal.training.draw import draw_clients
+from fedpersonal.training.draw import Draw
 from fedpersonal.training.loop import run_rounds
 from fedpersonal.training.participation import Participation
+from fedpersonal.training.session import Session
 from fedpersonal.training.trained import EVALUATED_TOGETHER, TrainedModel
 
 if TYPE_CHECKING:
@@ -144,7 +141,7 @@ class Trainer:
         self._secret = new_secret() if privacy is not None and privacy.is_secret else None
         self.crossings: list[Crossing] = []  # Known once the process is built.
         self._draw_by = functools.partial(
-            draw_clients,
+            Draw,
             algorithm,
             train,
             clients_of_round=clients_of_round,
@@ -198,7 +195,7 @@ class Trainer:
             touched_data=self.algorithm.touched_data,
         )
         cohort = make(*self._draw.clients_of_round(round_number))
-        if self._draw.lost_of_round is None:
+        if not self._draw.keeps_lost:
             return cohort
         data, indices = self._draw.lost_of_round(round_number)
         return dataclasses.replace(cohort, lost=make(data, indices) if len(indices) else None)
@@ -245,38 +242,24 @@ class Trainer:
         """
         if best is None and best_mode != "min":
             raise UserError(f"best_mode={best_mode!r} has no effect without best: leave it out.")
-        resources, opened = contextlib.ExitStack(), contextlib.ExitStack()
-        is_temporary = folder is None
-        try:
-            is_saved = folder is not None and not isinstance(folder, RunFolder)
-            if folder is None:
-                folder = resources.enter_context(tempfile.TemporaryDirectory())
+        with Session.open(folder, self._describe(), num_shards=self.num_shards) as files:
+            run_folder = files.folder
             if not isinstance(folder, RunFolder):
-                folder = RunFolder.open(
-                    folder, self._describe(), about={"num_shards": self.num_shards}
-                )
-                opened.callback(folder.close)
-                folder.write_boundary(as_table(self.crossings))
-            folder.check_data(describe_clients(self._draw.train))
-            self._settle_secret(folder)
-            # A command's options say all of this.
-            if not is_temporary and "task" not in folder.config["options"]:
-                initial = fingerprint(self._plain_model.initial_local_values(seed=self._seed))
-                parts = {"model": list_parts(self._plain_model), "initial_local_values": initial}
-                folder.check_training({**parts, **self._given})
+                run_folder.write_boundary(as_table(self.crossings))
+            run_folder.check_data(describe_clients(self._draw.train))
+            self._take_secret(run_folder)
+            if files.is_program:
+                run_folder.check_training(self._describe_training())
             store = None
             if self.algorithm.keeps:
-                path = folder.path / LOCAL_STATE
-                store = LocalStateStore.open(path, self.model.local_variables)
-                resources.callback(store.close)
+                store = files.open_store(self.model.local_variables)
                 self._draw.warn_of_never_drawn(rounds)
-            kept_best = (
-                BestModel(best, mode=best_mode, keep=kept_with_weights(store)) if best else None
-            )
+            keep = kept_with_weights(store)
+            watched = BestModel(best, mode=best_mode, keep=keep) if best else None
             loop = run_rounds(
                 process=Rounds(self.process, store),
                 cohort_fn=self.cohort,
-                run_folder=folder,
+                run_folder=run_folder,
                 total_rounds=rounds,
                 evaluate_fn=(lambda *reached: validate(self._trained(store, *reached)))
                 if validate
@@ -285,43 +268,13 @@ class Trainer:
                 rounds_per_checkpoint=rounds_per_checkpoint,
                 progress=progress,
                 saved_in=StoreCheckpoints(store) if store else None,
-                callbacks=[*callbacks, kept_best] if kept_best else callbacks,
+                callbacks=[*callbacks, watched] if watched else callbacks,
                 columns_fn=self._columns(rounds),
                 dropped_fn=None if self._secret is not None else self._dropped(store),
             )
             trained = self._trained(store, loop.state, loop.resumed_from + loop.rounds_run)
-            trained = dataclasses.replace(trained, loop=loop, resources=resources)
-            snapshot = None
-            if kept_best and not kept_best.best_round:
-                logging.warning(
-                    "%s was NaN in every round, so there is no best round; this is the model of "
-                    "the last one, %d.",
-                    best,
-                    trained.round_number,
-                )
-            elif kept_best:
-                weights, local = kept_best.kept["weights"], kept_best.kept["local"]
-                snapshot = Snapshot(**local) if local else None
-                trained = dataclasses.replace(
-                    trained,
-                    weights=weights,
-                    kept_by=snapshot.kept_by if snapshot else None,
-                    round_number=kept_best.best_round,
-                )
-            if is_saved:
-                spent = self.describe_privacy(loop.resumed_from + loop.rounds_run)
-                save_model(folder, trained, {"privacy": spent}, snapshot=snapshot)
-                _write_report(folder)
-            forget_secret(folder.path)
-        except BaseException as error:
-            resources.close()
-            has_failed = isinstance(error, TrainingError)
-            if has_failed and isinstance(folder, RunFolder) and folder.path.is_dir():
-                _write_report(folder, failure=str(error))
-            raise
-        finally:
-            opened.close()
-        return trained
+            trained = dataclasses.replace(trained, loop=loop)
+            return files.finish(trained, watched, self.describe_privacy)
 
     def describe_privacy(self, rounds: int) -> dict[str, Any]:
         """Returns what rounds have spent, of what mechanism, for JSON; nothing without privacy."""
@@ -394,10 +347,7 @@ class Trainer:
         return dataclasses.replace(trained, kept_by=nobody.kept_by if nobody else None)
 
     def _trained(
-        self,
-        store: LocalStateStore | None,
-        state: State | KeptState,
-        round_number: int,
+        self, store: LocalStateStore | None, state: State | KeptState, round_number: int
     ) -> TrainedModel:
         return TrainedModel(
             model=self.model,
@@ -419,7 +369,7 @@ class Trainer:
     def _private(self) -> dict[str, Any]:
         return {"privacy": self.privacy, "secret_seed": self._derived("noise")}
 
-    def _settle_secret(self, folder: RunFolder) -> None:
+    def _take_secret(self, folder: RunFolder) -> None:
         """Has noise and draw follow from the secret of the run that goes on in a folder."""
         if self._secret is None:
             return
@@ -432,6 +382,12 @@ class Trainer:
         next_round = Rounds(self.process, store).next
         return lambda state, number: find_dropped(next_round, state, self.cohort(number))
 
+    def _describe_training(self) -> dict[str, Any]:
+        """Returns all that a program trains with, which `RunFolder.check_training` takes."""
+        initial = fingerprint(self._plain_model.initial_local_values(seed=self._seed))
+        parts = {"model": list_parts(self._plain_model), "initial_local_values": initial}
+        return {**parts, **self._given}
+
     def _describe(self) -> dict[str, Any]:
         return {
             "method": self.algorithm.name,
@@ -443,14 +399,3 @@ class Trainer:
             **self._draw.options,
             **({"privacy": dataclasses.asdict(self.privacy)} if self.privacy else {}),
         }
-
-
-def _write_report(folder: RunFolder, *, failure: str | None = None) -> None:
-    """Writes the page of a run, without clients that were evaluated in an earlier round.
-
-    Where a run has failed, that is what the user has to know first.
-    """
-    from fedpersonal.report.page import write_report
-
-    with contextlib.suppress(*([UserError] if failure else [])):
-        write_report(folder.path, failure=failure, only_last=True)

@@ -12,9 +12,8 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.methods.algorithm import GradientPhase, RidgePhase
 from fedpersonal.training.clients import ClientSampler
-from fedpersonal.training.draw import draw_clients
+from fedpersonal.training.draw import Draw
 from fedpersonal.training.participation import (
-    Attendance,
     ClientClock,
     Participation,
     count_work,
@@ -39,14 +38,15 @@ EVERYTHING = {
 }
 
 
-def attendance(participation, **options):
-    defaults = {
-        "eligible": participation.eligible(TRAIN),
-        "clients_per_round": WANTED,
-        "seed": SEED,
-        "work_fn": lambda: WORK,
-    }
-    return Attendance(participation, **{**defaults, **options})
+# Two passes over its examples, one by one, are WORK.
+TWICE = SimpleNamespace(
+    keeps=True, name="twice", phases=[GradientPhase("global", "all", None, epochs=2)]
+)
+
+
+def draw(participation=None, train=TRAIN, **options):
+    defaults = {"clients_per_round": WANTED, "batch_size": 1, "seed": SEED}
+    return Draw(TWICE, train, participation=participation, **{**defaults, **options})
 
 
 def stream(purpose, round_number=0):
@@ -133,10 +133,10 @@ ASKED = [
 @pytest.mark.parametrize("sampling", ["fixed", "poisson"])
 def test_who_takes_part_follows_from_seed_and_round(sampling, asked):
     asked = {k: v for k, v in asked.items() if sampling == "fixed" or k != "over_selection"}
-    who = attendance(Participation(clock=CLOCK, **asked), sampling=sampling)
-    total = dict.fromkeys(who.of(1).columns, 0)
+    who = draw(Participation(clock=CLOCK, **asked), sampling=sampling)
+    total = dict.fromkeys(who.columns(1), 0)
     for number in [*range(30), 3]:
-        found = who.of(number)
+        found = who.outcome(number)
         reported, lost, columns = by_hand(number, sampling=sampling, **asked)
         assert (found.reported.tolist(), found.lost.tolist()) == (reported, lost)
         assert found.columns == columns
@@ -159,47 +159,34 @@ def test_who_takes_part_follows_from_seed_and_round(sampling, asked):
 def test_those_never_drawn_are_as_many_as_expected(sampling, asked):
     rounds, seeds, found = 15, 40, []
     for seed in range(seeds):
-        draw = draw_clients(
-            SimpleNamespace(keeps=True, phases=()),
-            TRAIN,
-            clients_per_round=WANTED,
-            batch_size=5,
-            local_steps=None,
-            sampling=sampling,
-            participation=Participation(**asked) if asked else None,
-            is_private=False,
-            seed=seed,
-        )
-        found.append(sum(not own for own in draw.attended_rounds(rounds).values()))
+        who = draw(Participation(**asked) if asked else None, sampling=sampling, seed=seed)
+        found.append(sum(not own for own in who.attended_rounds(rounds).values()))
     deviation = np.std(found) / seeds**0.5
-    assert draw.expect_never_drawn(rounds) == pytest.approx(np.mean(found), abs=3 * deviation)
+    assert who.expect_never_drawn(rounds) == pytest.approx(np.mean(found), abs=3 * deviation)
     # Who has too few examples is in no round, however many there are.
     barred = (COUNTS < asked.get("min_examples", 0)).sum()
-    assert draw.expect_never_drawn(10_000) == pytest.approx(barred)
+    assert who.expect_never_drawn(10_000) == pytest.approx(barred)
 
 
-def test_nothing_asked_draws_as_ever():
-    who = attendance(Participation())
+def test_nothing_asked_draws_as_the_sampler_does():
     sampler = ClientSampler(num_clients=CLIENTS, clients_per_round=WANTED, seed=SEED)
-    for number in range(20):
-        np.testing.assert_array_equal(who.of(number).reported, sampler.sample(number))
+    for who in (draw(), draw(Participation())):
+        for number in range(20):
+            np.testing.assert_array_equal(who.outcome(number).reported, sampler.sample(number))
 
 
 def test_clients_of_unknown_size_drop_out_without_a_clock():
-    train = type("Read", (), {"num_clients": CLIENTS})()
-    dropping = Participation(dropout_rate=0.3, lost_update_rate=0.3)
-    found = attendance(dropping, eligible=dropping.eligible(train), work_fn=None).of(1)
-    assert "simulated_seconds" not in found.columns and found.columns["num_drawn"] == WANTED
-    with pytest.raises(UserError, match="min_examples is 3, but these clients are read when"):
-        Participation(min_examples=3).eligible(train)
-    for options in (
-        {"round_time_limit": 9.0},
-        {"over_selection": 0.1},
-        {"clock": ClientClock(speed_spread=0)},
+    train = SimpleNamespace(num_clients=CLIENTS)
+    found = draw(Participation(dropout_rate=0.3, lost_update_rate=0.3), train).columns(1)
+    assert "simulated_seconds" not in found and found["num_drawn"] == WANTED
+    for options, said in (
+        ({"min_examples": 3}, "min_examples is 3, but these clients are read when"),
+        ({"round_time_limit": 9.0}, "round_time_limit needs to know how many examples"),
+        ({"over_selection": 0.1}, "over_selection needs to know how many examples"),
+        ({"clock": ClientClock(speed_spread=0)}, "a clock needs to know how many examples"),
     ):
-        asked = {"eligible": np.arange(CLIENTS), "work_fn": None}
-        with pytest.raises(UserError, match="needs to know how many examples"):
-            attendance(Participation(**options), **asked)
+        with pytest.raises(UserError, match=said):
+            draw(Participation(**options), train)
 
 
 @pytest.mark.parametrize(
