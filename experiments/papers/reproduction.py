@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,8 +51,10 @@ def choose_rows(rows: Sequence[Row], names: Sequence[str], *, table: str) -> lis
     known = [row.name for row in rows]
     for name in names:
         if name not in known:
+            nearest = difflib.get_close_matches(name, known, 3, cutoff=0)
             raise UserError(
-                f"--rows: {name!r} is no row of {table}; these are: {'; '.join(known)}."
+                f"--rows: {name!r} is no row of {table}; the nearest of its {len(known)} are: "
+                f"{'; '.join(nearest)}."
             )
     return [row for row in rows if not names or row.name in names]
 

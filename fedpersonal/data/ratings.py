@@ -163,13 +163,15 @@ def keep_users(
     Raises:
         UserError: If nobody stays.
     """
-    most = check_count("max_ratings", max_ratings, minimum=1) if max_ratings else len(ratings.users)
+    most, bound = len(ratings.users), f"min_ratings={min_ratings}"
+    if max_ratings is not None:
+        most = check_count("max_ratings", max_ratings, minimum=1)
+        bound += f" to max_ratings={most}"
     check_count("min_ratings", min_ratings, minimum=1)
     counts = np.bincount(ratings.users, minlength=ratings.user_ids.size)
     few, many = counts < min_ratings, counts > most
     kept = ~(few | many)
     if not kept.any():
-        bound = f"min_ratings={min_ratings}" + (f" to max_ratings={most}" if max_ratings else "")
         raise UserError(
             f"no user has {bound} ratings; the most that one has is {counts.max(initial=0)}"
         )

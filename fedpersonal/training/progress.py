@@ -36,10 +36,11 @@ class Progress(Callback):
         self._evaluation: tuple[int, Mapping[str, Any]] = (0, {})
         self._bar = None
         if run.round_number and run.round_number == run.total_rounds:
-            _say(
-                f"The run is finished: {counted(run.round_number, 'rounds')}. With a larger "
-                "--total_rounds (rounds= of fit) it goes on from there."
-            )
+            done = f"The run is finished: {counted(run.round_number, 'rounds')}."
+            options = run.folder.config["options"]
+            if options.get("dp_target_epsilon") is None:  # Else its noise is that of so many.
+                done += " With a larger --total_rounds (rounds= of fit) it goes on from there."
+            _say(done)
         elif run.round_number and run.stop_reason is None:
             _say(f"Going on after round {run.round_number}.")
         if sys.stderr.isatty():

@@ -74,6 +74,8 @@ def test_users_are_kept_by_their_number_of_ratings():
     }
     with pytest.raises(UserError, match="no user has min_ratings=4 to max_ratings=9 .* has is 3"):
         keep_users(ratings, min_ratings=4, max_ratings=9)
+    with pytest.raises(UserError, match="max_ratings must be .*0"):
+        keep_users(ratings, max_ratings=0)
 
 
 def test_to_client_dataset():

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.training.callbacks import Run
-from fedpersonal.training.progress import TensorBoard
+from fedpersonal.training.progress import Progress, TensorBoard
 
 
 def _scalars(folder, tag):
@@ -31,3 +32,12 @@ def test_shows_each_round_once(tmp_path):
     assert _scalars(tmp_path, "train/loss") == [(1, 1), (2, 2), (3, 3), (4, 40)]
     assert _scalars(tmp_path, "eval/rmse") == [(4, 0.25)]
     assert _scalars(tmp_path, "seconds")[-1] == (4, 0.5)
+
+
+@pytest.mark.parametrize("options", [{}, {"dp_target_epsilon": 4.0}], ids=len)
+def test_a_finished_run_goes_on_where_its_noise_allows_that(tmp_path, capsys, options):
+    run = Run(RunFolder.open(tmp_path, options), 10, True, state=None, round_number=10)
+    Progress().on_start(run)
+    said = capsys.readouterr().err
+    assert "The run is finished: 10 rounds." in said
+    assert ("it goes on from there" in said) == (not options)

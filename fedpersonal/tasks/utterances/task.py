@@ -260,7 +260,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         mean, num_bytes = self._noisy_mean(experiment), _frozen_bytes(experiment.model)
         frozen = {
             "direction": "once",
-            "name": "frozen weights, mapped by each worker once a run",
+            "name": "frozen weights, read from a file once a run",
             "dtype": "float32",
             "shape": [num_bytes // 4],
             "num_bytes": num_bytes,

@@ -134,7 +134,9 @@ def test_rows_can_be_asked_for_and_have_options_that_there_are(target, rows):
     assert len({*names}) == len(names)
     # As `--rows` is parted.
     assert choose_rows(rows, ",".join(names).split(","), table=target) == list(rows)
-    with pytest.raises(UserError, match=f"--rows: 'Nobody' is no row of {target}; these are: "):
+    with pytest.raises(
+        UserError, match=f"--rows: 'Nobody' is no row of {target}; the nearest of its "
+    ):
         choose_rows(rows, [names[0], "Nobody"], table=target)
     for row in rows:
         for preset in ("quick", "paper"):
