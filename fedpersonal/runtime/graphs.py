@@ -188,13 +188,18 @@ def _callable(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]) -> 
     return lambda arguments: call(*map(np.asarray, arguments))
 
 
+# One gives an operation to several threads: those of the shards would wait for each other. The
+# other makes two loops of each sum, for accuracy that sums over a batch do not need.
+_PASSES = ("cpu-parallel-task-assigner", "tree_reduction_rewriter")
+
+
 @functools.cache
 def keep_operations_whole() -> None:
-    """Has XLA run each operation in one thread: the members' threads would wait for each other."""
+    """Has XLA compile each operation to one loop in one thread."""
     given = os.environ.get("XLA_FLAGS")
     if "xla_disable_hlo_passes" in (given or ""):
         return
-    flag = "--xla_disable_hlo_passes=cpu-parallel-task-assigner"
+    flag = f"--xla_disable_hlo_passes={','.join(_PASSES)}"
     os.environ["XLA_FLAGS"] = f"{given or ''} {flag}"
     try:
         # XLA reads its flags once, when it is first used; they are not for others that have one.
