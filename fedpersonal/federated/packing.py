@@ -229,10 +229,11 @@ def roomy(size: int, levels: int = 4) -> int:
 
 def _fill_up(array: np.ndarray, *sizes: int) -> np.ndarray:
     """Appends zeros to the first axes up to their sizes."""
-    missing = [(0, size - length) for size, length in zip(sizes, array.shape)]
-    if not any(after for _, after in missing):
+    if array.shape[: len(sizes)] == sizes:
         return array
-    return np.pad(array, missing + [(0, 0)] * (array.ndim - len(sizes)))
+    filled = np.zeros([*sizes, *array.shape[len(sizes) :]], array.dtype)  # `np.pad` takes longer.
+    filled[tuple(map(slice, array.shape))] = array
+    return filled
 
 
 def _touched(
