@@ -37,7 +37,7 @@ from fedpersonal.errors import UserError, check_choice
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.federated.cohort import as_kept, local_of, local_type
 from fedpersonal.federated.inlining import keras_computation
-from fedpersonal.federated.packing import as_examples, pack_parts, packed_type
+from fedpersonal.federated.packing import as_examples, pack_parts, packed_type, roomy
 from fedpersonal.methods.algorithm import STARTS, Phase, RidgePhase
 from fedpersonal.model.mixing import check_rows_are_independent
 from fedpersonal.model.partition import PartitionedModel
@@ -88,7 +88,8 @@ def build_evaluation(
     if packing == "pooled":
         for training in (False, True) if phases else (False,):
             check_rows_are_independent(model.base, training=training)
-    clients = max(1, min(clients, support.num_clients))
+    # Rounded up, so that sets of about as many clients share what is traced.
+    clients = max(1, min(clients, roomy(support.num_clients)))
     # Nobody's examples would fill larger batches. Rounded up, so that sets share what is traced.
     largest = max(int(part.counts.max(initial=1)) for part in (support, query))
     batch_size = min(batch_size, 2 ** math.ceil(math.log2(max(1, largest))))
@@ -109,7 +110,7 @@ def build_evaluation(
             model,
             clients=clients,
             batch_size=batch_size,
-            query_batch_size=shards[0]["query"]["mask"].shape[2],
+            query_batch_size=batch_size if packing == "pooled" else None,
             packing=packing,
             seed=seed,
         )
@@ -177,7 +178,7 @@ def evaluation_computation(
     *,
     clients: int,
     batch_size: int,
-    query_batch_size: int,
+    query_batch_size: int | None,
     packing: str = "stacked",
     with_kept: bool = False,
     with_predictions: bool = False,

@@ -118,8 +118,9 @@ class Cohort:
                 raise UserError(f"client {client!r} must be named by a str, not {type(client)}.")
             if count > 1:
                 raise UserError(f"the cohort names client {client!r} {count} times, not once.")
-        places = [place for shard in self.shards for place in shard.places if place >= 0]
-        if sorted(places) != list(range(len(counts))):
+        places = np.concatenate([shard.places for shard in self.shards] or [[]])
+        places = places[places >= 0]
+        if not np.array_equal(np.sort(places), np.arange(len(counts))):
             raise ValueError(f"shards must hold each of {len(counts)} clients once, not {places}.")
 
     def only(self, places: Sequence[int]) -> Cohort:

@@ -20,24 +20,37 @@ from fedpersonal import tff
 from fedpersonal.errors import UserError
 
 
-def keras_computation(*types: Any) -> Callable[[Callable[..., Any]], tff.Computation]:
-    """Decorates TensorFlow code as a TFF computation of arguments of the given types."""
+def keras_computation(
+    *types: Any, first: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], tff.Computation]:
+    """Decorates TensorFlow code as a TFF computation of arguments of the given types.
+
+    `first` is TensorFlow code of the same arguments, and what it returns the other's first
+    argument. It stays apart in the graph: a runtime may run it in another way.
+    """
     tff_types = [tff.to_type(t) for t in types]
     # Arguments are fed flat: a concrete function takes no OrderedDict for a ModelWeights.
     structures = [_spec(t) for t in tff_types]
 
-    def decorate(fn: Callable[..., Any]) -> tff.Computation:
+    def traced(fn: Callable[..., Any], structures: list[Any]) -> Any:
         @tf.function(input_signature=tf.nest.flatten(structures), autograph=False)
         def flat_fn(*flat):
             return fn(*tf.nest.pack_sequence_as(structures, flat))
 
-        concrete = flat_fn.get_concrete_function()
+        return flat_fn.get_concrete_function()
+
+    def decorate(fn: Callable[..., Any]) -> tff.Computation:
+        before = traced(first, structures) if first else None
+        made = [tf.nest.map_structure(_spec_of, before.structured_outputs)] if before else []
+        concrete = traced(fn, [*made, *structures])
 
         def call(*positional, **named):
             arguments = [*positional, *named.values()]
             for argument, structure in zip(arguments, structures):
                 tf.nest.assert_same_structure(argument, structure)
-            return concrete(*tf.nest.flatten(list(arguments)))
+            flat = tf.nest.flatten(list(arguments))
+            results = tf.nest.flatten(before(*flat)) if before else []
+            return concrete(*results, *flat)
 
         # TFF reads the number of arguments from the signature and takes no varargs.
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -47,6 +60,10 @@ def keras_computation(*types: Any) -> Callable[[Callable[..., Any]], tff.Computa
         return tff.tf_computation(signed, *tff_types)
 
     return decorate
+
+
+def _spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
 def _spec(type_spec: tff.Type) -> Any:

@@ -22,6 +22,9 @@ from fedpersonal.model.partition import PartitionedModel
 _RENAMED: weakref.WeakKeyDictionary[ClientDataset, dict[str, ClientDataset]]
 _RENAMED = weakref.WeakKeyDictionary()
 
+# The largest of so many clients is about as large in each round; that of fewer is not.
+_MANY = 16
+
 
 def check_data(model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:
     """Checks clients' examples against a model, and returns them under the model's names.
@@ -91,9 +94,11 @@ def check_own_rows(model: PartitionedModel, dataset: ClientDataset) -> None:
 
 
 def packed_type(
-    model: PartitionedModel, *, clients_per_shard: int, batch_size: int
+    model: PartitionedModel, *, clients_per_shard: int, batch_size: int | None
 ) -> tff.StructWithPythonType:
     """Returns the TFF type of a shard's `Examples`, for any number of batches and rows.
+
+    A batch size of None is any.
 
     The number of clients is fixed, because TensorFlow is much faster with known shapes.
     """
@@ -188,7 +193,8 @@ def _padded_arrays(
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Returns features, labels and mask of `clients` clients, each (C, N, B, ...)."""
     batches = pad_batches(dataset, client_indices, batch_size=batch_size)
-    num_batches = roomy(batches.mask.shape[1])
+    # Batches that nobody has cost no steps.
+    num_batches = roomy(batches.mask.shape[1], 2 if clients >= _MANY else 1)
     mask = _fill_up(batches.mask, clients, num_batches)
     # What a model makes of zeros may be no number: padding repeats the batch's first example.
     slots = np.where(mask > 0, np.arange(batch_size), 0)
@@ -211,18 +217,23 @@ def _part_mask(mask: np.ndarray, part: str) -> np.ndarray:
     return mask * chosen[..., np.newaxis]
 
 
-def roomy(size: int) -> int:
-    """Rounds a size up to one of four an octave: what is compiled is so for each shape anew."""
-    step = max(1, 2 ** (int(size).bit_length() - 3))
+def roomy(size: int, levels: int = 4) -> int:
+    """Rounds a size up to one of some levels an octave.
+
+    What is compiled is so for each shape anew: with fewer levels less often, and there is more room
+    that nothing fills.
+    """
+    step = max(1, (1 << int(size).bit_length()) // (2 * levels))
     return -(-size // step) * step
 
 
 def _fill_up(array: np.ndarray, *sizes: int) -> np.ndarray:
     """Appends zeros to the first axes up to their sizes."""
-    missing = [(0, size - length) for size, length in zip(sizes, array.shape)]
-    if not any(after for _, after in missing):
+    if array.shape[: len(sizes)] == sizes:
         return array
-    return np.pad(array, missing + [(0, 0)] * (array.ndim - len(sizes)))
+    filled = np.zeros([*sizes, *array.shape[len(sizes) :]], array.dtype)  # `np.pad` takes longer.
+    filled[tuple(map(slice, array.shape))] = array
+    return filled
 
 
 def _touched(
@@ -235,7 +246,8 @@ def _touched(
         flat_ids.append(part.reshape(part.shape[0], 1, -1))
         flat_masks.append(mask.reshape(part.shape[0], 1, -1))
     rows, positions = touched_rows(np.concatenate(flat_ids, 2), np.concatenate(flat_masks, 2))
-    rows = _fill_up(rows, rows.shape[0], roomy(rows.shape[1]))
+    clients = rows.shape[0]
+    rows = _fill_up(rows, clients, roomy(rows.shape[1], 4 if clients >= _MANY else 1))
     ends = np.cumsum([part.shape[2] for part in flat_ids])[:-1]
     parts = np.split(positions[:, 0], ends, axis=1)
     return rows, [p.reshape(part.shape) for p, part in zip(parts, ids)]

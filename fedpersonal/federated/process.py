@@ -136,7 +136,7 @@ def build_process(
         server = summing_server(model, server_optimizer, seed=seed)
     else:
         server = folding_server(model, algorithm, server_optimizer, aggregator, seed=seed)
-    begin, work = _shard_work(model, algorithm, execution, server, seed)
+    work = _shard_work(model, algorithm, execution, server, seed)
     shards_type = tff.FederatedType(shard_type(model, algorithm, execution), tff.CLIENTS)
 
     @tff.federated_computation(server.initialize.type_signature.result, shards_type)
@@ -144,8 +144,6 @@ def build_process(
         weights = tff.federated_broadcast(state.global_model_weights)
         round_number = tff.federated_broadcast(state.client_work)
         arguments = [weights, round_number, shards]
-        if begin is not None:
-            arguments.append(tff.federated_map(begin, (round_number, shards)))
         if server.broadcast is not None:
             arguments.append(server.broadcast(state))
         results = tff.federated_map(work, tuple(arguments))
@@ -182,11 +180,10 @@ def _shard_work(
     execution: Execution,
     server: Server,
     seed: int,
-) -> tuple[tff.Computation | None, tff.Computation]:
-    """Returns computations of a shard's work: of what comes first, if anything, and of the rest.
+) -> tff.Computation:
+    """Returns the computation of a shard's work, of the weights, the round's number and the shard.
 
-    Local variables' start comes first, since random draws cannot be compiled with the rest. The
-    rest returns what the shard sends; `OrderedDict(sent, local)` where clients keep variables.
+    It returns what the shard sends; `OrderedDict(sent, local)` where clients keep variables.
     """
     data_type = shard_type(model, algorithm, execution)
     weights_type = server.state_type.global_model_weights
@@ -195,14 +192,16 @@ def _shard_work(
     def examples_in(shard: Any) -> Examples:
         return as_examples(model, shard["examples"] if algorithm.keeps else shard)
 
-    def start(round_number: Any, shard: Any, examples: Examples) -> collections.OrderedDict:
+    def start(weights: Any, round_number: Any, shard: Any, *further: Any) -> Any:
+        del weights, further
         kept = as_kept(shard["local"]) if algorithm.keeps else None
         round_seed = tf.stack([seed, round_number])
-        return by_name(starting_local_values(model, examples, round_seed, kept))
+        return by_name(starting_local_values(model, examples_in(shard), round_seed, kept))
 
-    def train(
-        weights: Any, round_number: Any, shard: Any, examples: Examples, local: Any, *further: Any
-    ) -> Any:
+    # Random draws cannot be compiled with the rest.
+    @keras_computation(weights_type, np.int32, data_type, *further_types, first=start)
+    def work(local, weights, round_number, shard, *further):
+        examples = examples_in(shard)
         values, round_seed = dict(weights.trainable), tf.stack([seed, round_number])
         kept = as_kept(shard["local"]) if algorithm.keeps else None
         local = {**local, **starting_copies(model, values, examples, kept)}
@@ -222,24 +221,4 @@ def _shard_work(
             return sent
         return collections.OrderedDict(sent=sent, local=kept_now(model, shard["local"], after))
 
-    if not model.drawn_variables:
-
-        @keras_computation(weights_type, np.int32, data_type, *further_types)
-        def whole(weights, round_number, shard, *further):
-            examples = examples_in(shard)
-            local = start(round_number, shard, examples)
-            return train(weights, round_number, shard, examples, local, *further)
-
-        return None, whole
-
-    @tff.tf_computation(np.int32, data_type)
-    def begin(round_number, shard):
-        return start(round_number, shard, examples_in(shard))
-
-    local_type = begin.type_signature.result
-
-    @keras_computation(weights_type, np.int32, data_type, local_type, *further_types)
-    def work(weights, round_number, shard, local, *further):
-        return train(weights, round_number, shard, examples_in(shard), local, *further)
-
-    return begin, work
+    return work

@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from tensorflow.core.protobuf import config_pb2
 from fedpersonal import tff
 from fedpersonal.errors import UserError
 
-_LOOPS = {"While", "StatelessWhile"}
+_LOOPS = ("While", "StatelessWhile")
 # XLA draws other numbers than TensorFlow.
 _RANDOM = ("Random", "StatelessRandom", "StatelessTruncatedNormal", "TruncatedNormal")
 # XLA compiles again for each size of such a result.
@@ -132,43 +132,83 @@ def _session(
 def _compiled(
     graph_def: tf.compat.v1.GraphDef, feeds: Sequence[str], fetches: Sequence[str]
 ) -> _Run:
-    """Returns a graph as one that XLA compiles for each shape of its arguments."""
+    """Returns a graph as one that XLA compiles for each shape of its arguments.
+
+    What draws, and all that it needs, runs as it is, and the rest takes its results.
+    """
     with _xla_lock:
         keep_operations_whole()
-    with tf.Graph().as_default() as plain:
+    with tf.Graph().as_default() as graph:
         tf.import_graph_def(for_xla(graph_def), name="")
         # What is fed cannot be fetched itself.
-        outputs = [tf.identity(plain.get_tensor_by_name(name)).op.name for name in fetches]
-    specs = [plain.get_tensor_by_name(name) for name in feeds]
-    fed = [spec.op.name for spec in specs]
-    needed, used = _needed(plain.as_graph_def(), outputs, fed)
+        outputs = [tf.identity(graph.get_tensor_by_name(name)) for name in fetches]
+        whole = graph.as_graph_def()
+        plain = {*_split(whole)[0], *(name.partition(":")[0] for name in feeds)}
+        compiled = [o for o in outputs if o.op.name not in plain]
+        needed, given = _needed(whole, [o.op.name for o in compiled], plain)
 
-    @functools.partial(tf.function, autograph=False, jit_compile=True)
-    def function(*given: tf.Tensor) -> list[tf.Tensor]:
-        arguments = {name: tensor for name, tensor in zip(fed, given) if name in used}
-        return tf.import_graph_def(needed, arguments, [f"{name}:0" for name in outputs], name="")
+        @functools.partial(tf.function, autograph=False, jit_compile=True)
+        def function(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            names = [output.name for output in compiled]
+            return tf.import_graph_def(needed, dict(zip(given, tensors)), names, name="")
 
-    with tf.Graph().as_default() as graph:
-        arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
-        results = [tf.identity(result) for result in function(*arguments)]
-    return _callable(graph, [a.name for a in arguments], [result.name for result in results])
+        results = function(*map(graph.get_tensor_by_name, given)) if compiled else []
+        made = dict(zip([output.name for output in compiled], map(tf.identity, results)))
+        return _callable(graph, feeds, [made.get(o.name, o).name for o in outputs])
+
+
+def _split(graph_def: tf.compat.v1.GraphDef) -> tuple[set[str], set[str]]:
+    """Returns the nodes that draw or have sizes of data, with all that they need; and the others.
+
+    XLA draws other numbers than TensorFlow, and compiles again for each size.
+    """
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    nodes = {node.name: node for node in graph_def.node}
+    waiting = [n.name for n in graph_def.node if _runs(n, functions, _DATA_DEPENDENT + _RANDOM)]
+    plain: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in plain:
+            plain.add(name)
+            waiting.extend(map(_node_of, nodes[name].input))
+    return plain, nodes.keys() - plain
+
+
+def _runs(node: Any, functions: Mapping[str, Any], operations: tuple[str, ...]) -> bool:
+    """Tells whether a node is of some operations, or calls functions that have any."""
+    if node.op.startswith(operations):
+        return True
+    called = [node.op, *(name for a in node.attr.values() for name in _named(a))]
+    inner = [functions[name].node_def for name in called if name in functions]
+    return any(_runs(n, functions, operations) for part in inner for n in part)
+
+
+def _named(attribute: Any) -> list[str]:
+    """Returns the functions that an attribute of a node names."""
+    listed = [function.name for function in attribute.list.func]
+    return [attribute.func.name, *listed] if attribute.func.name else listed
 
 
 def _needed(
-    graph_def: tf.compat.v1.GraphDef, outputs: Sequence[str], fed: Sequence[str]
-) -> tuple[tf.compat.v1.GraphDef, set[str]]:
-    """Returns a graph of the nodes that lead to outputs, without those fed; and what they use.
+    graph_def: tf.compat.v1.GraphDef, outputs: Sequence[str], fed: Collection[str]
+) -> tuple[tf.compat.v1.GraphDef, list[str]]:
+    """Returns a graph of the nodes that lead to outputs, but for those fed; and tensors of these.
 
     XLA takes no placeholder, not even one that nothing needs.
     """
-    nodes, waiting, used = {node.name: node for node in graph_def.node}, list(outputs), set(outputs)
+    nodes, waiting, used = {node.name: node for node in graph_def.node}, [*outputs], {*outputs}
     while waiting:
-        found = {name.partition(":")[0].lstrip("^") for name in nodes[waiting.pop()].input} - used
+        found = set(map(_node_of, nodes[waiting.pop()].input)) - used
         used |= found
         waiting.extend(found.difference(fed))
     needed = tf.compat.v1.GraphDef(versions=graph_def.versions, library=graph_def.library)
     needed.node.extend(n for n in graph_def.node if n.name in used and n.name not in fed)
-    return needed, used
+    tensors = {i for node in needed.node for i in node.input if _node_of(i) in fed}
+    return needed, sorted(i if ":" in i else f"{i}:0" for i in tensors)
+
+
+def _node_of(tensor: str) -> str:
+    return tensor.lstrip("^").partition(":")[0]
 
 
 def _callable(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]) -> _Run:
@@ -188,13 +228,18 @@ def _callable(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]) -> 
     return lambda arguments: call(*map(np.asarray, arguments))
 
 
+# One gives an operation to several threads: those of the shards would wait for each other. The
+# other makes two loops of each sum, for accuracy that sums over a batch do not need.
+_PASSES = ("cpu-parallel-task-assigner", "tree_reduction_rewriter")
+
+
 @functools.cache
 def keep_operations_whole() -> None:
-    """Has XLA run each operation in one thread: the members' threads would wait for each other."""
+    """Has XLA compile each operation to one loop in one thread."""
     given = os.environ.get("XLA_FLAGS")
     if "xla_disable_hlo_passes" in (given or ""):
         return
-    flag = "--xla_disable_hlo_passes=cpu-parallel-task-assigner"
+    flag = f"--xla_disable_hlo_passes={','.join(_PASSES)}"
     os.environ["XLA_FLAGS"] = f"{given or ''} {flag}"
     try:
         # XLA reads its flags once, when it is first used; they are not for others that have one.
@@ -206,11 +251,10 @@ def keep_operations_whole() -> None:
 
 
 def is_worth_compiling(graph_def: tf.compat.v1.GraphDef) -> bool:
-    """Tells whether a graph has a loop, no random draws, and no sizes that follow from data."""
-    operations = {node.op for node in _all_nodes(graph_def)}
-    return bool(operations & _LOOPS) and not any(
-        operation.startswith(_DATA_DEPENDENT + _RANDOM) for operation in operations
-    )
+    """Tells whether a graph has a loop beside random draws and sizes that follow from data."""
+    _, others = _split(graph_def)
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    return any(_runs(n, functions, _LOOPS) for n in graph_def.node if n.name in others)
 
 
 def for_xla(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:

@@ -89,8 +89,18 @@ def test_loops_are_worth_compiling_without_sizes_of_data(function, expected):
     assert is_worth_compiling(graph_of(function)) == expected
 
 
-def test_what_draws_is_never_compiled_since_xla_draws_other_numbers():
-    computation = mapped(loop(lambda v: v + tf.random.stateless_normal(tf.shape(v), [0, 1])))
+def drawn(v):
+    return v + tf.random.stateless_normal(tf.shape(v), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("function", "compiled"),
+    [(loop(drawn), False), (lambda x: (draw := drawn(x), loop(lambda v: v + draw)(x), x), True)],
+    ids=["within the loop", "beside it"],
+)
+def test_what_draws_is_never_compiled_since_xla_draws_other_numbers(function, compiled):
+    computation = mapped(function)
+    assert is_worth_compiling(graph_of(function)) == compiled
     found, plain = (call(computation, [np.ones(5, np.float32)], c) for c in (True, False))
     np.testing.assert_array_equal(found, plain)
 
@@ -128,7 +138,7 @@ def test_flags_of_xla_are_set_only_while_it_reads_them(monkeypatch, given):
         monkeypatch.setenv("XLA_FLAGS", given)
     monkeypatch.setattr(tf, "function", function)
     keep_operations_whole.__wrapped__()
-    own = "--xla_disable_hlo_passes=cpu-parallel-task-assigner"
+    own = "--xla_disable_hlo_passes=cpu-parallel-task-assigner,tree_reduction_rewriter"
     assert seen == [[given, own] if given else [own]]
     assert os.environ.get("XLA_FLAGS") == given
 
