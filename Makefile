@@ -5,6 +5,7 @@ RUN        := $(VENV)/bin/python
 INSTALLED  := $(VENV)/installed
 CLUSTER    := $(VENV)/cluster_installed
 DOCS       := $(VENV)/docs/installed
+NUMBA      := $(VENV)/benchmark/installed
 QUICK      := experiments/presets/movielens_quick.flags
 
 # Where texts are given, the next word task trains on them.
@@ -83,8 +84,13 @@ dp_table: $(INSTALLED) ## Show errors against epsilon: make dp_table DATA_DIR=<f
 recommendation: $(INSTALLED) ## Rank the next film by PFedRec and others: make recommendation DATA_DIR=...
 	@$(RUN) -m experiments.reproduce --target=recommendation $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
-benchmark: $(INSTALLED) ## Time one round beside TFF, JAX and NumPy: make benchmark DATA_DIR=...
-	@$(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
+benchmark: $(NUMBA) ## Time one round beside TFF, JAX, NumPy and Numba: make benchmark DATA_DIR=...
+	@PYTHONPATH=$(VENV)/benchmark $(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
+
+$(NUMBA): $(INSTALLED) requirements/benchmark_lock.txt
+	@env -u PIP_PREFIX -u PIP_USER $(RUN) -m pip --quiet --disable-pip-version-check --no-cache-dir \
+	  install --no-deps --require-hashes --upgrade --target=$(@D) -r requirements/benchmark_lock.txt
+	@touch $@
 
 cluster_install: $(CLUSTER) ## Add Ray, for experiments on several machines, to .venv
 

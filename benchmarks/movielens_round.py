@@ -3,13 +3,16 @@
     python -m benchmarks.movielens_round --data_dir=path/to/ml-1m
 
 The sides: TFF's own `build_fed_recon`; fedpersonal in this process, plain and compiled by XLA; the
-same round by hand in JAX, `jit(vmap(scan))`; and a NumPy loop over clients. All train the same
-model from the same weights on the same cohorts, round after round in turn. Prints a table, and one
-line of JSON with its numbers: medians, and the largest difference between the global weights that
-result and TFF's. Without --data_dir, ratings of MovieLens-1M's size are generated.
+same round by hand in JAX, `jit(vmap(scan))`, and in Numba, where that is installed; and a NumPy
+loop over clients. All train the same model from the same weights on the same cohorts, round after
+round in turn. Prints a table, and one line of JSON with its numbers: medians of time and of
+processor time, and the largest difference between the global weights that result and TFF's.
+Without --data_dir, ratings of MovieLens-1M's size are generated.
 """
 
 from __future__ import annotations
+
+import importlib.util
 
 from absl import flags
 
@@ -34,7 +37,15 @@ def main() -> None:
 
     import tensorflow as tf
 
-    from benchmarks.rivals import USER_START, JaxRounds, NumpyRounds, Steps, TffRounds, pad_cohort
+    from benchmarks.rivals import (
+        USER_START,
+        JaxRounds,
+        NumbaRounds,
+        NumpyRounds,
+        Steps,
+        TffRounds,
+        pad_cohort,
+    )
     from benchmarks.side_by_side import Ours, Side, as_table, new_context, summarize, time_rounds
     from fedpersonal.data.generated.ratings import generate_ratings
     from fedpersonal.data.movielens import load_movielens_1m
@@ -82,6 +93,7 @@ def main() -> None:
         seed=options.seed,
     )
     steps = Steps(
+        batch_size=size,
         rebuilding_rate=vars(options)["reconstruction_learning_rate"],
         client_rate=vars(options)["client_learning_rate"],
         epochs=options.reconstruction_epochs,
@@ -118,6 +130,8 @@ def main() -> None:
         "JAX, jit(vmap(scan))": JaxRounds(padded, items, steps),
         "NumPy, a loop over clients": NumpyRounds(unpadded, items, steps),
     }
+    if importlib.util.find_spec("numba"):
+        sides["Numba, one thread"] = NumbaRounds(train, sample, items, steps=steps)
     summary = summarize(sides, time_rounds(sides, FLAGS.rounds), base=BASE)
     print(as_table(summary, base=BASE))
     about = {"data": ratings.name, "clients": number, "rounds": FLAGS.rounds}

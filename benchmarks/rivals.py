@@ -1,4 +1,4 @@
-"""FedRecon's round by other means: TFF's `build_fed_recon`, JAX by hand, a NumPy loop.
+"""FedRecon's round by other means: TFF's `build_fed_recon`, JAX and Numba by hand, a NumPy loop.
 
 Each is a side of `side_by_side`. Those by hand train plain matrix factorization by SGD, support and
 query batches in turn.
@@ -32,6 +32,7 @@ class Steps(NamedTuple):
     """A client's work.
 
     Attributes:
+        batch_size: Examples of a batch.
         rebuilding_rate: Learning rate of the user's vector.
         client_rate: That of the items' vectors.
         epochs: Passes over the support batches.
@@ -39,6 +40,7 @@ class Steps(NamedTuple):
         max_updates: Bound on the steps over the query batches.
     """
 
+    batch_size: int
     rebuilding_rate: float
     client_rate: float
     epochs: int
@@ -278,3 +280,88 @@ def _numpy_client(
         rate = np.float32(steps.client_rate / len(ratings))
         np.subtract.at(table, places, rate * np.outer(errors, user))
     return rows, table - items[rows], sum(len(ratings) for _, ratings in query)
+
+
+class NumbaRounds:
+    """By hand in Numba: loops over clients, steps and numbers, in one thread; the practical limit.
+
+    `make benchmark` installs it; the library needs none of it.
+    """
+
+    def __init__(
+        self, train: ClientDataset, sample: Callable[[int], np.ndarray], items: np.ndarray, *, steps
+    ):
+        """Takes the clients, what draws a round's, the items' vectors (items, K) and the steps."""
+        import numba
+
+        self._train, self._sample = train, sample
+        self._items, self._steps = items.copy(), steps
+        self._round = numba.njit(fastmath=True)(_numba_round)
+
+    def prepare(self, round_number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the items and the ratings of a round's clients, and where each begins."""
+        cohort = self._train.subset(self._sample(round_number))
+        return cohort.features["item"], cohort.labels, cohort.offsets
+
+    def run(self, prepared: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+        """Runs a round."""
+        self._items += self._round(self._items, *prepared, *self._steps)
+
+    def weights(self) -> Sequence[np.ndarray]:
+        """Returns the items' vectors."""
+        return [self._items]
+
+
+def _numba_round(
+    items, rated, ratings, offsets, batch_size, rebuilding_rate, client_rate, epochs,
+    max_rebuilding, max_updates,
+):  # fmt: skip
+    """Returns the weighted mean of the clients' changes."""
+    total, weight, size = np.zeros_like(items), 0, items.shape[1]
+    places = np.full(len(items), -1, np.int32)
+    user, slope = np.empty(size, np.float32), np.empty(size, np.float32)
+    errors, rows = np.empty(batch_size, np.float32), np.empty(len(items), np.int32)
+    for client in range(len(offsets) - 1):
+        start, end = offsets[client], offsets[client + 1]
+        num_batches = -(-(end - start) // batch_size)
+        num_support, num_rows, examples = (num_batches + 1) // 2, 0, 0
+        user[:] = USER_START
+        for step in range(min(epochs * num_support, max_rebuilding)):
+            first = start + 2 * (step % num_support) * batch_size
+            last = min(first + batch_size, end)
+            slope[:] = 0
+            for place in range(first, last):
+                vector, error = items[rated[place]], -ratings[place]
+                for k in range(size):
+                    error += vector[k] * user[k]
+                for k in range(size):
+                    slope[k] += 2 * error * vector[k]
+            rate = np.float32(rebuilding_rate / (last - first))
+            for k in range(size):
+                user[k] -= rate * slope[k]
+        table = np.empty((end - start, size), np.float32)
+        for step in range(min(num_batches // 2, max_updates)):
+            first = start + (2 * step + 1) * batch_size
+            last = min(first + batch_size, end)
+            examples += last - first
+            for place in range(first, last):
+                item = rated[place]
+                if places[item] < 0:
+                    places[item], rows[num_rows] = num_rows, item
+                    table[num_rows] = items[item]
+                    num_rows += 1
+                vector, error = table[places[item]], -ratings[place]
+                for k in range(size):
+                    error += vector[k] * user[k]
+                errors[place - first] = error
+            rate = np.float32(2 * client_rate / (last - first))
+            for place in range(first, last):
+                vector = table[places[rated[place]]]
+                for k in range(size):
+                    vector[k] -= rate * errors[place - first] * user[k]
+        for row in range(num_rows):
+            for k in range(size):
+                total[rows[row], k] += examples * (table[row, k] - items[rows[row], k])
+            places[rows[row]] = -1
+        weight += examples
+    return total / np.float32(weight)

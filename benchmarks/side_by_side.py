@@ -23,6 +23,9 @@ _RUNTIMES: Mapping[str, Mapping[str, Any]] = {
     "compiled": {"name": "local", "compile": True},
 }
 
+# Each side's rounds: time and processor time.
+Seconds = Mapping[str, Sequence[tuple[float, float]]]
+
 
 class Side(Protocol):
     """Something whose rounds are timed."""
@@ -70,27 +73,28 @@ class Ours:
         return tff.framework.get_context_stack().install(self._context)
 
 
-def time_rounds(sides: Mapping[str, Side], rounds: int) -> dict[str, list[float]]:
-    """Runs each side's rounds 0 to `rounds`, and returns the seconds of each.
+def time_rounds(sides: Mapping[str, Side], rounds: int) -> Seconds:
+    """Runs each side's rounds 0 to `rounds`, and returns the seconds of each: time, processor time.
 
     Round 0 is the first to trace and compile: medians leave it out.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     with runtime.shard_threads():  # As in `Trainer.fit`.
         for round_number in range(rounds + 1):
             names = list(sides)
             start = round_number % len(names)
             for name in names[start:] + names[:start]:
                 prepared = sides[name].prepare(round_number)
-                begin = time.perf_counter()
+                begin = time.perf_counter(), time.process_time()
                 sides[name].run(prepared)
-                seconds[name].append(time.perf_counter() - begin)
+                end = time.perf_counter(), time.process_time()
+                seconds[name].append((end[0] - begin[0], end[1] - begin[1]))
     return seconds
 
 
 def summarize(
     sides: Mapping[str, Side],
-    seconds: Mapping[str, Sequence[float]],
+    seconds: Seconds,
     *,
     base: str,
     compare: bool = True,
@@ -103,11 +107,15 @@ def summarize(
         base: The side that the others are compared with.
         compare: Whether all began with the same weights, so that they must end alike.
     """
-    medians = {name: statistics.median(own[1:]) for name, own in seconds.items()}
+    medians, processor = (
+        {name: statistics.median([one[kind] for one in own[1:]]) for name, own in seconds.items()}
+        for kind in (0, 1)
+    )
     summary = {
         name: {
             "milliseconds": round(1000 * medians[name], 2),
-            "first_milliseconds": round(1000 * own[0]),
+            "processor_milliseconds": round(1000 * processor[name], 2),
+            "first_milliseconds": round(1000 * own[0][0]),
             "times_as_fast": round(medians[base] / medians[name], 2),
         }
         for name, own in seconds.items()
@@ -121,8 +129,15 @@ def summarize(
 
 def as_table(summary: Mapping[str, Mapping[str, float]], *, base: str) -> str:
     """Returns a summary as a table to read."""
-    headers = ["side", "ms a round", "first call ms", f"times {base}", "largest difference"]
+    headers = [
+        "side",
+        "ms a round",
+        "of processors",
+        "first call ms",
+        f"times {base}",
+        "largest difference",
+    ]
     rows = [[name, *values.values()] for name, values in summary.items()]
     return tabulate.tabulate(
-        rows, headers, tablefmt="github", floatfmt=("", ".1f", ".0f", ".2f", ".1e")
+        rows, headers, tablefmt="github", floatfmt=("", ".1f", ".1f", ".0f", ".2f", ".1e")
     )

@@ -118,7 +118,7 @@ class Cohort:
                 raise UserError(f"client {client!r} must be named by a str, not {type(client)}.")
             if count > 1:
                 raise UserError(f"the cohort names client {client!r} {count} times, not once.")
-        places = np.concatenate([shard.places for shard in self.shards] or [[]])
+        places = np.concatenate([np.zeros(0, int), *(shard.places for shard in self.shards)])
         places = places[places >= 0]
         if not np.array_equal(np.sort(places), np.arange(len(counts))):
             raise ValueError(f"shards must hold each of {len(counts)} clients once, not {places}.")
