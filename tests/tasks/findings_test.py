@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
-import pytest
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.evaluation.results import ClientResults
@@ -15,7 +13,6 @@ from fedpersonal.model.metrics import Metric
 from fedpersonal.tasks import running as report
 from fedpersonal.tasks.findings import check_clients, tell_attendance
 from fedpersonal.tasks.task import Data, EvaluationSet, before_and_after
-from fedpersonal.training.draw import Draw
 
 
 def _results(losses, num_examples):
@@ -72,26 +69,6 @@ def test_there_may_be_none():
     columns, told = tell_attendance(_results([1.0] * 4, [1] * 4), attended, 3)
     assert columns["rounds_since"].tolist() == [2, 1, 0, 0]
     assert told["never_drawn"] is None and told["rounds_since"]["p50"] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("rounds", "barred", "line"),
-    [
-        (60, 0, "about 6 of 180 clients will never be drawn in 60 rounds of 10; 120 rounds would "
-                "leave 0.2"),
-        (120, 0, ""),
-        (120, 30, "about 30 of 180 clients will never be drawn in 120 rounds of 10"),
-    ],
-)  # fmt: skip
-def test_few_rounds_are_warned_of(rounds, barred, line, caplog):
-    def expect(self, rounds):
-        return barred + (180 - barred) * (1 - 10 / (180 - barred)) ** rounds
-
-    train = SimpleNamespace(num_clients=180)
-    draw = Draw(train, None, num_clients=180 - barred, clients_per_round=10, room=10)
-    with mock.patch.object(Draw, "expect_never_drawn", expect):
-        draw.warn_of_never_drawn(rounds)
-    assert [record.message for record in caplog.records] == [line] * bool(line)
 
 
 def test_runs_say_what_they_are_tested_on():

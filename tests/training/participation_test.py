@@ -168,6 +168,23 @@ def test_those_never_drawn_are_as_many_as_expected(sampling, asked):
     assert who.expect_never_drawn(10_000) == pytest.approx(barred)
 
 
+@pytest.mark.parametrize(
+    ("rounds", "barred", "line"),
+    [
+        (60, 0, "about 6 of 180 clients will never be drawn in 60 rounds of 10; 120 rounds would "
+                "leave 0.2"),
+        (120, 0, ""),
+        (120, 30, "about 30 of 180 clients will never be drawn in 120 rounds of 10"),
+    ],
+)  # fmt: skip
+def test_few_rounds_are_warned_of(rounds, barred, line, caplog):
+    ends = np.cumsum(np.repeat([1, 2], [barred, 180 - barred]))
+    columns = {"x": np.zeros(ends[-1], np.float32)}
+    train = ClientDataset([f"c{i}" for i in range(180)], np.append(0, ends), columns, columns["x"])
+    draw(Participation(min_examples=2), train, clients_per_round=10).warn_of_never_drawn(rounds)
+    assert [record.message for record in caplog.records] == [line] * bool(line)
+
+
 def test_nothing_asked_draws_as_the_sampler_does():
     sampler = ClientSampler(num_clients=CLIENTS, clients_per_round=WANTED, seed=SEED)
     for who in (draw(), draw(Participation())):
