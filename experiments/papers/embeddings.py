@@ -215,6 +215,7 @@ def plot_embeddings(
         colors, is_other = _color_by_label(figure, labels, label_names)
         order = order[np.argsort(~is_other[order], kind="stable")]
     else:
+        assert values is not None
         scale = ScalarMappable(Normalize(*np.percentile(values, _COLORED_PERCENTILES)), "viridis")
         colors = scale.to_rgba(values)
         bar = figure.colorbar(scale, ax=axes, extend="both", aspect=28, pad=0.02)

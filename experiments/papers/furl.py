@@ -22,7 +22,6 @@ from experiments.papers.reproduction import Reproduction, Row, choose_rows, line
 from experiments.papers.table import (
     DIFFERENCES,
     Cell,
-    Cells,
     Column,
     Line,
     Report,
@@ -310,8 +309,8 @@ def _draw_curves(form: Form) -> Table:
     An epoch is as many examples as there are.
     """
     name = form.source.name
-    curves: Cells = {
-        row.name: {**validation_curve(jobs, "accuracy", lambda clients, users: clients / users)}
+    curves = {
+        row.name: validation_curve(jobs, "accuracy", lambda clients, users: clients / users)
         for row, jobs in form.jobs.items()
         if jobs[0].trained_by is None and TASK.methods[str(row.values["method"])].trains
     }

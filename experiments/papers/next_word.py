@@ -283,9 +283,7 @@ def figure2(asked: Reproduction) -> Report:
     curves = {name: _curve(jobs) for name, jobs in plan.jobs[size].items()}
     least = min(max(curve) for curve in curves.values())
     unit, scale = next((unit for unit in paper.UNITS if least >= unit[1]), paper.UNITS[-1])
-    points: Cells = {
-        name: {x / scale: c for x, c in curve.items()} for name, curve in curves.items()
-    }
+    points = {name: {x / scale: c for x, c in curve.items()} for name, curve in curves.items()}
     picture = Table("points", points)
     draw(
         [picture],

@@ -249,7 +249,7 @@ class Table:
     """
 
     name: str
-    cells: Mapping[str, Mapping[Title, Cell]]
+    cells: Mapping[str, Mapping[Any, Cell]]
     caption: str = ""
     digits: int | Mapping[Title, int] = 1
     published: str = "column"
