@@ -27,6 +27,9 @@ _BYTES_A_RUN = 1.5e9
 _SECONDS_TO_END = 60.0
 # What `startup.start` sets, and takes for the user's wish where it finds it set.
 _LOG_LEVEL = ("TF_CPP_MIN_LOG_LEVEL", "3")
+_KILLED = (
+    "the process of a run was killed; was the memory short? The same command goes on from there."
+)
 KeyT = TypeVar("KeyT")
 
 
@@ -101,28 +104,24 @@ def call_at_once(
                 futures = {pool.submit(_make, *call): key for key, call in some.items()}
             workers = [one for one in multiprocessing.active_children() if one not in others]
             for future in _as_completed(futures, workers):
-                error = future.exception() if future else BrokenProcessPool()
+                error = future.exception()
                 if isinstance(error, (BrokenProcessPool, SystemExit)):
-                    raise UserError(
-                        "the process of a run was killed; was the memory short? "
-                        "The same command goes on from there."
-                    ) from None
+                    raise UserError(_KILLED) from None
                 if error is not None and not isinstance(error, UserError):
                     raise error
-                assert future
                 ended(futures[future], error)
 
 
 def _as_completed(
     futures: Iterable[concurrent.futures.Future], workers: Sequence[BaseProcess]
-) -> Iterator[concurrent.futures.Future | None]:
-    """Yields calls as they end, and None once a worker has died, of which pools may not hear."""
+) -> Iterator[concurrent.futures.Future]:
+    """Yields calls as they end; raises a `UserError` once a worker has died unheard by its pool."""
     waiting = set(futures)
     while waiting:
         done, waiting = concurrent.futures.wait(waiting, 1.0, concurrent.futures.FIRST_COMPLETED)
         yield from done
         if not done and not all(worker.is_alive() for worker in workers):
-            yield None
+            raise UserError(_KILLED)
 
 
 @contextlib.contextmanager

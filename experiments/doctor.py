@@ -207,10 +207,9 @@ def run_check(check: Callable[[], Finding]) -> Finding:
     """Makes a check; whatever a package raises is a finding."""
     try:
         return check()
-    except ImportError as error:
-        return Finding(FAILED, _line(f"{type(error).__name__}: {error}"), _INSTALL)
     except (Exception, SystemExit) as error:
-        return Finding(FAILED, _line(f"{type(error).__name__}: {error}"))
+        advice = _INSTALL if isinstance(error, ImportError) else ""
+        return Finding(FAILED, _line(f"{type(error).__name__}: {error}"), advice)
 
 
 def _normal(name: str) -> str:

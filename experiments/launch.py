@@ -88,8 +88,10 @@ def task_main(task: Task) -> Callable[[], None]:
     def main() -> None:
         with _nothing_begun():
             experiment, folder = prepare()
+        from fedpersonal.tasks.running import run_experiment
+
         with _nothing_begun(folder):
-            summary = run(experiment, folder)
+            summary = run_experiment(experiment, folder)
         for line in [*task.report(summary), *_privacy_lines(summary)]:
             print(line)
         rounds, milliseconds = summary["rounds"], 1000 * summary["median_round_seconds"]
@@ -126,11 +128,6 @@ def task_main(task: Task) -> Callable[[], None]:
             may_differ=[name for name, declaration in declared if declaration.rule.may_differ],
             data={**sizes, "values": source.fingerprint()},
         )
-
-    def run(experiment: Experiment, folder: RunFolder) -> Mapping[str, Any]:
-        from fedpersonal.tasks.running import run_experiment
-
-        return run_experiment(experiment, folder)
 
     return main
 

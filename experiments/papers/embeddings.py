@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_rgba_array
@@ -31,10 +30,8 @@ from threadpoolctl import threadpool_limits
 
 from experiments.papers.jobs import Job
 from fedpersonal.data.labelled_texts import LabelledTexts, most_frequent_labels
-from fedpersonal.data.sources import check_count
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.statistics import check_column, check_embeddings, check_numbers
 from fedpersonal.report.pictures import COLORS, write_picture, write_title
 from fedpersonal.runs.saved import read_saved_model
 
@@ -47,8 +44,10 @@ _OTHERS, _FRAME = "#d4d7db", "#b9bec4"
 # A few outliers would leave all other values one color.
 _COLORED_PERCENTILES = (2, 98)
 _MAX_PERPLEXITY = 30
-# With fewer the perplexity, a third of a user's fellow users at most, would be less than 1.
-_MIN_USERS = 4
+# How many labels have a color.
+_HIGHLIGHTED = 5
+# Of t-SNE, and of who is drawn above whom.
+_SEED = 0
 
 
 def user_embeddings(job: Job) -> pd.DataFrame:
@@ -82,7 +81,7 @@ def compare_embeddings(
         return None
     train = server.task.split(source, server.options).train
     places = pd.Index(train.client_ids).get_indexer(both)
-    tables = [table.loc[both].to_numpy() for table in (first, second)]
+    tables = [table.loc[both].to_numpy(np.float64) for table in (first, second)]
     if source.is_binary:
         positive = np.bincount(train.example_clients, train.labels, train.num_clients)
         rates = (positive / np.maximum(train.counts, 1))[places]
@@ -124,47 +123,37 @@ class Agreement:
         return f"{self.measured:.2f} (chance {self.chance:.2f})"
 
 
-def neighbour_agreement(first: npt.ArrayLike, second: npt.ArrayLike, *, k: int = 10) -> Agreement:
+def neighbour_agreement(first: np.ndarray, second: np.ndarray, *, k: int) -> Agreement:
     """Returns the share of a user's `k` nearest neighbours that two embeddings agree on.
 
     Args:
-        first: (num_users, dimensions) floats.
+        first: (num_users, dimensions) floats, of more than `k` users.
         second: (num_users, other dimensions) floats of the same users.
         k: How many neighbours each user has.
-
-    Raises:
-        UserError: If an embedding is not finite, there are not more than `k` users, or they are not
-            as many in both.
     """
-    first = check_embeddings("first", first)
-    second = check_embeddings("second", second, num_users=len(first))
     in_first, in_second = _neighbours(first, k, seed=1), _neighbours(second, k, seed=2)
     shared = (in_first[:, :, np.newaxis] == in_second[:, np.newaxis, :]).any(axis=2)
     return Agreement(float(shared.mean()), k / (len(first) - 1))
 
 
-def label_agreement(embeddings: npt.ArrayLike, labels: npt.ArrayLike, *, k: int = 10) -> Agreement:
+def label_agreement(embeddings: np.ndarray, labels: np.ndarray, *, k: int) -> Agreement:
     """Returns the share of a user's nearest neighbours that have the user's own label.
 
-    Arguments and errors are those of `neighbour_agreement`; `labels` are (num_users,) of anything
-    that can be sorted.
+    Arguments are those of `neighbour_agreement`; `labels` are (num_users,) of anything that can be
+    sorted.
     """
-    embeddings = check_embeddings("embeddings", embeddings)
-    labels = check_column("labels", labels, len(embeddings))
     alike = labels[_neighbours(embeddings, k)] == labels[:, np.newaxis]
     _, counts = np.unique(labels, return_counts=True)
     pairs = len(labels) * (len(labels) - 1)
     return Agreement(float(alike.mean()), float((counts * (counts - 1)).sum() / pairs))
 
 
-def value_agreement(embeddings: npt.ArrayLike, values: npt.ArrayLike, *, k: int = 10) -> Agreement:
+def value_agreement(embeddings: np.ndarray, values: np.ndarray, *, k: int) -> Agreement:
     """Returns Spearman's rank correlation of a user's value with the mean of the neighbours'.
 
-    Arguments and errors are those of `neighbour_agreement`; `values` are (num_users,) floats, such
-    as click rates. Where all means are equal, the correlation is NaN.
+    Arguments are those of `neighbour_agreement`; `values` are (num_users,) floats, such as click
+    rates. Where all means are equal, the correlation is NaN.
     """
-    embeddings = check_embeddings("embeddings", embeddings)
-    values = check_numbers("values", values, len(embeddings))
     means = values[_neighbours(embeddings, k)].mean(axis=1)
     if np.ptp(means) == 0:
         return Agreement(math.nan, 0.0)
@@ -174,8 +163,6 @@ def value_agreement(embeddings: npt.ArrayLike, values: npt.ArrayLike, *, k: int 
 def _neighbours(embeddings: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
     """Returns the rows of each user's nearest neighbours, in no order: integers (num_users, k)."""
     num_users = len(embeddings)
-    if num_users <= check_count("k", k, minimum=1):
-        raise UserError(f"k={k} neighbours need more than {k} users, there are {num_users}")
     # Among users who are equally near, the search prefers some rows. Shuffled, these are anyone's:
     # users who were never trained, for instance, would otherwise agree with each other.
     shuffled = generator(Purpose.NEIGHBOURS, seed).permutation(num_users)
@@ -186,41 +173,35 @@ def _neighbours(embeddings: np.ndarray, k: int, *, seed: int = 0) -> np.ndarray:
 
 
 def plot_embeddings(
-    panels: Sequence[tuple[str, npt.ArrayLike, str]],
+    panels: Sequence[tuple[str, np.ndarray, str]],
     path: str | os.PathLike,
     *,
     title: str,
-    labels: npt.ArrayLike = (),
+    labels: np.ndarray | None = None,
     label_names: Sequence[str] = (),
-    values: npt.ArrayLike | None = None,
-    values_name: str = "value",
-    highlight: int = 5,
-    seed: int = 0,
+    values: np.ndarray | None = None,
+    values_name: str = "",
 ) -> None:
     """Draws each embedding's t-SNE map, users colored by label or by value.
 
-    How a map lies means nothing, so each is turned, or mirrored, to lie most like the first.
+    How a map lies means nothing, so each is turned, or mirrored, to lie most like the first. The
+    most frequent labels have a color; users of others are gray.
 
     Args:
         panels: For each a title, (num_users, dimensions) floats, of the same users in the same
-            order, and a note that stands below.
+            order, 4 at least, and a note that stands below.
         path: The PNG file to write; its folder is made.
         title: Stands above the panels.
         labels: (num_users,) indices of `label_names`.
         label_names: What the labels are called.
         values: (num_users,) floats, in place of labels.
         values_name: Stands beside the color bar.
-        highlight: How many labels, the most frequent, have a color; users of others are gray.
-        seed: Seed of t-SNE, and of who is drawn above whom.
 
     Raises:
-        UserError: If an embedding or a value is not finite, or all are the same; if users are fewer
-            than 4, or not as many everywhere.
+        UserError: If embeddings have a single dimension, or all are the same.
     """
-    num_users = len(np.asarray(panels[0][1]))
-    if num_users < _MIN_USERS:
-        raise UserError(f"a map needs at least {_MIN_USERS} users, there are {num_users}")
-    tables = [check_embeddings(name, table, num_users=num_users) for name, table, _ in panels]
+    tables = [table for _, table, _ in panels]
+    num_users = len(tables[0])
     for (name, *_), table in zip(panels, tables):
         if table.shape[1] < 2 or not np.ptp(table, axis=0).any():
             raise UserError(f"{name} needs 2 dimensions or more, and users who differ")
@@ -229,19 +210,18 @@ def plot_embeddings(
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     # Users often come in an order, in which the last ones would hide the others.
-    order = generator(Purpose.MAP_ORDER, seed).permutation(num_users)
-    if values is None:
-        labels = check_column("labels", labels, num_users)
-        colors, is_other = _color_by_label(figure, labels, label_names, highlight)
+    order = generator(Purpose.MAP_ORDER, _SEED).permutation(num_users)
+    if labels is not None:
+        colors, is_other = _color_by_label(figure, labels, label_names)
         order = order[np.argsort(~is_other[order], kind="stable")]
     else:
-        values = check_numbers("values", values, num_users)
+        assert values is not None
         scale = ScalarMappable(Normalize(*np.percentile(values, _COLORED_PERCENTILES)), "viridis")
         colors = scale.to_rgba(values)
         bar = figure.colorbar(scale, ax=axes, extend="both", aspect=28, pad=0.02)
         bar.set_label(values_name)
         bar.outline.set_visible(False)
-    for ax, (name, _, note), places in zip(axes, panels, _maps(tables, seed)):
+    for ax, (name, _, note), places in zip(axes, panels, _maps(tables)):
         dots = np.clip(10_000 / num_users, 5, 30)
         ax.scatter(*places[order].T, c=colors[order], s=dots, linewidths=0, alpha=0.85)
         ax.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim", box_aspect=1)
@@ -253,11 +233,11 @@ def plot_embeddings(
 
 
 def _color_by_label(
-    figure: Figure, labels: np.ndarray, names: Sequence[str], highlight: int
+    figure: Figure, labels: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws a key and returns users' colors, (num_users, 4), and who has none, (num_users,)."""
     distinct, indices, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    frequent = np.argsort(-counts, kind="stable")[:highlight]
+    frequent = np.argsort(-counts, kind="stable")[:_HIGHLIGHTED]
     palette = np.full(len(distinct), _OTHERS)
     palette[frequent] = COLORS[: len(frequent)]
     is_other = ~np.isin(indices, frequent)
@@ -269,12 +249,12 @@ def _color_by_label(
     return to_rgba_array(palette[indices]), is_other
 
 
-def _maps(tables: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
+def _maps(tables: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Returns where each map has its users, (num_users, 2), around the origin."""
     maps: list[np.ndarray] = []
     for table in tables:
         perplexity = min(_MAX_PERPLEXITY, (len(table) - 1) / 3)
-        tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed)
+        tsne = TSNE(perplexity=perplexity, init="pca", random_state=_SEED)
         # Its threads wait for each other busily: on a machine with other work they take many times
         # longer than one alone.
         with threadpool_limits(1, user_api="openmp"):

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,40 +117,38 @@ def _about(asked: Reproduction, source: Dialogues, jobs: Jobs) -> str:
 
 def perplexities(source: Dialogues, jobs: Jobs, users: str) -> Table:
     """Returns the perplexities of seen or unseen users by how many samples each gives."""
-    blocks = [
-        ([line], [figure(n, *_path(tunes, n), "perplexity", digits=2) for n in paper.SAMPLES])
-        for line, tunes in _lines(source, jobs, users)
-    ]
+    figures = [(n, n, ("perplexity",)) for n in paper.SAMPLES]
     caption = f"{source.name}, {users} users"
+    blocks = _blocks(source, jobs, users, figures, digits=2)
     return Table.of(f"{source.kind}_{users}", *blocks, caption=caption, published="brackets")
 
 
 def _percentiles(source: Dialogues, jobs: Jobs, users: str) -> Table:
     """Returns percentiles over users of the perplexity after all samples."""
     names = [f"p{p}" for p in (5, 25, 50, 75, 95)]
-    blocks = [
-        (
-            [line],
-            [figure(n, *_path(tunes, "all"), "percentiles", "perplexity", n) for n in names],
-        )
-        for line, tunes in _lines(source, jobs, users)
-    ]
+    figures = [(n, "all", ("percentiles", "perplexity", n)) for n in names]
+    blocks = _blocks(source, jobs, users, figures, digits=1)
     return Table.of(f"{source.kind}_{users}_percentiles", *blocks)
 
 
-def _lines(source: Dialogues, jobs: Jobs, users: str) -> list[tuple[Line, bool]]:
-    """Returns what stands in the tables, and whether it depends on a user's samples."""
-    lines = []
+def _blocks(
+    source: Dialogues,
+    jobs: Jobs,
+    users: str,
+    figures: Sequence[tuple[str, str, tuple[str, ...]]],
+    *,
+    digits: int,
+) -> Iterator[tuple[list[Line], list[Column]]]:
+    """Yields each line with its columns: title, samples of a user, and where the figure is."""
     for name, (title, of, tunes) in LINES.items():
         # The paper does not say how heads start: its figures stand for both.
         key = (source.kind, users, name.removesuffix("_fresh"))
         known = {samples: paper.published().get((*key, samples)) for samples in paper.SAMPLES}
-        lines.append((Line(title, jobs[of, users], known), tunes))
-    return lines
-
-
-def _path(tunes: bool, samples: str) -> tuple[str, str]:
-    return "by_samples", samples if tunes else "0"
+        columns = [
+            figure(n, "by_samples", samples if tunes else "0", *path, digits=digits)
+            for n, samples, path in figures
+        ]
+        yield [Line(title, jobs[of, users], known)], columns
 
 
 def lower_by(table: Table) -> Table:

@@ -26,10 +26,10 @@ from experiments.papers.table import (
     Line,
     Report,
     Table,
-    Title,
     behind,
     figure,
     over_seeds,
+    validation_curve,
 )
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.documents import FILMS_1M_FILES
@@ -289,7 +289,7 @@ def _differences(form: Form) -> list[Table]:
     lines = [*lines_of(form.jobs), Line(GUESS, guess=guess)]
     lines = [line for line in lines if line.name != other.name]
     name = form.source.name
-    block = lines, [behind("accuracy", other, _ACCURACY)]
+    block = lines, [behind("accuracy", [other], other.name, _ACCURACY)]
     return [Table.of(f"{name}_differences", block, caption=_DIFFERENT.format(name, other.name))]
 
 
@@ -304,10 +304,13 @@ def guess_by_client(data: DocumentData) -> pd.DataFrame:
 
 
 def _draw_curves(form: Form) -> Table:
-    """Draws validation accuracy by epochs of the rows that train, and returns its points."""
+    """Draws validation accuracy by epochs of the rows that train, and returns its points.
+
+    An epoch is as many examples as there are.
+    """
     name = form.source.name
     curves = {
-        row.name: _curve(jobs)
+        row.name: validation_curve(jobs, "accuracy", lambda clients, users: clients / users)
         for row, jobs in form.jobs.items()
         if jobs[0].trained_by is None and TASK.methods[str(row.values["method"])].trains
     }
@@ -326,14 +329,6 @@ def _draw_curves(form: Form) -> Table:
             ],
         )
     return points
-
-
-def _curve(jobs: Sequence[Job]) -> dict[Title, Cell]:
-    """Returns validation accuracy by epochs; an epoch is as many examples as there are."""
-    tables = [job.record.metrics.set_index("round")["eval/accuracy"].dropna() for job in jobs]
-    users = jobs[0].summary["num_training_clients"]
-    a_round = min(jobs[0].options.clients_per_round, users) / users
-    return {n * a_round: Cell(tuple(100 * own[n] for own in tables)) for n in tables[0].index}
 
 
 def _compare(form: Form) -> dict[str, Any] | None:

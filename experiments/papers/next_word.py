@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pandas as pd
 
@@ -34,6 +35,7 @@ from experiments.papers.table import (
     difference,
     figure,
     over_seeds,
+    validation_curve,
 )
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric
@@ -150,13 +152,9 @@ def table2(asked: Reproduction) -> Report:
 
 def _counted(plan: Plan, row: Row, vocab_size: int) -> list[pd.DataFrame]:
     """Returns the test clients of a row that counts words, a table a seed."""
-    tables = []
-    for seed in plan.asked.seeds:
-        own = {**row.values, "vocab_size": vocab_size, "seed": seed}
-        options = TASK.options(**plan.asked.values(TASK, row.preset, **own))
-        columns = score_choices(TASK.split(plan.source, options), row.name.partition(" (")[0])
-        tables.append(pd.DataFrame(columns))
-    return tables
+    own = {**row.values, "vocab_size": vocab_size}
+    data = plan.asked.splits(TASK, plan.source, row.preset, **own)
+    return [pd.DataFrame(score_choices(one, row.name.partition(" (")[0])) for one in data]
 
 
 def _coverage(by_size: Mapping[str, Sequence[Line]]) -> list[str]:
@@ -174,50 +172,46 @@ def _coverage(by_size: Mapping[str, Sequence[Line]]) -> list[str]:
 def _word_tables(by_size: Mapping[str, Sequence[Line]]) -> list[str | Table]:
     """Returns the tables of lines, by vocabulary."""
 
-    def table(name: str, columns: dict[str, list[Column]], *, with_guesses: bool = True) -> Table:
+    def table(
+        name: str,
+        columns: Callable[[str, Sequence[Line]], list[Column]],
+        caption: str,
+        *,
+        with_guesses: bool = True,
+    ) -> Table:
         blocks = [
-            ([line for line in lines if line.jobs or with_guesses], columns[size])
+            ([line for line in lines if line.jobs or with_guesses], columns(size, lines))
             for size, lines in by_size.items()
         ]
-        return Table.of(name, *blocks, caption=paper.WORD_CAPTIONS.get(name, ""))
+        return Table.of(name, *blocks, caption=caption)
 
-    tables: list[str | Table] = []
-    for metric, measure in _METRICS.items():
+    def accuracies(metric: str, size: str, lines: Sequence[Line]) -> list[Column]:
         known = None if metric == METRIC else ""
-        columns = {
-            size: [figure(size, "test", metric, scale=100, metric=measure, paper=known)]
-            for size in by_size
-        }
-        found = table(metric, columns)
-        name = "accuracy" if metric == METRIC else metric
-        tables.append(dataclasses.replace(found, name=name))
-    compared: list[str | Table] = []
-    for metric, title in paper.METRIC_TITLES.items():
-        columns = {
-            size: [
-                behind(f"{size} − {other.name}", other, _METRICS[metric])
-                for reference in paper.REFERENCES
-                for other in lines
-                if other.name == reference
-            ]
-            for size, lines in by_size.items()
-        }
-        if any(columns.values()):
-            caption = paper.WORD_CAPTIONS["differences"].format(title)
-            found = table(f"{metric}_differences", columns)
-            compared.append(dataclasses.replace(found, caption=caption))
-    tables += [DIFFERENCES, *compared] if compared else []
-    tables.append(_personal_words(by_size))
-    columns = {size: _communication_columns(size) for size in by_size}
-    tables.append(table("communication", columns, with_guesses=False))
-    columns = {
-        size: [
-            figure(f"{size}, before", "test", "before", METRIC, scale=100),
-            figure(f"{size}, hurt", "test", "share_hurt", scale=100),
+        return [figure(size, "test", metric, scale=100, metric=_METRICS[metric], paper=known)]
+
+    def differences(metric: str, size: str, lines: Sequence[Line]) -> list[Column]:
+        return [
+            behind(f"{size} − {name}", lines, name, _METRICS[metric]) for name in paper.REFERENCES
         ]
-        for size in by_size
-    }
-    tables.append(table("before", columns, with_guesses=False))
+
+    captions = paper.WORD_CAPTIONS
+    tables: list[str | Table] = [
+        table("accuracy" if name == METRIC else name, partial(accuracies, name), captions[name])
+        for name in _METRICS
+    ]
+    compared = [
+        table(
+            f"{name}_differences",
+            partial(differences, name),
+            captions["differences"].format(title),
+        )
+        for name, title in paper.METRIC_TITLES.items()
+    ]
+    if any(found.columns for found in compared):
+        tables += [DIFFERENCES, *compared]
+    tables.append(_personal_words(by_size))
+    for name, columns in (("communication", _communication), ("before", _before)):
+        tables.append(table(name, columns, captions[name], with_guesses=False))
     return tables
 
 
@@ -247,11 +241,18 @@ def _personal_words(by_size: Mapping[str, Sequence[Line]]) -> Table:
     return Table.of("personal_words", *blocks, caption=caption)
 
 
-def _communication_columns(size: str) -> list[Column]:
+def _communication(size: str, lines: Sequence[Line]) -> list[Column]:
     return [
         constant("formula", lambda job: communication(job)[0]),
         constant(f"{size}, numbers", lambda job: communication(job)[1]),
         constant(f"{size}, MB", lambda job: communication(job)[2] / 1e6, digits=2),
+    ]
+
+
+def _before(size: str, lines: Sequence[Line]) -> list[Column]:
+    return [
+        figure(f"{size}, before", "test", "before", METRIC, scale=100),
+        figure(f"{size}, hurt", "test", "share_hurt", scale=100),
     ]
 
 
@@ -282,9 +283,7 @@ def figure2(asked: Reproduction) -> Report:
     curves = {name: _curve(jobs) for name, jobs in plan.jobs[size].items()}
     least = min(max(curve) for curve in curves.values())
     unit, scale = next((unit for unit in paper.UNITS if least >= unit[1]), paper.UNITS[-1])
-    points: Cells = {
-        name: {x / scale: c for x, c in curve.items()} for name, curve in curves.items()
-    }
+    points = {name: {x / scale: c for x, c in curve.items()} for name, curve in curves.items()}
     picture = Table("points", points)
     draw(
         [picture],
@@ -310,11 +309,8 @@ def figure2(asked: Reproduction) -> Report:
 
 def _curve(jobs: Sequence[Job]) -> dict[float, Cell]:
     """Returns parameters that have been communicated to validation accuracy, a value a seed."""
-    trainers = [job.trainer for job in jobs]
-    tables = [job.record.metrics.set_index("round")[f"eval/{METRIC}"].dropna() for job in trainers]
-    users = trainers[0].summary["num_training_clients"]
-    a_round = communication(trainers[0])[1] * min(trainers[0].options.clients_per_round, users)
-    return {float(a_round * n): Cell(tuple(100 * t[n] for t in tables)) for n in tables[0].index}
+    a_client = communication(jobs[0])[1]
+    return validation_curve(jobs, METRIC, lambda clients, users: a_client * clients)
 
 
 def figure3(asked: Reproduction) -> Report:

@@ -115,14 +115,11 @@ def untrained(job: Job, experiment: Experiment, trained: TrainedModel) -> dict[s
 
 def _jobs(asked: Reproduction, row: Row) -> list[Job]:
     """Returns a job a seed."""
-    jobs = asked.jobs(TASK, row, row.name.replace(": ", "_").replace(" ", "_"))
+    folder = row.name.replace(": ", "_").replace(" ", "_")
     if row is not UNTRAINED:
-        return jobs
-    trained = _jobs(asked, CLIPPED)
-    return [
-        dataclasses.replace(job, trained_by=other, measure=untrained)
-        for job, other in zip(jobs, trained)
-    ]
+        return asked.jobs(TASK, row, folder)
+    path = asked.output_dir / folder
+    return [job.then(path, row.name, untrained) for job in _jobs(asked, CLIPPED)]
 
 
 def _of_noise(job: Job) -> Mapping[str, Any]:

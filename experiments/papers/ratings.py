@@ -55,13 +55,12 @@ def table1(asked: Reproduction) -> Report:
     for on, reference in (("unseen", paper.FED_RECON), ("seen", paper.FED_RECON_SEEN)):
         lines = lines_of({row: own for row, own in jobs.items() if _on(row) == on})
         if lines:
-            other = next((line for line in lines if line.name == reference.name), None)
             lines += guess_lines(asked, source, paper.FED_RECON.preset, evaluate_on=on)
             columns = [
                 *rating_columns(),
                 Column(paper.BEFORE, _before, 3),
-                behind(paper.BEHIND, other, METRICS[RMSE], digits=3),
-                behind(paper.LESS, other, METRICS[ACCURACY]),
+                behind(paper.BEHIND, lines, reference.name, METRICS[RMSE], digits=3),
+                behind(paper.LESS, lines, reference.name, METRICS[ACCURACY]),
             ]
             caption = paper.RATING_CAPTIONS[on].format(split=split)
             parts.append(Table.of(on, (lines, columns), caption=caption))
@@ -97,9 +96,7 @@ def guess_lines(asked: Reproduction, source: Ratings, preset: str, **own: Value)
         **own: Options of the split.
     """
     tables: dict[str, list[pd.DataFrame]] = {}
-    for seed in asked.seeds:
-        values = asked.values(TASK, preset, **own, seed=seed)
-        data = TASK.split(source, TASK.options(**values))
+    for data in asked.splits(TASK, source, preset, **own):
         query = data.test.query
         for name, predictions in guess_ratings(data, data.test).items():
             found = score_guess(query, predictions).clients

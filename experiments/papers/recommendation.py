@@ -143,8 +143,7 @@ def _popularity(asked: Reproduction, source: Interactions) -> list[pd.DataFrame]
     from fedpersonal.tasks.interactions.data import rank_by_popularity
 
     tables = []
-    for seed in asked.seeds:
-        data = TASK.split(source, TASK.options(**asked.values(TASK, PRESET, seed=seed)))
+    for data in asked.splits(TASK, source, PRESET):
         ranks = rank_by_popularity(data, data.test)
         tables.append(pd.DataFrame({"client": data.test.query.client_ids, **ranks}).dropna())
     return tables
@@ -154,11 +153,10 @@ def _columns(lines: Sequence[Line], suffix: str) -> list[Column]:
     """Returns figures, and differences from FedMF on users who have left enough to be ranked."""
     keys = {n: key if key.endswith("_all") else f"{key}{suffix}" for n, key in COLUMNS.items()}
     metrics = {name: ClientMetric(key, weights=None, scale=100) for name, key in keys.items()}
-    other = next((line for line in lines if line.name == FEDMF.name), None)
     return [
         *(figure(name, "test", key, scale=100, metric=metrics[name]) for name, key in keys.items()),
         *(
-            behind(f"{name} − FedMF's", other, metrics[name], counted=list(keys.values()))
+            behind(f"{name} − FedMF's", lines, FEDMF.name, metrics[name], counted=[*keys.values()])
             for name in _COMPARED
         ),
     ]

@@ -13,7 +13,7 @@ from experiments.papers.jobs import Job, complete
 from experiments.papers.table import Line
 from fedpersonal.errors import UserError
 from fedpersonal.options import Value
-from fedpersonal.tasks.task import SourceT, Task
+from fedpersonal.tasks.task import DataT, SourceT, Task
 
 PRESETS = pathlib.Path(__file__).parents[1] / "presets"
 _ROUNDS = ("total_rounds", "rounds_per_eval", "decay_rounds")
@@ -156,6 +156,15 @@ class Reproduction:
                 task,
                 self.values(task, row.preset, **{**row.values, **own, "seed": seed}),
             )
+            for seed in self.seeds
+        ]
+
+    def splits(
+        self, task: Task[Any, SourceT, DataT], source: SourceT, preset: str, **own: Value
+    ) -> list[DataT]:
+        """Returns the clients' data as each seed splits them; `preset` and `own` as of `values`."""
+        return [
+            task.split(source, task.options(**self.values(task, preset, **own, seed=seed)))
             for seed in self.seeds
         ]
 

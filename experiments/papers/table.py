@@ -90,6 +90,23 @@ def over_seeds(
     return Cell(tuple(values), published)
 
 
+def validation_curve(
+    jobs: Sequence[Job], metric: str, a_round: Callable[[int, int], float]
+) -> dict[float, Cell]:
+    """Returns a validation metric of trainings, in per cent, by how far they have come.
+
+    Args:
+        jobs: The jobs, one a seed.
+        metric: The metric.
+        a_round: How far a round comes, given the clients that take part in it, and all clients.
+    """
+    trainers = [job.trainer for job in jobs]
+    tables = [job.record.metrics.set_index("round")[f"eval/{metric}"].dropna() for job in trainers]
+    users = trainers[0].summary["num_training_clients"]
+    step = a_round(min(trainers[0].options.clients_per_round, users), users)
+    return {float(n * step): Cell(tuple(100 * t[n] for t in tables)) for n in tables[0].index}
+
+
 def difference(
     ours: Sequence[pd.DataFrame], others: Sequence[pd.DataFrame], metric: ClientMetric
 ) -> Cell[float]:
@@ -175,7 +192,8 @@ def figure(
 
 def behind(
     title: str,
-    other: Line | None,
+    lines: Sequence[Line],
+    name: str,
     metric: ClientMetric,
     *,
     digits: int = 1,
@@ -185,14 +203,16 @@ def behind(
 
     Args:
         title: Its title.
-        other: The line that is subtracted; None for an empty column.
+        lines: All lines; without that one among them the column is empty.
+        name: That of the line that is subtracted.
         metric: What is compared.
         digits: Digits after the point.
         counted: Clients without a figure in one of these columns of theirs are left out.
     """
+    other = next((line for line in lines if line.name == name), None)
 
     def cell(line: Line) -> Cell | None:
-        if other is None or line.name == other.name:
+        if other is None or line.name == name:
             return None
         ours, others = (
             [table.dropna(subset=list(counted)) for table in one.clients] for one in (line, other)
@@ -225,12 +245,11 @@ class Table:
         cells: Row to column to cell; a row may lack columns.
         caption: Stands above.
         digits: Digits after the point; or column to digits.
-        published: Where the paper's figures are: in a `column` of their own, with the `difference`
-            too, or in `brackets`.
+        published: Where the paper's figures are: in a `column` of their own, or in `brackets`.
     """
 
     name: str
-    cells: Mapping[str, Mapping[Title, Cell]]
+    cells: Mapping[str, Mapping[Any, Cell]]
     caption: str = ""
     digits: int | Mapping[Title, int] = 1
     published: str = "column"
@@ -281,14 +300,7 @@ class Table:
         if self.published == "brackets":
             pairs = zip(measured, paper)
             return [(f"{column}", [m if p == "–" else f"{m} ({p})" for m, p in pairs])]
-        shown = [(f"{column}, paper", paper), ("measured", measured)]
-        if self.published == "difference":
-            differences = [
-                f"{cell.mean - figure:+.{digits}f}" if cell and figure is not None else "–"
-                for cell, figure in zip(found, known)
-            ]
-            shown.append(("difference", differences))
-        return shown
+        return [(f"{column}, paper", paper), ("measured", measured)]
 
     def records(self, seeds: Sequence[int]) -> list[dict[str, Any]]:
         """Returns the values in long form, one each."""

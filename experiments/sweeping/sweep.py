@@ -17,7 +17,7 @@ from experiments.children import Call, call_at_once, fitting
 from experiments.papers.jobs import Job, check_folders
 from experiments.sweeping import trials
 from experiments.sweeping.grid import Setting, values_text
-from experiments.sweeping.trials import Trial, Validation, alone_in
+from experiments.sweeping.trials import Trial
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
@@ -119,15 +119,14 @@ class Sweep:
         Raises:
             UserError: If a run fails otherwise than by its options, or all settings diverge.
         """
-        with alone_in(self.output_dir):
-            try:
-                self._call("train", trials.train, [t for t in self.trials if not t.is_validated])
-                ranked = self.ranked()
-                chosen = [trial for one in self.tested(ranked) for trial in one.trials]
-                self._call("test", trials.test, [t for t in chosen if not t.run.is_done()])
-            except (KeyboardInterrupt, SystemExit):
-                print("Stopped; the same command goes on from there.", file=sys.stderr, flush=True)
-                raise
+        try:
+            self._call("train", trials.train, [t for t in self.trials if not t.is_validated])
+            ranked = self.ranked()
+            chosen = [trial for one in self.tested(ranked) for trial in one.trials]
+            self._call("test", trials.test, [t for t in chosen if not t.run.is_done()])
+        except (KeyboardInterrupt, SystemExit):
+            print("Stopped; the same command goes on from there.", file=sys.stderr, flush=True)
+            raise
         return ranked
 
     def guess(self, scored: Scored) -> tuple[str, float] | None:
@@ -163,15 +162,9 @@ class Sweep:
 
     def _scored(self, setting: Setting) -> Scored:
         own = [trial for trial in self.trials if trial.setting == setting]
-        found = [trial.validation for trial in own]
-        diverged = next(
-            (f"seed {t.seed}: {v.diverged}" for t, v in zip(own, found) if v.diverged), ""
-        )
-        if not diverged:
-            for trial, validation in zip(own, found):
-                self._check_comparable(trial, validation)
-        scores = [] if diverged else [self._figure(v.metrics) for v in found]
-        return Scored(setting, own, scores, diverged)
+        told = [(trial.seed, trial.validation.diverged) for trial in own]
+        diverged = next((f"seed {seed}: {why}" for seed, why in told if why), "")
+        return Scored(setting, own, [] if diverged else list(map(self._score, own)), diverged)
 
     def _call(self, verb: str, function: Callable[..., None], missing: Sequence[Trial]) -> None:
         """Has runs trained or tested, and tells of each one's end."""
@@ -194,8 +187,7 @@ class Sweep:
         for path in by_path:
             path.mkdir(parents=True, exist_ok=True)
         calls = {
-            path: Call(function, (trial.run, self.output_dir), trial.output)
-            for path, trial in by_path.items()
+            path: Call(function, (trial.run,), trial.output) for path, trial in by_path.items()
         }
         # The summary of a test tells the memory of its process.
         number = _TRAININGS_A_PROCESS if verb == "train" else 1
@@ -207,22 +199,20 @@ class Sweep:
         if verb == "test":
             test = trial.run.summary["test"]
             known = find_metric(self.chosen_by, test)
-            return f"{self.chosen_by} {self._figure(test):.4f}" if known else "done"
+            return f"{self.chosen_by} {test[known]:.4f}" if known else "done"
+        if trial.validation.diverged:
+            return f"diverged: {trial.validation.diverged}"
+        return f"validation {self.chosen_by} {self._score(trial):.4f}"
+
+    def _score(self, trial: Trial) -> float:
+        """Returns the metric of a validation by which a setting is chosen.
+
+        Raises:
+            UserError: If there is none, or it is of other clients than those of other settings.
+        """
         validation = trial.validation
-        if validation.diverged:
-            return f"diverged: {validation.diverged}"
-        self._check_comparable(trial, validation)
-        return f"validation {self.chosen_by} {self._figure(validation.metrics):.4f}"
-
-    def _figure(self, metrics: Mapping[str, Any]) -> float:
-        """Returns the metric by which a setting is chosen, which these have."""
-        name = find_metric(self.chosen_by, metrics)
-        assert name  # Since `_check_comparable`.
-        return metrics[name]
-
-    def _check_comparable(self, trial: Trial, validation: Validation) -> None:
-        """Raises a `UserError` unless a validation has the metric, of the clients of the others."""
-        if not find_metric(self.chosen_by, validation.metrics):
+        name = find_metric(self.chosen_by, validation.metrics)
+        if not name:
             raise UserError(
                 f"--metric={self.chosen_by} is not told of validation clients; these are: "
                 f"{', '.join(validation.metrics)}."
@@ -235,6 +225,7 @@ class Sweep:
                 "validated on other clients or examples, so their figures cannot be compared; "
                 "leave such options out."
             )
+        return validation.metrics[name]
 
 
 def _folder(setting: Mapping[str, Any]) -> str:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import math
 import pathlib
-import time
-from collections.abc import Iterator, Mapping
-from typing import TextIO
+from collections.abc import Mapping
 
 from experiments.papers.jobs import Job, open_job
 from experiments.sweeping.grid import Setting
-from fedpersonal.errors import TrainingError, UserError
+from fedpersonal.errors import TrainingError
 from fedpersonal.evaluation.guess import overall
 from fedpersonal.files import read_json, write_json
 
 _FILE = "validation.json"
 _EVAL = "eval/"
-_SECONDS_TO_END = 60.0
-# Locks that this process holds until its end.
-_held: list[TextIO] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +64,10 @@ class Validation:
     guesses: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
 
-def train(run: Job, sweep_dir: pathlib.Path) -> None:
+def train(run: Job) -> None:
     """Trains a run and evaluates validation clients, never test clients."""
     from fedpersonal.tasks.running import train_experiment
 
-    _take_part(sweep_dir)
     experiment, folder = open_job(run)
     try:
         with folder, train_experiment(experiment, folder, progress=False) as trained:
@@ -103,52 +95,10 @@ def write_validation(run: Job, validation: Validation) -> None:
     write_json(run.path / _FILE, validation, checked=True)
 
 
-def test(run: Job, sweep_dir: pathlib.Path) -> None:
+def test(run: Job) -> None:
     """Tests a run that was trained, and writes what any run has in the end."""
     from fedpersonal.tasks.running import run_experiment
 
-    _take_part(sweep_dir)
     experiment, opened = open_job(run)
     with opened as folder:
         run_experiment(experiment, folder, progress=False)
-
-
-@contextlib.contextmanager
-def alone_in(folder: pathlib.Path) -> Iterator[None]:
-    """Keeps another sweep out of a folder; waits for runs of one that was killed to save and end.
-
-    Raises:
-        UserError: Another one is still there after a minute.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = _open_lock(folder)
-    except OSError as error:
-        raise UserError(f"Cannot write to {folder}: {error.strerror}.") from error
-    with lock:
-        deadline = time.monotonic() + _SECONDS_TO_END
-        if not _is_locked(lock):
-            print(f"waiting for another sweep in {folder} to end", flush=True)
-        while not _is_locked(lock):
-            if time.monotonic() > deadline:
-                raise UserError(f"Another sweep is running in {folder}; wait or end it.")
-            time.sleep(0.1)
-        fcntl.flock(lock, fcntl.LOCK_SH)  # Which its runs share.
-        yield
-
-
-def _take_part(folder: pathlib.Path) -> None:
-    """Makes sweeps to come wait for the end of this process, a run of one in the folder."""
-    _held.append(_open_lock(folder))
-    fcntl.flock(_held[-1], fcntl.LOCK_SH)
-
-
-def _is_locked(lock: TextIO) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
-def _open_lock(folder: pathlib.Path) -> TextIO:
-    return open(folder / ".lock", "a", encoding="utf-8")

@@ -192,20 +192,6 @@ def check_numbers(name: str, column: npt.ArrayLike, length: int) -> np.ndarray:
     return column
 
 
-def check_embeddings(
-    name: str, embeddings: npt.ArrayLike, *, num_users: int | None = None
-) -> np.ndarray:
-    """Returns `embeddings` as finite float64 (num_users, dimensions), of any number for None."""
-    embeddings = np.asarray(embeddings, np.float64)
-    rows = "users" if num_users is None else num_users
-    if embeddings.ndim != 2 or not embeddings.size or rows not in ("users", len(embeddings)):
-        raise UserError(
-            f"{name} must have the shape [{rows}, dimensions], got {list(embeddings.shape)}"
-        )
-    check_finite(name, embeddings)
-    return embeddings
-
-
 def check_finite(name: str, numbers: np.ndarray) -> None:
     """Raises a UserError that names the first row that is not finite, if there is one."""
     bad = np.argwhere(~np.isfinite(numbers))

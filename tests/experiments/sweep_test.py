@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import math
 import os
 import re
@@ -18,9 +17,9 @@ import psutil
 import pytest
 
 from experiments import option_flags
-from experiments.sweeping import page, trials
+from experiments.sweeping import page
 from experiments.sweeping.sweep import Sweep
-from experiments.sweeping.trials import Validation, alone_in, write_validation
+from experiments.sweeping.trials import Validation, write_validation
 from fedpersonal.errors import UserError
 from fedpersonal.files import read_json, write_json
 from fedpersonal.options import Options, option
@@ -152,37 +151,6 @@ def test_a_finished_sweep_is_only_read_and_its_chosen_command_repeats_a_run(done
     )
     theirs = folder / "out" / f"client_learning_rate={rate}" / "seed_1" / "per_client.csv"
     assert (folder / "again/per_client.csv").read_text() == theirs.read_text()
-
-
-def test_a_second_sweep_waits_and_then_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(trials, "_SECONDS_TO_END", 0.5)
-    with alone_in(tmp_path / "sweep"):
-        with pytest.raises(UserError, match="Another sweep is running in"):
-            with alone_in(tmp_path / "sweep"):
-                pass
-    assert capsys.readouterr().out == f"waiting for another sweep in {tmp_path / 'sweep'} to end\n"
-    with alone_in(tmp_path / "sweep"):
-        pass
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="Cannot write to .*file"):
-        with alone_in(tmp_path / "file"):
-            pass
-
-
-def test_it_waits_for_the_runs_of_a_killed_sweep(tmp_path):
-    program = (
-        "import pathlib, time\n"
-        "from experiments.sweeping import trials\n"
-        f"trials._take_part(pathlib.Path({str(tmp_path)!r}))\n"
-        "print(flush=True)\n"
-        "time.sleep(1)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as run:
-        run.stdout.readline()
-        with alone_in(tmp_path):
-            assert run.wait(timeout=60) == 0
-            with open(tmp_path / ".lock", "a") as file:  # Runs of this sweep share it.
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def make(tmp_path, scores, **changes):
