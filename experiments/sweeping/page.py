@@ -15,7 +15,7 @@ from experiments.sweeping.sweep import Scored, Sweep
 from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.files import write_csv, write_text
-from fedpersonal.report.compared import FEWEST, MOST
+from fedpersonal.report.comparison import FEWEST, MOST, compare_runs
 
 _DIGITS = 4
 
@@ -41,7 +41,6 @@ def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
         The files; none where a single run was tested. Of many seeds the first ones are compared.
     """
     # What draws is imported when all else is done.
-    from fedpersonal.report.comparison import compare_runs
     from fedpersonal.report.comparison_page import write_page
 
     folders, metric = _compared(sweep, ranked)
@@ -140,7 +139,6 @@ def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
     if len(tested) == 1:
         return table
     # What compares is imported when all else is done.
-    from fedpersonal.report.comparison import compare_runs
     from fedpersonal.report.comparison_page import verdicts
 
     folders, metric = _compared(sweep, ranked)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import lower_is_better, main_metric
@@ -25,39 +26,57 @@ _GLOBAL, _TABLE = "global ", "/embeddings"
 _FEWEST_ROWS, _MOST_ROWS = 3, 3_000
 
 
-def curve_panels(run: RunData) -> dict[str, Any]:
-    """Returns what `curves.js` draws of a run.
+def curve_panels(run: RunData) -> list[dict[str, Any]]:
+    """Returns the panels that `curves.js` draws of a run, the main metric first.
 
     Returns:
-        `panels`, the main metric first, each with `label`, `lower` (whether less is better, or
-        None) and `series`, each with `name`, `color` (a CSS variable) and, of as many numbers each,
-        `round`, `seconds` and `bytes` (where known) and `y`.
+        `label`, `lower` (whether less is better, or None) and `series` of each: `name`, `color` (a
+        CSS variable) and what `curve` returns.
     """
-    rows = run.rounds
-    x = {"round": rows["round"].to_numpy(np.float64)}
-    x["seconds"] = np.nancumsum(rows["seconds"].to_numpy(np.float64))
-    if run.bytes_per_round:
-        x["bytes"] = x["round"] * run.bytes_per_round
     metrics: dict[str, list[dict[str, Any]]] = {}
     for name in sorted(run.round_metrics, key=lambda n: n.startswith("eval/")):
         source, *details, metric = name.split("/")
-        y = rows[name].to_numpy(np.float64)
-        chosen = thin(y)
-        evaluated = sum(one["color"] != "training" for one in metrics.get(metric, []))
-        metrics.setdefault(metric, []).append(
-            {
-                "name": ", ".join([_SOURCES[source], *details]).replace("_", " "),
-                "color": "training" if source == "train" else f"series-{evaluated}",
-                **{axis: rounded(values[chosen], 6) for axis, values in x.items()},
-                "y": rounded(y[chosen]),
-            }
-        )
+        series = metrics.setdefault(metric, [])
+        evaluated = sum(one["color"] != "training" for one in series)
+        title = ", ".join([_SOURCES[source], *details]).replace("_", " ")
+        color = "training" if source == "train" else f"series-{evaluated}"
+        series.append({"name": title, "color": color, **curve([run], name)})
     first = run.main_metric if run.main_metric in metrics else main_metric(list(metrics))
-    panels = [
+    return [
         {"label": label(metric), "lower": lower_is_better(metric), "series": metrics[metric]}
         for metric in sorted(metrics, key=lambda name: (name != first, name != "loss"))
     ]
-    return {"panels": panels}
+
+
+def curve(runs: Sequence[RunData], name: str, most: int = MOST_POINTS) -> dict[str, Any]:
+    """Returns the mean of a metric over runs, in the rounds that all of them have.
+
+    Args:
+        runs: The runs.
+        name: A column of their `rounds`.
+        most: About so many points are returned.
+
+    Returns:
+        As many numbers each: `round`, `seconds`, `bytes` (where known), `y` and, of several runs,
+        `low` and `high`, a standard deviation below and above it.
+    """
+    tables = [run.rounds.set_index("round") for run in runs]
+    values = pd.concat([table[name] for table in tables], axis=1, join="inner")
+    seconds = pd.concat([table["seconds"].fillna(0).cumsum() for table in tables], axis=1)
+    mean, deviation = values.mean(axis=1, skipna=False), values.std(axis=1)
+    rounds = mean.index[thin(mean.to_numpy(), most)]
+    found = {
+        "round": rounded(rounds, 6),
+        "seconds": rounded(seconds.mean(axis=1)[rounds], 6),
+        "y": rounded(mean[rounds]),
+    }
+    sizes = [run.bytes_per_round for run in runs if run.bytes_per_round]
+    if len(sizes) == len(runs):
+        found["bytes"] = rounded(np.asarray(rounds) * np.mean(sizes), 6)
+    if len(runs) > 1:
+        found["low"] = rounded((mean - deviation)[rounds])
+        found["high"] = rounded((mean + deviation)[rounds])
+    return found
 
 
 def thin(y: Sequence[float] | np.ndarray, most: int = MOST_POINTS) -> np.ndarray:

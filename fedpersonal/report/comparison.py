@@ -1,8 +1,9 @@
-"""Methods against each other, client by client: what `experiments.compare` writes."""
+"""Runs side by side: methods against each other on the same clients, seed by seed."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpersonal.errors import UserError, listed, quoted
+from fedpersonal.errors import UserError, escaped, listed, one_line, quoted
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.client_metrics import (
     ClientMetric,
@@ -20,15 +21,16 @@ from fedpersonal.evaluation.client_metrics import (
     paired_difference,
 )
 from fedpersonal.evaluation.guess import best_guess
-from fedpersonal.evaluation.statistics import PairedDifference
-from fedpersonal.report.compared import (
-    HAS_EXAMPLES,
-    ComparedMethod,
-    ComparedRun,
-    read_methods,
-)
-from fedpersonal.report.run import is_number
+from fedpersonal.report.run import RunData, is_number, option_text, read_run, shown
 
+FEWEST, MOST = 2, 10
+# These say where a run computes and keeps things, not what it does.
+_ELSEWHERE = frozenset(
+    "seed output_dir runtime ray_address rounds_per_checkpoint shards data_dir "
+    "cache_dir base_model_dir".split()
+)
+# The column of clients that have examples to predict, 1.0 or 0.0.
+_HAS_EXAMPLES = "has_examples"
 # How a metric of one client becomes a mean that adds up over clients, and back.
 _MEANS: Mapping[str, Mapping[str, Any]] = {
     "rmse": {"to_mean": np.square, "finalize": np.sqrt},
@@ -39,43 +41,41 @@ _ROUNDING = 1e-5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Difference:
-    """A method's metric less the baseline's, on the same clients.
+class ComparedMethod:
+    """Runs that differ by their seed alone.
 
     Attributes:
-        lower: Whether less of the metric is better; None where nobody knows.
-        by_seed: float64 (num_seeds,): the difference of each seed.
-        mean: Their mean, with its interval.
-        clients: The difference of each client, by name, the mean over the seeds that test it.
-        left_out: How many clients' metrics are no finite numbers in both, and are left out.
-        broken: How many of these have a number by the baseline alone.
-        mended: How many have one by the method alone.
+        name: Its name, with the options that tell it from others of that name.
+        runs: The runs by seed, in ascending order.
+        seeds: The seeds that all compared methods have.
     """
 
-    lower: bool | None
-    by_seed: np.ndarray
-    mean: PairedDifference
-    clients: pd.Series
-    left_out: int
-    broken: int = 0
-    mended: int = 0
+    name: str
+    runs: Mapping[int | None, RunData]
+    seeds: Sequence[int | None]
 
     @property
-    def percentiles(self) -> np.ndarray:
-        """`PERCENTILES` of clients' differences, each client counting once."""
-        return np.percentile(self.clients, PERCENTILES)
+    def first(self) -> RunData:
+        """One of its runs: those of other seeds have the same options."""
+        return next(iter(self.runs.values()))
 
-    def counts(self) -> dict[str, int | None]:
-        """Returns how many clients `gained`, `lost` and are the `same`; None where not known.
+    @property
+    def paired(self) -> list[RunData]:
+        """Its runs of the seeds that all have."""
+        return [self.runs[seed] for seed in self.seeds]
 
-        Who has no number by one of both methods alone has lost or gained.
+    def values(self, metric: str) -> np.ndarray:
+        """Returns a metric of each of its runs, as `summary.json` has it."""
+        return np.array([float(run.test[metric]) for run in self.runs.values()])
+
+    def of_clients(self, metric: ClientMetric) -> pd.Series:
+        """Returns each client's metric, the mean over the paired seeds that test it, by its name.
+
+        It is NaN where one of them is.
         """
-        up, down = int((self.clients > 0).sum()), int((self.clients < 0).sum())
-        gained, lost = (down, up) if self.lower else (up, down)
-        same = len(self.clients) - up - down
-        if self.lower is None:
-            return {"gained": None, "lost": None, "same": same}
-        return {"gained": gained + self.mended, "lost": lost + self.broken, "same": same}
+        values = pd.concat([_counting(run, metric)[metric.column] for run in self.paired])
+        means = values.groupby(level=0).mean()
+        return means.where(values.notna().groupby(level=0).all())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,73 +85,23 @@ class Comparison:
     Attributes:
         methods: The methods, the baseline first.
         metrics: The metrics by name, the main one first, and how clients make each.
-        differences: For each method but the baseline, by its name, a difference a metric.
         pooled: Metrics that all runs tell of all clients, and not of each.
+        rows: The rows of `compare`, by method and metric.
     """
 
     methods: Sequence[ComparedMethod]
     metrics: Mapping[str, ClientMetric]
-    differences: Mapping[str, Mapping[str, Difference]]
-    pooled: Sequence[str] = ()
+    pooled: Sequence[str]
+    rows: Mapping[tuple[str, str], Mapping[str, Any]]
 
     @property
     def metric(self) -> str:
         """The main metric."""
         return next(iter(self.metrics))
 
-    def guess(self, metric: str) -> tuple[str, float] | None:
-        """Returns the best guess on the examples that all methods are tested on, and its metric."""
-        return best_guess([run.test for run in self.methods[0].paired], metric)
-
-    def weighting(self, metric: str) -> str:
-        """Returns by what clients weigh in the metric of them all, such as `examples`."""
-        if metric in self.pooled:
-            return ""
-        weights = self.metrics[metric].weights
-        if weights in (None, HAS_EXAMPLES):
-            return "all alike"
-        return str(weights)[4:].replace("_", " ")
-
-    def values(self, method: ComparedMethod, metric: str) -> np.ndarray:
-        """Returns the metric of each of a method's runs, as `summary.json` has it."""
-        return np.array([float(run.test[metric]) for run in method.runs.values()])
-
     def table(self) -> pd.DataFrame:
         """Returns the rows of `compare`."""
-        rows = []
-        for method in self.methods:
-            for name in (*self.metrics, *self.pooled):
-                values, guess = self.values(method, name), self.guess(name)
-                row = {
-                    "method": method.name,
-                    "metric": name,
-                    "better": {True: "lower", False: "higher", None: ""}[lower_is_better(name)],
-                    "weighting": self.weighting(name),
-                    "num_seeds": len(values),
-                    "value": values.mean(),
-                    "value_sd": _deviation(values),
-                }
-                if guess:
-                    row.update(guess=guess[0], guess_value=guess[1])
-                if name in self.differences.get(method.name, ()):
-                    row.update(self._columns(self.differences[method.name][name]))
-                rows.append(row)
-        return pd.DataFrame(rows)
-
-    def _columns(self, difference: Difference) -> dict[str, Any]:
-        return {
-            "baseline": self.methods[0].name,
-            "paired_seeds": len(difference.by_seed),
-            "difference": difference.mean.difference,
-            "low": difference.mean.low if difference.mean.has_interval else float("nan"),
-            "high": difference.mean.high if difference.mean.has_interval else float("nan"),
-            "difference_sd": _deviation(difference.by_seed),
-            "within_noise": difference.mean.is_within_noise,
-            "num_clients": len(difference.clients),
-            **difference.counts(),
-            **{f"client_p{p}": value for p, value in zip(PERCENTILES, difference.percentiles)},
-            "left_out": difference.left_out,
-        }
+        return pd.DataFrame(list(self.rows.values()))
 
 
 def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = None) -> Comparison:
@@ -165,17 +115,29 @@ def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = N
         UserError: If a folder is no finished run's or is given twice, methods are not tested on the
             same examples of the same clients, or runs have no metric in common, or not that metric.
     """
-    methods = read_methods(folders)
+    methods = _read_methods(folders)
     runs = [run for method in methods for run in method.runs.values()]
-    metrics = _common_metrics(runs, chosen=metric)
-    baseline, *others = methods
-    differences = {
-        method.name: {
-            name: _difference(name, how, method, baseline) for name, how in metrics.items()
-        }
-        for method in others
-    }
-    return Comparison(methods, metrics, differences, _pooled_metrics(runs))
+    metrics, pooled = _find_metrics(runs, metric)
+    rows = {}
+    for method in methods:
+        for name in (*metrics, *pooled):
+            values = method.values(name)
+            row = {
+                "method": method.name,
+                "metric": name,
+                "better": {True: "lower", False: "higher", None: ""}[lower_is_better(name)],
+                "weighting": _weighting(metrics[name]) if name in metrics else "",
+                "num_seeds": len(values),
+                "value": values.mean(),
+                "value_sd": _deviation(values),
+            }
+            guess = best_guess([run.test for run in methods[0].paired], name)
+            if guess:
+                row.update(guess=guess[0], guess_value=guess[1])
+            if name in metrics and method is not methods[0]:
+                row.update(_difference(name, metrics[name], method, methods[0]))
+            rows[method.name, name] = row
+    return Comparison(methods, metrics, pooled, rows)
 
 
 def compare(folders: Sequence[str | os.PathLike], *, metric: str | None = None) -> pd.DataFrame:
@@ -200,79 +162,201 @@ def compare(folders: Sequence[str | os.PathLike], *, metric: str | None = None) 
     return compare_runs(folders, metric=metric).table()
 
 
-def client_means(method: ComparedMethod, metric: ClientMetric) -> pd.Series:
-    """Returns each client's metric, the mean over the paired seeds that test it, by its name.
+def tested_clients(run: RunData) -> pd.Series:
+    """Returns how many examples each evaluated client is tested on, by its name."""
+    return run.clients[run.clients["num_examples"] > 0].set_index("client")["num_examples"]
 
-    It is NaN where one of them is.
+
+def differing_options(runs: Sequence[RunData]) -> dict[str, list[str]]:
+    """Returns the options that differ, by name, with each run's value as a page shows it."""
+    names = dict.fromkeys(name for run in runs for name in run.options if name not in _ELSEWHERE)
+    values = {name: [run.options.get(name, "absent") for run in runs] for name in names}
+    return {
+        name: [option_text(name, value) for value in of_runs]
+        for name, of_runs in values.items()
+        if any(value != of_runs[0] for value in of_runs)
+    }
+
+
+def read_tested(folder: str | os.PathLike) -> RunData:
+    """Returns a finished run that has evaluated clients.
+
+    Raises:
+        UserError: If the folder is that of no such run.
     """
-    values = pd.concat([run.rows(metric.weights)[metric.column] for run in method.paired])
-    means = values.groupby(level=0).mean()
-    return means.where(values.notna().groupby(level=0).all())
+    run = read_run(folder)
+    clients, path = run.clients, run.path / "per_client.csv"
+    if not run.test or not len(clients):
+        raise UserError(f"{run.path} has no evaluated clients to compare.")
+    examples, names = clients.get("num_examples"), clients.get("client")
+    if examples is None or examples.dtype.kind not in "iuf" or not (examples > 0).any():
+        raise UserError(f"{path} is damaged: nobody has examples.")
+    if names is None or names.duplicated().any():
+        raise UserError(f"{path} is damaged: see its clients' names.")
+    clients = clients.assign(**{_HAS_EXAMPLES: (examples > 0).astype(float)})
+    return dataclasses.replace(run, clients=clients)
+
+
+def _read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
+    """Reads runs and puts the seeds of each method together, in the order of the folders."""
+    if not FEWEST <= len(folders) <= MOST:
+        given = f"{len(folders)} {'is' if len(folders) == 1 else 'are'} given"
+        raise UserError(f"a comparison is of {FEWEST} to {MOST} run folders; {given}.")
+    groups: dict[str, dict[int | None, RunData]] = {}
+    for run in map(read_tested, folders):
+        options = {k: v for k, v in run.options.items() if k not in _ELSEWHERE}
+        runs = groups.setdefault(json.dumps(options, sort_keys=True), {})
+        seed = run.config.get("seed")
+        if seed in runs:
+            raise UserError(
+                f"{_folder(runs[seed])} and {_folder(run)} are the same run: no option differs, "
+                f"and the seed of both is {one_line(seed)}."
+            )
+        runs[seed] = run
+    ordered = [dict(sorted(runs.items(), key=lambda of: of[0] or 0)) for runs in groups.values()]
+    seeds = [seed for seed in ordered[0] if all(seed in runs for runs in ordered)]
+    firsts = [next(iter(runs.values())) for runs in ordered]
+    if not seeds:
+        words = [f"{listed([*map(str, r)])} of {_folder(run)}" for r, run in zip(ordered, firsts)]
+        raise UserError(
+            f"no seed is common to all methods, seeds {'; '.join(words)}: runs of another seed "
+            "test other clients."
+        )
+    for seed in seeds:
+        for runs in ordered[1:]:
+            _check_match(ordered[0][seed], runs[seed])
+    return [ComparedMethod(n, runs, seeds) for n, runs in zip(_names(firsts), ordered)]
+
+
+def _check_match(*pair: RunData) -> None:
+    """Raises a UserError unless two runs are tested on the same examples of the same clients."""
+    tested = [tested_clients(run).to_dict() for run in pair]
+    data = [run.config.get("data") for run in pair]
+    shared = len(tested[0].keys() & tested[1].keys())
+    numbers = f"{len(tested[0]):,} and {len(tested[1]):,} clients, of whom {shared:,} are the same"
+    must_agree = {
+        "they are of two tasks": [run.options.get("task") for run in pair],
+        f"their data differ, {one_line(data[0])} and {one_line(data[1])}": data,
+        f"they evaluate {numbers}": [of.keys() for of in tested],
+        "clients are tested on other numbers of examples": tested,
+        "test_labels differ: other examples": [run.summary.get("test_labels") for run in pair],
+    }
+    for why, (first, second) in must_agree.items():
+        if first != second:
+            differ = [f"{n} is {' and '.join(v)}" for n, v in differing_options(pair).items()]
+            folders = " and ".join(map(_folder, pair))
+            raise UserError(f"{folders} cannot be compared: {why} ({one_line('; '.join(differ))}).")
+
+
+def _folder(run: RunData) -> str:
+    return escaped(str(run.path))
+
+
+def _names(firsts: Sequence[RunData]) -> list[str]:
+    """Returns a name for each: that of its method, and the options that tell it from others."""
+    names: list[str] = []
+    for run in firsts:
+        alike = [other for other in firsts if other.method == run.method]
+        options = differing_options(alike).items()
+        words = [f"{name}={values[alike.index(run)]}" for name, values in options]
+        name = shown(run.method) + (f" ({shown(', '.join(words))})" if words else "")
+        names.append(f"{name} #{len(names) + 1}" if name in names else name)
+    return names
+
+
+def _counting(run: RunData, metric: ClientMetric) -> pd.DataFrame:
+    """Returns the clients that count in a metric, by name: those with a weight, or all."""
+    clients = run.clients.set_index("client").sort_index()
+    return clients if metric.weights is None else clients[clients[metric.weights] > 0]
 
 
 def _difference(
     name: str, metric: ClientMetric, method: ComparedMethod, baseline: ComparedMethod
-) -> Difference:
+) -> dict[str, Any]:
+    """Returns columns of `compare`: a metric less the baseline's, on the same clients.
+
+    A client without a finite number by one of both alone has lost or gained.
+    """
     tables: list[list[pd.DataFrame]] = [[], []]
-    left_out = broken = mended = 0
     for pair in zip(method.paired, baseline.paired):
-        rows = [run.rows(metric.weights) for run in pair]
-        ours, others = (np.isfinite(table[metric.column]) for table in rows)
-        finite = ours & others
-        broken += int((others & ~ours).sum())
-        mended += int((ours & ~others).sum())
-        left_out += int((~finite).sum())
+        rows = [_counting(run, metric) for run in pair]
+        finite = np.isfinite(rows[0][metric.column]) & np.isfinite(rows[1][metric.column])
         for of_method, table in zip(tables, rows):
             of_method.append(table[finite].reset_index())
     if not all(map(len, tables[0])):
         raise UserError(f"{name}: no client of {method.name} and {baseline.name} has a number.")
     by_seed, mean = paired_difference(tables[0], tables[1], metric)
-    clients = client_means(method, metric) - client_means(baseline, metric)
-    finite = clients[np.isfinite(clients)]
-    return Difference(lower_is_better(name), by_seed, mean, finite, left_out, broken, mended)
+    ours, others = (of.of_clients(metric) for of in (method, baseline))
+    has, had = np.isfinite(ours), np.isfinite(others)
+    change = (ours - others)[has & had]
+    lower, same = lower_is_better(name), int((change == 0).sum())
+    better = int(((change < 0) if lower else (change > 0)).sum())
+    gained, lost = better + int((has & ~had).sum()), len(change) - better - same
+    lost += int((had & ~has).sum())
+    ends = (mean.low, mean.high) if mean.has_interval else (float("nan"), float("nan"))
+    return {
+        "baseline": baseline.name,
+        "paired_seeds": len(by_seed),
+        "difference": mean.difference,
+        **dict(zip(("low", "high"), ends)),
+        "difference_sd": _deviation(by_seed),
+        "within_noise": mean.is_within_noise,
+        "num_clients": len(change),
+        "gained": None if lower is None else gained,
+        "lost": None if lower is None else lost,
+        "same": same,
+        **dict(zip((f"client_p{p}" for p in PERCENTILES), np.percentile(change, PERCENTILES))),
+        "left_out": len(has) - len(change),
+    }
 
 
 def _deviation(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
 
 
-def _common_metrics(runs: Sequence[ComparedRun], *, chosen: str | None) -> dict[str, ClientMetric]:
-    """Returns the metrics that all runs have, the main one first, and how clients make each."""
-    named = [run.metrics for run in runs]
-    shared = [name for name in named[0] if all(name in names for names in named)]
-    for run, names in zip(runs, named):
-        where = f"{run.folder} has no metric"
-        if chosen is not None and chosen not in names:
-            raise UserError(f"{where} {quoted(chosen)}; it has {listed(names)}.")
-        # Losses alone may be of any kind.
-        if not {*shared} - {"loss"} and names != named[0]:
-            raise UserError(
-                f"{where} in common with {runs[0].folder}: {listed(names)} and {listed(named[0])}."
-            )
-    headlines = (find_metric(name, shared) for name in runs[0].usual_metrics)
-    usual = [name for name in headlines if name]
-    first = chosen or next(iter(usual), main_metric(shared))
-    shared.sort(key=lambda name: (name != first, name not in usual, name == "loss"))
-    return {name: _client_metric(name, runs) for name in shared}
+def _weighting(metric: ClientMetric) -> str:
+    """Returns by what clients weigh in the metric of them all, such as `examples`."""
+    if metric.weights in (None, _HAS_EXAMPLES):
+        return "all alike"
+    return str(metric.weights).removeprefix("num_").replace("_", " ")
 
 
-def _pooled_metrics(runs: Sequence[ComparedRun]) -> list[str]:
-    """Returns the metrics that all runs tell of all clients, and not of each, such as `auc`.
+def _find_metrics(
+    runs: Sequence[RunData], chosen: str | None
+) -> tuple[dict[str, ClientMetric], list[str]]:
+    """Returns the metrics that all runs have, the main one first, and how clients make each.
 
-    Those that their task prints come first.
+    And those that all runs tell of all clients, and none of each, such as `auc`.
     """
-    of_clients = {name for run in runs for name in run.metrics}
-    return [
-        name
-        for name in dict.fromkeys([*runs[0].usual_metrics, *runs[0].test])
-        if name not in of_clients
-        and not name.startswith("num_")
-        and lower_is_better(name) is not None
-        and all(is_number(run.test.get(name)) for run in runs)
-    ]
+    metrics = [_metrics(run) for run in runs]
+    common = [name for name in metrics[0] if all(name in of for of in metrics)]
+    shared = [name for name in common if all(of[name] for of in metrics)]
+    for run, of in zip(runs, metrics):
+        # Losses alone may be of any kind.
+        is_other = not {*shared} - {"loss"} and of != metrics[0]
+        if is_other or (chosen is not None and not of.get(chosen)):
+            what = f"metric {quoted(chosen)}" if chosen else f"metric of {_folder(runs[0])}"
+            names = listed([name for name, is_of_each in of.items() if is_of_each])
+            raise UserError(f"{_folder(run)} has no {what}; it has {names}.")
+    usual = [name for name in (find_metric(n, shared) for n in runs[0].task_metrics) if name]
+    main = chosen or next(iter(usual), main_metric(shared))
+    shared.sort(key=lambda name: (name != main, name not in usual, name == "loss"))
+    pooled = [name for name in common if not any(of[name] for of in metrics)]
+    pooled = [name for name in pooled if lower_is_better(name) is not None]
+    return {name: _client_metric(name, runs) for name in shared}, pooled
 
 
-def _client_metric(name: str, runs: Sequence[ComparedRun]) -> ClientMetric:
+def _metrics(run: RunData) -> dict[str, bool]:
+    """Returns the metrics that a run tells of all clients, and whether also of each."""
+    columns = {*run.clients.select_dtypes("number").columns}
+    return {
+        name: bool({name, f"{name}_after"} & columns)
+        for name, value in run.test.items()
+        if is_number(value) and not name.startswith("num_") and not name.endswith("_before")
+    }
+
+
+def _client_metric(name: str, runs: Sequence[RunData]) -> ClientMetric:
     """Returns how clients' values make the metric of all, as the summaries have it.
 
     Which weights do is found by trying; where none do, since `per_client.csv` lacks them, it is the
@@ -285,11 +369,11 @@ def _client_metric(name: str, runs: Sequence[ComparedRun]) -> ClientMetric:
         metric = ClientMetric(column, weights, **_MEANS.get(name, {}))
         if all(_agrees(metric, run, run.test[name]) for run in runs):
             return metric
-    return ClientMetric(column, HAS_EXAMPLES)
+    return ClientMetric(column, _HAS_EXAMPLES)
 
 
-def _agrees(metric: ClientMetric, run: ComparedRun, value: float) -> bool:
-    rows = run.rows(metric.weights).reset_index()
+def _agrees(metric: ClientMetric, run: RunData, value: float) -> bool:
+    rows = _counting(run, metric).reset_index()
     with np.errstate(all="ignore"):  # Clients without a number do not count.
         overall = metric.overall(rows[rows[metric.column].notna()])
     return bool(np.isclose(overall, value, rtol=_ROUNDING, atol=_ROUNDING**2))

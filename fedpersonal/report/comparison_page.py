@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
+from fedpersonal.evaluation.client_metrics import lower_is_better
 from fedpersonal.files import atomic_write, write_text
-from fedpersonal.report.charts import thin
-from fedpersonal.report.compared import ComparedMethod, differing_options
-from fedpersonal.report.comparison import Comparison, Difference, client_means
+from fedpersonal.report.charts import curve
+from fedpersonal.report.comparison import Comparison, differing_options, tested_clients
 from fedpersonal.report.page import render
 from fedpersonal.report.pictures import series_of
-from fedpersonal.report.run import RunData, label, rounded, shown
+from fedpersonal.report.run import label, rounded, shown
 
-# So many numbers of clients at most; further metrics are in the table alone.
-_MOST_VALUES = 120_000
-# So many points of all curves of a panel, and so many of each.
-_MOST_POINTS, _FEWEST_POINTS = 2_400, 90
+# So many points of all curves of a panel.
+_MOST_POINTS = 2_400
 # Beside colours, for who cannot tell them apart.
 _DASHES = (None, "8 3", "2 3", "9 3 2 3")
 _SOURCES = {"eval": "validation", "train": "training"}
@@ -61,132 +59,92 @@ def write_page(
 def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> str:
     """Returns the page of a comparison."""
     methods = comparison.methods
-    data: dict[str, Any] = {
-        "curves": {"panels": _curve_bands(comparison)},
-        "dots": _client_dots(comparison, show_clients=show_clients),
-    }
+    names = [method.name for method in methods]
+    places = series_of([method.first.method for method in methods])
+    colors = {name: f"series-{place}" for name, place in zip(names, places)}
+    options = differing_options([method.first for method in methods])
     return render(
         "compare.jinja",
-        data=data,
+        data={
+            "curves": {"panels": _curve_panels(comparison, colors)},
+            "dots": _client_dots(comparison, colors, show_clients),
+        },
         title=_title(comparison),
         verdicts=verdicts(comparison),
-        baseline=methods[0].name,
+        baseline=names[0],
         seeds=methods[0].seeds,
         has_seeds=any(len(method.runs) > 1 for method in methods),
         methods=_method_rows(comparison),
-        costs=_cost_rows(methods),
+        costs=_cost_rows(comparison),
         differences=_difference_rows(comparison),
-        options=_option_rows(methods),
-        runs=_run_rows(methods),
+        options=(["option", *names], [[name, *of] for name, of in options.items()]),
+        runs=_run_rows(comparison),
         show_clients=show_clients,
-        colors=_colors(comparison),
+        colors=colors,
     )
 
 
-def _colors(comparison: Comparison) -> dict[str, str]:
-    """Returns the CSS variable of each method's colour, by the method's name."""
-    methods = comparison.methods
-    series = series_of([method.first.data.method for method in methods])
-    return {method.name: f"series-{place}" for method, place in zip(methods, series)}
-
-
-def _curve_bands(comparison: Comparison) -> list[dict[str, Any]]:
-    """Returns what `curves.js` draws: panels, those of validation first, a series a method.
-
-    A series is the mean over seeds in each round that all of them have; `low` and `high` are a
-    standard deviation below and above it, where there are several seeds.
-    """
-    series_of_metric: dict[str, list[dict[str, Any]]] = {}
-    methods, colors = comparison.methods, _colors(comparison)
-    for place, method in enumerate(methods):
-        runs = [run.data for run in method.runs.values()]
-        look = {"color": colors[method.name], "dash": _DASHES[place % len(_DASHES)]}
-        for name in runs[0].round_metrics:
-            if all(name in run.round_metrics for run in runs):
-                most = max(_FEWEST_POINTS, _MOST_POINTS // len(methods))
-                series = {"name": method.name, **look, **_band(runs, name, most)}
-                series_of_metric.setdefault(name, []).append(series)
-    panels = []
+def _curve_panels(comparison: Comparison, colors: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Returns what `curves.js` draws: panels, those of validation first, a series a method."""
+    methods, panels = comparison.methods, []
+    most = _MOST_POINTS // len(methods)
     ranks = {metric: rank for rank, metric in enumerate(comparison.metrics)}
+    columns = {n: None for m in methods for n in m.first.round_metrics}
 
-    def place_of(name: str) -> tuple[bool, int]:
+    def place(name: str) -> tuple[bool, int]:
         return name.startswith("train/"), ranks.get(name.rpartition("/")[2], len(ranks))
 
-    for name in sorted(series_of_metric, key=place_of):
+    for name in sorted(columns, key=place):
         source, *details, metric = name.split("/")
         words = " ".join([_SOURCES[source], *details]).replace("_", " ")
+        series = []
+        for number, method in enumerate(methods):
+            runs = list(method.runs.values())
+            if all(name in run.round_metrics for run in runs):
+                look = {"color": colors[method.name], "dash": _DASHES[number % len(_DASHES)]}
+                series.append({"name": method.name, **look, **curve(runs, name, most)})
         head = {"label": f"{label(metric)}, {words}", "lower": lower_is_better(metric)}
-        panels.append({**head, "series": series_of_metric[name]})
+        panels += [{**head, "series": series}] if series else []
     return panels
 
 
-def _band(runs: Sequence[RunData], name: str, most: int) -> dict[str, Any]:
-    """Returns the mean of a curve over runs, with a band around it and three axes below it."""
-    tables = [run.rounds.set_index("round") for run in runs]
-    y = pd.concat([table[name] for table in tables], axis=1, join="inner")
-    seconds = pd.concat([table["seconds"].fillna(0).cumsum() for table in tables], axis=1)
-    mean, deviation = y.mean(axis=1, skipna=False), y.std(axis=1, ddof=1)
-    rounds = mean.index[thin(mean.to_numpy(), most)]
-    series: dict[str, Any] = {
-        "round": rounded(rounds, 6),
-        "seconds": rounded(seconds.mean(axis=1)[rounds], 5),
-        "y": rounded(mean[rounds]),
-    }
-    sizes = [run.bytes_per_round for run in runs if run.bytes_per_round]
-    if len(sizes) == len(runs):
-        series["bytes"] = rounded(np.asarray(rounds) * statistics.mean(sizes), 6)
-    if len(runs) > 1:
-        series["low"], series["high"] = (
-            rounded((mean + sign * deviation)[rounds]) for sign in (-1, 1)
-        )
-    return series
-
-
-def _client_dots(comparison: Comparison, *, show_clients: bool) -> dict[str, Any] | None:
+def _client_dots(
+    comparison: Comparison, colors: Mapping[str, str], show_clients: bool
+) -> dict[str, Any] | None:
     """Returns what `points.js` draws: each client by the baseline against by another method.
 
-    Args:
-        comparison: The comparison.
-        show_clients: Whether clients have their names; else their rank by what the first method
-            but the baseline gains them.
+    Clients are ordered by what the first method but the baseline gains them, and named so unless
+    `show_clients`.
     """
-    if not comparison.differences:
-        return None
-    colors = _colors(comparison)
     baseline, *others = comparison.methods
-    examples = pd.concat([run.tested for run in baseline.paired]).groupby(level=0).mean()
-    main = comparison.differences[others[0].name][comparison.metric]
-    gains = (-main.clients if main.lower else main.clients).reindex(examples.index)
-    order = gains.sort_values(ascending=False, kind="stable").index
-    names = [f"client {rank}" for rank in range(1, len(order) + 1)]
-    choices: list[dict[str, Any]] = []
-    room = _MOST_VALUES
-    for metric, how in comparison.metrics.items():
-        room -= len(order) * 2 * len(others)
-        if choices and room < 0:
-            break
-        values = {method.name: client_means(method, how) for method in comparison.methods}
-        for method in others:
-            x, y = (
-                {
-                    "label": f"{label(metric)}, {of.name}",
-                    "color": colors[of.name],
-                    "values": rounded(values[of.name].reindex(order), 4),
-                }
-                for of in (baseline, method)
-            )
-            choices.append(
-                {
-                    "label": f"{label(metric)}: {method.name} against {baseline.name}",
-                    "change": f"{label(metric)}, {method.name} minus {baseline.name}",
-                    "x": x,
-                    "y": y,
-                    "lower": lower_is_better(metric),
-                    "diagonal": True,
-                }
-            )
+    if not others:
+        return None
+    metric, how = comparison.metric, comparison.metrics[comparison.metric]
+    examples = pd.concat([tested_clients(run) for run in baseline.paired]).groupby(level=0).mean()
+    values = {m.name: m.of_clients(how).reindex(examples.index) for m in comparison.methods}
+    change = values[others[0].name] - values[baseline.name]
+    order = change.sort_values(ascending=bool(lower_is_better(metric)), kind="stable").index
+    columns = {
+        name: {
+            "label": f"{label(metric)}, {name}",
+            "color": colors[name],
+            "values": rounded(of.reindex(order), 4),
+        }
+        for name, of in values.items()
+    }
+    choices = [
+        {
+            "label": f"{label(metric)}: {method.name} against {baseline.name}",
+            "change": f"{label(metric)}, {method.name} minus {baseline.name}",
+            "x": columns[baseline.name],
+            "y": columns[method.name],
+            "lower": lower_is_better(metric),
+            "diagonal": True,
+        }
+        for method in others
+    ]
     return {
-        "names": [shown(name) for name in order] if show_clients else names,
+        "names": [shown(n) if show_clients else f"client {i}" for i, n in enumerate(order, 1)],
         "size": {"label": "examples", "values": rounded(examples.reindex(order), 5)},
         "choices": choices,
         "columns": [],
@@ -196,127 +154,96 @@ def _client_dots(comparison: Comparison, *, show_clients: bool) -> dict[str, Any
 
 
 def verdicts(comparison: Comparison) -> list[str]:
-    """Returns a sentence for each method but the baseline on the main metric.
-
-    Of three and more methods, the first sentence names the best and the worst one.
-    """
-    metric, methods = comparison.metric, comparison.methods
-    sentences = [
-        _verdict(comparison, method.name, comparison.differences[method.name][metric])
-        for method in methods[1:]
-    ]
-    further, first = [_against_guess(comparison, metric)], methods[0].first
-    headlines = (find_metric(name, first.test) for name in first.usual_metrics)
-    headline: str = next(filter(None, headlines), "")
-    if headline in comparison.pooled:
-        further += [_pooled(comparison, headline), _against_guess(comparison, headline)]
-    lower = lower_is_better(metric)
-    if len(sentences) >= 2 and lower is not None:
-        means = {m.name: comparison.values(m, metric).mean() for m in methods}
-        names = sorted(means, key=lambda name: means[name], reverse=not lower)
-        digits = _digits(comparison, metric)
-        best, worst = (f"{n}, {means[n]:.{digits}f}" for n in (names[0], names[-1]))
-        sentence = f"Of {len(means)} methods, the best {label(metric)} is that of {best}"
-        sentences.insert(0, f"{sentence}, the worst that of {worst}.")
-    return [*sentences, *filter(None, further)]
+    """Returns a sentence for each method but the baseline on the main metric, and of the guess."""
+    metric, digits = comparison.metric, _digits(comparison, comparison.metric)
+    first, *others = (comparison.rows[method.name, metric] for method in comparison.methods)
+    sentences = [_verdict(row, digits) for row in others]
+    if "guess" in first and first["better"]:
+        sign = -1 if first["better"] == "lower" else 1
+        behind = [
+            method.name
+            for method in comparison.methods
+            if sign * np.mean([run.test[metric] - first["guess_value"] for run in method.paired])
+            <= 0
+        ]
+        sentence = f"The best guess, {shown(first['guess'])}, has {label(metric)} "
+        sentence += f"{first['guess_value']:.{digits}f}"
+        if len(behind) == len(comparison.methods):
+            sentence += ": no method beats it"
+        elif behind:
+            sentence += f": {', '.join(behind)} {'does' if len(behind) == 1 else 'do'} not beat it"
+        sentences.append(f"{sentence}.")
+    return sentences
 
 
-def _verdict(comparison: Comparison, name: str, difference: Difference) -> str:
-    metric, baseline, mean = label(comparison.metric), comparison.methods[0].name, difference.mean
-    digits, counts = _digits(comparison, comparison.metric), difference.counts()
-    interval = f"95 % interval {_signed(mean.low, digits)} to {_signed(mean.high, digits)}"
-    weighting = comparison.weighting(comparison.metric)
+def _verdict(row: Mapping[str, Any], digits: int) -> str:
+    number, weighting = row["num_clients"], row["weighting"]
     whose = f"over all clients' {weighting} together"
     whose = "the mean over clients" if weighting == "all alike" else whose
-    sentence = f"{metric} of {name}, {whose}, is {abs(mean.difference):.{digits}f}"
-    sentence += f" {'higher' if mean.difference > 0 else 'lower'} than that of {baseline}"
-    if len(difference.clients) == 1:
+    higher = "higher" if row["difference"] > 0 else "lower"
+    sentence = f"{label(row['metric'])} of {row['method']}, {whose}, is "
+    sentence += f"{abs(row['difference']):.{digits}f} {higher} than that of {row['baseline']}"
+    if number == 1:
         return f"{sentence}, for the only client, which tells nothing of others."
-    if not mean.has_interval:
-        return f"{sentence}, for {len(difference.clients)} clients, too few to judge by."
-    if mean.is_within_noise:
-        sentence += f", which is within noise ({interval})"
-    elif difference.lower is None:
-        sentence += f" ({interval})"
+    if math.isnan(row["low"]):
+        return f"{sentence}, for {number} clients, too few to judge by."
+    interval = f"(95 % interval {_signed(row['low'], digits)} to {_signed(row['high'], digits)})"
+    if row["within_noise"]:
+        sentence += f", which is within noise {interval}"
+    elif not row["better"]:
+        sentence += f" {interval}"
     else:
-        judged = "better" if (mean.difference < 0) == difference.lower else "worse"
-        judged += " for those who have a number by both" if difference.left_out else ""
-        sentence += f", which is {judged} ({interval})"
-    if counts["gained"] is not None:
-        clients = len(difference.clients) + difference.broken + difference.mended
-        sentence += f"; {counts['gained']:,} of {clients:,} clients gain, {counts['lost']:,} lose"
-    if difference.broken:
-        sentence += f", {difference.broken:,} of them as they have no number by {name}"
+        judged = "better" if higher == row["better"] else "worse"
+        judged += " for those who have a number by both" if row["left_out"] else ""
+        sentence += f", which is {judged} {interval}"
+    if row["better"]:
+        clients = row["gained"] + row["lost"] + row["same"]
+        sentence += f"; {row['gained']:,} of {clients:,} clients gain, {row['lost']:,} lose"
     return f"{sentence}."
-
-
-def _against_guess(comparison: Comparison, metric: str) -> str:
-    """Says which methods do not beat the best guess; nothing where there is none."""
-    best, lower = comparison.guess(metric), lower_is_better(metric)
-    if not best or lower is None:
-        return ""
-    sign, digits = (-1 if lower else 1), _digits(comparison, metric)
-    names = [
-        method.name
-        for method in comparison.methods
-        if sign * (np.mean([run.test[metric] for run in method.paired]) - best[1]) <= 0
-    ]
-    sentence = f"The best guess, {shown(best[0])}, has {label(metric)} {best[1]:.{digits}f}"
-    if len(names) == len(comparison.methods):
-        return f"{sentence}: no method beats it."
-    do = "does" if len(names) == 1 else "do"
-    return f"{sentence}: {', '.join(names)} {do} not beat it." if names else f"{sentence}."
-
-
-def _pooled(comparison: Comparison, metric: str) -> str:
-    digits = _digits(comparison, metric)
-    values = ", ".join(
-        f"{comparison.values(m, metric).mean():.{digits}f} by {m.name}" for m in comparison.methods
-    )
-    return f"{label(metric)}, which is of all examples at once and has no interval, is {values}."
 
 
 def _title(comparison: Comparison) -> str:
     """Returns what is compared, in a line."""
-    names = [method.name for method in comparison.methods]
-    dataset = comparison.methods[0].first.data.summary.get("dataset")
-    end = f" on {shown(dataset)}" if dataset else ""
-    if len(names) > _FEW:
-        return f"{len(names)} methods{end}"
-    if len(names) == 1:
-        return f"{names[0]}{end}, {len(comparison.methods[0].runs)} seeds"
-    return f"{', '.join(names[:-1])} and {names[-1]}{end}"
+    first, names = comparison.methods[0], [method.name for method in comparison.methods]
+    title = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    title = title if len(names) <= _FEW else f"{len(names)} methods"
+    dataset = first.first.summary.get("dataset")
+    title += f" on {shown(dataset)}" if dataset else ""
+    return title if len(names) > 1 else f"{title}, {len(first.runs)} seeds"
 
 
 def _method_rows(comparison: Comparison) -> Table:
     """Returns the table of methods and their metrics, and of the best guess by each metric."""
     metrics = [*comparison.metrics, *comparison.pooled]
-    digits = {metric: _digits(comparison, metric) for metric in metrics}
-    rows = []
-    for method in comparison.methods:
-        means = (_mean(comparison.values(method, m).tolist(), digits[m]) for m in metrics)
-        rows.append([method.name, ", ".join(map(str, method.runs)), *means])
-    guesses = {metric: comparison.guess(metric) for metric in metrics}
-    if any(guesses.values()):
+    digits = [_digits(comparison, metric) for metric in metrics]
+    rows = [
+        [m.name, ", ".join(map(str, m.runs))]
+        + [_mean(m.values(metric).tolist(), d) for metric, d in zip(metrics, digits)]
+        for m in comparison.methods
+    ]
+    baseline = comparison.methods[0]
+    of_baseline = [comparison.rows[baseline.name, metric] for metric in metrics]
+    if any("guess" in row for row in of_baseline):
         cells = [
-            f"{best[1]:,.{digits[metric]}f}, {shown(best[0])}" if best else "–"
-            for metric, best in guesses.items()
+            f"{row['guess_value']:,.{d}f}, {shown(row['guess'])}" if "guess" in row else "–"
+            for row, d in zip(of_baseline, digits)
         ]
-        rows.append(["best guess", ", ".join(map(str, comparison.methods[0].seeds)), *cells])
+        rows.append(["best guess", ", ".join(map(str, baseline.seeds)), *cells])
     return ["method", "seed numbers", *map(label, metrics)], rows
 
 
-def _cost_rows(methods: Sequence[ComparedMethod]) -> Table:
+def _cost_rows(comparison: Comparison) -> Table:
     """Returns the table of what methods take, and of whom personalisation hurts."""
     columns = ["method", "rounds", "MB moved", "minutes of training", "share of clients hurt"]
     rows = []
-    for method in methods:
+    for method in comparison.methods:
         runs = method.runs.values()
-        summaries = [run.data.summary for run in runs]
+        moved = [(run.bytes_per_round, run.summary.get("rounds")) for run in runs]
+        minutes = [run.summary.get("train_wall_seconds") for run in runs]
         figures = [
-            _mean([summary.get("rounds") for summary in summaries], 0),
-            _mean([run.num_bytes for run in runs], 1, 1e-6),
-            _mean([summary.get("train_wall_seconds") for summary in summaries], 2, 1 / 60),
+            _mean([rounds for _, rounds in moved], 0),
+            _mean([size * rounds if size and rounds else None for size, rounds in moved], 1, 1e-6),
+            _mean(minutes, 2, 1 / 60),
             _mean([run.test.get("share_hurt") for run in runs], 3),
         ]
         rows.append([method.name, *figures])
@@ -326,45 +253,38 @@ def _cost_rows(methods: Sequence[ComparedMethod]) -> Table:
 def _difference_rows(comparison: Comparison) -> Table:
     """Returns the table of differences, with their percentiles over clients."""
     rows = []
-    for name, metrics in comparison.differences.items():
-        for metric, difference in metrics.items():
-            digits, mean, seeds = _digits(comparison, metric), difference.mean, difference.by_seed
-            figures = (mean.difference, mean.low, mean.high, *difference.percentiles)
-            middle, low, high, *spread = (_signed(figure, digits) for figure in figures)
-            text = (
-                f"{middle} [{low}, {high}]" if mean.has_interval else f"{middle}, too few clients"
-            )
-            text += f" ± {seeds.std(ddof=1):.{digits}f}" if len(seeds) > 1 else ""
-            text += ", within noise" if mean.has_interval and mean.is_within_noise else ""
-            counts = ["–" if n is None else f"{n:,}" for n in difference.counts().values()]
-            weighting = comparison.weighting(metric)
-            rows.append([name, label(metric), text, *counts, weighting, *spread])
+    for (method, metric), row in comparison.rows.items():
+        if "difference" not in row:
+            continue
+        digits = _digits(comparison, metric)
+        low, high = (_signed(row[end], digits) for end in ("low", "high"))
+        has_interval = not math.isnan(row["low"])
+        text = _signed(row["difference"], digits)
+        text += f" [{low}, {high}]" if has_interval else ", too few clients"
+        text += f" ± {row['difference_sd']:.{digits}f}" if row["paired_seeds"] > 1 else ""
+        text += ", within noise" if has_interval and row["within_noise"] else ""
+        counts = [row[name] for name in ("gained", "lost", "same")]
+        cells = ["–" if count is None else f"{count:,}" for count in counts]
+        spread = [_signed(row[f"client_p{p}"], digits) for p in PERCENTILES]
+        rows.append([method, label(metric), text, *cells, row["weighting"], *spread])
     columns = ["method", "metric", "difference", "gain", "lose", "the same", "clients weigh"]
     return [*columns, *(f"{p} %" for p in PERCENTILES)], rows
 
 
-def _option_rows(methods: Sequence[ComparedMethod]) -> Table:
-    """Returns the table of options that differ."""
-    firsts = [method.first for method in methods]
-    columns = ["option", *(method.name for method in methods)]
-    rows = [[name, *(run.shown(name) for run in firsts)] for name in differing_options(firsts)]
-    return columns, rows
-
-
-def _run_rows(methods: Sequence[ComparedMethod]) -> Table:
+def _run_rows(comparison: Comparison) -> Table:
     """Returns the table of runs."""
     columns = ["method", "seed", "folder", "rounds", "clients tested", "examples"]
-    rows = [
-        [method.name, str(seed), run.data.path.name, f"{run.data.summary.get('rounds', 0):,}"]
-        + [f"{len(run.tested):,}", f"{int(run.tested.sum()):,}"]
-        for method in methods
-        for seed, run in method.runs.items()
-    ]
+    rows = []
+    for method in comparison.methods:
+        for seed, run in method.runs.items():
+            tested = tested_clients(run)
+            counts = [run.summary.get("rounds", 0), len(tested), int(tested.sum())]
+            rows.append([method.name, str(seed), run.path.name, *(f"{n:,}" for n in counts)])
     return columns, rows
 
 
 def _digits(comparison: Comparison, metric: str) -> int:
-    return 4 if abs(comparison.values(comparison.methods[0], metric).mean()) < 10 else 2
+    return 4 if abs(comparison.rows[comparison.methods[0].name, metric]["value"]) < 10 else 2
 
 
 def _signed(value: float, digits: int) -> str:

@@ -77,7 +77,11 @@ def write_report(
 
 def report_page(run: RunData, *, show_clients: bool = False) -> str:
     """Returns the page of a run, with the names of clients or without."""
-    data = {"curves": curve_panels(run), "dots": dots(run, show_clients=show_clients), "map": None}
+    data = {
+        "curves": {"panels": curve_panels(run)},
+        "dots": dots(run, show_clients=show_clients),
+        "map": None,
+    }
     texts, recommendations = Texts(), Recommendations()
     # A model, texts and recommendations are of the end, which a run that has failed lacks.
     if not run.failure:

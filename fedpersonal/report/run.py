@@ -90,7 +90,7 @@ class RunData:
         """What its clients are judged by, its task's first metric if it can be; or None."""
         paired = self.paired_metrics
         guessed = [name for name in self.client_metrics if name + GUESS in self.clients]
-        for name in self.task.metrics if self.task else ():
+        for name in self.task_metrics:
             found = find_metric(name, [*paired, *guessed])
             if found:
                 return found
@@ -100,6 +100,16 @@ class RunData:
     def starts_untrained(self) -> bool:
         """Whether clients have initial local variables before personalisation, and no copies."""
         return any(not v["name"].startswith((f"{COPY}/", MIXING)) for v in self.local)
+
+    @property
+    def test(self) -> Mapping[str, Any]:
+        """What its test came to; empty where there was none."""
+        return self.summary.get("test") or {}
+
+    @property
+    def task_metrics(self) -> Sequence[str]:
+        """The metrics that its task prints, if it is the run of a task."""
+        return self.task.metrics if self.task else ()
 
     @functools.cached_property
     def task(self) -> Any:
@@ -124,7 +134,7 @@ class RunData:
         """Returns the name of the guess by a metric, and each client's value; None without one."""
         if metric + GUESS not in self.clients:
             return None
-        best = strongest((self.summary.get("test") or {}).get("guesses"), metric)
+        best = strongest(self.test.get("guesses"), metric)
         return best[0] if best else "the guess", self._column(metric + GUESS)
 
     def _column(self, name: str) -> np.ndarray:

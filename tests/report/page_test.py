@@ -273,7 +273,7 @@ def test_the_numbers_are_those_of_numpy(tmp_path, make_run):
     x, y = (drawn["choices"][0][axis]["values"] for axis in "xy")
     np.testing.assert_allclose(x, table.rmse_before[order], rtol=1e-3)
     np.testing.assert_allclose(y, table.rmse_after[order], rtol=1e-3)
-    validation = curve_panels(run)["panels"][0]["series"][1]
+    validation = curve_panels(run)[0]["series"][1]
     assert validation["name"] == "validation" and validation["seconds"] == [2.5, 5, 7.5, 10]
     assert validation["bytes"] == [800 * 7 * number for number in (5, 10, 15, 20)]
     few = dataclasses.replace(run, config={**run.config, "training_data": {"clients": 3}})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedpersonal as fp
-from fedpersonal.report.compared import ComparedRun
+from fedpersonal.report.comparison import read_tested
 from fedpersonal.report.page import write_report
 from fedpersonal.report.run import read_run
 from fedpersonal.tasks.task import all_tasks
@@ -85,7 +85,7 @@ def test_files_of_two_rounds_are_no_run(extended, tmp_path):
         for name, number in zip(files, rounds):
             (path / name).symlink_to(folders[number] / name)
         told = {name: number for name, number in zip(files, rounds) if name != "config.json"}
-        for read in (fp.load_run, write_report, ComparedRun.read):
+        for read in (fp.load_run, write_report, read_tested):
             if len({*told.values()}) == 1:
                 read(path)
                 opened += 1
