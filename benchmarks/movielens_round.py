@@ -4,8 +4,8 @@
 
 The sides: TFF's own `build_fed_recon`; fedpersonal in this process, plain and compiled by XLA; the
 same round by hand in JAX, `jit(vmap(scan))`, and in Numba, where that is installed; and a NumPy
-loop over clients. All train the same model from the same weights on the same cohorts, round after
-round in turn. Prints a table, and one line of JSON with its numbers: medians of time and of
+loop over clients. All train the same model from the same weights on the same cohorts, ten
+rounds in turn. Prints a table, and one line of JSON with its numbers: medians of time and of
 processor time, and the largest difference between the global weights that result and TFF's.
 Without --data_dir, ratings of MovieLens-1M's size are generated.
 """

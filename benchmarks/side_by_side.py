@@ -1,7 +1,8 @@
-"""Rounds of several sides in turn, in one process, so that all meet the same noise."""
+"""Some rounds of several sides in turn, in one process, so that all meet the same noise."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ _RUNTIMES: Mapping[str, Mapping[str, Any]] = {
     "plain": {"name": "local", "compile": False},
     "compiled": {"name": "local", "compile": True},
 }
+
+_ROUNDS_A_TURN = 10
 
 # Each side's rounds: time and processor time.
 Seconds = Mapping[str, Sequence[tuple[float, float]]]
@@ -76,14 +79,15 @@ class Ours:
 def time_rounds(sides: Mapping[str, Side], rounds: int) -> Seconds:
     """Runs each side's rounds 0 to `rounds`, and returns the seconds of each: time, processor time.
 
-    Round 0 is the first to trace and compile: medians leave it out.
+    Some rounds follow each other, as in training, before the next side has its turn: a first one
+    finds what the others have left in the processor's caches. Round 0 is the first to trace and
+    compile: medians leave it out.
     """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     with runtime.shard_threads():  # As in `Trainer.fit`.
-        for round_number in range(rounds + 1):
-            names = list(sides)
-            start = round_number % len(names)
-            for name in names[start:] + names[:start]:
+        for first in range(0, rounds + 1, _ROUNDS_A_TURN):
+            turn = range(first, min(first + _ROUNDS_A_TURN, rounds + 1))
+            for name, round_number in itertools.product(sides, turn):
                 prepared = sides[name].prepare(round_number)
                 begin = time.perf_counter(), time.process_time()
                 sides[name].run(prepared)

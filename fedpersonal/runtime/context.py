@@ -19,7 +19,6 @@ import psutil
 
 from fedpersonal import tff
 from fedpersonal.errors import UserError
-from fedpersonal.runtime import values
 from fedpersonal.runtime.interpreter import Interpreter, MapShards
 from fedpersonal.runtime.processors import shard_threads
 
@@ -63,15 +62,8 @@ class LocalContext(tff.SyncContext):
             self._interpreters[id(comp)] = Interpreter(comp, compile=self._compile)
             # The computation may outlive this context, and must not hold what the context has made.
             weakref.finalize(comp, _forget, weakref.ref(self), id(comp)).atexit = False
-        interpreter = self._interpreters[id(comp)]
-        parameter = comp.type_signature.parameter
-        argument, count = None, None
-        if parameter is not None:
-            count = values.num_shards(arg, parameter)
-            argument = values.ingest(arg, parameter)
         with self._mapping() as map_shards:
-            result = interpreter(argument, count or 0, map_shards)
-        return values.deliver(result, comp.type_signature.result)
+            return self._interpreters[id(comp)](arg, map_shards)
 
     @contextlib.contextmanager
     def _mapping(self) -> Iterator[MapShards]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpersonal import tff
 from fedpersonal.runtime.graphs import Graph, unsupported
-from fedpersonal.runtime.values import AllEqual, Shards
+from fedpersonal.runtime.values import AllEqual, Shards, deliverer, ingester, num_shards
 
 Scope = Mapping[str, Any]
 MapShards = Callable[[Callable[..., Any], Shards], Iterable[Any]]
@@ -34,7 +34,10 @@ class Interpreter:
         if any(part.uri not in _KNOWN_URIS for part in intrinsics):
             block, _ = tff.replace_intrinsics_with_bodies(block)
         self._root = tff.to_call_dominant(block)
-        self._takes_argument = computation.type_signature.parameter is not None
+        self._parameter = computation.type_signature.parameter
+        if self._parameter is not None:
+            self._ingest = ingester(self._parameter)
+        self._deliver = deliverer(computation.type_signature.result)
         _check(self._root)
         of_shards = _mapped_graphs(self._root)
         self._graphs = {
@@ -47,17 +50,17 @@ class Interpreter:
         """Whether XLA compiles a part of it."""
         return any(graph.compiled for graph in self._graphs.values())
 
-    def __call__(self, argument: Any, num_shards: int, map_shards: MapShards) -> Any:
+    def __call__(self, argument: Any, map_shards: MapShards) -> Any:
         """Runs the computation.
 
         Args:
-            argument: Its argument, a value of `fedpersonal.runtime.values`, as is its result.
-            num_shards: How many values there are at CLIENTS.
-            map_shards: Applies a function, a `Graph` or a `Function`, to each of these values.
+            argument: Its argument, as TFF takes it; its result is as TFF returns it.
+            map_shards: Applies a function, a `Graph` or a `Function`, to each value at CLIENTS.
         """
-        run = _Run(self._graphs, map_shards, num_shards)
-        function = run.evaluate(self._root, {})
-        return function(argument) if self._takes_argument else function()
+        if self._parameter is None:
+            return self._deliver(_Run(self._graphs, map_shards, 0).evaluate(self._root, {})())
+        run = _Run(self._graphs, map_shards, num_shards(argument, self._parameter) or 0)
+        return self._deliver(run.evaluate(self._root, {})(self._ingest(argument)))
 
 
 class Function:
@@ -177,7 +180,9 @@ class _Run:
     def _sum(self, values: Any, result_type: tff.FederatedType) -> Any:
         """Adds shards up in their order, as TFF's own graphs of a sum do, which take longer."""
         total, *others = self._as_shards(values) or [_zeros(result_type.member)]
-        return functools.reduce(_add_to, others, _copied(total))
+        if others:
+            total = _added(total, others.pop(0))
+        return functools.reduce(_add_to, others, total)
 
     def _as_shards(self, values: Any) -> Shards:
         return values.of(self._num_shards) if isinstance(values, AllEqual) else values
@@ -230,16 +235,16 @@ def _zeros(type_spec: tff.Type) -> Any:
     return np.zeros(type_spec.shape, type_spec.dtype)
 
 
-def _copied(value: Any) -> Any:
-    """Returns 0 + value, as a sum begins, in arrays of its own."""
+def _added(value: Any, other: Any) -> Any:
+    """Returns the sum of two values in arrays of its own."""
     if isinstance(value, list):
-        return list(map(_copied, value))
-    array = np.asarray(value)
+        return list(map(_added, value, other))
     # TensorFlow copies arrays whose memory does not begin at a multiple of 64.
+    array = np.asarray(value)
     memory = np.empty(array.nbytes + 64, np.uint8)
     start = -memory.ctypes.data % 64
     total = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    return np.add(array, np.zeros((), array.dtype), out=total)
+    return np.add(array, other, out=total)
 
 
 def _add_to(total: Any, value: Any) -> Any:

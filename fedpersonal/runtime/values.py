@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -38,55 +39,73 @@ class AllEqual:
         return Shards([self.value] * num_shards)
 
 
-def ingest(value: Any, type_spec: tff.Type) -> Any:
-    """Turns a Python value that a computation was called with into one of this module.
+def ingester(type_spec: tff.Type) -> Callable[[Any], Any]:
+    """Returns what turns Python values of a type into those of this module.
 
-    Raises:
-        TypeError: If it does not fit the type.
+    It raises a TypeError where a value does not fit the type.
     """
     if isinstance(type_spec, tff.FederatedType):
-        if type_spec.placement is tff.CLIENTS:
-            if type_spec.all_equal:
-                return AllEqual(ingest(value, type_spec.member))
-            return Shards(ingest(shard, type_spec.member) for shard in value)
-        return ingest(value, type_spec.member)
-    if isinstance(type_spec, tff.StructType):
-        elements = list(tff.iter_elements(type_spec))
-        parts = _parts(value, [name for name, _ in elements])
-        if len(parts) != len(elements):
-            raise TypeError(f"expected {len(elements)} elements of {type_spec}, not {len(parts)}.")
-        return [ingest(part, element) for part, (_, element) in zip(parts, elements)]
+        member = ingester(type_spec.member)
+        if type_spec.placement is not tff.CLIENTS:
+            return member
+        if type_spec.all_equal:
+            return lambda value: AllEqual(member(value))
+        return lambda value: Shards(map(member, value))
     if isinstance(type_spec, tff.SequenceType):
         raise unsupported("A computation takes a tf.data.Dataset")
-    return _array(value, type_spec)
+    if not isinstance(type_spec, tff.StructType):
+        return functools.partial(_array, type_spec, tf.as_dtype(type_spec.dtype))
+    names, members = _elements(type_spec, ingester)
+
+    def ingest(value: Any) -> list[Any]:
+        parts = _parts(value, names)
+        if len(parts) != len(members):
+            raise TypeError(f"expected {len(members)} elements of {type_spec}, not {len(parts)}.")
+        return [member(part) for member, part in zip(members, parts)]
+
+    return ingest
 
 
-def deliver(value: Any, type_spec: tff.Type) -> Any:
-    """Turns a value of this module into what TFF's own contexts return for its type."""
+def deliverer(type_spec: tff.Type) -> Callable[[Any], Any]:
+    """Returns what turns values of this module into what TFF's own contexts return for a type."""
     if isinstance(type_spec, tff.FederatedType):
+        member = deliverer(type_spec.member)
         if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
-            return [deliver(shard, type_spec.member) for shard in value]
-        return deliver(value.value if isinstance(value, AllEqual) else value, type_spec.member)
-    if isinstance(type_spec, tff.StructType):
-        elements = list(tff.iter_elements(type_spec))
-        parts = [deliver(part, element) for part, (_, element) in zip(value, elements)]
-        return _contained(parts, [name for name, _ in elements], type_spec)
+            return lambda value: list(map(member, value))
+        return lambda value: member(value.value if isinstance(value, AllEqual) else value)
+    if not isinstance(type_spec, tff.StructType):
+        return _delivered
+    names, members = _elements(type_spec, deliverer)
+    contain = _container(names, type_spec)
+    return lambda value: contain([member(part) for member, part in zip(members, value)])
+
+
+def _elements(
+    type_spec: tff.StructType, of: Callable[[tff.Type], Callable[[Any], Any]]
+) -> tuple[list[str | None], list[Callable[[Any], Any]]]:
+    """Returns the names of a struct's elements, and what `of` returns for their types."""
+    elements = list(tff.iter_elements(type_spec))
+    return [name for name, _ in elements], [of(element) for _, element in elements]
+
+
+def _delivered(value: Any) -> Any:
     if isinstance(value, bytes):
         return value
     array = np.asarray(value)
     return array if array.ndim else array[()]
 
 
-def _contained(parts: list[Any], names: list[str | None], type_spec: tff.StructType) -> Any:
-    """Returns a struct's parts in its type's container."""
+def _container(
+    names: Sequence[str | None], type_spec: tff.StructType
+) -> Callable[[list[Any]], Any]:
+    """Returns what puts a struct's parts into its type's container."""
     container = type_spec.python_container
     if all(names) and issubclass(container or collections.OrderedDict, dict):
-        return (container or collections.OrderedDict)(zip(names, parts))
+        return lambda parts: (container or collections.OrderedDict)(zip(names, parts))
     if all(names) and (hasattr(container, "_fields") or attrs.has(container)):
-        return container(**dict(zip(names, parts)))
+        return lambda parts: container(**dict(zip(names, parts)))
     # TFF's own function takes longer, and knows what is refused.
-    struct = tff.Structure(zip(names, parts))
-    return tff.type_to_py_container(struct, type_spec)
+    return lambda parts: tff.type_to_py_container(tff.Structure(zip(names, parts)), type_spec)
 
 
 def num_shards(value: Any, type_spec: tff.Type) -> int | None:
@@ -127,8 +146,7 @@ def _parts(value: Any, names: Sequence[str | None]) -> list[Any]:
     raise TypeError(f"expected a structure of {len(names)} elements, not {type(value).__name__}.")
 
 
-def _array(value: Any, type_spec: tff.TensorType) -> np.ndarray:
-    dtype = tf.as_dtype(type_spec.dtype)
+def _array(type_spec: tff.TensorType, dtype: tf.DType, value: Any) -> np.ndarray:
     array = np.asarray(value)  # Of a variable or a tensor, too.
     if isinstance(value, (bool, int, float, complex, list, tuple)):
         array = _of_python(array, dtype)
