@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,10 +15,12 @@ from fedpersonal.errors import UserError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PaddedBatches:
-    """The batches of some clients; where `mask` is 0 the other arrays hold zeros (or "").
+    """The batches of some clients; where `mask` is 0 labels are zeros (or "").
 
     Attributes:
-        features: Columns by name, each (clients, num_batches, batch_size, ...).
+        features: Columns by name, each (clients, num_batches, batch_size, ...). Where a batch ends
+            early its first example is repeated: what a model makes of zeros may be no number. A
+            batch without examples holds zeros (or "").
         labels: (clients, num_batches, batch_size, ...).
         mask: (clients, num_batches, batch_size) float32: 1 for an example, 0 for padding.
     """
@@ -29,44 +31,56 @@ class PaddedBatches:
 
 
 def pad_batches(
-    dataset: ClientDataset, client_indices: Sequence[int] | np.ndarray, *, batch_size: int
+    dataset: ClientDataset,
+    client_indices: Sequence[int] | np.ndarray,
+    *,
+    batch_size: int,
+    clients: int | None = None,
+    round_up: Callable[[int], int] = int,
 ) -> PaddedBatches:
     """Cuts each client's examples, in order, into batches and pads all clients alike.
 
     Args:
         dataset: All clients' examples.
-        client_indices: (clients,) integers in [0, dataset.num_clients), repeats allowed.
+        client_indices: Integers in [0, dataset.num_clients), repeats allowed.
         batch_size: Examples in a batch, >= 1; a client's last batch may hold fewer. All clients get
             as many batches as one of them needs, at least 1.
+        clients: How many clients there is room for; those beyond `client_indices` have no examples.
+        round_up: Maps the number of batches that are needed to how many there are.
     """
     batch_size = check_count("batch_size", batch_size, minimum=1)
-    clients = dataset.check_client_indices(client_indices)
-    starts = dataset.offsets[clients]
-    counts = dataset.offsets[clients + 1] - starts
-    num_batches = max(1, -(-int(counts.max(initial=0)) // batch_size))
-    positions = np.arange(num_batches * batch_size)
-    real = positions < counts[:, None]
-    rows = (starts[:, None] + positions)[real]
-    shape = (clients.size, num_batches, batch_size)
+    chosen = dataset.check_client_indices(client_indices)
+    starts, counts = np.zeros((2, chosen.size if clients is None else clients, 1), np.int64)
+    starts[: chosen.size, 0] = dataset.offsets[chosen]
+    counts[: chosen.size, 0] = dataset.offsets[chosen + 1] - dataset.offsets[chosen]
+    num_batches = round_up(max(1, -(-int(counts.max(initial=0)) // batch_size)))
+    place = np.arange(num_batches * batch_size)
+    first = place - place % batch_size
+    is_real, has_first = place < counts, first < counts
+    rows = np.where(has_first, starts + np.where(is_real, place, first), 0)
+    shape = (len(counts), num_batches, batch_size)
 
-    def pad(column: np.ndarray) -> np.ndarray:
-        padded = np.zeros(real.shape + column.shape[1:], column.dtype)
-        if column.dtype == object:
-            padded.fill("")  # An object column holds text, and 0 is no text.
-        padded[real] = column[rows]
+    def pad(column: np.ndarray, is_filled: np.ndarray) -> np.ndarray:
+        nothing = "" if column.dtype == object else 0  # An object column holds text.
+        if not len(column):
+            return np.full(shape + column.shape[1:], nothing, column.dtype)
+        padded = column[rows]
+        padded[~is_filled] = nothing
         return padded.reshape(shape + column.shape[1:])
 
     return PaddedBatches(
-        {name: pad(column) for name, column in dataset.features.items()},
-        labels=pad(dataset.labels),
-        mask=real.astype(np.float32).reshape(shape),
+        {name: pad(column, has_first) for name, column in dataset.features.items()},
+        labels=pad(dataset.labels, is_real),
+        mask=is_real.astype(np.float32).reshape(shape),
     )
 
 
 _MAX_ID = np.iinfo(np.int32).max
 
 
-def touched_rows(ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def touched_rows(
+    ids: np.ndarray, mask: np.ndarray, *, round_up: Callable[[int], int] = int
+) -> tuple[np.ndarray, np.ndarray]:
     """Finds the distinct ids of each client, and where each of its examples finds its own.
 
     With these a client looks its examples up in a table of the rows it touches, not the whole:
@@ -75,6 +89,7 @@ def touched_rows(ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndar
     Args:
         ids: (clients, num_batches, batch_size) integers in [0, 2**31 - 1], where the mask is not 0.
         mask: The same shape, 1 or True for an example, 0 or False for padding.
+        round_up: Maps how many rows the client with the most needs to how many there are.
 
     Returns:
         rows: (clients, num_rows) int32, a client's distinct ids ascending, then 0 as padding.
@@ -87,29 +102,26 @@ def touched_rows(ids: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndar
             "ids and mask must both have shape (clients, num_batches, batch_size), ids integers;"
             f" got {ids.dtype} of shape {ids.shape} and a mask of shape {real.shape}"
         )
-    num_clients, num_slots = ids.shape[0], ids.shape[1] * ids.shape[2]
-    wrong = real & ((ids < 0) | (ids > _MAX_ID))
+    chosen = ids[real]
+    wrong = (chosen < 0) | (chosen > _MAX_ID)
     if wrong.any():
-        raise UserError(f"ids must be in [0, {_MAX_ID}], got {ids[wrong][0]}")
+        raise UserError(f"ids must be in [0, {_MAX_ID}], got {chosen[wrong][0]}")
 
-    # Sorting id and slot as one number is several times faster than an argsort of the ids;
-    # padding sorts behind every id.
-    keys = np.where(real, ids.astype(np.int64), _MAX_ID + 1).reshape(num_clients, num_slots)
-    keys = keys * num_slots + np.arange(num_slots)
-    keys.sort(axis=1)
-    sorted_ids, slots = np.divmod(keys, max(num_slots, 1))
-    sorted_real = sorted_ids <= _MAX_ID
-    first = sorted_real.copy()
-    first[:, 1:] &= sorted_ids[:, 1:] != sorted_ids[:, :-1]
-    touched = first.sum(axis=1)
+    # A client and an id as one number: sorted, each client's ids follow each other.
+    clients = np.repeat(np.arange(len(ids)), real.sum(axis=(1, 2)))
+    keys = clients * (_MAX_ID + 1) + chosen
+    order = np.argsort(keys)
+    keys = keys[order]
+    is_first = np.diff(keys, prepend=-1) > 0
+    owners, distinct = np.divmod(keys[is_first], _MAX_ID + 1)
+    touched = np.bincount(owners, minlength=len(ids))
+    ranks = np.arange(len(distinct)) - (np.cumsum(touched) - touched)[owners]
 
-    num_rows = max(1, int(touched.max(initial=0)))
-    rows = np.zeros((num_clients, num_rows), np.int32)
-    rows[np.arange(num_rows) < touched[:, None]] = sorted_ids[first]
-    rank = np.where(sorted_real, np.cumsum(first, axis=1) - 1, 0)
-    positions = np.empty((num_clients, num_slots), np.int32)
-    np.put_along_axis(positions, slots, rank.astype(np.int32), axis=1)
-    return rows, positions.reshape(ids.shape)
+    rows = np.zeros((len(ids), round_up(max(1, touched.max(initial=0)))), np.int32)
+    rows[owners, ranks] = distinct
+    positions = np.zeros(ids.shape, np.int32)
+    positions.reshape(-1)[np.flatnonzero(real)[order]] = ranks[np.cumsum(is_first) - 1]
+    return rows, positions
 
 
 def draw_examples(

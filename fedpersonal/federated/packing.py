@@ -192,27 +192,27 @@ def _padded_arrays(
     batch_size: int,
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Returns features, labels and mask of `clients` clients, each (C, N, B, ...)."""
-    batches = pad_batches(dataset, client_indices, batch_size=batch_size)
     # Batches that nobody has cost no steps.
-    num_batches = roomy(batches.mask.shape[1], 2 if clients >= _MANY else 1)
-    mask = _fill_up(batches.mask, clients, num_batches)
-    # What a model makes of zeros may be no number: padding repeats the batch's first example.
-    slots = np.where(mask > 0, np.arange(batch_size), 0)
-    features = {}
-    for name, spec in model.input_spec.items():
-        column = batches.features[name].astype(spec.dtype.as_numpy_dtype, copy=False)
-        column = _fill_up(column, clients, num_batches)
-        index = slots.reshape(slots.shape + (1,) * (column.ndim - 3))
-        features[name] = np.take_along_axis(column, index, axis=2)
+    batches = pad_batches(
+        dataset,
+        client_indices,
+        batch_size=batch_size,
+        clients=clients,
+        round_up=lambda number: roomy(number, 2 if clients >= _MANY else 1),
+    )
+    features = {
+        name: batches.features[name].astype(spec.dtype.as_numpy_dtype, copy=False)
+        for name, spec in model.input_spec.items()
+    }
     labels = batches.labels.astype(model.label_spec.dtype.as_numpy_dtype, copy=False)
-    return features, _fill_up(labels, clients, num_batches), mask
+    return features, labels, batches.mask
 
 
 def _part_mask(mask: np.ndarray, part: str) -> np.ndarray:
     """Returns a mask (C, N, B) without the batches that are not in a part, or in `none`."""
     if part == "none":
         return np.zeros_like(mask)
-    num_batches = mask.any(-1).sum(-1)[:, np.newaxis]
+    num_batches = mask[..., 0].sum(-1)[:, np.newaxis]  # Padding comes last.
     chosen = is_in_part(part, np.arange(mask.shape[1])[np.newaxis], num_batches)
     return mask * chosen[..., np.newaxis]
 
@@ -227,15 +227,6 @@ def roomy(size: int, levels: int = 4) -> int:
     return -(-size // step) * step
 
 
-def _fill_up(array: np.ndarray, *sizes: int) -> np.ndarray:
-    """Appends zeros to the first axes up to their sizes."""
-    if array.shape[: len(sizes)] == sizes:
-        return array
-    filled = np.zeros([*sizes, *array.shape[len(sizes) :]], array.dtype)  # `np.pad` takes longer.
-    filled[tuple(map(slice, array.shape))] = array
-    return filled
-
-
 def _touched(
     ids: Sequence[np.ndarray], masks: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -245,9 +236,12 @@ def _touched(
         mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (part.ndim - 3)), part.shape)
         flat_ids.append(part.reshape(part.shape[0], 1, -1))
         flat_masks.append(mask.reshape(part.shape[0], 1, -1))
-    rows, positions = touched_rows(np.concatenate(flat_ids, 2), np.concatenate(flat_masks, 2))
-    clients = rows.shape[0]
-    rows = _fill_up(rows, clients, roomy(rows.shape[1], 4 if clients >= _MANY else 1))
+    levels = 4 if len(ids[0]) >= _MANY else 1
+    rows, positions = touched_rows(
+        np.concatenate(flat_ids, 2),
+        np.concatenate(flat_masks, 2),
+        round_up=lambda number: roomy(number, levels),
+    )
     ends = np.cumsum([part.shape[2] for part in flat_ids])[:-1]
     parts = np.split(positions[:, 0], ends, axis=1)
     return rows, [p.reshape(part.shape) for p, part in zip(parts, ids)]
