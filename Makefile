@@ -6,6 +6,7 @@ INSTALLED  := $(VENV)/installed
 CLUSTER    := $(VENV)/cluster_installed
 DOCS       := $(VENV)/docs/installed
 NUMBA      := $(VENV)/benchmark/installed
+RIVALS     := pfl fedjax flower
 QUICK      := experiments/presets/movielens_quick.flags
 
 # Where texts are given, the next word task trains on them.
@@ -21,7 +22,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark cluster_install cluster cluster_test test bazel_test lint docs lock clean
+.PHONY: help install doctor movielens interactions stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark rivals cluster_install cluster cluster_test test bazel_test lint docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -84,8 +85,16 @@ dp_table: $(INSTALLED) ## Show errors against epsilon: make dp_table DATA_DIR=<f
 recommendation: $(INSTALLED) ## Rank the next film by PFedRec and others: make recommendation DATA_DIR=...
 	@$(RUN) -m experiments.reproduce --target=recommendation $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
+ROUND = PYTHONPATH=$(VENV)/benchmark $(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)")
+
 benchmark: $(NUMBA) ## Time one round beside TFF, JAX, NumPy and Numba: make benchmark DATA_DIR=...
-	@PYTHONPATH=$(VENV)/benchmark $(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
+	@$(ROUND) $(FLAGS)
+
+rivals: $(NUMBA) $(RIVALS:%=$(VENV)/rivals/%/installed) ## Time it beside pfl-research, FedJAX and Flower, too: make rivals DATA_DIR=...
+	@$(ROUND) $(RIVALS:%=--library=%) $(FLAGS)
+
+$(VENV)/rivals/%/installed: requirements/rivals/%_lock.txt
+	@scripts/install_apart.sh $(SUPPORTED_PYTHON) $(@D) $<
 
 $(NUMBA): $(INSTALLED) requirements/benchmark_lock.txt
 	@env -u PIP_PREFIX -u PIP_USER $(RUN) -m pip --quiet --disable-pip-version-check --no-cache-dir \
@@ -118,7 +127,7 @@ docs: $(DOCS) ## Build the site of docs/ into build/docs, without the network
 	@echo "The site is in build/docs: open build/docs/index.html"
 
 $(DOCS): requirements/docs_lock.txt
-	@scripts/install_docs.sh $(SUPPORTED_PYTHON) $(VENV)/docs
+	@scripts/install_apart.sh $(SUPPORTED_PYTHON) $(@D) $<
 
 lock: ## Resolve the dependencies into requirements/lock.txt again (FLAGS=--upgrade: newest ones)
 	@scripts/lock.sh $(SUPPORTED_PYTHON) $(FLAGS)

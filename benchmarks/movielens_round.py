@@ -3,20 +3,29 @@
     python -m benchmarks.movielens_round --data_dir=path/to/ml-1m
 
 The sides: TFF's own `build_fed_recon`; fedpersonal in this process, plain and compiled by XLA; the
-same round by hand in JAX, `jit(vmap(scan))`, and in Numba, where that is installed; and a NumPy
-loop over clients. All train the same model from the same weights on the same cohorts, ten
-rounds in turn. Prints a table, and one line of JSON with its numbers: medians of time and of
-processor time, and the largest difference between the global weights that result and TFF's.
-Without --data_dir, ratings of MovieLens-1M's size are generated.
+same round by hand in JAX, `jit(vmap(scan))`, and in Numba; a NumPy loop over clients; and, with
+--library, other libraries, each in a process and an environment of its own (`make rivals`). What
+is not installed is left out, with a line that says so. All train the same model from the same
+weights on the same cohorts, ten rounds in turn. Prints a table, and one line of JSON with
+its numbers: medians of time and of processor time, and the largest difference between the global
+weights that result and TFF's. Without --data_dir, ratings of MovieLens-1M's size are generated.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import pathlib
 
 from absl import flags
 
 from experiments import launch
+
+# Each is benchmarks/libraries/on_NAME.py.
+LIBRARIES = {
+    "flower": "Flower: its simulation on Ray, clients in NumPy",
+    "fedjax": "FedJAX: `for_each_client`, jitted steps",
+    "pfl": "pfl-research: its simulated backend, clients in NumPy",
+}
 
 FLAGS = flags.FLAGS
 
@@ -25,8 +34,11 @@ flags.DEFINE_integer("rounds", 10, "Rounds timed, of each side.", lower_bound=3)
 flags.DEFINE_integer("clients_per_round", 100, "Clients a round.", lower_bound=1)
 flags.DEFINE_integer("shards", None, "As of the experiments. [default: one a processor]")
 flags.DEFINE_integer("seed", 0, "Seed.", lower_bound=0)
+flags.DEFINE_multi_enum("library", [], [*LIBRARIES], "A library to time, too; may be repeated.")
+flags.DEFINE_string("page", None, "A page whose table of a round is written anew.")
 
-BASE = "TFF's build_fed_recon"
+BASE, LIMIT = "TFF's `build_fed_recon`", "Numba by hand: loops, one thread"
+ENVIRONMENTS = pathlib.Path(__file__).parents[1] / ".venv" / "rivals"
 # Of generated ratings: as many as MovieLens-1M has.
 USERS, ITEMS = 6040, 3706
 
@@ -37,16 +49,18 @@ def main() -> None:
 
     import tensorflow as tf
 
-    from benchmarks.rivals import (
-        USER_START,
-        JaxRounds,
-        NumbaRounds,
-        NumpyRounds,
-        Steps,
-        TffRounds,
-        pad_cohort,
+    from benchmarks.by_numpy import USER_START, Steps, cut_batches
+    from benchmarks.child import Child
+    from benchmarks.rivals import JaxRounds, NumbaRounds, NumpyRounds, TffRounds, pad_cohort
+    from benchmarks.side_by_side import (
+        Ours,
+        Side,
+        as_table,
+        new_context,
+        summarize,
+        time_rounds,
+        write_table,
     )
-    from benchmarks.side_by_side import Ours, Side, as_table, new_context, summarize, time_rounds
     from fedpersonal.data.generated.ratings import generate_ratings
     from fedpersonal.data.movielens import load_movielens_1m
     from fedpersonal.methods import fed_recon
@@ -109,13 +123,7 @@ def main() -> None:
 
     def unpadded(round_number):
         clients = map(train.client, sample(round_number))
-        return [
-            [
-                (features["item"][at : at + size], labels[at : at + size])
-                for at in range(0, len(labels), size)
-            ]
-            for features, labels in clients
-        ]
+        return [cut_batches(features["item"], y, batch_size=size) for features, y in clients]
 
     plain = Ours(trainer, new_context("plain"))
     (items,) = plain.weights()
@@ -125,17 +133,31 @@ def main() -> None:
     theirs.start_from([items])
     sides: dict[str, Side] = {
         BASE: theirs,
-        "fedpersonal, plain": plain,
-        "fedpersonal, compiled": Ours(trainer, new_context("compiled")),
-        "JAX, jit(vmap(scan))": JaxRounds(padded, items, steps),
-        "NumPy, a loop over clients": NumpyRounds(unpadded, items, steps),
+        "fedpersonal, the default": Ours(trainer, new_context("compiled")),
+        "fedpersonal, not compiled (`--nocompile`)": plain,
+        "JAX by hand: `jit(vmap(scan))`": JaxRounds(padded, items, steps),
+        "NumPy by hand: a loop over clients": NumpyRounds(unpadded, items, steps),
     }
     if importlib.util.find_spec("numba"):
-        sides["Numba, one thread"] = NumbaRounds(train, sample, items, steps=steps)
+        sides[LIMIT] = NumbaRounds(train, sample, items, steps=steps)
+    else:
+        print("Numba is left out: `make benchmark` installs it.")
+    cohorts = [sample(number) for number in range(FLAGS.rounds + 1)]
+    for name in FLAGS.library:
+        python = ENVIRONMENTS / name / "bin" / "python"
+        if python.exists():
+            command = [str(python), "-m", f"benchmarks.libraries.on_{name}"]
+            sides[LIBRARIES[name]] = Child(
+                command, train=train, cohorts=cohorts, items=items, steps=steps
+            )
+        else:
+            print(f"{name} is left out: `make rivals` installs it.")
     summary = summarize(sides, time_rounds(sides, FLAGS.rounds), base=BASE)
     print(as_table(summary, base=BASE))
     about = {"data": ratings.name, "clients": number, "rounds": FLAGS.rounds}
     print(json.dumps({**about, "sides": summary}))
+    if FLAGS.page:
+        write_table(pathlib.Path(FLAGS.page), summary, base=BASE, limit=LIMIT)
 
 
 if __name__ == "__main__":

@@ -17,35 +17,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks.by_numpy import USER_START, Batches, Steps, train_client
 from benchmarks.side_by_side import new_context
 from fedpersonal.data.batches import pad_batches, touched_rows
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.optimizers import build_server_optimizer
-
-# What a user's vector starts from, so that all sides start alike.
-USER_START = 0.1
-# A client's batches, each of items (B,) and ratings (B,).
-Batches = list[tuple[np.ndarray, np.ndarray]]
-
-
-class Steps(NamedTuple):
-    """A client's work.
-
-    Attributes:
-        batch_size: Examples of a batch.
-        rebuilding_rate: Learning rate of the user's vector.
-        client_rate: That of the items' vectors.
-        epochs: Passes over the support batches.
-        max_rebuilding: Bound on the steps of all passes.
-        max_updates: Bound on the steps over the query batches.
-    """
-
-    batch_size: int
-    rebuilding_rate: float
-    client_rate: float
-    epochs: int
-    max_rebuilding: int
-    max_updates: int
 
 
 class TffRounds:
@@ -251,7 +227,7 @@ class NumpyRounds:
         """Runs a round."""
         total, weight = np.zeros_like(self._items), 0
         for batches in prepared:
-            rows, change, examples = _numpy_client(self._items, batches, self._steps)
+            rows, change, examples = train_client(self._items, batches, self._steps)
             total[rows] += change * np.float32(examples)
             weight += examples
         self._items += total / np.float32(weight)
@@ -259,27 +235,6 @@ class NumpyRounds:
     def weights(self) -> Sequence[np.ndarray]:
         """Returns the items' vectors."""
         return [self._items]
-
-
-def _numpy_client(
-    items: np.ndarray, batches: Batches, steps: Steps
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Returns the rows that a client changes, their change, and its examples in the update."""
-    support, query = batches[::2], batches[1::2][: steps.max_updates]
-    user = np.full(items.shape[1], USER_START, np.float32)
-    looked_up = [(items[rated], ratings) for rated, ratings in support]
-    for step in range(min(steps.epochs * len(support), steps.max_rebuilding)):
-        vectors, ratings = looked_up[step % len(support)]
-        slope = 2 * (vectors @ user - ratings) @ vectors
-        user -= np.float32(steps.rebuilding_rate / len(ratings)) * slope
-    rows = np.unique(np.concatenate([rated for rated, _ in query] or [np.zeros(0, np.int32)]))
-    table = items[rows]
-    for rated, ratings in query:
-        places = np.searchsorted(rows, rated)
-        errors = 2 * (table[places] @ user - ratings)
-        rate = np.float32(steps.client_rate / len(ratings))
-        np.subtract.at(table, places, rate * np.outer(errors, user))
-    return rows, table - items[rows], sum(len(ratings) for _, ratings in query)
 
 
 class NumbaRounds:

@@ -1,8 +1,10 @@
-"""Some rounds of several sides in turn, in one process, so that all meet the same noise."""
+"""Some rounds of several sides in turn, on one machine, so that all meet the same noise."""
 
 from __future__ import annotations
 
 import itertools
+import pathlib
+import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -36,11 +38,11 @@ class Side(Protocol):
     def prepare(self, round_number: int) -> Any:
         """Returns what a round takes; it is not timed."""
 
-    def run(self, prepared: Any) -> None:
-        """Runs a round."""
+    def run(self, prepared: Any) -> Any:
+        """Runs a round; a side in a process of its own returns its time and processor time."""
 
     def weights(self) -> Sequence[np.ndarray]:
-        """Returns the global variables after the rounds so far."""
+        """Returns the global variables after the last round."""
 
 
 def new_context(name: str) -> tff.framework.SyncContext:
@@ -90,9 +92,9 @@ def time_rounds(sides: Mapping[str, Side], rounds: int) -> Seconds:
             for name, round_number in itertools.product(sides, turn):
                 prepared = sides[name].prepare(round_number)
                 begin = time.perf_counter(), time.process_time()
-                sides[name].run(prepared)
+                told = sides[name].run(prepared)
                 end = time.perf_counter(), time.process_time()
-                seconds[name].append((end[0] - begin[0], end[1] - begin[1]))
+                seconds[name].append(told or (end[0] - begin[0], end[1] - begin[1]))
     return seconds
 
 
@@ -145,3 +147,30 @@ def as_table(summary: Mapping[str, Mapping[str, float]], *, base: str) -> str:
     return tabulate.tabulate(
         rows, headers, tablefmt="github", floatfmt=("", ".1f", ".1f", ".0f", ".2f", ".1e")
     )
+
+
+def write_table(
+    path: pathlib.Path, summary: Mapping[str, Mapping[str, float]], *, base: str, limit: str
+) -> None:
+    """Writes a page's table anew: times as fast as `base`, and processor time, times `limit`'s.
+
+    Args:
+        path: The page; the table begins with a line `| one round | ...`.
+        summary: What `summarize` has returned.
+        base: The side that times are compared with; it computes in processes that are not counted.
+        limit: The side that processor times are compared with.
+    """
+    least = summary[limit]["processor_milliseconds"]
+    rows = []
+    for name, one in sorted(summary.items(), key=lambda item: item[1]["times_as_fast"]):
+        processor = "" if name == base else _two_digits(one["processor_milliseconds"] / least)
+        rows.append(f"| {name} | {_two_digits(one['times_as_fast'])} | {processor} |\n")
+    text = path.read_text(encoding="utf-8")
+    found = re.search(r"^\| one round \|.*\n\|[- |]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    if not found:
+        raise ValueError(f"{path} has no table that begins with | one round |")
+    path.write_text(text[: found.start(1)] + "".join(rows) + text[found.end(1) :], encoding="utf-8")
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:,.0f}" if number >= 9.95 else f"{number:.1f}".replace(".0", "")

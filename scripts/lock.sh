@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # lock.sh PYTHON [OPTION...]: resolves setup.py and requirements/requirements.in, for every
-# supported Python at once, into requirements/lock.txt, and cluster.in, docs.in and benchmark.in
-# beside it into cluster_lock.txt, docs_lock.txt and benchmark_lock.txt. Versions stay as they are unless they must move; --upgrade moves them all.
+# supported Python at once, into requirements/lock.txt, and each other NAME.in of requirements/ and
+# requirements/rivals/ into NAME_lock.txt beside it. Versions stay as they are unless they must move;
+# --upgrade moves them all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,3 +26,6 @@ resolve requirements/cluster.in --constraint requirements/lock.txt \
 resolve requirements/docs.in --python-version 3.9 -o requirements/docs_lock.txt "$@"
 resolve requirements/benchmark.in --constraint requirements/lock.txt --no-emit-package numpy \
   --python-version 3.9 -o requirements/benchmark_lock.txt "$@"
+for rival in requirements/rivals/*.in; do
+  resolve "$rival" --python-version 3.11 -o "${rival%.in}_lock.txt" "$@"
+done
