@@ -338,6 +338,8 @@ def _find_metrics(
             what = f"metric {quoted(chosen)}" if chosen else f"metric of {_folder(runs[0])}"
             names = listed([name for name, is_of_each in of.items() if is_of_each])
             raise UserError(f"{_folder(run)} has no {what}; it has {names}.")
+    if not shared:
+        raise UserError(f"{_folder(runs[0])} has no metric of each client to compare.")
     usual = [name for name in (find_metric(n, shared) for n in runs[0].task_metrics) if name]
     main = chosen or next(iter(usual), main_metric(shared))
     shared.sort(key=lambda name: (name != main, name not in usual, name == "loss"))

@@ -153,6 +153,16 @@ def test_what_cannot_be_compared_is_refused_in_one_line(write_run, why, changes)
     assert "\n" not in str(refusal.value) and str(folders[1]) in str(refusal.value)
 
 
+def test_runs_without_a_metric_of_each_client_are_refused_in_one_line(write_run):
+    """Those of all clients at once, such as an AUC, tell no differences."""
+    folders = [write_run(name, test={"auc": 0.7}) for name in "ab"]
+    for folder in folders:
+        clients = pd.read_csv(folder / "per_client.csv")[["client", "num_examples"]]
+        clients.to_csv(folder / "per_client.csv", index=False)
+    with pytest.raises(UserError, match="run_0 has no metric of each client to compare"):
+        compare(folders)
+
+
 def test_a_comparison_is_of_some_runs_and_by_a_metric_that_they_have(write_run):
     folders = [write_run("a"), write_run("b")]
     for number, why in [(1, "of 2 to 10 run folders; 1 is given"), (11, "11 are given")]:
