@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api as autograph
 
 from fedpersonal.errors import UserError
@@ -257,7 +258,7 @@ class PartitionedModel:
     def initial_values(self, variables: Sequence[VariableSpec], seed: tf.Tensor) -> Values:
         """Draws initial values with the layers' own initializers, by name; needs a graph.
 
-        `seed` is int32 of shape (2,); equal seeds give equal values.
+        `seed` is int32 of shape (2,), or (n, 2) for n values each; equal seeds give equal values.
         """
         return {v.name: v.initializer(seed + [0, 7919 * i]) for i, v in enumerate(variables)}
 
@@ -270,7 +271,7 @@ class PartitionedModel:
         return self._draw(self.drawn_variables, [seed, -1])
 
     def _draw(self, variables: Sequence[VariableSpec], seed: Sequence[int]) -> dict:
-        draw = tf.function(lambda s: self.initial_values(variables, s))
+        draw = tf.function(lambda s: self.initial_values(variables, s), autograph=False)
         return {k: v.numpy() for k, v in draw(tf.constant(seed, tf.int32)).items()}
 
     def predict(
@@ -325,7 +326,9 @@ class PartitionedModel:
                 NoiseDraws(noise).give_to(model)
             if rows_in_order:
                 skip_lookups(model, self.base.lookups)
-            output = _autographed_call()(model, self.arrange(features), training)
+            # In graphs without AutoGraph, too, a model may branch on tensors, as in Keras.
+            with ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED):
+                output = model(self.arrange(features), training=training)
         return output, list(model.losses)
 
     def example_losses(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
@@ -343,13 +346,3 @@ class PartitionedModel:
         if predictions.shape.rank == self.label_spec.shape.rank + 1 and predictions.shape[-1] == 1:
             return tf.squeeze(predictions, -1)
         return predictions
-
-
-def _call(model: keras.Model, inputs: ModelInputs, training: bool) -> tf.Tensor:
-    return model(inputs, training=training)
-
-
-@functools.cache
-def _autographed_call() -> Callable[[keras.Model, ModelInputs, bool], tf.Tensor]:
-    """Returns `_call` for graphs without AutoGraph: a model may branch on tensors, as in Keras."""
-    return tf.autograph.to_graph(_call)

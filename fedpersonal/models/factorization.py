@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Union
 
 import tensorflow as tf
+from tensorflow.python.autograph.impl.api import autograph_artifact as no_autograph
 
 from fedpersonal.model.keras import keras
 from fedpersonal.models.documents import BagRows
@@ -30,6 +31,7 @@ class OwnVector(keras.layers.Layer):
         del input_shape
         self.vector = self.add_weight("vector", [self._size], initializer=self._initializer)
 
+    @no_autograph  # Nothing in it branches on tensors, and to convert it takes long.
     def call(self, inputs):
         """Returns the vector for each example: (batch, size)."""
         return tf.zeros_like(inputs, tf.float32)[:, tf.newaxis] + self.vector
@@ -42,6 +44,7 @@ class SquaredNormLoss(keras.layers.Layer):
         super().__init__(**kwargs)
         self._weight = weight
 
+    @no_autograph
     def call(self, rating, vectors):
         """Passes the rating (batch,) through; `vectors` are tensors of shape (batch, ..., size)."""
         norms = [tf.reduce_sum(tf.square(v), list(range(1, v.shape.rank))) for v in vectors]

@@ -243,7 +243,7 @@ def keep_operations_whole() -> None:
     os.environ["XLA_FLAGS"] = f"{given or ''} {flag}"
     try:
         # XLA reads its flags once, when it is first used; they are not for others that have one.
-        tf.function(lambda: tf.zeros([]), jit_compile=True)()
+        tf.function(lambda: tf.zeros([]), autograph=False, jit_compile=True)()
     finally:
         del os.environ["XLA_FLAGS"]
         if given is not None:
