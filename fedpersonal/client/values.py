@@ -191,7 +191,7 @@ def starting_local_values(
     prints = _fingerprints(examples)
     seeds = tf.stack([prints + seed[0], tf.zeros_like(prints) + seed[1]], axis=-1)
     specs = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in variables}
-    fresh = _draw_each(lambda own: model.initial_values(variables, own), seeds, specs)
+    fresh = _draw_each(lambda some: model.initial_values(variables, some), seeds, specs)
     return _kept_or(kept, fresh)
 
 
@@ -202,20 +202,17 @@ def _kept_or(kept: Kept | None, fresh: Values) -> Values:
 
 
 def _draw_each(draw: Callable[[tf.Tensor], Values], seeds: tf.Tensor, specs: Any) -> Values:
-    """Stacks what each seed (C, 2) draws; `over_clients` has no vectorised random draws."""
+    """Returns what each seed (C, 2) draws; `over_clients` has no vectorised random draws."""
     # A step of a loop costs more than a draw: it takes several of them.
     static, count = seeds.shape[0], tf.shape(seeds)[0]
     together = min(static or 1, 32)
     groups = tf.reshape(tf.pad(seeds, [[0, -count % together], [0, 0]]), [-1, together, 2])
 
-    def draw_group(group: tf.Tensor) -> Values:
-        return tf.nest.map_structure(lambda *own: tf.stack(own), *map(draw, tf.unstack(group)))
-
     if static == together:
-        fresh = draw_group(seeds)
+        fresh = draw(seeds)
     else:
         grouped = {k: tf.TensorSpec([together, *s.shape], s.dtype) for k, s in specs.items()}
-        fresh = tf.map_fn(draw_group, groups, fn_output_signature=grouped)
+        fresh = tf.map_fn(draw, groups, fn_output_signature=grouped)
         fresh = {k: join_axes(v, 2)[:count] for k, v in fresh.items()}
     return {k: tf.ensure_shape(v, [static, *specs[k].shape]) for k, v in fresh.items()}
 

@@ -57,6 +57,13 @@ def with_generator(initializer: Any, generator: object) -> Callable[..., tf.Tens
     return seeded
 
 
+def is_plain(initializer: Any) -> bool:
+    """Tells whether an initializer is Keras' own and gives each number whatever the others are."""
+    own = keras.initializers.Zeros.__module__
+    orthogonal = isinstance(initializer, keras.initializers.Orthogonal)
+    return type(initializer).__module__ == own and not orthogonal
+
+
 def restore_argument_names(model: keras.Model) -> None:
     """Tells operations such as `x[:, :1]` or `tf.reduce_sum(x, 1)` what their arguments are called.
 

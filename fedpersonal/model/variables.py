@@ -11,10 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.keras import with_generator
+from fedpersonal.model.keras import is_plain, with_generator
 
 # A list of more names than this hides what it is to show.
 _MAX_LISTED = 40
+# TensorFlow's own choice of how to draw.
+_ANY_ALGORITHM = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +29,8 @@ class VariableSpec:
         shape: Its static shape.
         dtype: Its dtype.
         is_local: Whether it stays with its client.
-        initializer: Maps an int32 seed of shape (2,) to an initial value, in a graph.
+        initializer: Maps an int32 seed of shape (2,) to an initial value, in a graph; several, of
+            shape (n, 2), to so many.
         names: The names that choose it, the most specific first: its own, those of the nested
             layers around it, such as `encoder/head`, and that of its top-level layer.
         is_frozen: Whether it never moves.
@@ -100,38 +103,59 @@ Initializer = Callable[[tf.Tensor], tf.Tensor]
 
 
 class _SeededDraws:
-    """Stands in for the random generator inside a Keras initializer; draws from a tensor seed."""
+    """Stands in for the random generator inside a Keras initializer; draws from a tensor seed.
+
+    Of several seeds, (n, 2), a draw is (n, ...). TensorFlow draws by one seed at a time; all else
+    is done at once.
+    """
 
     def __init__(self, seed: tf.Tensor):
         self._seed = seed
 
     def random_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, nonce=None):
         del nonce
-        return tf.random.stateless_normal(shape, self._seed, mean, stddev, dtype)
+        return self._draw(tf.raw_ops.StatelessRandomNormalV2, shape, dtype) * stddev + mean
 
     def random_uniform(self, shape, minval=0.0, maxval=None, dtype=tf.float32, nonce=None):
         del nonce
-        return tf.random.stateless_uniform(shape, self._seed, minval, maxval, dtype)
+        low = tf.convert_to_tensor(minval, dtype)
+        high = tf.convert_to_tensor(1 if maxval is None else maxval, dtype)
+        return self._draw(tf.raw_ops.StatelessRandomUniformV2, shape, dtype) * (high - low) + low
 
     def truncated_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, nonce=None):
         del nonce
-        return tf.random.stateless_truncated_normal(shape, self._seed, mean, stddev, dtype)
+        return self._draw(tf.raw_ops.StatelessTruncatedNormalV2, shape, dtype) * stddev + mean
+
+    def _draw(self, operation: Callable[..., tf.Tensor], shape: Any, dtype: Any) -> tf.Tensor:
+        shape, algorithm = tf.constant(shape, tf.int32), tf.constant(_ANY_ALGORITHM)
+        is_one, drawn = self._seed.shape.rank == 1, []
+        for seed in [self._seed] if is_one else tf.unstack(self._seed):
+            key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+            drawn.append(
+                operation(shape=shape, key=key, counter=counter, alg=algorithm, dtype=dtype)
+            )
+        return drawn[0] if is_one else tf.stack(drawn)
 
 
 def seeded_initializer(initial_value: Any, shape: tuple[int, ...], dtype: tf.DType) -> Initializer:
     """Turns what Keras gives a new variable as its value into a function of a seed.
 
     It gives a value, a function that returns one, or a Keras initializer with its arguments bound.
-    The function's seed is int32 of shape (2,); it needs a graph.
+    The function's seed is int32 of shape (2,), or (n, 2) for n values; it needs a graph.
     """
     initializer: Any = getattr(initial_value, "func", None)
 
     def draw(seed: tf.Tensor) -> tf.Tensor:
+        is_one = seed.shape.rank == 1
+        if not is_one and not is_plain(initializer) and callable(initial_value):
+            return tf.stack([draw(own) for own in tf.unstack(seed)])
         seeded = with_generator(initializer, _SeededDraws(seed))
         if seeded is not None:
-            value = seeded(shape, dtype=dtype)
+            value = tf.cast(seeded(shape, dtype=dtype), dtype)
         else:
             value = initial_value() if callable(initial_value) else initial_value
-        return tf.ensure_shape(tf.cast(value, dtype), shape)
+            value = tf.cast(value, dtype)
+            value = value if is_one else tf.stack([value] * seed.shape[0])
+        return tf.ensure_shape(value, shape if is_one else [seed.shape[0], *shape])
 
     return draw

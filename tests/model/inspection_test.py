@@ -104,6 +104,32 @@ def test_a_model_starts_from_its_weights(build_model):
         np.testing.assert_array_equal(weight, earlier)
 
 
+class UnitNormal(tf.keras.initializers.RandomNormal):
+    """Its numbers depend on each other."""
+
+    def __call__(self, shape, dtype=None, **options):
+        value = super().__call__(shape, dtype)
+        return value / tf.norm(value)
+
+
+@pytest.mark.parametrize(
+    "initializer",
+    ["random_normal", "he_uniform", "truncated_normal", "ones", "orthogonal", UnitNormal()],
+)
+def test_several_seeds_draw_what_each_alone_does(initializer):
+    kernel = {"kernel_initializer": initializer, "name": "own"}
+    model = PartitionedModel(of_operation(LAYERS.Dense(3, **kernel)), local_layers=["own"])
+    draw = tf.function(lambda seeds: model.initial_values(model.local_variables, seeds))
+    seeds = tf.constant([[5, 1], [-7, 2], [5, 1]])
+    together, alone = draw(seeds), [draw(seed) for seed in seeds]
+    for name, values in together.items():
+        np.testing.assert_array_equal(values, [own[name] for own in alone])
+    drawn = together["own/kernel"].numpy()
+    assert (drawn[0] == drawn[2]).all() and (
+        (drawn[0] == drawn[1]).all() == (initializer == "ones")
+    )
+
+
 class Magnitude(LAYERS.Layer):
     def call(self, inputs):
         if tf.reduce_sum(inputs) > 0:
