@@ -55,6 +55,7 @@ def build_evaluation(
     with_before: bool = True,
     with_kept: bool = False,
     with_predictions: bool = False,
+    room: int = 0,
     seed: int = 0,
 ) -> Callable[..., ClientResults]:
     """Packs the clients once and returns a function that evaluates global variables on them.
@@ -76,6 +77,8 @@ def build_evaluation(
             bool (num_clients,), and local variable's name to (num_clients, ...).
         with_predictions: Whether `pooled` packing returns predictions too, which must then be one
             number an example.
+        room: Shards have room for so many clients, if there are fewer: those of a larger set, whose
+            trace this one then shares.
         seed: Seed of the local variables' initial values.
 
     Raises:
@@ -89,7 +92,7 @@ def build_evaluation(
         for training in (False, True) if phases else (False,):
             check_rows_are_independent(model.base, training=training)
     # Rounded up, so that sets of about as many clients share what is traced.
-    clients = max(1, min(clients, roomy(support.num_clients)))
+    clients = max(1, min(clients, roomy(max(support.num_clients, room))))
     # Nobody's examples would fill larger batches. Rounded up, so that sets share what is traced.
     largest = max(int(part.counts.max(initial=1)) for part in (support, query))
     batch_size = min(batch_size, 2 ** math.ceil(math.log2(max(1, largest))))
@@ -379,6 +382,7 @@ class Evaluator:
         has_kept: bool,
         with_before: bool = True,
         with_predictions: bool = False,
+        room: int = 0,
     ) -> Callable[..., ClientResults]:
         """Packs clients, and returns what evaluates global variables on them.
 
@@ -390,10 +394,11 @@ class Evaluator:
             support,
             query,
             batch_size=self.batch_size,
-            clients=self.together or support.num_clients,
+            clients=self.together or max(support.num_clients, room),
             packing=self.packing,
             with_before=with_before,
             with_kept=has_kept,
             with_predictions=with_predictions,
+            room=room,
             seed=self.seed,
         )

@@ -66,7 +66,7 @@ class Experiment(Built, Generic[OptionsT, DataT]):
         *,
         brings_kept: bool | None = None,
         start: str | None = None,
-        **options: bool,
+        **options: Any,
     ) -> Callable[[TrainedModel], ClientResults]:
         """Packs clients and returns what evaluates a trained model on them.
 
@@ -102,16 +102,15 @@ class Experiment(Built, Generic[OptionsT, DataT]):
             results, lacking = evaluate(trained.weights, kept), np.flatnonzero(~kept[0])
             if is_given or start != "kept" or not len(lacking):
                 return results
-            # Others fill up the shard: another size would be traced anew, which takes longer.
-            some = np.append(lacking, np.flatnonzero(kept[0]))
-            some = some[: max(len(lacking), evaluator.together)]
-            sets = support.subset(some), query.subset(some)
-            with_predictions = options.get("with_predictions", False)
             rebuild = evaluator.pack(
-                *sets, has_kept=False, with_before=False, with_predictions=with_predictions
+                support.subset(lacking),
+                query.subset(lacking),
+                has_kept=False,
+                with_before=False,
+                with_predictions=bool(options.get("with_predictions")),
+                room=query.num_clients,
             )
-            rebuilt = rebuild(trained.weights).some(np.isin(some, lacking))
-            return results.replace(lacking, rebuilt)
+            return results.replace(lacking, rebuild(trained.weights))
 
         return of
 

@@ -18,12 +18,12 @@ from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, 
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.methods.method import Layers
 from fedpersonal.options import Options, option
-from fedpersonal.report.samples import ClientItems, Item, Recommendations
 from fedpersonal.tasks.task import Data, EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.model.metrics import Loss, Metric
     from fedpersonal.model.partition import PartitionedModel
+    from fedpersonal.report.samples import Recommendations
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.training.trained import TrainedModel
 
@@ -53,6 +53,8 @@ def recommend(
             feature "item".
         titles: Items' titles by their names; an item without one goes by its name.
     """
+    from fedpersonal.report.samples import ClientItems, Item, Recommendations
+
     data: ItemData = experiment.data
     source, everything = data.source, data.source.to_client_dataset()
     metric, chosen, groups = _choose(experiment, results)
@@ -126,11 +128,14 @@ def _score_items(experiment: Experiment, trained: TrainedModel, chosen: np.ndarr
     test, num_items = experiment.data.test, experiment.data.num_items
     found = [np.empty((0, num_items))]
     together = max(1, _TOGETHER // num_items)
+    # As many as were tested: another size would be traced anew, which takes longer.
+    tested = min(test.query.num_clients, experiment.evaluator.together or together)
+    room = tested if tested <= together else 0
     for some in (chosen[i : i + together] for i in range(0, len(chosen), together)):
         items = np.tile(np.arange(num_items, dtype=np.int32), (len(some), 1))
         query = as_clients(test.query.subset(some), items)
         part = EvaluationSet(test.support.subset(some), query, seen=test.seen)
-        scores = experiment.evaluation(part, with_before=False)(trained).predictions
+        scores = experiment.evaluation(part, with_before=False, room=room)(trained).predictions
         assert scores is not None  # Stacked packing gives them unasked.
         found.append(scores.astype(np.float64))
     return np.concatenate(found)

@@ -65,6 +65,10 @@ def test_validation_and_test_share_what_is_traced(model, split, weights, monkeyp
     assert len(traced) == 2
     test(weights)
     assert len(traced) == 2
+    sets = support.subset([2]), query.subset([2])
+    few = build_evaluation(model, [REBUILDING], *sets, with_before=False, room=4, **options)
+    np.testing.assert_array_equal(few(weights).after["loss"], test(weights).after["loss"][2:3])
+    assert len(traced) == 2
 
 
 @pytest.mark.parametrize("together", [2, 0])
