@@ -113,7 +113,7 @@ def task_main(task: Task) -> Callable[[], None]:
         for line in task.warnings(source, options):
             print("warning:", line, file=sys.stderr, flush=True)
         # Mistakes in options and data have shown before TensorFlow is imported.
-        with runtime.quick_imports():
+        with runtime.quick_imports(), startup.fewer_imports():
             from fedpersonal.tasks.running import open_experiment
         gc.freeze()  # What was imported stays: it need not be looked at for garbage.
 

@@ -89,3 +89,29 @@ def test_a_log_level_that_is_set_is_kept(monkeypatch, given):
     logging.getLogger("tensorflow").setLevel(level)
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == (given or "3")
     assert ("GRPC_VERBOSITY" in os.environ) == (given is None)
+
+
+_FEWER = """
+import sys
+from experiments import startup
+with startup.fewer_imports():
+    from fedpersonal import tff
+assert not any(type(finder).__name__ == "_Postponing" for finder in sys.meta_path)
+late = {name for name, module in sys.modules.items() if type(module).__name__ == "_LazyModule"}
+assert late == startup._LATER, startup._LATER ^ late
+assert "jax" not in sys.modules
+import jax, scipy.signal, tensorflow as tf, tensorflow_federated, tensorflow_probability
+assert jax.__name__ == "jax"
+assert scipy.signal.fftconvolve([1.0, 2.0], [3.0]).tolist() == [3.0, 6.0]
+assert tensorflow_probability.distributions.Normal(0.0, 1.0).prob(0.0) > 0.39
+assert tensorflow_federated.jax.computation and tensorflow_federated.learning.programs.train_model
+assert tensorflow_federated.simulation.baselines.emnist
+assert tensorflow_federated.analytics.data_processing
+assert tf.lite.TFLiteConverter
+print("done")
+"""
+
+
+def test_what_a_command_does_not_import_comes_when_it_is_used():
+    status, output, errors = _run(_FEWER)
+    assert (status, output) == (0, ["done"]), errors
