@@ -7,12 +7,11 @@ import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpersonal import runtime
-from fedpersonal.audit.audit import Audit, guarantee
 from fedpersonal.errors import TrainingError
 from fedpersonal.evaluation.client_metrics import lower_is_better
 from fedpersonal.evaluation.guess import Guess, columns, overall
@@ -27,6 +26,9 @@ from fedpersonal.tasks.findings import tell_attendance, tell_outliers
 from fedpersonal.tasks.task import DataT, OptionsT, SourceT, Task, TestReport
 from fedpersonal.training.loop import LoopResult
 from fedpersonal.training.trained import TrainedModel
+
+if TYPE_CHECKING:
+    from fedpersonal.audit.audit import Audit
 
 
 def report_run(
@@ -321,6 +323,8 @@ def with_findings(experiment: Experiment, trained: TrainedModel, report: TestRep
 
 def audit_experiment(experiment: Experiment, *, rounds: int = 4) -> Audit:
     """Checks by experiment what crosses in the rounds of an experiment, and what else crosses."""
+    from fedpersonal.audit.audit import Audit, guarantee
+
     promise = guarantee(experiment.trainer.describe_privacy(experiment.options.total_rounds))
     if not experiment.method.trains:
         return Audit((), (), (), ["There are no rounds: nothing is ever sent."], promise)
