@@ -8,7 +8,10 @@ cohort, which training hides by making it a round ahead, of a round, and of comm
 keep; and peak memory.
 
 The cases: `rebuilt` and `kept`, matrix factorization with vectors of 50 floats that clients rebuild
-or keep, all of them in the store beforehand; `items`, with 100 clients a round.
+or keep, all of them in the store beforehand; `items`, with 100 clients a round; `evaluation`, of
+unseen clients, who have 3 to 300 ratings: seconds until they are packed, until their results are
+there, before and after their vectors are rebuilt, and until those are in the run folder and on its
+page.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 
-CASES = ("rebuilt", "kept", "items")
+CASES = ("rebuilt", "kept", "items", "evaluation")
 flags.DEFINE_list("cases", ["rebuilt", "kept"], "Of " + ", ".join(CASES) + ".")
 flags.DEFINE_integer("clients", 1_000_000, "How many clients have ratings.", lower_bound=1)
 flags.DEFINE_list("ratings", ["3", "20"], "Ratings of a client.")
 flags.DEFINE_list("cohorts", ["100", "1000", "10000"], "Clients a round.")
 flags.DEFINE_list("items", ["100000", "1000000"], "Of the case `items`.")
+flags.DEFINE_list("evaluated", ["1000", "10000", "100000"], "Clients of the case `evaluation`.")
 flags.DEFINE_integer("rounds", 5, "Rounds timed, each.", lower_bound=1)
 flags.DEFINE_integer("shards", None, "As of the experiments. [default: one a processor]")
 
@@ -49,6 +53,10 @@ def main() -> None:
 
     wanted: list[dict[str, int]] = []
     for case in FLAGS.cases:
+        if case == "evaluation":
+            for clients in FLAGS.evaluated:
+                run_in_child(evaluate, int(clients), FLAGS.shards)
+            continue
         if case == "items":
             ratings = {"clients": 6040, "ratings": 100, "cohort": 100}
             wanted += [{"keeps": 0, "items": int(n), **ratings} for n in FLAGS.items]
@@ -138,18 +146,61 @@ def measure(sizes: Mapping[str, int], rounds: int, shards: int | None) -> None:
     print(json.dumps(report), flush=True)
 
 
-def _draw_ratings(users: int, each: int, items: int) -> Ratings:
-    """Returns random ratings, as quickly as may be."""
+def evaluate(clients: int, shards: int | None) -> None:
+    """Evaluates so many clients, writes their results, and prints the line."""
+    import json
+    import tempfile
+    import time
+
+    import numpy as np
+
+    from fedpersonal import runtime
+    from fedpersonal.data.splits import split_support_query
+    from fedpersonal.runs.folder import RunFolder
+    from fedpersonal.tasks.experiment import build_experiment
+    from fedpersonal.tasks.ratings.task import TASK
+    from fedpersonal.tasks.running import report_run
+    from fedpersonal.tasks.task import EvaluationSet, TestReport
+
+    options = TASK.options(method="fed_recon")
+    # Many have few ratings, and few many.
+    each = (3 * 100 ** np.random.default_rng(1).random(clients) ** 2).astype(int)
+    source = _draw_ratings(clients, each, FEW_ITEMS)
+    experiment = build_experiment(TASK, source, options, shards=shards)
+    sets = split_support_query(source.to_client_dataset(), batch_size=options.client_batch_size)
+    times = [time.perf_counter()]
+    evaluation = experiment.evaluation(EvaluationSet(*sets))
+    times.append(time.perf_counter())
+    with tempfile.TemporaryDirectory() as path, experiment.trainer.untrained() as trained:
+        results = evaluation(trained)
+        times.append(time.perf_counter())
+        folder = RunFolder.open(path, {"method": options.method})
+        told = {"dataset": source.name, "method": options.method, "rounds": 0}
+        report_run(folder, None, TestReport(results), [], description=told, guesses={})
+        times.append(time.perf_counter())
+    seconds = [round(end - start, 1) for start, end in zip(times, times[1:])]
+    report = {
+        "clients": clients,
+        "ratings": len(source.ratings),
+        **dict(zip(("pack_s", "evaluate_s", "report_s"), seconds)),
+        "peak_mb": round(runtime.peak_rss_mb()),
+    }
+    print(json.dumps(report), flush=True)
+
+
+def _draw_ratings(users: int, each: int | np.ndarray, items: int) -> Ratings:
+    """Returns random ratings, as quickly as may be; `each` is how many a user has."""
     import numpy as np
 
     from fedpersonal.data.ratings import Ratings
 
     random = np.random.default_rng(0)
+    raters = np.repeat(np.arange(users, dtype=np.int32), each)
     return Ratings(
         name="random",
-        users=np.repeat(np.arange(users, dtype=np.int32), each),
-        items=random.integers(0, items, users * each, np.int32),
-        ratings=random.integers(1, 6, users * each).astype(np.float32),
+        users=raters,
+        items=random.integers(0, items, len(raters), np.int32),
+        ratings=random.integers(1, 6, len(raters)).astype(np.float32),
         times=None,
         user_ids=np.array([f"user{number}" for number in range(users)], object),
         item_ids=np.array([f"item{number}" for number in range(items)], object),
