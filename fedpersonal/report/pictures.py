@@ -54,6 +54,8 @@ _METHODS = {
 }
 
 _PANELS_A_ROW = 3
+# Inches: left, right, below and above all panels, and between two.
+_MARGINS = (0.75, 0.15, 0.55, 0.5, 0.75)
 # Training metrics are taken batch by batch, each before its step: clients adapt meanwhile.
 _SOURCES = {"train": "training, while clients adapt", "eval": "evaluation"}
 # So many points are marked; a training curve of more is drawn as its moving average.
@@ -126,8 +128,20 @@ def plot_learning_curve(
         raise UserError(f"{metrics_csv} has no metrics to draw.")
     rows = math.ceil(len(panels) / _PANELS_A_ROW)
     columns = math.ceil(len(panels) / rows)
-    figure = Figure(figsize=(4.6 * columns, 3.3 * rows + 0.4), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    width, height = 4.6 * columns, 3.3 * rows + 0.4
+    figure = Figure(figsize=(width, height))
+    # To have Matplotlib find the margins takes as long as to draw.
+    left, right, bottom, top, between = _MARGINS
+    axes = figure.subplots(
+        *(rows, columns),
+        squeeze=False,
+        gridspec_kw={
+            **{"left": left / width, "right": 1 - right / width},
+            **{"bottom": bottom / height, "top": 1 - top / height},
+            "wspace": between * columns / (width - left - right - between * (columns - 1)),
+            "hspace": between * rows / (height - bottom - top - between * (rows - 1)),
+        },
+    ).flatten()
     for ax, (metric, names) in zip(axes, panels.items()):
         _draw_panel(ax, metric, table[names])
     for ax in axes[len(panels) :]:
