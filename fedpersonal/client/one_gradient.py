@@ -8,6 +8,7 @@ local epoch and few examples a client are of this kind.
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 import tensorflow as tf
 
@@ -25,7 +26,7 @@ from fedpersonal.client.pooled_batches import (
     sum_weights,
 )
 from fedpersonal.client.steps import bound_local_values
-from fedpersonal.client.values import ClientValues, Examples, align
+from fedpersonal.client.values import ClientValues, Examples, align, join_axes
 from fedpersonal.methods.algorithm import Algorithm, GradientPhase
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel, Values
@@ -47,6 +48,14 @@ def may_step_together(model: PartitionedModel, algorithm: Algorithm) -> bool:
     )
 
 
+def steps_once_a_batch(model: PartitionedModel, algorithm: Algorithm) -> bool:
+    """Tells whether clients of a batch each step together, with no rows of tables of their own."""
+    if not may_step_together(model, algorithm):
+        return False
+    phase = algorithm.last_phase
+    return phase.max_steps == 1 or (phase.epochs == 1 and phase.passes is None)
+
+
 def count_steps(algorithm: Algorithm, examples: Examples) -> tf.Tensor:
     """Returns the most steps that a client takes, int32."""
     return schedule_phase(algorithm.last_phase, examples).num_steps
@@ -64,7 +73,8 @@ def step_together(
     """
     phase = algorithm.last_phase
     rates = {v.name: plain_sgd_rate(optimizer_of(phase, v)) for v in model.variables}
-    pool = pool_examples(model, examples)
+    own = {k: v for k, v in examples.positions.items() if k in values.own}
+    pool = pool_examples(model, examples._replace(positions=own))
     batches, active, _, num_examples = schedule_phase(phase, examples)
     rows = longest_first(model, pool, rows_of_batches(examples, batches[0], active[0]))
     totals = sum_weights(pool, rows)
@@ -100,12 +110,12 @@ def _slopes(
     Gradients are summed over clients, and weighted but for owned and local tables.
     """
     dense = {k: v for k, v in values.shared.items() if k not in model.tables}
-    zeros = {
-        v.name: tf.zeros_like(values.own[v.name] if v.is_local else values.shared[v.name])
-        for v in model.variables
+    tables = {
+        name: join_axes(values.own[name], 2) if name in values.own else values.shared[name]
+        for name in model.tables
     }
 
-    def chunk_slopes(chunk: tf.Tensor) -> tuple[Values, dict[str, tf.Tensor]]:
+    def chunk_slopes(chunk: tf.Tensor) -> tuple[Values, Values, Values, dict[str, tf.Tensor]]:
         chosen = choose_rows(model, pool, chunk)
         fetched, places = fetch_pool_rows(model, values, chosen)
         with tf.GradientTape() as tape:
@@ -126,26 +136,39 @@ def _slopes(
         dense_slopes, row_slopes = tape.gradient(
             total, (dense, fetched), unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        tables = {
-            name: _into_table(model, name, slope, places.get(name), chosen, weights, zeros[name])
-            for name, slope in row_slopes.items()
-        }
-        return {**dense_slopes, **tables}, outcome.sums
+        slopes, at = {}, {}
+        for name, slope in row_slopes.items():
+            feature = chosen.features[model.tables[name]]
+            at[name] = places.get(name, tf.reshape(feature, [-1]))
+            if name in places or name in model.owned:
+                slope = _unweighted(slope, feature, chosen.clients, weights)
+            slopes[name] = slope
+        return dense_slopes, slopes, at, outcome.sums
 
-    return sum_over_chunks(
-        model, pool, rows, chunk_slopes, (zeros, zero_sums(model, pool.num_clients))
+    def add(total: Any, part: Any) -> Any:
+        (dense, tables, sums), (dense_slopes, slopes, at, of_chunk) = total, part
+        # A table may have far more rows than a chunk looks up: only these are written.
+        tables = {k: tf.raw_ops.InplaceAdd(x=v, i=at[k], v=slopes[k]) for k, v in tables.items()}
+        dense, sums = tf.nest.map_structure(tf.add, (dense, sums), (dense_slopes, of_chunk))
+        return dense, tables, sums
+
+    # What is added to in place must be the loop's own, and no constant.
+    zeros = {
+        k: tf.raw_ops.Empty(shape=tf.shape(v), dtype=v.dtype, init=True) for k, v in tables.items()
+    }
+    none = {k: tf.zeros_like(v) for k, v in dense.items()}
+    dense_slopes, table_slopes, sums = sum_over_chunks(
+        model, pool, rows, chunk_slopes, (none, zeros, zero_sums(model, pool.num_clients)), add
     )
+    for name in table_slopes.keys() & values.own.keys():
+        table_slopes[name] = tf.reshape(table_slopes[name], tf.shape(values.own[name]))
+    return {**dense_slopes, **table_slopes}, sums
 
 
-def _into_table(model, name, slope, places, chosen: Pool, weights, table) -> tf.Tensor:
-    """Sums the slopes of fetched rows into zeros shaped like their table or like clients' own."""
-    feature = chosen.features[model.tables[name]]
-    if places is not None or name in model.owned:
-        owners = tf.broadcast_to(align(chosen.clients, feature.shape.rank), tf.shape(feature))
-        scale = tf.math.reciprocal_no_nan(tf.gather(weights, tf.reshape(owners, [-1])))
-        slope *= align(scale, slope.shape.rank)
-    at = tf.reshape(feature, [-1]) if places is None else places
-    if places is None:
-        return tf.math.unsorted_segment_sum(slope, at, table.shape[0])
-    shape = tf.shape(table)
-    return tf.reshape(tf.math.unsorted_segment_sum(slope, at, shape[0] * shape[1]), shape)
+def _unweighted(
+    slope: tf.Tensor, feature: tf.Tensor, clients: tf.Tensor, weights: tf.Tensor
+) -> tf.Tensor:
+    """Divides the slopes of fetched rows, an id of a feature each, by their clients' weights."""
+    owners = tf.broadcast_to(align(clients, feature.shape.rank), tf.shape(feature))
+    scale = tf.math.reciprocal_no_nan(tf.gather(weights, tf.reshape(owners, [-1])))
+    return slope * align(scale, slope.shape.rank)

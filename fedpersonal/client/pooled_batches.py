@@ -17,8 +17,11 @@ from fedpersonal.client.values import ClientValues, Examples, align, count_clien
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 
-# Examples computed at once: more are hardly faster and take more memory.
-CHUNK = 64
+# Examples computed at once. With a prediction for each place of a sequence, more are hardly faster
+# and take more memory; of those with one prediction each, few keep nothing busy.
+CHUNK, SMALL_CHUNK = 256, 64
+# Places of such sequences computed at once: what is known of them stays near the processor.
+PLACES = 2**14
 
 
 class Pool(NamedTuple):
@@ -168,7 +171,9 @@ def predict_pool(
         features[feature] = tf.cast(counted, ids.dtype)
     if noise is not None:
         noise = fold(tf.gather(noise, pool.clients), pool.places)
-    output, added = model.predict({**values, **rows}, features, training=training, noise=noise)
+    output, added = model.predict(
+        {**values, **rows}, features, training=training, noise=noise, rows_in_order=True
+    )
     predictions = model.as_labels(output)
     losses = model.example_losses(pool.labels, predictions)
     for extra in added:
@@ -191,10 +196,13 @@ def predict_pool(
 
 def chunk_end(model: PartitionedModel, pool: Pool, rows: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
     """Returns where a chunk of rows, longest first, ends that begins at `start`."""
-    if model.chunk_places is None:
-        return start + CHUNK
+    is_small = model.label_spec.shape.rank > 1
+    most = SMALL_CHUNK if is_small or model.chunk_places else CHUNK
+    places = model.chunk_places or (None if is_small else PLACES)
+    if places is None:
+        return start + most
     longest = tf.maximum(tf.gather(pool.lengths, rows[start]), 1)
-    return start + tf.clip_by_value(model.chunk_places // longest, 1, CHUNK)
+    return start + tf.clip_by_value(places // longest, 1, most)
 
 
 def sum_over_chunks(
@@ -203,12 +211,17 @@ def sum_over_chunks(
     rows: tf.Tensor,
     chunk_sums: Callable[[tf.Tensor], Any],
     zeros: Any,
+    add: Callable[[Any, Any], Any] | None = None,
 ) -> Any:
-    """Sums what `chunk_sums` returns of each chunk of rows; `zeros` is of its structure."""
+    """Sums what `chunk_sums` returns of each chunk of rows; `zeros` is of its structure.
+
+    Or `add` maps the total, which began as `zeros`, and what is returned to the next total.
+    """
 
     def add_chunk(start: tf.Tensor, total: Any):
         end = chunk_end(model, pool, rows, start)
-        return end, tf.nest.map_structure(tf.add, total, chunk_sums(rows[start:end]))
+        part = chunk_sums(rows[start:end])
+        return end, add(total, part) if add else tf.nest.map_structure(tf.add, total, part)
 
     _, total = tf.while_loop(
         lambda start, _: start < tf.size(rows), add_chunk, (0, zeros), parallel_iterations=1
@@ -258,4 +271,5 @@ def without_client_axis(model: PartitionedModel, values: ClientValues) -> Values
         if value.shape[0] != 1:
             raise ValueError(f"clients cannot be pooled: each has a {name!r} of its own.")
     shared = {k: v for k, v in values.shared.items() if k not in model.tables and k not in own}
-    return {**shared, **{k: v[0] for k, v in own.items()}}
+    # The gradient of a reshape copies nothing, that of a slice the whole variable.
+    return {**shared, **{k: tf.squeeze(v, 0) for k, v in own.items()}}

@@ -240,6 +240,33 @@ def own_copies(model: PartitionedModel, shared: Values, examples: Examples) -> V
     }
 
 
+def with_rows(model: PartitionedModel, examples: Examples) -> Examples:
+    """Returns examples with rows and positions of global tables, where they came without any.
+
+    Rows are then all ids of a client: one that comes again is another row, which no id stands at.
+    """
+    tables = model.base.global_tables
+    clients = count_clients(examples)
+    if not tables:
+        return examples
+
+    def found() -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        rows, positions = {}, {}
+        for name, feature in tables.items():
+            ids = tf.cast(examples.features[feature], tf.int32)
+            flat = tf.reshape(ids, [clients, -1])
+            rows[name] = tf.sort(flat, axis=1)
+            positions[name] = tf.reshape(tf.searchsorted(rows[name], flat), tf.shape(ids))
+        return rows, positions
+
+    given = ({k: examples.rows[k] for k in tables}, {k: examples.positions[k] for k in tables})
+    is_given = tf.reduce_all([tf.shape(rows)[1] > 0 for rows in given[0].values()])
+    rows, positions = tf.cond(is_given, lambda: given, found)
+    return examples._replace(
+        rows={**examples.rows, **rows}, positions={**examples.positions, **positions}
+    )
+
+
 def moving_names(model: PartitionedModel, phase: Phase) -> list[str]:
     """Returns the names of the variables that a phase moves."""
     return [v.name for v in model.variables if phase.moves(v)]

@@ -107,21 +107,43 @@ def touched_rows(
     if wrong.any():
         raise UserError(f"ids must be in [0, {_MAX_ID}], got {chosen[wrong][0]}")
 
-    # A client and an id as one number: sorted, each client's ids follow each other.
     clients = np.repeat(np.arange(len(ids)), real.sum(axis=(1, 2)))
-    keys = clients * (_MAX_ID + 1) + chosen
-    order = np.argsort(keys)
-    keys = keys[order]
-    is_first = np.diff(keys, prepend=-1) > 0
-    owners, distinct = np.divmod(keys[is_first], _MAX_ID + 1)
+    owners, distinct, places = _distinct(clients, chosen)
     touched = np.bincount(owners, minlength=len(ids))
     ranks = np.arange(len(distinct)) - (np.cumsum(touched) - touched)[owners]
 
     rows = np.zeros((len(ids), round_up(max(1, touched.max(initial=0)))), np.int32)
     rows[owners, ranks] = distinct
     positions = np.zeros(ids.shape, np.int32)
-    positions.reshape(-1)[np.flatnonzero(real)[order]] = ranks[np.cumsum(is_first) - 1]
+    positions[real] = ranks[places]
     return rows, positions
+
+
+def _distinct(clients: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns each client's distinct ids, whose they are, and where among them each id stands.
+
+    Args:
+        clients: (n,) ascending.
+        ids: (n,) in [0, 2**31 - 1].
+    """
+    size = int(ids.max(initial=0)) + 1
+    num_clients = int(clients[-1]) + 1 if len(clients) else 0
+    if num_clients * size <= 16 * len(ids):
+        # A table of what each client has is quicker to fill than as many ids are to sort.
+        keys = clients * size + ids
+        has = np.zeros(num_clients * size, bool)
+        has[keys] = True
+        owners, distinct = np.divmod(np.flatnonzero(has), size)
+        return owners, distinct, np.cumsum(has, dtype=np.int32)[keys] - 1
+    # A client and an id as one number: sorted, each client's ids follow each other.
+    keys = clients * (_MAX_ID + 1) + ids
+    order = np.argsort(keys)
+    keys = keys[order]
+    is_first = np.diff(keys, prepend=-1) > 0
+    owners, distinct = np.divmod(keys[is_first], _MAX_ID + 1)
+    places = np.empty(len(keys), np.int64)
+    places[order] = np.cumsum(is_first) - 1
+    return owners, distinct, places
 
 
 def draw_examples(

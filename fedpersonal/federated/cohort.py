@@ -172,6 +172,7 @@ def make_cohort(
     *,
     execution: Execution,
     touched_data: str = "all",
+    steps_once: bool = False,
 ) -> Cohort:
     """Divides clients into shards of about equal work.
 
@@ -182,11 +183,15 @@ def make_cohort(
         execution: How the process that is to take the cohort executes it.
         touched_data: `Algorithm.touched_data`, which spares shards some rows of lookup tables;
             `all` suits every algorithm.
+        steps_once: `steps_once_a_batch`, where the process adds up steps so: while nobody has more
+            than a batch, no rows are looked for.
 
     Raises:
         UserError: If a client is named twice, or by anything but a str.
     """
     indices = np.asarray(client_indices, np.int64)
+    if steps_once and dataset.counts[indices].max(initial=0) <= execution.batch_size:
+        touched_data = "none"
     room, shards = execution.clients_per_shard, []
     by_size = np.argsort(-dataset.counts[indices], kind="stable")
     num_shards = max(1, math.ceil(len(indices) / room))

@@ -136,7 +136,8 @@ def pack_clients(
 
     Clients are indices into `dataset`; what room is left is filled with clients without examples.
     `touched_data` is the part of the data whose lookups need rows of their own:
-    `Algorithm.touched_data` for training, `none` where no table moves.
+    `Algorithm.touched_data` for training, `none` where no client has rows for itself: then there
+    are neither rows nor positions.
     """
     (packed,) = pack_parts(
         model,
@@ -164,10 +165,13 @@ def pack_parts(
         _padded_arrays(model, part, client_indices, clients_per_shard, batch_size)
         for part, batch_size in zip(parts, batch_sizes)
     ]
+    masks = [mask for _, _, mask in arrays]
     touched = {
-        feature: _touched(
+        feature: _untouched(model.input_spec[feature], masks)
+        if touched_data == "none"
+        else _touched(
             [features[feature] for features, _, _ in arrays],
-            [_part_mask(mask, touched_data) for _, _, mask in arrays],
+            [_part_mask(mask, touched_data) for mask in masks],
         )
         for feature in set(model.base.global_tables.values())
     }
@@ -208,10 +212,20 @@ def _padded_arrays(
     return features, labels, batches.mask
 
 
+def _untouched(
+    spec: tf.TensorSpec, masks: Sequence[np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Returns no rows of a table, and positions that nobody reads of the input that looks it up.
+
+    They take no room where the input's spec leaves a size open.
+    """
+    sizes = [size or 0 for size in spec.shape[1:]]
+    positions = [np.zeros([*mask.shape, *sizes], np.int32) for mask in masks]
+    return np.zeros([len(masks[0]), 0], np.int32), positions
+
+
 def _part_mask(mask: np.ndarray, part: str) -> np.ndarray:
-    """Returns a mask (C, N, B) without the batches that are not in a part, or in `none`."""
-    if part == "none":
-        return np.zeros_like(mask)
+    """Returns a mask (C, N, B) without the batches that are not in a part."""
     num_batches = mask[..., 0].sum(-1)[:, np.newaxis]  # Padding comes last.
     chosen = is_in_part(part, np.arange(mask.shape[1])[np.newaxis], num_batches)
     return mask * chosen[..., np.newaxis]

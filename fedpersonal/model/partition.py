@@ -123,8 +123,9 @@ class PartitionedModel:
                 it: sequences, which are the inputs and labels whose second dimension is None in
                 their spec, may then be cut to the longest of a batch.
             chunk_places: How many places of sequences pooled execution computes at once, of 64
-                sequences at the most; None for 64 sequences, however long, which suits recurrent
-                layers. Attention is busy with a few hundred places, and pads less.
+                sequences at the most; None for 64 sequences, however long, or, where labels are no
+                sequences, 256 of 16,384 places at the most. That suits recurrent layers. Attention
+                is busy with a few hundred places, and pads less.
 
         Raises:
             UserError: If a name chooses no variable, or the model, its lookups, frozen values or

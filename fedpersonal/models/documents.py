@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fedpersonal.model.keras import keras
 from fedpersonal.models.next_word import BidirectionalEnds
+from fedpersonal.models.tokens import custom_gradient
 
 
 class Bag(keras.layers.Layer):
@@ -21,7 +22,7 @@ class Bag(keras.layers.Layer):
         The things come first; the places after them do not count.
         """
         embedded, count = inputs
-        return tf.einsum("bp,bps->bs", _shares(embedded, count), embedded)
+        return _sum_shares(_shares(embedded, count), embedded)
 
 
 class BagRows(keras.layers.Layer):
@@ -31,6 +32,21 @@ class BagRows(keras.layers.Layer):
         """Maps embeddings (batch, places, size) and numbers of things (batch,) to such rows."""
         embedded, count = inputs
         return _shares(embedded, count)[..., tf.newaxis] * embedded
+
+
+@tf.autograph.experimental.do_not_convert
+def _sum_shares(shares: tf.Tensor, embedded: tf.Tensor) -> tf.Tensor:
+    """Sums things' embeddings (batch, places, size) times their shares (batch, places)."""
+
+    @custom_gradient
+    def total(embedded):
+        def gradient(upstream):
+            # TensorFlow's own turns what it returns about in memory twice.
+            return shares[..., tf.newaxis] * upstream[:, tf.newaxis]
+
+        return tf.einsum("bp,bps->bs", shares, embedded), gradient
+
+    return total(embedded)
 
 
 def _shares(embedded: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpersonal import tff
+from fedpersonal.client.one_gradient import steps_once_a_batch
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import fingerprint
 from fedpersonal.errors import UserError
@@ -183,6 +184,11 @@ class Trainer:
             "clients_of_round": clients_of_round,
         }
         self._has_aggregator = not (aggregator is None and privacy is None)
+        self._steps_once = (
+            packing == "pooled"
+            and not self._has_aggregator
+            and steps_once_a_batch(self.model, algorithm)
+        )
         self.process = self._build(model, aggregator=aggregator, **self._private())
         self.crossings = check_boundary(model, self.process.next, folding=self.process.folding)
 
@@ -193,6 +199,7 @@ class Trainer:
             self.model,
             execution=self._execution,
             touched_data=self.algorithm.touched_data,
+            steps_once=self._steps_once,
         )
         cohort = make(*self._draw.clients_of_round(round_number))
         if not self._draw.keeps_lost:

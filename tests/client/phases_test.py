@@ -128,18 +128,23 @@ def test_what_can_be_one_gradient(algorithm, penalty, may):
 
 
 @pytest.mark.parametrize(
-    ("places", "chunks"),
+    ("labels", "places", "chunks"),
     [
-        (None, [[7, 4, 3], [3, 2, 1], [0]]),
+        ([None, None], None, [[7, 4, 3], [3, 2, 1], [0]]),
         # As many as have 8 places if they are as long as the first, and 3 at the most.
-        (8, [[7], [4, 3], [3, 2], [1, 0]]),
-        (1, [[7], [4], [3], [3], [2], [1], [0]]),
+        ([None, None], 8, [[7], [4, 3], [3, 2], [1, 0]]),
+        ([None], 8, [[7], [4, 3], [3, 2], [1, 0]]),
+        ([None], 1, [[7], [4], [3], [3], [2], [1], [0]]),
+        # With one label each there are 10 places at the most, unasked, and 5 of them.
+        ([None], None, [[7], [4, 3], [3, 2, 1], [0]]),
     ],
 )
-def test_chunks_are_as_large_as_asked(monkeypatch, places, chunks):
-    monkeypatch.setattr(pooled_batches, "CHUNK", 3)
+def test_chunks_are_as_large_as_asked(monkeypatch, labels, places, chunks):
+    for name, size in {"CHUNK": 5, "SMALL_CHUNK": 3, "PLACES": 10}.items():
+        monkeypatch.setattr(pooled_batches, name, size)
     lengths, rows = np.array([0, 4, 1, 7, 3, 3, 2], np.int32), np.array([3, 1, 4, 5, 6, 2, 0])
-    model = types.SimpleNamespace(chunk_places=places)
+    spec = tf.TensorSpec(labels, tf.int32)
+    model = types.SimpleNamespace(chunk_places=places, label_spec=spec)
     pool = types.SimpleNamespace(lengths=tf.constant(lengths))
     found, start = [], 0
     while start < len(rows):

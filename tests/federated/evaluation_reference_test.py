@@ -82,7 +82,8 @@ EVALUATIONS = {
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(pooled_batches, "CHUNK", 4)
+    for name in ("CHUNK", "SMALL_CHUNK"):
+        monkeypatch.setattr(pooled_batches, name, 4)
 
 
 def kept_of(model, clients):

@@ -11,6 +11,7 @@ from plain_rounds import Case, Round, plain_rounds, prepared, tffs_rounds
 from round_models import BROKEN
 
 from fedpersonal.client import pooled_batches
+from fedpersonal.client.one_gradient import steps_once_a_batch
 from fedpersonal.federated import server
 from fedpersonal.federated.cohort import Execution, make_cohort
 from fedpersonal.federated.privacy import DifferentialPrivacy
@@ -34,7 +35,8 @@ pytestmark = pytest.mark.usefixtures("not_compiled")
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
     """Most pooled steps take several."""
-    monkeypatch.setattr(pooled_batches, "CHUNK", 4)
+    for name in ("CHUNK", "SMALL_CHUNK"):
+        monkeypatch.setattr(pooled_batches, name, 4)
 
 
 SGD = tff.learning.optimizers.build_sgdm(0.2)
@@ -250,10 +252,17 @@ def computed_rounds(case):
         privacy=case.privacy,
         seed=5,
     )
+    has_rows = case.packing == "stacked" or case.aggregator or case.privacy
+    steps_once = not has_rows and steps_once_a_batch(model, case.algorithm)
     state, kept = process.initialize(), {}
     for indices in case.cohorts():
         cohort = make_cohort(
-            model, dataset, indices, execution=execution, touched_data=case.algorithm.touched_data
+            model,
+            dataset,
+            indices,
+            execution=execution,
+            touched_data=case.algorithm.touched_data,
+            steps_once=steps_once,
         )
         if case.algorithm.keeps:
             nothing = {v.name: np.zeros(v.shape, np.float32) for v in model.local_variables}
