@@ -16,7 +16,7 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.federated.boundary import Crossing
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.model.variables import VariableSpec
+from fedpersonal.model.variables import VariableSpec, each_seed
 
 
 def severed(model: PartitionedModel) -> PartitionedModel:
@@ -39,7 +39,7 @@ def _random_start(variable: VariableSpec) -> VariableSpec:
     def draw(seed: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.random.stateless_normal(variable.shape, seed, stddev=0.5), variable.dtype)
 
-    return dataclasses.replace(variable, initializer=draw)
+    return dataclasses.replace(variable, initializer=each_seed(draw))
 
 
 def other_labels(

@@ -15,7 +15,7 @@ import tensorflow as tf
 from fedpersonal.errors import UserError
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.model.partition import PartitionedModel, Values
-from fedpersonal.model.variables import VariableSpec, check_names
+from fedpersonal.model.variables import VariableSpec, check_names, each_seed
 
 # What follows from the variables, and is not taken over from a model without copies.
 _DERIVED = ("tables", "global_tables", "owned")
@@ -128,7 +128,7 @@ def _mixing_weight(start: float) -> VariableSpec:
         shape=(),
         dtype=tf.float32,
         is_local=True,
-        initializer=lambda seed: tf.constant(start),
+        initializer=each_seed(lambda seed: tf.constant(start)),
         names=(MIXING,),
         is_personal=True,
     )

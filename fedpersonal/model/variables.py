@@ -147,8 +147,6 @@ def seeded_initializer(initial_value: Any, shape: tuple[int, ...], dtype: tf.DTy
 
     def draw(seed: tf.Tensor) -> tf.Tensor:
         is_one = seed.shape.rank == 1
-        if not is_one and not is_plain(initializer) and callable(initial_value):
-            return tf.stack([draw(own) for own in tf.unstack(seed)])
         seeded = with_generator(initializer, _SeededDraws(seed))
         if seeded is not None:
             value = tf.cast(seeded(shape, dtype=dtype), dtype)
@@ -158,4 +156,15 @@ def seeded_initializer(initial_value: Any, shape: tuple[int, ...], dtype: tf.DTy
             value = value if is_one else tf.stack([value] * seed.shape[0])
         return tf.ensure_shape(value, shape if is_one else [seed.shape[0], *shape])
 
-    return draw
+    return draw if is_plain(initializer) or not callable(initial_value) else each_seed(draw)
+
+
+def each_seed(draw: Initializer) -> Initializer:
+    """Returns an initializer for one seed or several, by one that takes a single seed."""
+
+    def drawn(seed: tf.Tensor) -> tf.Tensor:
+        if seed.shape.rank == 1:
+            return draw(seed)
+        return tf.stack([draw(own) for own in tf.unstack(seed)])
+
+    return drawn

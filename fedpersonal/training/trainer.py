@@ -184,11 +184,8 @@ class Trainer:
             "clients_of_round": clients_of_round,
         }
         self._has_aggregator = not (aggregator is None and privacy is None)
-        self._steps_once = (
-            packing == "pooled"
-            and not self._has_aggregator
-            and steps_once_a_batch(self.model, algorithm)
-        )
+        adds_up = packing == "pooled" and not self._has_aggregator
+        self._steps_once = adds_up and steps_once_a_batch(self.model, algorithm)
         self.process = self._build(model, aggregator=aggregator, **self._private())
         self.crossings = check_boundary(model, self.process.next, folding=self.process.folding)
 
