@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from fedpersonal.client.values import ClientValues, Examples
 from fedpersonal.methods.algorithm import RidgePhase
 from fedpersonal.model.lookups import count_ids, fetch_rows, random_values
-from fedpersonal.model.mixing import find_mixing, trace
+from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel, Values
 
 
@@ -136,28 +134,33 @@ def check_linear(model: PartitionedModel) -> None:
     if local_tables:
         raise ValueError(f"ridge reconstruction cannot solve for local lookups {local_tables}.")
 
-    mixing = find_mixing(model, training=False)
-    if mixing.rows:
-        raise ValueError(
-            "ridge reconstruction solves example by example, but this model's output for an "
-            "example depends on the others of its batch. Use gradient reconstruction."
-        )
-    with context.eager_mode():  # Whoever asks may be in a graph.
-        values, others = random_values(model), random_values(model, seed=1)
-        run = trace(model, mixing.places, training=False)
+    @tf.function(autograph=False)
+    def second_differences():
+        values, others, features = random_values(model), random_values(model, seed=1), {}
+        for name, spec in model.input_spec.items():
+            shape = [1] + [d or 1 for d in spec.shape[1:]]
+            features[name] = tf.zeros(shape, spec.dtype)
+            if spec.dtype.is_floating:
+                # Zeros would hide whatever the local variables are multiplied with.
+                features[name] = tf.random.stateless_normal(shape, [0, 0], dtype=spec.dtype)
 
-        def output(first: float, second: float) -> np.ndarray:
+        number = tf.TensorSpec([], tf.float32)
+
+        @tf.function(autograph=False, input_signature=[number, number])  # The model is built once.
+        def output(first, second):
             local = {
                 v.name: first * values[v.name] + second * others[v.name]
                 for v in model.local_variables
             }
-            return run({**values, **local}, slice(1))[0]
+            return model.predict({**values, **local}, features, training=False)[0]
 
         origin, corner = output(0.0, 0.0), output(1.0, 0.0)
         # The first is blind to one side of a kink, such as relu's, the second to odd functions.
         additive = output(1.0, 1.0) - corner - output(0.0, 1.0) + origin
         symmetric = corner + output(-1.0, 0.0) - 2.0 * origin
-    differences, outputs = np.stack([additive, symmetric]), np.stack([origin, corner])
+        return tf.stack([additive, symmetric]), tf.stack([origin, corner])
+
+    differences, outputs = (t.numpy() for t in second_differences())
     if outputs[0].size != 1:
         raise ValueError(
             "ridge reconstruction needs one output an example; the model's output for one example "
@@ -168,4 +171,9 @@ def check_linear(model: PartitionedModel) -> None:
             "ridge reconstruction needs a model that is linear in its local variables "
             f"{[v.name for v in model.local_variables]}; this one is not. Use gradient "
             "reconstruction."
+        )
+    if find_mixing(model, training=False).rows:
+        raise ValueError(
+            "ridge reconstruction solves example by example, but this model's output for an "
+            "example depends on the others of its batch. Use gradient reconstruction."
         )

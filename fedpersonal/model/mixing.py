@@ -7,7 +7,6 @@ out numerically: a few examples together, and each alone.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import weakref
@@ -41,13 +40,11 @@ class Mixing(NamedTuple):
         rows: Whether what the model says of an example does, or a loss that it adds.
         functions: Those of loss, example_weight and metrics that do, as a message names them.
         adds_batch_losses: Whether the model adds a loss that is not one value an example.
-        places: What unknown dimensions were given.
     """
 
     rows: bool
     functions: tuple[str, ...]
     adds_batch_losses: bool
-    places: int = 0
 
 
 # Building a model takes long, and each evaluation asks.
@@ -92,7 +89,7 @@ def _try(model: PartitionedModel, *, training: bool) -> Mixing:
             own.append(join([one[i] for one in alone]))
         rows = any(map(_differs, (output, *added), own))
         functions = tuple(_mixing_functions(model, output, places))
-    return Mixing(rows, functions, any(is_batch_loss), places)
+    return Mixing(rows, functions, any(is_batch_loss))
 
 
 def check_rows_are_independent(model: PartitionedModel, *, training: bool) -> None:
@@ -101,7 +98,7 @@ def check_rows_are_independent(model: PartitionedModel, *, training: bool) -> No
     Raises:
         UserError: If it does: clients' examples must not be pooled then.
     """
-    rows, functions, *_ = find_mixing(model, training=training)
+    rows, functions, _ = find_mixing(model, training=training)
     if rows or functions:
         raise UserError(
             "pooled packing puts examples of several clients in one batch, but "
@@ -120,34 +117,22 @@ def _apply(
     # In sums of many large numbers a recurrent layer would make much of their rounding.
     drawn = random_values(model)
     values = {k: v / math.sqrt(v.shape[:-1].num_elements()) for k, v in drawn.items()}
-    run = trace(model, places, training=training)
-    return run(values, slice(None)), [run(values, slice(i, i + 1)) for i in range(_COUNT)]
-
-
-# A model is built for it, which takes long, and is tried in several ways.
-@functools.lru_cache(maxsize=1)
-def trace(
-    model: PartitionedModel, places: int, *, training: bool
-) -> Callable[[Values, slice], list[np.ndarray]]:
-    """Returns what applies a model to random examples, with the values and the rows it is given."""
     features = random_features(model, _COUNT, places=places)
     noise = fold(tf.zeros([], tf.uint64), tf.range(_COUNT))
 
-    @tf.function(autograph=False)
+    @tf.function(autograph=False)  # The model is built once.
     def output(values: Values, features: Values, noise: tf.Tensor) -> list[tf.Tensor]:
         predictions, added = model.predict(values, features, training=training, noise=noise)
         return [model.as_labels(predictions), *added]
 
     specs = {k: tf.TensorSpec([None, *v.shape[1:]], v.dtype) for k, v in features.items()}
-    run = output.get_concrete_function(
-        random_values(model), specs, tf.TensorSpec([None], tf.uint64)
-    )
+    run = output.get_concrete_function(values, specs, tf.TensorSpec([None], tf.uint64))
 
-    def of(values: Values, rows: slice) -> list[np.ndarray]:
+    def of(rows: slice) -> list[np.ndarray]:
         given = {k: v[rows] for k, v in features.items()}
         return [t.numpy() for t in run(values, given, noise[rows])]
 
-    return of
+    return of(slice(None)), [of(slice(i, i + 1)) for i in range(_COUNT)]
 
 
 def _mixing_functions(model: PartitionedModel, output: np.ndarray, places: int) -> Iterator[str]:
