@@ -129,7 +129,7 @@ def test_graphs_may_have_functions_of_the_same_names():
 def test_flags_of_xla_are_set_only_while_it_reads_them(monkeypatch, given):
     seen = []
 
-    def function(fn, jit_compile):
+    def function(fn, autograph, jit_compile):
         assert jit_compile
         return lambda: seen.append(os.environ["XLA_FLAGS"].split())
 
