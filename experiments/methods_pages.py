@@ -37,6 +37,7 @@ _WORDS = {
     **{part: f"the {part}" for part in _PARTS},
     "table": "the table of users",
 }
+_STATES = {"personal": "the client's state", "server": "the server's state"}
 _DATA = {"all": "all data", "support": "the support set", "query": "the query set"}
 _INDEX = f"""# Methods
 {_MADE.format("fedpersonal/methods")}
@@ -153,6 +154,9 @@ def _section(method: type[Method]) -> Iterator[str]:
     elif method.is_federated:
         yield "In a round, by default, a client moves:"
         yield "\n".join(f"{i}. {_phase(p)}" for i, p in enumerate(algorithm.phases, 1))
+        if algorithm.assignments:
+            states = " and ".join(_STATES[one.of] for one in algorithm.assignments)
+            yield f"Then it computes {states} anew."
     else:
         yield "One server trains on everybody's data: " + _phase(algorithm.phases[0]) + "."
 
@@ -181,6 +185,8 @@ def _phase(phase: Phase) -> str:
         words += f", at most {phase.max_steps} {'step' if phase.max_steps == 1 else 'steps'}"
     if phase.proximal:
         words += f"; pulled to what the server sent, at a weight of {phase.proximal:g}"
+    for term, factor in phase.corrections.items():
+        words += f"; {_STATES[term]} {'added to' if factor > 0 else 'taken from'} each gradient"
     if phase.ahead:
         steps = f"{phase.ahead.steps} {'step' if phase.ahead.steps == 1 else 'steps'}"
         words += f"; each step looks ahead from {steps} of a copy"
@@ -199,8 +205,13 @@ def _own(method: type[Method]) -> str:
     if not method.trains:
         return "the whole model: nothing is ever sent"
     if algorithm.personal:
+        if algorithm.personal.role == "state":
+            return f"a state in the shape of the model, {algorithm.local_variables}"
         sent = ", and sent" if algorithm.personal.are_sent else ""
         mixed = "; mixed with the shared model" if algorithm.personal.mixing is not None else ""
+        if algorithm.personal.role == "offset":
+            parts = _variables(algorithm.personal.layers)
+            return f"what it adds to {parts}, {algorithm.local_variables}"
         return f"a copy of the model, {algorithm.local_variables}{sent}{mixed}"
     if algorithm.local_variables == "none" or not (method.local_part or layers):
         tuned = method.finetunes is not None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedpersonal.federated.process import build_process
     from fedpersonal.methods.algorithm import (
         Algorithm,
+        Assignment,
         GradientPhase,
         LookAhead,
         PersonalCopies,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from fedpersonal.methods.constructor import constructor
     from fedpersonal.methods.ditto import ditto
     from fedpersonal.methods.fed_avg import fed_avg
+    from fedpersonal.methods.fed_dyn import fed_dyn
     from fedpersonal.methods.fed_per import fed_per
     from fedpersonal.methods.fed_recon import fed_recon
     from fedpersonal.methods.fed_rep import fed_rep
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from fedpersonal.methods.per_fed_avg import per_fed_avg
     from fedpersonal.methods.pfedme import pfedme
     from fedpersonal.methods.pfedrec import pfedrec
+    from fedpersonal.methods.scaffold import scaffold
     from fedpersonal.model.metrics import Metric
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.optimizers import optimizer

@@ -235,10 +235,10 @@ def audit(
         notes.append(
             "not tested: what example_weight tells about labels (clients send its sum); read it"
         )
-    if subject.algorithm.personal and subject.algorithm.personal.are_sent:
+    if subject.algorithm.personal and subject.algorithm.personal.are_told:
         notes.append(
-            f"declared: clients of {subject.algorithm.name} send their personal copies; severed "
-            "looked at labels alone"
+            f"declared: what clients of {subject.algorithm.name} send follows from their personal "
+            "copies, too; severed looked at labels alone"
         )
     measured = measure(subject, tap, reference, many, done[-1]) if many is not None else []
     return Audit(crossings, verdicts, measured, notes, guarantee(privacy))

@@ -151,7 +151,7 @@ def check_severed(subject: Subject, rounds: Sequence[Round], *, adds_losses: boo
     else:
         trials = [("labels", None, labels, False)]
     copies = subject.algorithm.personal
-    if copies and copies.are_sent:  # By the algorithm's own word, and the reference tells how.
+    if copies and copies.are_told:  # By the algorithm's own word, and the reference tells how.
         trials = trials[:1]
     elif not adds_losses:
         count = len(subject.examples(0).labels)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from fedpersonal.data.splits import is_in_part
 from fedpersonal.methods.algorithm import Algorithm, GradientPhase, LookAhead, RidgePhase
-from fedpersonal.model.names import MIXING
+from fedpersonal.model.names import COPY, MIXING, SERVER_STATE
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import VariableSpec
@@ -45,16 +45,19 @@ def gradients_of(
     plain = tuple(name for name in moving if name not in own)
     if not own:
         return differentiate(plain)
-    gradients, sums = differentiate(plain) if copied & {*plain} else ({}, {})
+    is_offset = model.role == "offset"
+    both = copied & {*plain}
+    gradients, sums = differentiate(plain) if both and not is_offset else ({}, {})
     shared = {name: variables[name].numpy() for name in copied}
     alpha = variables[MIXING].numpy() if MIXING in variables else 1.0
     copies = {source: variables[name].numpy() for name, source in model.copies.items()}
     for name, value in copies.items():
         # A row stands in for the whole table.
         whole = np.broadcast_to(value, shared[name].shape)
-        variables[name].assign(alpha * whole + (1.0 - alpha) * shared[name])
-    rest = tuple(name for name in plain if name not in copied)
-    slopes, personal_sums = differentiate((*copied, *rest))
+        of_shared = 1.0 if is_offset else 1.0 - alpha
+        variables[name].assign(alpha * whole + of_shared * shared[name])
+    rest = tuple(name for name in plain if name not in copied or is_offset)
+    slopes, personal_sums = differentiate(tuple(dict.fromkeys((*copied, *rest))))
     for name, value in shared.items():
         variables[name].assign(value)
     for name in rest:
@@ -133,8 +136,8 @@ class Reference:
         for variable in model.all_variables:
             if variable.is_frozen:
                 self._variables[variable.name].assign(model.frozen.array(variable.name))
-        for variable in model.local_variables:
-            if variable.is_personal:
+        for variable in model.variables:
+            if variable.is_personal or variable.name in model.server_states:
                 self._variables[variable.name] = tf.Variable(tf.zeros(variable.shape))
         self._draw = tf.function(lambda s: model.initial_values(model.drawn_variables, s))
         self._steps: dict[tuple[str, ...], tf.types.experimental.GenericFunction] = {}
@@ -167,6 +170,8 @@ class Reference:
             round_number: The number of rounds before.
         """
         copies = {name: weights[source] for name, source in self.model.copies.items()}
+        if self.model.role != "model":
+            copies = {name: np.zeros_like(value) for name, value in copies.items()}
         for name, feature in self.model.own_rows.items():
             copies[name] = copies[name][client.features[feature].reshape(-1)[:1]]
         for name, value in {**weights, **copies, **local}.items():
@@ -187,6 +192,7 @@ class Reference:
                     ahead = self._batches(client, phase.ahead.data)
                 sums = self._train(phase, batches, ahead, noise, copies)
                 noise = fold(noise, -1)
+        self._assign(algorithm, weights, start, client)
         final = {name: name for name in weights}
         if algorithm.personal and algorithm.personal.are_sent:
             final.update({source: name for name, source in self.model.copies.items()})
@@ -208,6 +214,31 @@ class Reference:
         changes = _held(changes, algorithm.max_local_update_norm)
         kept = {name: value + changes[name] for name, value in start.items()}
         return Expected(_held(updates, algorithm.max_update_norm), weight, sums, before, kept)
+
+    def _assign(self, algorithm: Algorithm, weights: Arrays, start: Arrays, client: Client) -> None:
+        """Makes states of what was before the phases and after the last one."""
+        phase = algorithm.last_phase
+        passes = int(phase.epochs if phase.passes is None else phase.passes)
+        steps = len(self._batches(client, phase.data)) * passes
+        steps = steps if phase.max_steps is None else min(steps, phase.max_steps)
+        made = {}
+        for one in algorithm.assignments if steps else ():
+            for variable in self.model.global_variables:
+                source, name = variable.name, variable.name
+                own = {"personal": f"{COPY}/{name}", "server": f"{SERVER_STATE}/{name}"}
+                if own["personal"] not in start:
+                    continue
+                now = self._variables[source].numpy()
+                found = {"sent": weights[source], "shared": now, "personal": start[own["personal"]]}
+                found["server"] = weights.get(own["server"])
+                if "slope" in one.terms:
+                    state = _optimizer_of(phase, variable).initialize({})
+                    rate = np.asarray(state["learning_rate"])
+                    found["slope"] = (weights[source] - now) / (steps * rate)
+                terms = [factor * found[term] for term, factor in one.terms.items()]
+                made[own[one.of]] = sum(terms)
+        for name, value in made.items():
+            self._variables[name].assign(value)
 
     def _local_values(self) -> dict[str, np.ndarray]:
         return {v.name: self._variables[v.name].numpy() for v in self.model.local_variables}
@@ -261,6 +292,10 @@ class Reference:
                     gradient = phase.ahead.envelope * (now[name] - tf.convert_to_tensor(value))
                 elif phase.proximal and name in anchors:
                     gradient += phase.proximal * (now[name] - anchors[name])
+                for term, factor in phase.corrections.items():
+                    state = f"{COPY if term == 'personal' else SERVER_STATE}/{name}"
+                    if state in self._variables:
+                        gradient += factor * self._variables[state]
                 states[name], moved = optimizers[name].next(
                     states[name], {name: tf.constant(now[name])}, {name: gradient}
                 )

@@ -68,7 +68,7 @@ def whole_copies(
             values.own[name],
             examples.rows[name],
             count_touched_rows(examples.positions[name]),
-            start.shared[source],
+            model.copied(start.shared[source]),
             _left_of_pull(model, phases, name, examples),
         )
         for name, source in _copied_tables(model, phases).items()

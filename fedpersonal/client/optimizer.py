@@ -42,6 +42,7 @@ def client_optimizer(
     pull: float = 0.0,
     pulled: Collection[str] = (),
     is_near: bool = False,
+    added: Values | None = None,
 ) -> ClientOptimizer | _SplitOptimizer:
     """Returns what steps the variables that a phase moves, by name of shape (C, ...).
 
@@ -55,7 +56,9 @@ def client_optimizer(
             _, group = groups.setdefault(id(optimizer), (optimizer, {}))
             group[variable.name] = values[variable.name]
     optimizers = [
-        ClientOptimizer(optimizer, group, model, pull=pull, pulled=pulled, is_near=is_near)
+        ClientOptimizer(
+            optimizer, group, model, pull=pull, pulled=pulled, is_near=is_near, added=added
+        )
         for optimizer, group in groups.values()
     ]
     return optimizers[0] if len(optimizers) == 1 else _SplitOptimizer(optimizers)
@@ -97,12 +100,14 @@ class ClientOptimizer:
         pull: float = 0.0,
         pulled: Collection[str] = (),
         is_near: bool = False,
+        added: Values | None = None,
     ):
         """Takes the optimizer, and the values to step, (C, ...).
 
         To the gradients of the variables that are `pulled`, each step adds `pull` times their
         distance from what it is given. `is_near` says that rows of tables which a step's batches do
-        not have are already there.
+        not have are already there. What is `added` to gradients, (C, ...) or (1, ...), moves all
+        rows of tables.
         """
         self._optimizer = optimizer
         self.names = set(values)
@@ -117,7 +122,8 @@ class ClientOptimizer:
             )
         # Plain SGD is linear in the gradient and keeps no state: rows can be stepped one by one,
         # where nothing pulls on those that a batch does not have.
-        is_still = is_near or not self._pulled
+        self._added = {name: added[name] for name in values if added and name in added}
+        is_still = (is_near or not self._pulled) and not self._added
         self._is_plain_sgd = list(state) == ["learning_rate"] and is_still
         clients = tf.shape(next(iter(values.values())))[0]
         self._constant_state = state
@@ -168,6 +174,8 @@ class ClientOptimizer:
             dense[name] = _sum_rows(values[name], places[name], gradients[name])
         for name in self._pulled:
             dense[name] += self._pull * (values[name] - anchors[name])
+        for name, correction in self._added.items():
+            dense[name] += correction
         new_state, new = over_clients(lambda e: self._optimizer.next(*e), (state, values, dense))
         return tf.nest.map_structure(
             lambda after, before: where_client(is_active > 0, after, before),

@@ -22,10 +22,12 @@ from fedpersonal.client.batches import (
 from fedpersonal.client.copies import touched_copies, whole_copies
 from fedpersonal.client.optimizer import ClientOptimizer, client_optimizer, optimizer_of
 from fedpersonal.client.ridge import solve_local_values
+from fedpersonal.client.states import assign_states
 from fedpersonal.client.values import (
     ClientValues,
     Examples,
     align,
+    corrections,
     count_client_batches,
     count_clients,
     own_copies,
@@ -109,6 +111,7 @@ def client_output(
     values, sums, num_examples = last
     values = whole_copies(model, algorithm.phases, start, values, examples)
     before = own_copies(model, start.shared, examples)
+    values = assign_states(model, algorithm, start, values, examples)
     after = {**values.own, **sent_copies(model, values.own)}
     updates = {name: after.get(name, before[name]) - before[name] for name in before}
     finite = tf.reduce_all(
@@ -220,7 +223,13 @@ def take_steps(
             # Looking ahead moves rows of the batch alone.
             pull, pulled, is_near = phase.ahead.envelope, set(moving_values), True
     optimizer = client_optimizer(
-        phase, moving_values, model, pull=pull, pulled=pulled, is_near=is_near
+        phase,
+        moving_values,
+        model,
+        pull=pull,
+        pulled=pulled,
+        is_near=is_near,
+        added=corrections(model, phase, values, moving_values),
     )
     batches, active, num_steps, num_examples = schedule_phase(phase, examples)
     zeros = zero_sums(model, count_clients(examples)) if with_metrics else {}

@@ -157,18 +157,18 @@ def starting_values(
 def starting_copies(
     model: PartitionedModel, global_values: Values, examples: Examples, kept: Kept | None = None
 ) -> Values:
-    """Returns clients' copies of global values, (C, ...): kept, or of what the server sent."""
+    """Returns clients' copies of global values, (C, ...): kept, or what they start at."""
     clients = count_clients(examples)
-    fresh = {name: sent_for_copy(model, name, global_values, examples) for name in model.copies}
+    fresh = {name: start_of_copy(model, name, global_values, examples) for name in model.copies}
     fresh = {k: v if k in model.own_rows else tile_clients(v[0], clients) for k, v in fresh.items()}
     return _kept_or(kept, fresh)
 
 
-def sent_for_copy(
+def start_of_copy(
     model: PartitionedModel, name: str, global_values: Values, examples: Examples
 ) -> tf.Tensor:
-    """Returns what the server has sent of what a copy copies: (1, ...), or rows, (C, R, ...)."""
-    value = global_values[model.copies[name]]
+    """Returns what a copy starts at: (1, ...), or rows, (C, R, ...)."""
+    value = model.copied(global_values[model.copies[name]])
     if name in examples.rows:
         return tf.gather(value, examples.rows[name])
     if name not in model.own_rows:
@@ -245,7 +245,7 @@ def with_rows(model: PartitionedModel, examples: Examples) -> Examples:
 
     Rows are then all ids of a client: one that comes again is another row, which no id stands at.
     """
-    tables = model.base.global_tables
+    tables = model.packed_tables
     clients = count_clients(examples)
     if not tables:
         return examples
@@ -278,7 +278,8 @@ def readings(model: PartitionedModel, phase: GradientPhase) -> list[PartitionedM
         return [model]
     moving, copied = set(moving_names(model, phase)), set(model.copies.values())
     is_personal = any(v.is_personal and v.name in moving for v in model.local_variables)
-    is_shared = not is_personal or bool(copied & moving)
+    # Offsets and what they are added to move by one gradient.
+    is_shared = not is_personal or bool(copied & moving) and model.role == "model"
     return [model] * is_shared + [model.personal] * is_personal
 
 
@@ -294,10 +295,24 @@ def proximal_anchors(
         return {}
     local = {v.name for v in model.local_variables}
     anchors = {k: v for k, v in moving.items() if k not in local}
-    # Of copies, that is what the server sent, however what they copy has moved since.
+    # Of copies, that is what they start at, however what they copy has moved since.
     own = [name for name in moving if name in model.copies]
-    pulled = {name: sent_for_copy(model, name, values.shared, examples) for name in own}
+    pulled = {name: start_of_copy(model, name, values.shared, examples) for name in own}
     return {**anchors, **pulled}
+
+
+def corrections(
+    model: PartitionedModel, phase: GradientPhase, values: ClientValues, moving: Values
+) -> Values:
+    """Returns what a phase adds to gradients of variables that move: (C, ...), or (1, ...)."""
+    added: Values = {}
+    states = {"personal": model.copies, "server": model.server_states}
+    for term, factor in phase.corrections.items():
+        for name, source in states[term].items():
+            if source in moving:
+                state = values.own[name] if name in values.own else values.shared[name][tf.newaxis]
+                added[source] = added.get(source, 0.0) + factor * state
+    return added
 
 
 def split_values(

@@ -46,7 +46,8 @@ def personalize(
     shared = {v.name: tf.constant(weights[v.name]) for v in model.global_variables}
     if support is None:
         own = model.initial_local_values(seed=seed) if kept is None else kept
-        copies = {name: weights[source] for name, source in model.copies.items()}
+        sent = ((name, weights[source]) for name, source in model.copies.items())
+        copies = {name: model.copied(value) for name, value in sent}
         return {**_plain(shared), **copies, **own}
     packed = pack_clients(model, support, [0], clients_per_shard=1, batch_size=batch_size)
     phases = tuple(dataclasses.replace(phase, data="all") for phase in phases)

@@ -102,7 +102,7 @@ def packed_type(
 
     The number of clients is fixed, because TensorFlow is much faster with known shapes.
     """
-    tables = model.base.global_tables
+    tables = model.packed_tables
     shape = [clients_per_shard, None, batch_size]
 
     def batched(spec: tf.TensorSpec) -> tff.TensorType:
@@ -173,9 +173,9 @@ def pack_parts(
             [features[feature] for features, _, _ in arrays],
             [_part_mask(mask, touched_data) for mask in masks],
         )
-        for feature in set(model.base.global_tables.values())
+        for feature in set(model.packed_tables.values())
     }
-    tables = model.base.global_tables.items()
+    tables = model.packed_tables.items()
     return [
         collections.OrderedDict(
             features=by_name(features),
@@ -278,7 +278,7 @@ def local_positions(model: PartitionedModel, features: Mapping[str, tf.Tensor]) 
     return {
         name: tf.cast(features[feature], tf.int32) * int(name not in model.own_rows)
         for name, feature in model.tables.items()
-        if name not in model.base.global_tables
+        if name not in model.packed_tables
     }
 
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from fedpersonal import tff
 from fedpersonal.client.optimizer import check_phases
 from fedpersonal.client.ridge import check_linear
+from fedpersonal.client.states import check_slopes
 from fedpersonal.client.values import Examples, starting_copies, starting_local_values
 from fedpersonal.errors import UserError
 from fedpersonal.federated.aggregators import Aggregator, folding_server
@@ -31,7 +32,7 @@ from fedpersonal.methods.algorithm import Algorithm, RidgePhase
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.optimizers import AnyOptimizer, as_tff_optimizer
+from fedpersonal.optimizers import AnyOptimizer, StatefulServer, as_tff_optimizer
 
 
 class Output(NamedTuple):
@@ -91,6 +92,7 @@ def build_process(
     server_optimizer: AnyOptimizer,
     aggregator: Aggregator | None = None,
     privacy: DifferentialPrivacy | None = None,
+    client_share: float = 1.0,
     seed: int = 0,
     secret_seed: int | None = None,
 ) -> Process:
@@ -108,6 +110,8 @@ def build_process(
         aggregator: A factory of `tff.aggregators`, weighted or not; None for the weighted mean.
             Its work is done client by client, and takes longer than for the mean.
         privacy: What hides each client's part in the global variables; None for nothing.
+        client_share: The share of all clients that take part in a round, of which algorithms with
+            states of the server make use.
         seed: Seed of the global variables' initial values, of local ones in each round, and of
             seeded noise.
         secret_seed: What secret noise follows from; None without.
@@ -123,6 +127,11 @@ def build_process(
     """
     check_fit(model, algorithm)
     server_optimizer = as_tff_optimizer(server_optimizer)
+    if model.server_states or algorithm.server_remembers:
+        remembers = algorithm.server_remembers
+        server_optimizer = StatefulServer(
+            server_optimizer, model.server_states, client_share, remembers=remembers
+        )
     find_mixing(model.base, training=True)  # It refuses what nobody means.
     if execution.packing == "pooled":
         check_rows_are_independent(model.base, training=True)
@@ -169,6 +178,7 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
             "take the model that its prepare(model) returns."
         )
     check_phases(model, algorithm.phases)
+    check_slopes(model, algorithm)
     if any(isinstance(phase, RidgePhase) for phase in algorithm.phases):
         check_linear(model.base)
     check_lookups(model.base)

@@ -27,6 +27,10 @@ VARIABLES = ("global", "local", "all", "personal")
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")
 # What a client that has kept local variables predicts with.
 STARTS = ("kept", "rebuilt", "updated")
+# What personal copies are: in place of what they copy, added to it, or beside the model.
+ROLES = ("model", "offset", "state")
+# Of what assignments and corrections are made.
+TERMS = ("personal", "server", "sent", "shared", "slope")
 WEIGHTINGS = ("num_examples", "uniform")
 
 
@@ -78,7 +82,8 @@ class GradientPhase:
         variables: Which variables move: `global`, `local`, or `all`, jointly; or names, of layers,
             nested layers (`encoder/head`) or single variables (`dense/bias`); or `personal`, the
             client's `PersonalCopies`. A phase that moves these applies the model with them, and
-            one that moves them and what they copy does both, side by side.
+            one that moves them and what they copy does both, side by side; with offsets, both
+            move along the gradient of their sum.
         data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
             `second_half`, `all`, or one of `fedpersonal.data.splits.split_parts`.
         optimizer: One of `tff.learning.optimizers`, or of Keras' where TFF has its counterpart;
@@ -92,6 +97,8 @@ class GradientPhase:
             in Heterogeneous Networks", 2020); and of personal copies from what the server sent (Li
             et al., "Ditto", 2021); 0 for none.
         ahead: What precedes each step, or None.
+        corrections: What is added to the gradients of the global variables that move: `personal`,
+            the client's state, or `server`, the server's, to its factor (SCAFFOLD).
         grows: Whether round n, from 1, makes at most n of these passes. Outside a round, in
             evaluation, there are all of them.
         passes: Those of a round, int32, which `Algorithm.at_round` gives it; None for `epochs`.
@@ -115,6 +122,7 @@ class GradientPhase:
     optimizers: Mapping[str, AnyOptimizer] = dataclasses.field(default_factory=dict, hash=False)
     proximal: float = 0.0
     ahead: LookAhead | None = None
+    corrections: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     grows: bool = False
     passes: tf.Tensor | None = dataclasses.field(default=None, compare=False)
 
@@ -123,10 +131,12 @@ class GradientPhase:
             check_choice("GradientPhase", "variables", self.variables, VARIABLES)
         check_part("GradientPhase", self.data)
         _check_least(self, epochs=0, max_steps=0, proximal=0)
+        for term in self.corrections:
+            check_choice("GradientPhase", "corrections", term, TERMS[:2])
 
     def moves(self, variable: VariableSpec) -> bool:
         """Tells whether the phase moves a variable of a model, which is not a frozen one."""
-        if variable.is_replaced:
+        if variable.is_replaced or variable.is_state:
             return False
         if self.variables == "personal":
             return variable.is_personal
@@ -175,13 +185,19 @@ def restrict(phase: Phase, variables: str | tuple[str, ...]) -> Phase:
 
 @dataclasses.dataclass(frozen=True)
 class PersonalCopies:
-    """Copies of global variables that a client has for itself, and predicts with.
+    """What a client has for itself beside global variables, in their shapes.
 
-    They are local variables, under the names `personal_copy/...`, and start at what the server
-    sends.
+    They are local variables, under the names `personal_copy/...`.
 
     Attributes:
         layers: What is copied: names of layers or variables; none for all global variables.
+        role: `model`: the client predicts with copies, which start at what the server sends.
+            `offset`: it predicts with the sum of what the server sends and of copies, which start
+            at 0 (FedRoD). `state`: it predicts with what the server sends; copies start at 0, and
+            correct gradients (SCAFFOLD). What a client sends follows from its state, too.
+        has_server_state: Whether the server has such a state, too, which starts at 0 and is sent;
+            clients assign it, and the mean of their changes, times the share of clients that take
+            part in a round, moves it.
         mixing: Where alpha starts, if a client mixes its copies with what the server sent, alpha *
             copy + (1 - alpha) * shared (APFL). Alpha is a local variable, too, `personal_mixing`,
             which phases hold between 0 and 1. None where it predicts with the copies alone.
@@ -192,10 +208,48 @@ class PersonalCopies:
     layers: tuple[str, ...] = ()
     mixing: float | None = None
     are_sent: bool = False
+    role: str = "model"
+    has_server_state: bool = False
 
     def __post_init__(self):
+        check_choice("PersonalCopies", "role", self.role, ROLES)
+        if self.role != "model" and (self.are_sent or self.mixing is not None):
+            raise ValueError(f"PersonalCopies: a {self.role!r} is neither mixed nor sent.")
+        if self.has_server_state and self.role != "state":
+            raise ValueError(f"PersonalCopies: has_server_state is for a state, not {self.role!r}.")
         if self.mixing is not None and not 0 <= self.mixing <= 1:
             raise ValueError(f"PersonalCopies: mixing must be from 0 to 1, not {self.mixing}.")
+
+    @property
+    def are_told(self) -> bool:
+        """Whether what clients send follows from their copies, by the algorithm's own word."""
+        return self.are_sent or self.role == "state"
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """What a client makes of its state, or of the server's, after its phases: a weighted sum.
+
+    Attributes:
+        of: `personal`, the client's, or `server`, of which it sends the change.
+        terms: What is added up, to its factor: `personal` and `server`, the states as the round
+            found them; `sent`, the global variables as they were sent; `shared`, as the phases left
+            them; and `slope`, the mean gradient along which the last phase went by plain SGD, (sent
+            - shared) / (steps * rate).
+
+    Examples:
+        The client's part in SCAFFOLD, option II:
+
+        >>> drift = fp.Assignment("personal", {"personal": 1.0, "server": -1.0, "slope": 1.0})
+    """
+
+    of: str
+    terms: Mapping[str, float] = dataclasses.field(hash=False)
+
+    def __post_init__(self):
+        check_choice("Assignment", "of", self.of, TERMS[:2])
+        for term in self.terms:
+            check_choice("Assignment", "terms", term, TERMS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,6 +268,9 @@ class Algorithm:
         max_local_update_norm: The same of what a round changes in the local variables that a client
             keeps.
         personal: The copies of global variables that a client has for itself, or None.
+        assignments: What is made of states after the phases, all of it from what they were before.
+        server_remembers: Whether the server adds to each mean update the sum of all so far, each
+            times the share of clients that took part (FedDyn).
 
     Examples:
         What `fed_recon` does: a client rebuilds what is local, and trains what is global from it.
@@ -233,6 +290,8 @@ class Algorithm:
     max_update_norm: float | None = None
     max_local_update_norm: float | None = None
     personal: PersonalCopies | None = None
+    assignments: tuple[Assignment, ...] = ()
+    server_remembers: bool = False
 
     def __post_init__(self):
         _check_positive(self, "max_update_norm", "max_local_update_norm")
@@ -242,6 +301,22 @@ class Algorithm:
             raise ValueError(f"Algorithm {self.name!r}: the last phase must be a GradientPhase.")
         if self.personal and self.local_variables == "none":
             raise ValueError(f"Algorithm {self.name!r}: personal copies are rebuilt or kept.")
+        self._check_states()
+
+    def _check_states(self) -> None:
+        """Raises a ValueError where a phase or an assignment asks for a state that there is not."""
+        own = self.personal
+        has = {"personal": bool(own and own.role == "state")}
+        has["server"] = bool(own and own.has_server_state)
+        asked = [term for phase in self.phases for term in getattr(phase, "corrections", {})]
+        for one in self.assignments:
+            asked += [one.of, *(term for term in one.terms if term in has)]
+        for term in asked:
+            if not has[term]:
+                raise ValueError(
+                    f"Algorithm {self.name!r}: it has no {term} state; give it "
+                    "PersonalCopies(role='state', has_server_state=...)."
+                )
 
     @property
     def last_phase(self) -> GradientPhase:
@@ -262,7 +337,14 @@ class Algorithm:
         from fedpersonal.model.personal import PersonalModel
 
         own = self.personal
-        return PersonalModel(model, own.layers, mixing=own.mixing, replaces=own.are_sent)
+        return PersonalModel(
+            model,
+            own.layers,
+            mixing=own.mixing,
+            replaces=own.are_sent,
+            role=own.role,
+            has_server_state=own.has_server_state,
+        )
 
     def at_round(self, round_number: tf.Tensor) -> Algorithm:
         """Returns the algorithm with the learning rates and passes of a round, an int32 tensor."""

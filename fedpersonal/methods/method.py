@@ -20,6 +20,7 @@ from fedpersonal.errors import did_you_mean
 from fedpersonal.methods.algorithm import (
     STARTS,
     Algorithm,
+    Assignment,
     GradientPhase,
     PersonalCopies,
     Phase,
@@ -187,6 +188,7 @@ class Method:
         finetunes: What a client's copy moves before it predicts: `all`, `global` or a part; or
             None.
         copies: The copies of global variables that a client has for itself, or None.
+        server_remembers: As of `Algorithm`.
         is_federated: Whether clients train, or one server on everybody's data.
         trains: Whether there are rounds at all.
         has_table: Whether users' embeddings are rows of a table that the server has.
@@ -212,6 +214,7 @@ class Method:
     needs: ClassVar[tuple[str, ...]] = ()
     finetunes: ClassVar[str | None] = None
     copies: ClassVar[PersonalCopies | None] = None
+    server_remembers: ClassVar[bool] = False
     is_federated: ClassVar[bool] = True
     trains: ClassVar[bool] = True
     has_table: ClassVar[bool] = False
@@ -302,6 +305,10 @@ class Method:
         """Returns the copies of global variables that a client has for itself."""
         return self.copies
 
+    def assignments(self) -> tuple[Assignment, ...]:
+        """Returns what a client makes of states after the phases."""
+        return ()
+
     def algorithm(self) -> Algorithm:
         """Returns what a client does in a round."""
         algorithm = Algorithm(
@@ -311,6 +318,8 @@ class Method:
             self.weighting,
             self.bound("max_update_norm"),
             personal=self.personal(),
+            assignments=self.assignments(),
+            server_remembers=self.server_remembers,
         )
         if "local_state" not in self.options.declarations() or self.local_variables != "kept":
             return algorithm

@@ -2,5 +2,7 @@
 
 # A layer's personal copy is `personal_copy/<layer>`, a variable's `personal_copy/<variable>`.
 COPY = "personal_copy"
+# What the server has beside a variable, and sends: `server_state/<variable>`.
+SERVER_STATE = "server_state"
 # As how much the copies count where they are mixed with the global variables.
 MIXING = "personal_mixing"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -58,6 +59,9 @@ class PartitionedModel:
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
         own_rows: Name of each copy that has a single row, of a table of which each row belongs to
             one client, to the input that tells whose.
+        server_states: Name of each state that the server has of a global variable, and sends, to
+            that one's.
+        role: What copies are for, as of `PersonalCopies`.
 
     Examples:
         >>> layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(4, name="body")]
@@ -69,6 +73,8 @@ class PartitionedModel:
 
     copies: Mapping[str, str] = types.MappingProxyType({})
     own_rows: Mapping[str, str] = types.MappingProxyType({})
+    server_states: Mapping[str, str] = types.MappingProxyType({})
+    role: str = "model"
 
     def __init__(
         self,
@@ -220,6 +226,11 @@ class PartitionedModel:
         whole = {v.name for v in self.variables if v.is_local or v.is_replaced}
         return {name: feature for name, feature in self.tables.items() if name not in whole}
 
+    @property
+    def packed_tables(self) -> Mapping[str, str]:
+        """Those of `tables` of which packing finds the rows that each client touches."""
+        return self.base.global_tables
+
     @functools.cached_property
     def owned(self) -> frozenset[str]:
         """Variable names of the lookup tables of which each row belongs to one client."""
@@ -243,6 +254,10 @@ class PartitionedModel:
     def applied(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """Returns values with those that the Keras model is applied with, under its names."""
         return values
+
+    def copied(self, value: Any) -> Any:
+        """Returns what a copy starts at, an array or a tensor like the value that was sent."""
+        return value
 
     def bounded(self, values: Values) -> Values:
         """Returns some variables' values, (C, ...), after a step, held in their range."""

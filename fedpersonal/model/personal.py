@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.names import COPY, MIXING
+from fedpersonal.model.names import COPY, MIXING, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names, each_seed
 
@@ -31,11 +34,13 @@ class PersonalModel(PartitionedModel):
         *,
         mixing: float | None = None,
         replaces: bool = False,
+        role: str = "model",
+        has_server_state: bool = False,
     ):
         """Adds the copies to a model's local variables.
 
         Of a table of which each row belongs to one client, a client copies its own row; but where
-        copies are sent, nothing: what it trains then is the row itself.
+        copies are sent, or are a state, nothing: what it trains then is the row itself.
 
         Args:
             base: The model.
@@ -43,24 +48,28 @@ class PersonalModel(PartitionedModel):
             mixing: Where alpha starts, of a client that applies the model with alpha * copy +
                 (1 - alpha) * shared variable; None where it is applied with the copies.
             replaces: Whether clients send their copies in place of the variables copied.
+            role: As of `PersonalCopies`.
+            has_server_state: As of `PersonalCopies`.
 
         Raises:
             UserError: If a name chooses no variable, or there is none to copy.
         """
         self.__dict__.update({k: v for k, v in vars(base).items() if k not in _DERIVED})
         self._base, self._is_personal, self._is_mixed = base, False, mixing is not None
+        self.role, is_state = role, role == "state"
         check_names("personal copies", layers, base.global_variables)
         copied = [
             v
             for v in base.global_variables
-            if not (replaces and v.name in base.owned) and (not layers or v.first_name(layers))
+            if not ((replaces or is_state) and v.name in base.owned)
+            and (not layers or v.first_name(layers))
         ]
         if not copied:
             raise UserError(
                 "personal copies: the model has no global variable that a client could copy; its "
                 f"variables are {[v.name for v in base.variables]}."
             )
-        own = tuple(_copy_of(v, is_row=v.name in base.owned) for v in copied)
+        own = tuple(_copy_of(v, is_row=v.name in base.owned, is_state=is_state) for v in copied)
         self.copies = {v.name: source.name for v, source in zip(own, copied)}
         owned = {k: v for k, v in self.copies.items() if v in base.owned}
         self.own_rows = {name: base.tables[source] for name, source in owned.items()}
@@ -70,11 +79,26 @@ class PersonalModel(PartitionedModel):
         shared, names = base.variables, {v.name for v in copied}
         if replaces:
             shared = tuple(dataclasses.replace(v, is_replaced=v.name in names) for v in shared)
-        self.variables = (*shared, *own)
-        self.global_variables = tuple(v for v in shared if not v.is_local)
+        states = tuple(map(_server_state_of, copied)) if has_server_state else ()
+        self.server_states = {v.name: source.name for v, source in zip(states, copied)}
+        self.variables = (*shared, *states, *own)
+        self.global_variables = tuple(v for v in (*shared, *states) if not v.is_local)
+        if is_state:
+            return
         tables = {v.first_name(base.lookups) for v in copied}
         rows = {f"{COPY}/{k}": v for k, v in base.lookups.items() if k in tables}
         self.lookups = {**base.lookups, **rows}
+
+    @functools.cached_property
+    def global_tables(self) -> dict[str, str]:
+        """As of `PartitionedModel`; corrected by a state, a table moves in all of its rows."""
+        corrected = self.copies.values() if self.role == "state" else ()
+        return {k: v for k, v in super().global_tables.items() if k not in corrected}
+
+    @property
+    def packed_tables(self) -> Mapping[str, str]:
+        """As of `PartitionedModel`."""
+        return self.global_tables if self.role == "state" else self.base.global_tables
 
     @property
     def base(self) -> PartitionedModel:
@@ -90,17 +114,25 @@ class PersonalModel(PartitionedModel):
 
     def applied(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """Returns values with those that the Keras model is applied with, under its names."""
-        if not self._is_personal:
+        if not self._is_personal or self.role == "state":
             return values
         own = {source: values[name] for name, source in self.copies.items()}
         for source in (self.copies[name] for name in self.own_rows):
             # Whole tables: whatever row is asked for, it is the client's.
             own[source] = tf.broadcast_to(own[source], tf.shape(values[source]))
+        if self.role == "offset":
+            own = {name: values[name] + offset for name, offset in own.items()}
         if self._is_mixed:
             # The shared variables are others' business: nothing personal moves them.
             alpha, fixed = values[MIXING], {name: tf.stop_gradient(values[name]) for name in own}
             own = {name: alpha * v + (1.0 - alpha) * fixed[name] for name, v in own.items()}
         return {**values, **own}
+
+    def copied(self, value: Any) -> Any:
+        """Returns what was sent where copies are the client's model, else as many zeros."""
+        if self.role == "model":
+            return value
+        return tf.zeros_like(value) if tf.is_tensor(value) else np.zeros_like(value)
 
     def bounded(self, values: Values) -> Values:
         """Returns some variables' values, (C, ...), after a step, alpha between 0 and 1."""
@@ -109,7 +141,7 @@ class PersonalModel(PartitionedModel):
         return {**values, MIXING: tf.clip_by_value(values[MIXING], 0.0, 1.0)}
 
 
-def _copy_of(variable: VariableSpec, *, is_row: bool) -> VariableSpec:
+def _copy_of(variable: VariableSpec, *, is_row: bool, is_state: bool) -> VariableSpec:
     return dataclasses.replace(
         variable,
         shape=(1, *variable.shape[1:]) if is_row else variable.shape,
@@ -118,6 +150,15 @@ def _copy_of(variable: VariableSpec, *, is_row: bool) -> VariableSpec:
         names=(*(f"{COPY}/{name}" for name in variable.names), COPY),
         is_local=True,
         is_personal=True,
+        is_state=is_state,
+    )
+
+
+def _server_state_of(variable: VariableSpec) -> VariableSpec:
+    zeros = each_seed(lambda seed: tf.zeros(variable.shape, variable.dtype))
+    name = f"{SERVER_STATE}/{variable.name}"
+    return dataclasses.replace(
+        variable, name=name, layer=SERVER_STATE, names=(name,), initializer=zeros, is_state=True
     )
 
 

@@ -36,6 +36,7 @@ class VariableSpec:
         is_frozen: Whether it never moves.
         is_personal: Whether it belongs to a client's personal copies (`model.personal`).
         is_replaced: Whether what clients send for it comes of their copies: no phase moves it.
+        is_state: Whether the model is never applied with it: no phase moves it, assignments do.
     """
 
     name: str
@@ -48,6 +49,7 @@ class VariableSpec:
     is_frozen: bool = False
     is_personal: bool = False
     is_replaced: bool = False
+    is_state: bool = False
 
     @property
     def size(self) -> int:

@@ -24,6 +24,7 @@ from fedpersonal.model.names import MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runtime.context import make_stock_context
 
+SHARE = 0.4  # Of all clients, as processes are told.
 SERVER = tff.learning.optimizers.build_sgdm(0.9)
 
 
@@ -83,9 +84,13 @@ def plain_rounds(case):
     reference = Reference(model, case.algorithm, batch_size=case.batch_size, seed=5)
     weights = {k: np.asarray(v) for k, v in model.initial_global_values(seed=5).items()}
     mean_of = _mean_of(case, model, weights)
+    moving = [name for name in weights if name not in model.server_states]
     optimizer_state = case.server.initialize(
-        collections.OrderedDict((k, tf.TensorSpec(v.shape, v.dtype)) for k, v in weights.items())
+        collections.OrderedDict(
+            (k, tf.TensorSpec(weights[k].shape, weights[k].dtype)) for k in moving
+        )
     )
+    memory = {name: np.zeros_like(weights[name]) for name in moving}
     kept, found = {}, []
     for number, indices in enumerate(case.cohorts()):
         sent, sums = [], collections.Counter()
@@ -103,12 +108,17 @@ def plain_rounds(case):
         mean, measured = mean_of(sent)
         # Of nobody an aggregator of TFF's may make no mean: its server then stays where it is.
         if all(np.isfinite(value).all() for value in mean.values()):
+            steps = dict(mean)
+            if case.algorithm.server_remembers:
+                memory = {name: value + SHARE * mean[name] for name, value in memory.items()}
+                steps = {name: mean[name] + value for name, value in memory.items()}
             tensors = [
-                collections.OrderedDict((k, tf.constant(v)) for k, v in values.items())
-                for values in (weights, mean)
+                collections.OrderedDict((k, tf.constant(values[k])) for k in moving)
+                for values in (weights, steps)
             ]
             optimizer_state, moved = case.server.next(optimizer_state, *tensors)
-            weights = {name: np.asarray(value) for name, value in moved.items()}
+            states = {k: weights[k] - SHARE * mean[k] for k in model.server_states}
+            weights = {k: np.asarray({**moved, **states}[k]) for k in weights}
         metrics = {**_finalized(model, sums), **measured}
         found.append(Round(weights, metrics, dict(kept) if case.algorithm.keeps else {}))
     return found

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow_federated as tff
-from plain_rounds import Case, Round, plain_rounds, prepared, tffs_rounds
+from plain_rounds import SHARE, Case, Round, plain_rounds, prepared, tffs_rounds
 from round_models import BROKEN
 
 from fedpersonal.client import pooled_batches
@@ -20,6 +20,7 @@ from fedpersonal.methods.algorithm import Algorithm, GradientPhase, PersonalCopi
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_avg import fed_avg
+from fedpersonal.methods.fed_dyn import fed_dyn
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.fed_rep import fed_rep
 from fedpersonal.methods.fedperc import fedperc
@@ -27,6 +28,7 @@ from fedpersonal.methods.furl import furl
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
+from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
@@ -68,6 +70,15 @@ PERSONAL = {
     "apfl, pooled": (APFL, "pooled"),
     "per_fed_avg": (per_fed_avg(**WORK, adaptation_optimizer=SLOW), "pooled"),
     "pfedme": (pfedme(**WORK, inner_optimizer=SLOW, inner_steps=3, envelope=2.0), "stacked"),
+}
+STATES = {
+    "scaffold": (scaffold(**WORK), "pooled"),
+    "fed_dyn": (fed_dyn(**WORK, dynamic=0.7), "stacked"),
+    "fed_dyn by adam": (fed_dyn(client_optimizer=ADAM, dynamic=0.7), "pooled"),
+}
+OFFSETS = {
+    "in turn": (GradientPhase("global", "all", SGD), GradientPhase("personal", "all", ADAM)),
+    "together": (GradientPhase("all", "all", SGD, 2, proximal=0.5),),
 }
 KEPT = furl(client_optimizer=ADAM, local_optimizer=FAST, local_epochs=2)
 HELD = {
@@ -177,6 +188,21 @@ CASES = {
         "own user", dataclasses.replace(KEPT, max_local_update_norm=0.3), clients_per_shard=3
     ),
     **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in PERSONAL.items()},
+    **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in STATES.items()},
+    "scaffold, owned users": Case("owned users", scaffold(**WORK), clients_per_shard=3),
+    "scaffold, aggregated": Case(
+        "factors, no lookups", scaffold(**WORK), aggregator=FACTORIES["mean"]
+    ),
+    **{
+        f"offsets {name}, {packing}": Case(
+            "table",
+            Algorithm(name, phases, "kept", personal=PersonalCopies(layers, role="offset")),
+            packing,
+        )
+        for (name, phases), layers, packing in zip(
+            OFFSETS.items(), ((), ("table",)), ("stacked", "pooled")
+        )
+    },
     # Its copies blow up and are not kept; the shared model, which is trained apart, goes on.
     "ditto, not finite": Case("table", ditto(**WORK, local_optimizer=BLOWING_UP, pull=0.7)),
     "ditto by adam": Case("table", ditto(**WORK, local_optimizer=ADAM, pull=0.7)),
@@ -250,6 +276,7 @@ def computed_rounds(case):
         server_optimizer=case.server,
         aggregator=case.aggregator() if case.aggregator else None,
         privacy=case.privacy,
+        client_share=SHARE,
         seed=5,
     )
     has_rows = case.packing == "stacked" or case.aggregator or case.privacy

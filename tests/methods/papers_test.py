@@ -11,15 +11,18 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.audit.reference import Client, Reference
+from fedpersonal.methods.algorithm import Algorithm, GradientPhase, PersonalCopies
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
+from fedpersonal.methods.fed_dyn import fed_dyn
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.furl import furl
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
 from fedpersonal.methods.pfedrec import pfedrec
-from fedpersonal.model.names import COPY, MIXING
+from fedpersonal.methods.scaffold import scaffold
+from fedpersonal.model.names import COPY, MIXING, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel
 
 BATCH_SIZE, NUM_WORDS, DIM = 3, 6, 2
@@ -119,6 +122,33 @@ def of_pfedme(sent, kept):
     return shared, {}
 
 
+def of_scaffold(sent, kept):
+    start, server = (Params({k: sent[p + k] for k in START}) for p in ("", f"{SERVER_STATE}/"))
+    own, model, rate = Params(kept or 0.0 * start), start, RATE
+    for batch in BATCHES * 2:
+        model = model - rate * (slope(model, batch) - own + server)
+    new = own - server + (1 / (len(BATCHES) * 2 * rate)) * (start - model)
+    moved = server + (new - own)
+    return {**model, **{f"{SERVER_STATE}/{k}": v for k, v in moved.items()}}, new
+
+
+def of_fed_dyn(sent, kept):
+    own, model = Params(kept or 0.0 * sent), sent
+    for batch in BATCHES * 2:
+        model = model - RATE * (slope(model, batch) - own + PULL * (model - sent))
+    return model, own - PULL * (model - sent)
+
+
+def of_fed_rod(sent, kept):
+    shared, own = sent, (kept or {HEAD: 0.0 * sent[HEAD]})[HEAD]
+    for batch in BATCHES * 2:
+        shared = shared - RATE * slope(shared, batch)
+    for batch in BATCHES * 2:
+        both = Params({**shared, HEAD: shared[HEAD] + own})
+        own = own - OWN_RATE * slope(both, batch)[HEAD]
+    return shared, {HEAD: own}
+
+
 def in_turn(sent, kept, phases):
     """Phases of batches, a rate and names, on what was sent and kept."""
     values = Params({**sent, **(kept or {HEAD: START[HEAD]})})
@@ -144,6 +174,12 @@ def of_fed_recon(sent, kept):
 SGD, OWN = (tff.learning.optimizers.build_sgdm(rate) for rate in (RATE, OWN_RATE))
 ALPHA = tff.learning.optimizers.build_sgdm(ALPHA_RATE)
 WORK = {"client_optimizer": SGD, "local_epochs": 2}
+FED_ROD = Algorithm(
+    "fed_rod",
+    (GradientPhase("global", "all", SGD, 2), GradientPhase("personal", "all", OWN, 2)),
+    "kept",
+    personal=PersonalCopies(("head",), role="offset"),
+)
 METHODS = {
     "ditto": (ditto(**WORK, local_optimizer=OWN, pull=PULL, local_only_epochs=2), of_ditto),
     "mr_mtl": (mr_mtl(**WORK, pull=PULL), of_mr_mtl),
@@ -154,6 +190,9 @@ METHODS = {
     ),
     "pfedrec": (pfedrec(**WORK, local_optimizer=OWN, local_only_epochs=2), of_pfedrec),
     "furl": (furl(**WORK), of_furl),
+    "scaffold": (scaffold(**WORK), of_scaffold),
+    "fed_dyn": (fed_dyn(**WORK, dynamic=PULL), of_fed_dyn),
+    "fed_rod": (FED_ROD, of_fed_rod),
     "fed_recon": (
         fed_recon(**WORK, reconstruction_optimizer=OWN, reconstruction_epochs=3), of_fed_recon
     ),
@@ -169,7 +208,8 @@ def test_a_round_is_that_of_the_paper(name):
     model = algorithm.prepare(model)
     reference = Reference(model, algorithm, batch_size=BATCH_SIZE, seed=0)
     client = Client({"word": WORDS}, LABELS)
-    sent, kept = {v.name: START[v.name] for v in model.global_variables}, None
+    zeros = {v.name: np.zeros(v.shape) for v in model.global_variables}
+    sent, kept = {name: START.get(name, zero) for name, zero in zeros.items()}, None
     local = reference.fresh_local_values(client, 0)
     for number in range(2):
         found = reference.run(sent, local, client, number)
