@@ -17,7 +17,7 @@ import fedpersonal as fp
 import fedpersonal.methods
 from experiments.options_page import options_table
 from fedpersonal.files import atomic_write
-from fedpersonal.methods.algorithm import Algorithm, Phase, RidgePhase
+from fedpersonal.methods.algorithm import Algorithm, BlendPhase, Phase, RidgePhase
 from fedpersonal.methods.method import ClientOptions, Layers, Method, methods_in
 from fedpersonal.options import Options
 from fedpersonal.tasks.task import all_tasks
@@ -179,6 +179,11 @@ def _phase(phase: Phase) -> str:
     data = _DATA.get(phase.data, f"the part `{phase.data}`")
     if isinstance(phase, RidgePhase):
         return f"{_variables(phase.variables)}, to the exact solution on {data}"
+    if isinstance(phase, BlendPhase):
+        return (
+            "how far each weight of the personal copy goes towards what the server sent, in "
+            f"{phase.epochs} {'pass' if phase.epochs == 1 else 'passes'} over {data}"
+        )
     passes = "pass" if phase.epochs == 1 else "passes"
     words = f"{_variables(phase.variables)}, in {phase.epochs} {passes} over {data}"
     if phase.max_steps is not None:
@@ -212,7 +217,8 @@ def _own(method: type[Method]) -> str:
         if algorithm.personal.role == "offset":
             parts = _variables(algorithm.personal.layers)
             return f"what it adds to {parts}, {algorithm.local_variables}"
-        return f"a copy of the model, {algorithm.local_variables}{sent}{mixed}"
+        parts = _variables(algorithm.personal.layers) if algorithm.personal.layers else "the model"
+        return f"a copy of {parts}, {algorithm.local_variables}{sent}{mixed}"
     if algorithm.local_variables == "none" or not (method.local_part or layers):
         tuned = method.finetunes is not None
         return "a copy, fine-tuned before it predicts" if tuned else "nothing"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedpersonal.methods.algorithm import (
         Algorithm,
         Assignment,
+        BlendPhase,
         GradientPhase,
         LookAhead,
         PersonalCopies,

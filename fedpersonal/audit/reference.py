@@ -14,8 +14,14 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.data.splits import is_in_part
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase, LookAhead, RidgePhase
-from fedpersonal.model.names import COPY, MIXING, SERVER_STATE
+from fedpersonal.methods.algorithm import (
+    Algorithm,
+    BlendPhase,
+    GradientPhase,
+    LookAhead,
+    RidgePhase,
+)
+from fedpersonal.model.names import BLEND, COPY, MIXING, SERVER_STATE
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import VariableSpec
@@ -186,6 +192,9 @@ class Reference:
             batches = self._batches(client, phase.data)
             if isinstance(phase, RidgePhase):
                 self._solve(phase, batches)
+            elif isinstance(phase, BlendPhase):
+                self._blend(phase, batches, noise, copies)
+                noise = fold(noise, -1)
             else:
                 ahead = batches
                 if phase.ahead is not None and phase.ahead.data is not None:
@@ -301,6 +310,28 @@ class Reference:
                 )
                 value.assign(tf.clip_by_value(moved[name], 0, 1) if name == MIXING else moved[name])
         return sums
+
+    def _blend(
+        self, phase: BlendPhase, batches: Sequence[Client], noise: tf.Tensor, sent: Arrays
+    ) -> None:
+        """Takes steps of how far copies go to what was sent; then they go."""
+        found = {name: self._variables[name].numpy() for name in sent}
+        ways = {name: sent[name] - value for name, value in found.items()}
+        shares = {name: self._variables[name.replace(COPY, BLEND, 1)] for name in sent}
+        steps = (list(batches) * phase.epochs)[: phase.max_steps]
+
+        def go() -> None:
+            for name, value in found.items():
+                self._variables[name].assign(value + shares[name].numpy() * ways[name])
+
+        for number, batch in enumerate(steps):
+            go()
+            slopes, _ = self._gradients(tuple(found), batch, fold(noise, number))
+            for name, share in shares.items():
+                moved = share.numpy() - phase.rate * slopes[name].numpy() * ways[name]
+                share.assign(np.clip(moved, 0.0, 1.0))
+        if steps:
+            go()
 
     def _look_ahead(self, ahead: LookAhead, now: Arrays, batch: Client, noise: tf.Tensor) -> None:
         """Takes the steps that precede one of a phase, and leaves the variables where they lead."""

@@ -7,7 +7,7 @@ beyond a client's last one leaves its variables and its optimizer's state alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -36,10 +36,11 @@ from fedpersonal.client.values import (
     readings,
     sent_copies,
     split_values,
+    start_of_copy,
     where_client,
 )
 from fedpersonal.data.splits import count_batches, find_batch
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase, LookAhead, Phase
+from fedpersonal.methods.algorithm import Algorithm, BlendPhase, GradientPhase, LookAhead, Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 
 # What follows a phase in a client's noise, in place of another step's number.
@@ -149,9 +150,11 @@ def bound_local_values(algorithm: Algorithm, start: Values, values: Values) -> V
 def run_phase(
     model: PartitionedModel, phase: Phase, values: ClientValues, examples: Examples
 ) -> ClientValues:
-    """Runs one phase of either kind and returns the values after it."""
+    """Runs one phase of any kind and returns the values after it."""
     if isinstance(phase, GradientPhase):
         return run_gradient_phase(model, phase, values, examples).values
+    if isinstance(phase, BlendPhase):
+        return _blend(model, phase, values, examples)
     local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
     return values._replace(own={**values.own, **local})
 
@@ -166,6 +169,18 @@ def run_gradient_phase(
 ) -> PhaseOutput:
     """Runs the steps of a gradient phase, clients stacked."""
     read = readings(model, phase)
+    differentiate = _stacked_gradient(model, read, examples, with_metrics=with_metrics)
+    return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)
+
+
+def _stacked_gradient(
+    model: PartitionedModel,
+    read: Sequence[PartitionedModel],
+    examples: Examples,
+    *,
+    with_metrics: bool = False,
+) -> Callable[..., tuple[Values, Values, Values, Values]]:
+    """Returns what differentiates a batch of each client, as `take_steps` wants."""
 
     def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
         batch = take_batch(model, examples, index, values)
@@ -190,7 +205,42 @@ def run_gradient_phase(
         sums = {name: pairs * active[:, tf.newaxis] for name, pairs in sums.items()}
         return variables, gradients, places, sums
 
-    return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)
+    return differentiate
+
+
+def _blend(
+    model: PartitionedModel, phase: BlendPhase, values: ClientValues, examples: Examples
+) -> ClientValues:
+    """Takes the steps of a blend phase; then copies go as far as these say."""
+    copies = {copy: values.own[copy] for copy in model.blends.values()}
+    ways = {k: start_of_copy(model, k, values.shared, examples) - v for k, v in copies.items()}
+    schedule = schedule_phase(phase, examples)
+    differentiate = _stacked_gradient(model, [model.personal], examples)
+
+    def blended(shares: Values) -> Values:
+        return {c: copies[c] + shares[name] * ways[c] for name, c in model.blends.items()}
+
+    def step(number: tf.Tensor, shares: Values) -> tuple[tf.Tensor, Values]:
+        active, moved = schedule.active[number], blended(shares)
+        current = values.fold_noise(number)._replace(own={**values.own, **moved})
+        _, slopes, *_ = differentiate(current, moved, schedule.batches[number], active)
+        new = {}
+        for name, copy in model.blends.items():
+            after = shares[name] - phase.rate * slopes[copy] * ways[copy]
+            new[name] = where_client(active > 0, tf.clip_by_value(after, 0.0, 1.0), shares[name])
+        return number + 1, new
+
+    _, shares = tf.while_loop(
+        lambda number, _: number < schedule.num_steps,
+        step,
+        (0, {name: values.own[name] for name in model.blends}),
+        parallel_iterations=1,
+    )
+    # A client without examples stays where it is.
+    has_steps = tf.reduce_sum(schedule.active, 0) > 0
+    moved = {k: where_client(has_steps, v, copies[k]) for k, v in blended(shares).items()}
+    own = {**values.own, **shares, **moved}
+    return values._replace(own=own).fold_noise(PHASE_END)
 
 
 def take_steps(

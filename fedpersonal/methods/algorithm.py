@@ -173,12 +173,45 @@ class RidgePhase:
         return variable.is_local and not variable.is_personal
 
 
-Phase = Union[GradientPhase, RidgePhase]
+@dataclasses.dataclass(frozen=True)
+class BlendPhase:
+    """Brings copies nearer to what the server sent, each weight as far as the client's data want.
+
+    A copy v becomes v + b * (w - v), where b is between 0 and 1, starts at 1, is kept, and takes
+    SGD steps on the loss of that blend before (Zhang et al., "FedALA", 2023, section 3). For
+    `PersonalCopies` with `blends`.
+
+    Attributes:
+        data: Which batches, as of `GradientPhase`.
+        rate: The learning rate of b.
+        epochs: Passes over those batches.
+        max_steps: Bound on the steps of all epochs together, or None.
+    """
+
+    data: str
+    rate: float
+    epochs: int = 1
+    max_steps: int | None = None
+
+    variables = "personal"
+    passes = None
+
+    def __post_init__(self):
+        check_part("BlendPhase", self.data)
+        _check_least(self, epochs=0, max_steps=0)
+        _check_positive(self, "rate")
+
+    def moves(self, variable: VariableSpec) -> bool:
+        """Tells whether the phase moves a variable of a model: copies and their b."""
+        return variable.is_personal
+
+
+Phase = Union[GradientPhase, RidgePhase, BlendPhase]
 
 
 def restrict(phase: Phase, variables: str | tuple[str, ...]) -> Phase:
-    """Returns a phase that moves other variables; a ridge phase moves local ones, whatever."""
-    if isinstance(phase, RidgePhase):
+    """Returns a gradient phase that moves other variables; others move what they do."""
+    if not isinstance(phase, GradientPhase):
         return phase
     return dataclasses.replace(phase, variables=variables)
 
@@ -198,6 +231,7 @@ class PersonalCopies:
         has_server_state: Whether the server has such a state, too, which starts at 0 and is sent;
             clients assign it, and the mean of their changes, times the share of clients that take
             part in a round, moves it.
+        blends: Whether a `BlendPhase` brings copies nearer to what the server sent (FedALA).
         mixing: Where alpha starts, if a client mixes its copies with what the server sent, alpha *
             copy + (1 - alpha) * shared (APFL). Alpha is a local variable, too, `personal_mixing`,
             which phases hold between 0 and 1. None where it predicts with the copies alone.
@@ -210,11 +244,14 @@ class PersonalCopies:
     are_sent: bool = False
     role: str = "model"
     has_server_state: bool = False
+    blends: bool = False
 
     def __post_init__(self):
         check_choice("PersonalCopies", "role", self.role, ROLES)
         if self.role != "model" and (self.are_sent or self.mixing is not None):
             raise ValueError(f"PersonalCopies: a {self.role!r} is neither mixed nor sent.")
+        if self.blends and (self.role != "model" or self.mixing is not None):
+            raise ValueError("PersonalCopies: what blends is a model, and not mixed.")
         if self.has_server_state and self.role != "state":
             raise ValueError(f"PersonalCopies: has_server_state is for a state, not {self.role!r}.")
         if self.mixing is not None and not 0 <= self.mixing <= 1:
@@ -308,6 +345,8 @@ class Algorithm:
         own = self.personal
         has = {"personal": bool(own and own.role == "state")}
         has["server"] = bool(own and own.has_server_state)
+        if any(isinstance(phase, BlendPhase) for phase in self.phases) and not (own and own.blends):
+            raise ValueError(f"Algorithm {self.name!r}: a BlendPhase needs PersonalCopies(blends).")
         asked = [term for phase in self.phases for term in getattr(phase, "corrections", {})]
         for one in self.assignments:
             asked += [one.of, *(term for term in one.terms if term in has)]
@@ -344,6 +383,7 @@ class Algorithm:
             replaces=own.are_sent,
             role=own.role,
             has_server_state=own.has_server_state,
+            blends=own.blends,
         )
 
     def at_round(self, round_number: tf.Tensor) -> Algorithm:
@@ -397,12 +437,14 @@ class Algorithm:
         """
         if self.local_variables == "none":
             return ()
-        moving = [[v for v in model.variables if phase.moves(v)] for phase in self.phases]
-        alone = [p for p, own in zip(self.phases, moving) if own and all(v.is_local for v in own)]
+        # A copy that starts at what was sent has nothing to blend.
+        phases = [phase for phase in self.phases if not isinstance(phase, BlendPhase)]
+        moving = [[v for v in model.variables if phase.moves(v)] for phase in phases]
+        alone = [p for p, own in zip(phases, moving) if own and all(v.is_local for v in own)]
         if alone:
             return tuple(alone)
         restricted = []
-        for phase, own in zip(self.phases, moving):
+        for phase, own in zip(phases, moving):
             names = tuple(v.name for v in own if v.is_local)
             # A ridge phase moves local variables alone.
             if names and isinstance(phase, GradientPhase):

@@ -4,5 +4,7 @@
 COPY = "personal_copy"
 # What the server has beside a variable, and sends: `server_state/<variable>`.
 SERVER_STATE = "server_state"
+# How far a copy goes towards what the server sent, weight by weight: `blend/<variable>`.
+BLEND = "blend"
 # As how much the copies count where they are mixed with the global variables.
 MIXING = "personal_mixing"

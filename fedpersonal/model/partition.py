@@ -61,6 +61,8 @@ class PartitionedModel:
             one client, to the input that tells whose.
         server_states: Name of each state that the server has of a global variable, and sends, to
             that one's.
+        blends: Name of each local variable that says how far a copy goes towards what was sent, to
+            the copy's.
         role: What copies are for, as of `PersonalCopies`.
 
     Examples:
@@ -74,6 +76,7 @@ class PartitionedModel:
     copies: Mapping[str, str] = types.MappingProxyType({})
     own_rows: Mapping[str, str] = types.MappingProxyType({})
     server_states: Mapping[str, str] = types.MappingProxyType({})
+    blends: Mapping[str, str] = types.MappingProxyType({})
     role: str = "model"
 
     def __init__(

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.names import COPY, MIXING, SERVER_STATE
+from fedpersonal.model.names import BLEND, COPY, MIXING, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names, each_seed
 
@@ -36,6 +36,7 @@ class PersonalModel(PartitionedModel):
         replaces: bool = False,
         role: str = "model",
         has_server_state: bool = False,
+        blends: bool = False,
     ):
         """Adds the copies to a model's local variables.
 
@@ -50,9 +51,11 @@ class PersonalModel(PartitionedModel):
             replaces: Whether clients send their copies in place of the variables copied.
             role: As of `PersonalCopies`.
             has_server_state: As of `PersonalCopies`.
+            blends: As of `PersonalCopies`.
 
         Raises:
-            UserError: If a name chooses no variable, or there is none to copy.
+            UserError: If a name chooses no variable, or there is none to copy, or one to be blended
+                is a lookup table.
         """
         self.__dict__.update({k: v for k, v in vars(base).items() if k not in _DERIVED})
         self._base, self._is_personal, self._is_mixed = base, False, mixing is not None
@@ -73,6 +76,8 @@ class PersonalModel(PartitionedModel):
         self.copies = {v.name: source.name for v, source in zip(own, copied)}
         owned = {k: v for k, v in self.copies.items() if v in base.owned}
         self.own_rows = {name: base.tables[source] for name, source in owned.items()}
+        if blends:
+            own += self._blends_of(own)
         if mixing is not None:
             own += (_mixing_weight(mixing),)
         self.local_variables = (*base.local_variables, *own)
@@ -88,6 +93,15 @@ class PersonalModel(PartitionedModel):
         tables = {v.first_name(base.lookups) for v in copied}
         rows = {f"{COPY}/{k}": v for k, v in base.lookups.items() if k in tables}
         self.lookups = {**base.lookups, **rows}
+
+    def _blends_of(self, copies: Sequence[VariableSpec]) -> tuple[VariableSpec, ...]:
+        """Returns how far each copy goes towards what was sent: 1 at first, weight by weight."""
+        tables = [v.name for v in copies if self.copies[v.name] in self._base.tables]
+        if tables:
+            raise UserError(f"personal copies: {tables} are lookup tables, which are not blended.")
+        weights = tuple(_blend_of(v, f"{BLEND}/{self.copies[v.name]}") for v in copies)
+        self.blends = {weight.name: v.name for weight, v in zip(weights, copies)}
+        return weights
 
     @functools.cached_property
     def global_tables(self) -> dict[str, str]:
@@ -151,6 +165,13 @@ def _copy_of(variable: VariableSpec, *, is_row: bool, is_state: bool) -> Variabl
         is_local=True,
         is_personal=True,
         is_state=is_state,
+    )
+
+
+def _blend_of(copy: VariableSpec, name: str) -> VariableSpec:
+    ones = each_seed(lambda seed: tf.ones(copy.shape, copy.dtype))
+    return dataclasses.replace(
+        copy, name=name, layer=BLEND, names=(name,), initializer=ones, is_state=True
     )
 
 

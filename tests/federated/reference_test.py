@@ -16,7 +16,13 @@ from fedpersonal.federated import server
 from fedpersonal.federated.cohort import Execution, make_cohort
 from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.federated.process import build_process
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase, PersonalCopies, RidgePhase
+from fedpersonal.methods.algorithm import (
+    Algorithm,
+    BlendPhase,
+    GradientPhase,
+    PersonalCopies,
+    RidgePhase,
+)
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_avg import fed_avg
@@ -80,6 +86,12 @@ OFFSETS = {
     "in turn": (GradientPhase("global", "all", SGD), GradientPhase("personal", "all", ADAM)),
     "together": (GradientPhase("all", "all", SGD, 2, proximal=0.5),),
 }
+BLENDED = Algorithm(
+    "blended",
+    (BlendPhase("all", 3.0, 2), GradientPhase("all", "all", ADAM)),
+    "kept",
+    personal=PersonalCopies(("head",), are_sent=True, blends=True),
+)
 KEPT = furl(client_optimizer=ADAM, local_optimizer=FAST, local_epochs=2)
 HELD = {
     name: Algorithm(
@@ -203,6 +215,7 @@ CASES = {
             OFFSETS.items(), ((), ("table",)), ("stacked", "pooled")
         )
     },
+    **packed_both_ways("blended", "noisy", BLENDED, sizes=(6, 6, 3, 6)),
     # Its copies blow up and are not kept; the shared model, which is trained apart, goes on.
     "ditto, not finite": Case("table", ditto(**WORK, local_optimizer=BLOWING_UP, pull=0.7)),
     "ditto by adam": Case("table", ditto(**WORK, local_optimizer=ADAM, pull=0.7)),

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fedpersonal.audit.reference import Client, Reference
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase, PersonalCopies
+from fedpersonal.methods.algorithm import Algorithm, BlendPhase, GradientPhase, PersonalCopies
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_dyn import fed_dyn
@@ -22,7 +22,7 @@ from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
 from fedpersonal.methods.pfedrec import pfedrec
 from fedpersonal.methods.scaffold import scaffold
-from fedpersonal.model.names import COPY, MIXING, SERVER_STATE
+from fedpersonal.model.names import BLEND, COPY, MIXING, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel
 
 BATCH_SIZE, NUM_WORDS, DIM = 3, 6, 2
@@ -149,6 +149,18 @@ def of_fed_rod(sent, kept):
     return shared, {HEAD: own}
 
 
+def of_fed_ala(sent, kept):
+    own, share = (kept[HEAD], kept["blend"]) if kept else (sent[HEAD], np.ones((DIM, 1)))
+    way = sent[HEAD] - own
+    for batch in BATCHES * 2:
+        both = Params({**sent, HEAD: own + share * way})
+        share = np.clip(share - ALPHA_RATE * slope(both, batch)[HEAD] * way, 0, 1)
+    model = Params({**sent, HEAD: own + share * way})
+    for batch in BATCHES * 2:
+        model = model - RATE * slope(model, batch)
+    return model, {HEAD: model[HEAD], "blend": share}
+
+
 def in_turn(sent, kept, phases):
     """Phases of batches, a rate and names, on what was sent and kept."""
     values = Params({**sent, **(kept or {HEAD: START[HEAD]})})
@@ -180,6 +192,12 @@ FED_ROD = Algorithm(
     "kept",
     personal=PersonalCopies(("head",), role="offset"),
 )
+FED_ALA = Algorithm(
+    "fed_ala",
+    (BlendPhase("all", ALPHA_RATE, 2), GradientPhase("all", "all", SGD, 2)),
+    "kept",
+    personal=PersonalCopies(("head",), are_sent=True, blends=True),
+)
 METHODS = {
     "ditto": (ditto(**WORK, local_optimizer=OWN, pull=PULL, local_only_epochs=2), of_ditto),
     "mr_mtl": (mr_mtl(**WORK, pull=PULL), of_mr_mtl),
@@ -193,6 +211,7 @@ METHODS = {
     "scaffold": (scaffold(**WORK), of_scaffold),
     "fed_dyn": (fed_dyn(**WORK, dynamic=PULL), of_fed_dyn),
     "fed_rod": (FED_ROD, of_fed_rod),
+    "fed_ala": (FED_ALA, of_fed_ala),
     "fed_recon": (
         fed_recon(**WORK, reconstruction_optimizer=OWN, reconstruction_epochs=3), of_fed_recon
     ),
@@ -218,6 +237,7 @@ def test_a_round_is_that_of_the_paper(name):
             np.testing.assert_allclose(value - found.updates[key], ended[key], 1e-4, 1e-5)
             assert np.abs(found.updates[key]).max() > 1e-2
         for key, value in kept.items():
+            key = f"{BLEND}/{HEAD}" if key == "blend" else key
             own = found.kept[f"{COPY}/{key}" if f"{COPY}/{key}" in found.kept else key]
             np.testing.assert_allclose(own, value, 1e-4, 1e-5, err_msg=key)
         sent = {k: np.float32(0.9 * ended[k] + 0.02) for k in sent}
