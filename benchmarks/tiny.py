@@ -64,7 +64,14 @@ _EVERYWHERE: dict[str, Any] = {
     "rounds_per_checkpoint": 1,
 }
 # What is run to the end, and what for a round, by the tests of all tasks.
-RUN = [*MAIN.items(), ("movielens", "local_only"), ("reddit", "fed_babu"), ("reddit", "apfl")]
+RUN = [
+    *MAIN.items(),
+    ("movielens", "local_only"),
+    ("reddit", "scaffold"),
+    ("reddit", "fed_babu"),
+    ("reddit", "apfl"),
+    ("reddit", "fed_ala"),
+]
 FOR_A_ROUND = [
     *(
         ("movielens", name)
@@ -82,10 +89,14 @@ FOR_A_ROUND = [
             "ditto",
             "per_fed_avg",
             "pfedme",
+            "scaffold_finetuning",
+            "fed_dyn",
+            "fed_dyn_finetuning",
         )
     ),
     ("reddit", "fed_avg"),
     ("reddit", "mr_mtl"),
+    ("reddit", "fed_rod"),
 ]
 # What the tests of a task run.
 FURTHER = [

@@ -195,11 +195,16 @@ def test_fed_babu_never_trains_its_head(tiny):
         assert (weights[name] == initial).all() == name.startswith("logits/"), name
 
 
-def test_fine_tuning_alone_tells_a_method_from_fed_avg(tiny, after_a_round):
+def test_fine_tuning_alone_tells_a_method_from_another(tiny, after_a_round):
     """They train alike, and differ in what a client moves before it predicts."""
-    average = after_a_round("movielens", "fed_avg")
-    for name, moved in (("fed_avg_finetuning", "all"), ("embedding_finetuning", None)):
-        equal_bits(after_a_round("movielens", name), average)
+    for name, moved in (
+        ("fed_avg_finetuning", "all"),
+        ("embedding_finetuning", None),
+        ("scaffold_finetuning", "all"),
+        ("fed_dyn_finetuning", "all"),
+    ):
+        alone = methods()[name].trains_as
+        equal_bits(after_a_round("movielens", name), after_a_round("movielens", alone))
         experiment = built(tiny, "movielens", name)
         (phase,) = experiment.evaluator.finetuning
         assert phase.variables == (moved or experiment.layers.embedding) != ()
@@ -207,7 +212,15 @@ def test_fine_tuning_alone_tells_a_method_from_fed_avg(tiny, after_a_round):
         assert experiment.method.finetuning(none, experiment.layers) == ()
 
 
-@pytest.mark.parametrize(("task", "name"), [("movielens", "ditto"), ("reddit", "apfl")])
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        ("movielens", "ditto"),
+        ("reddit", "apfl"),
+        ("reddit", "fed_rod"),
+        ("movielens", "scaffold"),  # Of states, the first round has none yet.
+    ],
+)
 def test_copies_leave_the_shared_model_as_it_is_without_them(after_a_round, task, name):
     average = after_a_round(task, "fed_avg")
     found = after_a_round(task, name)
@@ -223,6 +236,17 @@ def test_mr_mtl_sends_the_mean_of_what_clients_keep(tiny, after_a_round):
     for name, value in copies.items():
         shared = found[name[len("kept personal_copy/") :]]
         np.testing.assert_allclose(shared, value.mean(0), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_server_that_remembers_goes_on_by_the_share_of_clients(tiny, after_a_round):
+    average = after_a_round("movielens", "fed_avg")
+    experiment = built(tiny, "movielens", "fed_dyn", dynamic=1e-9)
+    share = experiment.options.clients_per_round / experiment.data.train.num_clients
+    start = experiment.trainer.untrained().weights
+    found = after_a_round("movielens", "fed_dyn", dynamic=1e-9)
+    for key, value in average.items():
+        expected = start[key] + (1.0 + share) * (value - start[key])
+        np.testing.assert_allclose(found[key], expected, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
 @pytest.mark.parametrize("name", ["per_fed_avg", "pfedme"])
