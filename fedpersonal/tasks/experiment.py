@@ -52,8 +52,9 @@ class Experiment(Built, Generic[OptionsT, DataT]):
     findings: Mapping[str, Any]
 
     def has_kept(self, part: EvaluationSet) -> bool:
-        """Tells whether clients bring local variables that they have kept."""
-        return part.seen and self.algorithm.keeps
+        """Tells whether clients bring local variables that they have kept, beside states."""
+        local = self.evaluator.model.local_variables
+        return part.seen and self.algorithm.keeps and not all(v.is_state for v in local)
 
     def is_personalised(self, part: EvaluationSet) -> bool:
         """Tells whether clients predict with anything else than what the server has."""
