@@ -82,6 +82,7 @@ FOR_A_ROUND = [
             "ditto",
             "per_fed_avg",
             "pfedme",
+            "reptile",
         )
     ),
     ("reddit", "fed_avg"),

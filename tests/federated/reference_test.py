@@ -27,6 +27,7 @@ from fedpersonal.methods.furl import furl
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
+from fedpersonal.methods.reptile import reptile
 from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
@@ -177,6 +178,7 @@ CASES = {
         "own user", dataclasses.replace(KEPT, max_local_update_norm=0.3), clients_per_shard=3
     ),
     **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in PERSONAL.items()},
+    "reptile": Case("table", reptile(**WORK), "pooled", server=FAST),  # Half of the way.
     # Its copies blow up and are not kept; the shared model, which is trained apart, goes on.
     "ditto, not finite": Case("table", ditto(**WORK, local_optimizer=BLOWING_UP, pull=0.7)),
     "ditto by adam": Case("table", ditto(**WORK, local_optimizer=ADAM, pull=0.7)),

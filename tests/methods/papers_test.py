@@ -19,6 +19,7 @@ from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
 from fedpersonal.methods.pfedrec import pfedrec
+from fedpersonal.methods.reptile import reptile
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.model.partition import PartitionedModel
 
@@ -119,6 +120,13 @@ def of_pfedme(sent, kept):
     return shared, {}
 
 
+def of_reptile(sent, kept):
+    shared = sent
+    for batch in BATCHES * 2:
+        shared = shared - RATE * slope(shared, batch)
+    return shared, {}
+
+
 def in_turn(sent, kept, phases):
     """Phases of batches, a rate and names, on what was sent and kept."""
     values = Params({**sent, **(kept or {HEAD: START[HEAD]})})
@@ -152,6 +160,7 @@ METHODS = {
     "pfedme": (
         pfedme(**WORK, inner_optimizer=OWN, inner_steps=3, envelope=ENVELOPE), of_pfedme
     ),
+    "reptile": (reptile(**WORK), of_reptile),
     "pfedrec": (pfedrec(**WORK, local_optimizer=OWN, local_only_epochs=2), of_pfedrec),
     "furl": (furl(**WORK), of_furl),
     "fed_recon": (

@@ -225,6 +225,17 @@ def test_mr_mtl_sends_the_mean_of_what_clients_keep(tiny, after_a_round):
         np.testing.assert_allclose(shared, value.mean(0), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def test_reptile_goes_a_part_of_the_way_of_fed_avg_and_then_steps_alike(tiny, after_a_round):
+    ends = after_a_round("movielens", "fed_avg", weighting="uniform")
+    found = after_a_round("movielens", "reptile", weighting="uniform", server_learning_rate=0.25)
+    experiment = built(tiny, "movielens", "reptile", client_learning_rate=0.07)
+    for name, start in experiment.trainer.untrained().weights.items():
+        expected = start + 0.25 * (ends[name] - start)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    (before,), (phase,) = experiment.evaluator.finetuning, experiment.algorithm.phases
+    assert before.optimizer.__dict__ == phase.optimizer.__dict__
+
+
 @pytest.mark.parametrize("name", ["per_fed_avg", "pfedme"])
 def test_a_look_ahead_keeps_nothing_and_fine_tunes(tiny, after_a_round, name):
     found, average = (after_a_round("movielens", other) for other in (name, "fed_avg"))
