@@ -22,7 +22,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark rivals cluster_install cluster cluster_test test bazel_test lint docs lock clean
+.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark rivals cluster_install cluster cluster_test test bazel_test lint docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,9 @@ movielens: $(INSTALLED) ## Train FedRecon on MovieLens-100K, which comes with th
 
 interactions: $(INSTALLED) ## Train PFedRec on MovieLens-100K: which film does a user see next?
 	@$(RUN) -m experiments.interactions --flagfile=experiments/presets/interactions_quick.flags $(FLAGS)
+
+digits: $(INSTALLED) ## Train Ditto on handwritten digits, of clients who write each in a way of their own
+	@$(RUN) -m experiments.digits --flagfile=experiments/presets/digits_quick.flags $(FLAGS)
 
 stackoverflow: $(INSTALLED) ## Train FedRecon on text: make stackoverflow TEXT_FILE=... (or generated text)
 	@$(RUN) -m experiments.stackoverflow --flagfile=$(QUICK_TEXTS) $(TEXTS) $(FLAGS)

@@ -18,6 +18,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "rating_offset": 3.5,
         "client_learning_rate": 0.1,
     },
+    "digits": {"num_clients": 20, "hidden_dim": 8},
     "interactions": {"embedding_dim": 3, "num_negatives": 2, "support_negatives": 2},
     "stackoverflow": {
         "vocab_size": 14,
@@ -48,6 +49,7 @@ SIZES: dict[str, dict[str, Any]] = {
 # The method that each kind of check of a task is made with.
 MAIN = {
     "movielens": "fed_rep",
+    "digits": "ditto",
     "interactions": "pfedrec",
     "stackoverflow": "fed_recon_finetuning",
     "reddit": "lg_fed_avg",
@@ -89,6 +91,7 @@ FOR_A_ROUND = [
             "ditto",
             "per_fed_avg",
             "pfedme",
+            "reptile",
             "scaffold_finetuning",
             "fed_dyn",
             "fed_dyn_finetuning",
@@ -197,9 +200,13 @@ def tiny_options(
         base_model: The folder of `make_base`, for the task that begins with one.
         **options: Options that differ.
     """
-    flag = {"movielens": "ratings_file", "interactions": "interactions_file"}.get(task.name)
-    file = "ratings.csv" if flag else "texts.csv"
-    table = {flag or "text_file": str(folder / file)}
+    files = {
+        "movielens": {"ratings_file": "ratings.csv"},
+        "interactions": {"interactions_file": "ratings.csv"},
+        "digits": {},  # They are those of scikit-learn.
+    }
+    named = files.get(task.name, {"text_file": "texts.csv"})
+    table = {flag: str(folder / file) for flag, file in named.items()}
     if task.name == "stackoverflow":
         table["cache_dir"] = str(folder / "cache")
     if base_model is not None:

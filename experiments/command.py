@@ -21,6 +21,7 @@ SUBCOMMANDS: Mapping[str, Mapping[str, str]] = {
     "train": {
         "movielens": "predict ratings: FedRecon and rivals",
         "interactions": "rank the item that a user chooses next: PFedRec and rivals",
+        "digits": "read handwritten digits of unlike clients: Ditto and rivals",
         "stackoverflow": "predict the next word: FedRecon and rivals",
         "reddit": "label texts, such as comments by subreddit: FURL and rivals",
         "tv_shows": "predict utterances of characters: FedPerC and rivals",

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fedpersonal.methods.per_fed_avg import per_fed_avg
     from fedpersonal.methods.pfedme import pfedme
     from fedpersonal.methods.pfedrec import pfedrec
+    from fedpersonal.methods.reptile import reptile
     from fedpersonal.methods.scaffold import scaffold
     from fedpersonal.model.metrics import Metric
     from fedpersonal.model.partition import PartitionedModel

@@ -70,6 +70,8 @@ class Purpose(enum.IntEnum):
     """The order in which neighbours as near as each other are searched."""
     TRIAL = 29
     """Labels and predictions with which a model's loss and metrics are tried."""
+    WRITERS = 30
+    """Which client has written which digit, and the style of each."""
 
 
 # These are drawn once for a seed, and with the keys that published splits and base models had.

@@ -110,6 +110,7 @@ _LONGEST = (
     "federated/reference_test.py",
     "experiments/binaries_test.py",
     "audit/leaks_test.py",
+    "tasks digits",
     "experiments/sweep_test.py",
     "audit/personal_test.py",
     "client/pooled_test.py",

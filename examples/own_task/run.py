@@ -1,4 +1,4 @@
-"""A method on handwritten digits of unlike clients.
+"""A method on a task of one's own.
 
 python -m examples.own_task.run --method=fed_rep
 """

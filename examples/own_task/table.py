@@ -1,4 +1,4 @@
-"""The methods side by side on handwritten digits.
+"""The methods side by side on a task of one's own.
 
 python -m examples.own_task.table [--total_rounds=100] [any other flag of run.py]
 """
@@ -11,6 +11,8 @@ import fedpersonal as fp
 # isort: split
 import pandas as pd
 
+from examples.own_task.task import TASK
+
 METHODS = (
     *("local_only", "fed_avg", "fed_prox", "fed_avg_finetuning"),
     *("fed_per", "fed_rep", "fed_babu", "fed_sim"),
@@ -21,7 +23,7 @@ def main() -> None:
     """Runs each method in a folder of its own, and prints a table of accuracies."""
     rows = []
     for method in METHODS:
-        folder = f"results/digits/{method}"
+        folder = f"results/{TASK.name}/{method}"
         flags = [*sys.argv[1:], f"--method={method}", f"--output_dir={folder}"]
         subprocess.run([sys.executable, "-m", "examples.own_task.run", *flags], check=True)
         summary = fp.load_run(folder).summary

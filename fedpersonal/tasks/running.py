@@ -23,7 +23,7 @@ from fedpersonal.runs.record import ROUND, read_num_shards
 from fedpersonal.runs.saved import save_model
 from fedpersonal.tasks.experiment import Experiment, build_experiment
 from fedpersonal.tasks.findings import tell_attendance, tell_outliers
-from fedpersonal.tasks.task import DataT, OptionsT, SourceT, Task, TestReport
+from fedpersonal.tasks.task import DataT, EvaluationSet, OptionsT, SourceT, Task, TestReport
 from fedpersonal.training.loop import LoopResult
 from fedpersonal.training.trained import TrainedModel
 
@@ -153,6 +153,29 @@ def test_summary(
         "num_clients_of": {name: n for name, n in counting.items() if n != num_clients},
         "num_examples": int(results.num_examples.sum()),
         **results.distribution(),
+    }
+
+
+def unseen_summary(
+    experiment: Experiment,
+    part: EvaluationSet,
+    results: ClientResults,
+    guesses: Mapping[str, Guess],
+    metrics: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Returns the summary's entry of clients who never took part, beside that of those who did.
+
+    Args:
+        experiment: The experiment.
+        part: The clients.
+        results: Of these clients.
+        guesses: What their results must beat.
+        metrics: Further metrics over all of them.
+    """
+    return {
+        **test_summary(results, {**results.overall(), **metrics}),
+        "is_personalised": experiment.is_personalised(part),
+        "guesses": overall(guesses),
     }
 
 

@@ -18,12 +18,12 @@ import numpy as np
 
 import fedpersonal.tasks
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, counted
 from fedpersonal.methods import fed_recon
 from fedpersonal.methods.algorithm import Algorithm, restrict
 from fedpersonal.methods.method import Layers, Method, methods
 from fedpersonal.options import Options, Value, join, option
-from fedpersonal.tasks.figures import figures_text, tested_text
+from fedpersonal.tasks.figures import beside, figures_text, tested_text
 from fedpersonal.tasks.options import RunOptions
 
 if TYPE_CHECKING:
@@ -385,6 +385,13 @@ def before_and_after(test: Mapping[str, Any], name: str, *, is_personalised: boo
     if not is_personalised:
         return f"{test[name]:.4f}"
     return f"{test['before'][name]:.4f} before and {test[name]:.4f} after personalisation"
+
+
+def unseen_text(unseen: Mapping[str, Any], name: str) -> str:
+    """Returns a metric of those who never took part, before and after, and what it must beat."""
+    stages = before_and_after(unseen, name, is_personalised=unseen["is_personalised"])
+    who = counted(unseen["num_clients"], "users")
+    return f"{who} who never took part: {name} {stages}{beside(unseen, name)}"
 
 
 @functools.cache

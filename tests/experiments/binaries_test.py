@@ -18,6 +18,11 @@ from fedpersonal.files import read_json, write_json
 from tests.experiments import small
 
 SAID = {
+    "digits": [
+        "digits: 1,797 images of 10 digits",
+        "test, 16 users, 300 images: accuracy 0.\\d+ .each client's most frequent digit: 0.",
+        "4 users who never took part: accuracy 0.* after personalisation .each client's most freq",
+    ],
     "interactions": [
         "ratings: 240 interactions of 20 users, 30 items; no times: what is held out is drawn by",
         "test, 20 users, 380 items: hr@10_of_19 0.\\d+ .chance: 0.5263., ndcg@10_of_19 0.",

@@ -14,6 +14,7 @@ from fedpersonal.methods import fed_recon
 from fedpersonal.methods.method import Layers
 from fedpersonal.tasks import experiment
 from fedpersonal.tasks import running as experiment_run
+from fedpersonal.tasks.digits.task import TASK as DIGITS
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 from fedpersonal.tasks.interactions.task import TASK as INTERACTIONS
 from fedpersonal.tasks.next_word.task import TASK as NEXT_WORD
@@ -21,7 +22,9 @@ from fedpersonal.tasks.ratings.task import TASK as RATINGS
 from fedpersonal.tasks.utterances.task import TASK as UTTERANCES
 
 FOLDER = pathlib.Path(__file__).parents[2] / "experiments" / "presets"
-TASKS = {task.name: task for task in (RATINGS, INTERACTIONS, NEXT_WORD, DOCUMENTS, UTTERANCES)}
+TASKS = {
+    task.name: task for task in (RATINGS, INTERACTIONS, DIGITS, NEXT_WORD, DOCUMENTS, UTTERANCES)
+}
 PRESETS = sorted(path.stem for path in FOLDER.glob("*.flags"))
 
 # What the papers say, or docs/ where they are silent.
@@ -198,6 +201,7 @@ def _values_of(tmp_path_factory, tiny_base):
     return {
         RATINGS.name: [{}, {"ratings_file": ratings}],
         INTERACTIONS.name: [{}, {"interactions_file": ratings}],
+        DIGITS.name: [{}],
         NEXT_WORD.name: [
             {**text, "vocab_size": 9, "client_batch_size": 4, "cache_dir": str(folder)}
         ],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-TASKS = ("interactions", "movielens", "reddit", "stackoverflow", "tv_shows")
+TASKS = ("digits", "interactions", "movielens", "reddit", "stackoverflow", "tv_shows")
 ALL = "--output_dir=out --total_rounds=1 --clients_per_round=4".split()
 FLAGS = {
+    "digits": ["--num_clients=20", "--hidden_dim=3"],
     "interactions": ["--interactions_file=ratings.csv", "--embedding_dim=3", "--user_column=who"],
     "movielens": ["--ratings_file=ratings.csv", "--embedding_dim=3", "--user_column=who"],
     "reddit": [

@@ -34,6 +34,7 @@ from fedpersonal.methods.furl import furl
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
+from fedpersonal.methods.reptile import reptile
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer
 
@@ -200,6 +201,7 @@ CASES = {
         "own user", dataclasses.replace(KEPT, max_local_update_norm=0.3), clients_per_shard=3
     ),
     **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in PERSONAL.items()},
+    "reptile": Case("table", reptile(**WORK), "pooled", server=FAST),  # Half of the way.
     **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in STATES.items()},
     "scaffold, owned users": Case("owned users", scaffold(**WORK), clients_per_shard=3),
     "scaffold, aggregated": Case(

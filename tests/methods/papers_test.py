@@ -21,6 +21,7 @@ from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
 from fedpersonal.methods.pfedrec import pfedrec
+from fedpersonal.methods.reptile import reptile
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.names import BLEND, COPY, MIXING, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel
@@ -122,6 +123,13 @@ def of_pfedme(sent, kept):
     return shared, {}
 
 
+def of_reptile(sent, kept):
+    shared = sent
+    for batch in BATCHES * 2:
+        shared = shared - RATE * slope(shared, batch)
+    return shared, {}
+
+
 def of_scaffold(sent, kept):
     start, server = (Params({k: sent[p + k] for k in START}) for p in ("", f"{SERVER_STATE}/"))
     own, model, rate = Params(kept or 0.0 * start), start, RATE
@@ -206,6 +214,7 @@ METHODS = {
     "pfedme": (
         pfedme(**WORK, inner_optimizer=OWN, inner_steps=3, envelope=ENVELOPE), of_pfedme
     ),
+    "reptile": (reptile(**WORK), of_reptile),
     "pfedrec": (pfedrec(**WORK, local_optimizer=OWN, local_only_epochs=2), of_pfedrec),
     "furl": (furl(**WORK), of_furl),
     "scaffold": (scaffold(**WORK), of_scaffold),

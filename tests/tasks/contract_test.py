@@ -59,11 +59,13 @@ def test_every_task_and_method_is_run(tiny):
 def test_methods_are_offered_where_the_model_has_the_layers_that_they_need():
     offer = {name: set(task.methods) for name, task in TASKS.items()}
     assert {name for name in offer if "centralized_personalized" in offer[name]} == {
+        "digits",
         "interactions",
         "movielens",
         "reddit",
     }
-    assert {name for name in offer if "lg_fed_avg" in offer[name]} == {"stackoverflow", "reddit"}
+    have_bodies = {"digits", "reddit", "stackoverflow"}
+    assert {name for name in offer if "lg_fed_avg" in offer[name]} == have_bodies
     assert {name for name in offer if "fedperc" in offer[name]} == {"tv_shows"}
 
 
@@ -236,6 +238,17 @@ def test_mr_mtl_sends_the_mean_of_what_clients_keep(tiny, after_a_round):
     for name, value in copies.items():
         shared = found[name[len("kept personal_copy/") :]]
         np.testing.assert_allclose(shared, value.mean(0), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_reptile_goes_a_part_of_the_way_of_fed_avg_and_then_steps_alike(tiny, after_a_round):
+    ends = after_a_round("movielens", "fed_avg", weighting="uniform")
+    found = after_a_round("movielens", "reptile", weighting="uniform", server_learning_rate=0.25)
+    experiment = built(tiny, "movielens", "reptile", client_learning_rate=0.07)
+    for name, start in experiment.trainer.untrained().weights.items():
+        expected = start + 0.25 * (ends[name] - start)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    (before,), (phase,) = experiment.evaluator.finetuning, experiment.algorithm.phases
+    assert before.optimizer.__dict__ == phase.optimizer.__dict__
 
 
 def test_a_server_that_remembers_goes_on_by_the_share_of_clients(tiny, after_a_round):

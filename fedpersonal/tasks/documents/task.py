@@ -17,14 +17,13 @@ from fedpersonal.data.documents import (
 from fedpersonal.data.generated.documents import generate_subreddits
 from fedpersonal.data.labelled_texts import LabelledTexts
 from fedpersonal.data.sources import FILE, Sources
-from fedpersonal.errors import UserError, counted
-from fedpersonal.evaluation.guess import overall
+from fedpersonal.errors import UserError
 from fedpersonal.methods.method import KeepingOptions, Layers
 from fedpersonal.options import option
 from fedpersonal.tasks.documents.data import DocumentData, guess_labels, split_documents
-from fedpersonal.tasks.figures import beside, figures_text
+from fedpersonal.tasks.figures import figures_text
 from fedpersonal.tasks.options import RunOptions, TextOptions
-from fedpersonal.tasks.task import EvaluationSet, Task, TestReport, before_and_after
+from fedpersonal.tasks.task import EvaluationSet, Task, TestReport, unseen_text
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess
@@ -255,7 +254,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
     def test(self, experiment: DocumentExperiment, trained: TrainedModel) -> TestReport:
         """Predicts other texts of the users who took part, and texts of users who did not."""
-        from fedpersonal.tasks.running import test_summary
+        from fedpersonal.tasks.running import unseen_summary
 
         data = experiment.data
         results, metrics = _evaluate(experiment, trained, data.test)
@@ -264,11 +263,8 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         # lack from the first half of their texts.
         if data.unseen.query.num_clients and not experiment.method.has_table:
             unseen, more = _evaluate(experiment, trained, data.unseen)
-            about["unseen"] = {
-                **test_summary(unseen, {**unseen.overall(), **more}),
-                "is_personalised": experiment.is_personalised(data.unseen),
-                "guesses": overall(guess_labels(data, data.unseen)),
-            }
+            guesses = guess_labels(data, data.unseen)
+            about["unseen"] = unseen_summary(experiment, data.unseen, unseen, guesses, more)
         return TestReport(results, metrics, description=about)
 
     def guesses(self, experiment: DocumentExperiment, part: EvaluationSet) -> dict[str, Guess]:
@@ -291,14 +287,8 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         lines = super().report(summary)
         unseen = summary["unseen"]
         if unseen is not None:
-            area = beside(unseen, "accuracy")
-            area += f"; then {figures_text(unseen, ['auc'])}" if "auc" in unseen else ""
-            is_personalised = unseen["is_personalised"]
-            stages = before_and_after(unseen, "accuracy", is_personalised=is_personalised)
-            lines.append(
-                f"{counted(unseen['num_clients'], 'users')} who never took part: accuracy "
-                f"{stages}{area}"
-            )
+            area = f"; then {figures_text(unseen, ['auc'])}" if "auc" in unseen else ""
+            lines.append(unseen_text(unseen, "accuracy") + area)
         return lines
 
 

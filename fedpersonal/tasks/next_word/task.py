@@ -215,7 +215,9 @@ def _shares(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _has_own_words(method: type[Method]) -> bool:
     """Tells whether a method gives each client embeddings of its own for unknown words."""
-    has_model = method.copies is not None or method.finetunes is not None
+    has_model = (
+        method.copies is not None and method.copies.role == "model"
+    ) or method.finetunes is not None
     return method.local_part in ("own", "embedding") or has_model
 
 

@@ -134,7 +134,8 @@ def test_buckets_are_settled_by_the_method():
 
     own = {"fed_recon", "fed_recon_finetuning", "furl", "fed_sim", "fed_alt"}
     own |= {"fed_avg_finetuning", "embedding_finetuning", "fed_babu", "local_only"}
-    own |= {"per_fed_avg", "pfedme", "pfedrec", "ditto", "mr_mtl", "apfl"}
+    own |= {"per_fed_avg", "pfedme", "pfedrec", "ditto", "mr_mtl", "apfl", "reptile"}
+    own |= {"scaffold_finetuning", "fed_dyn_finetuning", "fed_ala"}
     assert {name for name in TASK.methods if settled(name) == 500} == own
     assert {settled(name) for name in TASK.methods} == {500, 1}
     assert settled("fed_avg", num_oov_buckets=7) == settled("fed_recon", num_oov_buckets=7) == 7

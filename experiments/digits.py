@@ -1,0 +1,12 @@
+"""Handwritten digits of clients with unlike styles: FedRep and rivals.
+
+python -m experiments.digits --method=ditto
+"""
+
+from experiments import launch
+from fedpersonal.tasks.digits.task import TASK
+
+main = launch.task_main(TASK)
+
+if __name__ == "__main__":
+    launch.run(main)
