@@ -74,7 +74,7 @@ PICTURES = (
     Picture(
         "next_item",
         "recommendation_1m",
-        "unobserved_in_training",
+        "fair",
         "HR@10",
         "Next film of MovieLens-1M, nothing leaks into training",
         "higher",
@@ -82,7 +82,7 @@ PICTURES = (
     Picture(
         "next_item_leaking",
         "recommendation_1m",
-        "never_held_out",
+        "leaky_negatives",
         "HR@10",
         "Next film of MovieLens-1M, held-out items are never negatives",
         "higher",

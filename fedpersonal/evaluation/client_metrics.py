@@ -13,6 +13,7 @@ from fedpersonal.evaluation.statistics import (
     PairedDifference,
     client_sums,
     paired_bootstrap,
+    remaining_share,
 )
 
 # A word of these says what is less of: `auc_loss` and `accuracy_error` are a loss and an error.
@@ -120,20 +121,61 @@ def paired_difference(
         ValueError: If a seed has no client in common, or one has other examples: methods are
             compared on the same ones.
     """
-    pairs = []
-    for seed, tables in enumerate(zip(ours, others)):
-        first, second = (metric.sums(table) for table in tables)
-        shared = first.index.intersection(second.index)
-        first, second = first.loc[shared], second.loc[shared]
-        if not len(shared) or not np.allclose(first[1], second[1]):
-            raise ValueError(f"The rows of table {seed} are not of the same examples.")
-        pairs.append((first, second))
-    people = sorted(set().union(*(first.index for first, _ in pairs)))
-    sums = np.array([[s.reindex(people, fill_value=0.0) for s in pair] for pair in pairs])
-    difference = paired_bootstrap(sums[:, 0], sums[:, 1], finalize=metric.finalize)
-    totals = sums.sum(2)
-    values = metric.finalize(totals[..., 0] / totals[..., 1])
+    sums, values = _paired(metric, ours, others)
+    difference = paired_bootstrap(*sums, finalize=metric.finalize)
     scaled = (
         metric.scale * value for value in (difference.difference, difference.low, difference.high)
     )
-    return metric.scale * (values[:, 0] - values[:, 1]), PairedDifference(*scaled)
+    return metric.scale * (values[0] - values[1]), PairedDifference(*scaled)
+
+
+def paired_share(
+    without: Sequence[pd.DataFrame],
+    with_it: Sequence[pd.DataFrame],
+    guess: Sequence[pd.DataFrame],
+    metric: ClientMetric,
+) -> tuple[np.ndarray, tuple[float, float]] | None:
+    """Returns which share of a method's lead over a guess remains without something.
+
+    Args:
+        without: The method's clients without it, as of `paired_difference`.
+        with_it: The same with it.
+        guess: The same of the guess.
+        metric: A mean, of which the lead is.
+
+    Returns:
+        The share of each seed, float64 (num_seeds,), and its interval, as of `remaining_share`;
+        None if there is no lead with it, or none but for noise.
+
+    Raises:
+        ValueError: As `paired_difference`.
+    """
+    _, lead = paired_difference(with_it, guess, metric)
+    if not lead.has_interval or lead.low <= 0:
+        return None
+    sums, (first, second, third) = _paired(metric, without, with_it, guess)
+    _, low, high = remaining_share(*sums)
+    return (first - third) / (second - third), (low, high)
+
+
+def _paired(
+    metric: ClientMetric, *methods: Sequence[pd.DataFrame]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns sums of the clients that all methods test, and each method's metric by seed.
+
+    They are float64 (num_methods, num_seeds, num_clients, 2) and (num_methods, num_seeds).
+    """
+    seeds = []
+    for seed, tables in enumerate(zip(*methods)):
+        first, *others = (metric.sums(table) for table in tables)
+        for other in others:
+            first = first.loc[first.index.intersection(other.index)]
+        others = [other.loc[first.index] for other in others]
+        if not len(first) or not all(np.allclose(first[1], other[1]) for other in others):
+            raise ValueError(f"The rows of table {seed} are not of the same examples.")
+        seeds.append((first, *others))
+    people = sorted(set().union(*(first.index for first, *_ in seeds)))
+    by_seed = [[one.reindex(people, fill_value=0.0) for one in seed] for seed in seeds]
+    sums = np.moveaxis(np.array(by_seed), 1, 0)
+    totals = sums.sum(2)
+    return sums, metric.finalize(totals[..., 0] / totals[..., 1])

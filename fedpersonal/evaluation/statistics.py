@@ -105,32 +105,72 @@ def paired_bootstrap(
             "confidence must be between 0 and 1, and draws at least 1, got"
             f" {confidence!r} and {draws!r}"
         )
+
+    def compare(metrics: np.ndarray) -> np.ndarray:
+        return metrics[0] - metrics[1]
+
+    return PairedDifference(*_bootstrap(sums, compare, finalize, confidence, draws, seed))
+
+
+def remaining_share(
+    without: npt.ArrayLike, with_it: npt.ArrayLike, guess: npt.ArrayLike
+) -> tuple[float, float, float]:
+    """Returns which share of a lead over a guess remains without something, such as a leak.
+
+    It is (without - guess) / (with it - guess), each a mean of clients as of `paired_bootstrap`,
+    and has its interval.
+
+    Args:
+        without: The method's sums without it, as of `paired_bootstrap`.
+        with_it: The same with it. Unless its lead is clearly above 0, a share means nothing.
+        guess: The same of the guess.
+
+    Returns:
+        The share, of several runs the mean; and the ends of its interval of 95 %.
+
+    Raises:
+        UserError: As `paired_bootstrap`.
+    """
+
+    def compare(metrics: np.ndarray) -> np.ndarray:
+        return (metrics[0] - metrics[2]) / (metrics[1] - metrics[2])
+
+    return _bootstrap(_checked(without, with_it, guess), compare)
+
+
+def _bootstrap(
+    sums: np.ndarray,
+    compare: Callable[[np.ndarray], np.ndarray],
+    finalize: Callable[[np.ndarray], np.ndarray] = lambda mean: mean,
+    confidence: float = 0.95,
+    draws: int = 2_000,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """Returns what `compare` makes of metrics, (num_methods, draws, num_runs), and its interval."""
     num_clients = sums.shape[2]
     flat = np.moveaxis(sums, 2, 0).reshape(num_clients, -1)
 
-    def differences(counts: np.ndarray) -> np.ndarray:
+    def compared(counts: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             totals = (counts @ flat).reshape(len(counts), *sums.shape[:2], 2)
             metrics = finalize(totals[..., 0] / totals[..., 1])
-        return (metrics[:, 0] - metrics[:, 1]).mean(-1)
+            return compare(np.moveaxis(metrics, 1, 0)).mean(-1)
 
-    point = float(differences(np.ones((1, num_clients)))[0])
+    point = float(compared(np.ones((1, num_clients)))[0])
     counts = (sums[..., 1] > 0).any((0, 1))
     if counts.sum() < FEW:
-        of_subsets = differences(_subsets(counts, draws, seed))
+        of_subsets = compared(_subsets(counts, draws, seed))
         known = np.sort(of_subsets[np.isfinite(of_subsets)])
         place = math.floor((1 - confidence) / 2 * (len(known) + 1) + 1e-9)
         if not place:
-            return PairedDifference(point, -math.inf, math.inf)
-        return PairedDifference(point, float(known[place - 1]), float(known[-place]))
-    drawn_differences = np.concatenate(
-        [differences(drawn) for drawn in _drawn(num_clients, draws, seed)]
-    )
+            return point, -math.inf, math.inf
+        return point, float(known[place - 1]), float(known[-place])
+    drawn_values = np.concatenate([compared(drawn) for drawn in _drawn(num_clients, draws, seed)])
     # A draw may have no client of a run, which then has no metric.
-    known = drawn_differences[np.isfinite(drawn_differences)]
+    known = drawn_values[np.isfinite(drawn_values)]
     tail = 50 * (1 - confidence)
     low, high = np.percentile(known, [tail, 100 - tail])
-    return PairedDifference(point, float(low), float(high))
+    return point, float(low), float(high)
 
 
 def _drawn(num_clients: int, draws: int, seed: int) -> Iterator[np.ndarray]:
@@ -162,16 +202,16 @@ def _subsets(counts: np.ndarray, most: int, seed: int) -> np.ndarray:
     return subsets[subsets.any(1)]
 
 
-def _checked(first: npt.ArrayLike, second: npt.ArrayLike) -> np.ndarray:
-    """Returns both, float64 (2, num_runs, num_clients, 2)."""
-    pair = [np.asarray(sums, np.float64) for sums in (first, second)]
-    shapes = [sums.shape for sums in pair]
-    if shapes[0] != shapes[1] or len(shapes[0]) not in (2, 3) or shapes[0][-1] != 2:
+def _checked(*methods: npt.ArrayLike) -> np.ndarray:
+    """Returns all of them, float64 (num_methods, num_runs, num_clients, 2)."""
+    each = [np.asarray(sums, np.float64) for sums in methods]
+    shapes = [sums.shape for sums in each]
+    if len({*shapes}) > 1 or len(shapes[0]) not in (2, 3) or shapes[0][-1] != 2:
         raise UserError(
-            "both methods must have sums of the shape [num_clients, 2] or [num_runs, num_clients,"
-            f" 2], got {list(shapes[0])} and {list(shapes[1])}"
+            "all methods must have sums of the shape [num_clients, 2] or [num_runs, num_clients,"
+            f" 2], got {' and '.join(str(list(shape)) for shape in shapes)}"
         )
-    sums = np.stack(pair).reshape(2, -1, *shapes[0][-2:])
+    sums = np.stack(each).reshape(len(each), -1, *shapes[0][-2:])
     if not np.isfinite(sums).all() or not (sums[..., 1].sum(-1) > 0).all():
         raise UserError("sums must be finite, and each run must have clients with weight")
     return sums

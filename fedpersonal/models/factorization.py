@@ -1,12 +1,13 @@
 """Matrix factorization of ratings (Singhal et al., section 5.1.1; Koren et al. 2009 for biases).
 
 SVD++ (Koren, "Factorization Meets the Neighborhood", KDD 2008, section 3.2) adds what a user has
-rated at all, whatever the stars.
+rated at all, whatever the stars. Neural collaborative filtering (He et al., WWW 2017, section 3.3)
+has a network in place of the product of a user's and an item's embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Union
 
 import tensorflow as tf
@@ -59,6 +60,7 @@ def matrix_factorization(
     embedding_dim: int = 50,
     use_biases: bool = False,
     rated_places: int = 0,
+    hidden_units: Sequence[int] = (),
     mean_rating: float = 0.0,
     scale: float = 1.0,
     l2: float = 0.0,
@@ -67,7 +69,8 @@ def matrix_factorization(
 ) -> Callable[[], keras.Model]:
     """Returns a builder of R ~ P Q^T as a Keras model of `item` (and `user`, `rated`, `num_rated`).
 
-    Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`; `rated_embedding`).
+    Layers: `user_embedding`, `item_embedding` (and `user_bias`, `item_bias`; `rated_embedding`;
+    `hidden_1` and so on, `score`).
     With `num_users` the user layers are tables that the input `user` looks up; without, the model
     is one user's and they hold a single vector: the local variables of federated reconstruction.
     The output has shape (batch,).
@@ -80,6 +83,8 @@ def matrix_factorization(
         rated_places: If it is not 0, a bag of items that the user has rated adds to its embedding
             (SVD++). Two inputs name them: `rated`, int32 (batch, rated_places), and `num_rated`,
             int32 (batch,), how many of the places count. `rated_embedding` starts from 0.
+        hidden_units: Units of each hidden layer (ReLU) of a network of the two embeddings, side by
+            side, whose output is in the place of their product; none for the product.
         mean_rating: Constant added to every prediction.
         scale: Factor of the rest of it; with `squared_error` of the same, training is that of
             ratings normalised to (rating - mean_rating) / scale.
@@ -119,7 +124,14 @@ def matrix_factorization(
             rows = BagRows(name="rated_rows")([table(inputs["rated"]), inputs["num_rated"]])
             vectors.append(rows)
             user += tf.reduce_sum(rows, axis=1)
-        rating = tf.reduce_sum(user * vectors[1], axis=-1)
+        if hidden_units:
+            hidden = tf.concat([user, vectors[1]], axis=-1)
+            for number, units in enumerate(hidden_units, start=1):
+                dense = keras.layers.Dense(units, "relu", name=f"hidden_{number}")
+                hidden = dense(hidden)
+            rating = keras.layers.Dense(1, name="score")(hidden)[:, 0]
+        else:
+            rating = tf.reduce_sum(user * vectors[1], axis=-1)
         if scale != 1.0:
             rating *= scale
         rating += mean_rating

@@ -185,6 +185,7 @@ def factorization(
     mean_rating: float = 0.0,
     scale: float = 1.0,
     rated_places: int = 0,
+    hidden_units: Sequence[int] = (),
 ) -> PartitionedModel:
     """Returns one user's model where layers are local, else one with a table of all users.
 
@@ -197,6 +198,7 @@ def factorization(
         mean_rating: As of `matrix_factorization`.
         scale: Alike.
         rated_places: Alike.
+        hidden_units: Alike.
     """
     import tensorflow as tf
 
@@ -217,6 +219,7 @@ def factorization(
             embedding_dim=options.embedding_dim,
             use_biases=options.use_biases,
             rated_places=rated_places,
+            hidden_units=hidden_units,
             mean_rating=mean_rating,
             scale=scale,
             embedding_initializer=tf.keras.initializers.RandomNormal(

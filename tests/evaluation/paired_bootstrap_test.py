@@ -5,10 +5,17 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.statistics import FEWEST, client_sums, paired_bootstrap
+from fedpersonal.evaluation.client_metrics import ClientMetric, paired_share
+from fedpersonal.evaluation.statistics import (
+    FEWEST,
+    client_sums,
+    paired_bootstrap,
+    remaining_share,
+)
 
 
 def test_the_interval_of_few_clients_is_that_of_all_their_subsets():
@@ -95,6 +102,44 @@ def test_a_client_of_several_runs_is_drawn_for_all_of_them():
         row[1, 200:] = client_sums(values[200:])
     mean = ((first - second)[:200].mean() + (first - second)[200:].mean()) / 2
     assert paired_bootstrap(*apart).difference == pytest.approx(mean)
+
+
+def test_the_share_that_remains_of_a_lead_comes_to_the_delta_method():
+    """A ratio of two means over the same clients, who have a level of their own."""
+    random = np.random.default_rng(3)
+    level = random.normal(size=2_000) * 2
+    guess, without, with_it = (level + random.normal(m, 1, 2_000) for m in (0.0, 0.3, 0.5))
+    share, low, high = remaining_share(*map(client_sums, (without, with_it, guess)))
+    first, second = without - guess, with_it - guess
+    assert share == pytest.approx(first.mean() / second.mean())
+    residuals = (first - share * second) / second.mean()
+    error = np.sqrt((residuals**2).mean() / 2_000)
+    assert low == pytest.approx(share - 1.96 * error, abs=0.2 * error)
+    assert high == pytest.approx(share + 1.96 * error, abs=0.2 * error)
+
+
+def test_a_share_is_of_the_clients_that_all_have_and_of_a_lead_that_there_is():
+    random = np.random.default_rng(4)
+    names = [f"c{n}" for n in range(40)]
+
+    def tables(mean, missing):
+        """Two seeds, each without a client."""
+        seeds = (pd.DataFrame({"client": names, "hr": random.normal(mean, 0.1, 40)}) for _ in "ab")
+        return [table.drop(index=missing) for table in seeds]
+
+    metric = ClientMetric("hr", weights=None, scale=100)
+    without, with_it, guess = tables(0.4, 3), tables(0.7, 5), tables(0.2, 7)
+    by_seed, (low, high) = paired_share(without, with_it, guess, metric)
+    for seed, share in enumerate(by_seed):
+        means = [
+            one[seed].drop(index=[3, 5, 7], errors="ignore")["hr"].mean()
+            for one in (without, with_it, guess)
+        ]
+        assert share == pytest.approx((means[0] - means[2]) / (means[1] - means[2]))
+    assert low < by_seed.mean() < high
+    # Behind the guess, and ahead of it by noise.
+    assert paired_share(without, guess, with_it, metric) is None
+    assert paired_share(without, guess, guess, metric) is None
 
 
 def test_clients_without_examples_count_nothing():

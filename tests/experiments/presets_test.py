@@ -53,7 +53,7 @@ MEANING = {
         method=pfedrec total_rounds=200 rounds_per_eval=20 clients_per_round=100
         client_batch_size=64 local_steps=10 client_learning_rate=0.3 local_learning_rate=3
         server_optimizer=adam server_learning_rate=0.01 server_epsilon=1e-05 embedding_dim=32
-        negatives=unobserved_in_training client_optimizer=sgd weighting=num_examples
+        leaky_negatives=False client_optimizer=sgd weighting=num_examples
     """,
     "stackoverflow_paper": """
         total_rounds=2500 clients_per_round=200 client_batch_size=16 client_learning_rate=0.3

@@ -186,6 +186,7 @@ CASES = {
         packing="pooled", clients_per_shard=4, batch_size=16,
     ),
     **packed_both_ways("kept", "own user", KEPT),
+    **packed_both_ways("kept beside a network", "network", KEPT),
     **packed_both_ways(
         "kept, in turn", "own user",
         fed_rep(client_optimizer=SGD, local_optimizer=ADAM, local_only_epochs=2, max_local_steps=4),

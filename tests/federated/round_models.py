@@ -227,6 +227,10 @@ CATEGORIES = {
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "factors": (BUILD_BIASED, {**OWN_FACTORS, "lookups": ITEMS}),
     "factors, no lookups": (BUILD_BIASED, OWN_FACTORS),
+    "network": (
+        build_factors(hidden_units=(3, 2)),
+        {"local_layers": ["user_embedding"], "lookups": {"item_embedding": "item"}},
+    ),
     "rated": (
         build_factors(rated_places=3, l2=0.1, user_initializer="uniform"),
         {

@@ -1,10 +1,14 @@
-"""A prediction of SVD++ against NumPy."""
+"""Predictions of SVD++ and of a network, and a step of the latter, against NumPy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
+from fedpersonal.audit.reference import Client, Reference
+from fedpersonal.methods.furl import furl
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
@@ -14,26 +18,93 @@ USER = np.array([1, 1, 0], np.int32)
 RATED = np.array([[3, 1, 4], [3, 0, 0], [2, 2, 2]], np.int32)
 # The last user has rated nothing.
 NUM_RATED = np.array([3, 1, 0], np.int32)
-BUILD = matrix_factorization(
-    num_items=5, num_users=2, embedding_dim=2, use_biases=True, rated_places=3, mean_rating=3.0
-)
 
 
-def test_what_a_user_has_rated_adds_to_its_embedding():
-    model = BUILD()
+def build(*hidden_units):
+    return matrix_factorization(
+        num_items=5,
+        num_users=2,
+        embedding_dim=2,
+        use_biases=True,
+        rated_places=3,
+        hidden_units=hidden_units,
+        mean_rating=3.0,
+    )
+
+
+def layers(of, number):
+    """The kernels and biases of so many hidden layers, and of the last one."""
+    names = [*(f"hidden_{n}" for n in range(1, number + 1)), "score"]
+    return [(of[f"{name}/kernel"], of[f"{name}/bias"]) for name in names]
+
+
+def score(vectors, network):
+    """What a network makes of rows, (batch,), and the inputs of its layers."""
+    inputs = [vectors]
+    for kernel, bias in network[:-1]:
+        inputs.append(np.maximum(inputs[-1] @ kernel + bias, 0))
+    kernel, bias = network[-1]
+    return (inputs[-1] @ kernel + bias)[:, 0], inputs
+
+
+@pytest.mark.parametrize("hidden_units", [(), (4, 3)])
+def test_a_prediction_is_numpys(hidden_units):
+    """What a user has rated adds to its embedding."""
+    model = build(*hidden_units)()
     random = np.random.default_rng(0)
     model.set_weights([random.normal(size=w.shape) for w in model.get_weights()])
-    of = {w.name.split("/")[0]: w.numpy() for w in model.weights}
+    of = {w.name.split(":")[0]: w.numpy() for w in model.weights}
+    table = {name.split("/")[0]: w for name, w in of.items() if name.endswith("/embeddings")}
     found = model({"item": ITEM, "user": USER, "rated": RATED, "num_rated": NUM_RATED}).numpy()
     for row, (item, user, count) in enumerate(zip(ITEM, USER, NUM_RATED)):
-        bag = of["rated_embedding"][RATED[row, :count]].sum(0) / np.sqrt(max(count, 1))
-        expected = (of["user_embedding"][user] + bag) @ of["item_embedding"][item]
-        expected += 3 + of["user_bias"][user, 0] + of["item_bias"][item, 0]
+        bag = table["rated_embedding"][RATED[row, :count]].sum(0) / np.sqrt(max(count, 1))
+        first, second = table["user_embedding"][user] + bag, table["item_embedding"][item]
+        expected = first @ second
+        if hidden_units:
+            both = np.concatenate([first, second])[np.newaxis]
+            (expected,), _ = score(both, layers(of, len(hidden_units)))
+        expected += 3 + table["user_bias"][user, 0] + table["item_bias"][item, 0]
         assert found[row] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_step_of_fedncf_is_numpys():
+    """A client moves its own vector at a rate, and the items and the network at another."""
+    rate, own_rate, labels = 0.3, 0.7, np.array([1, 0, 1], np.float32)
+    model = PartitionedModel(
+        matrix_factorization(num_items=5, embedding_dim=2, hidden_units=(4, 3)),
+        local_layers=["user_embedding"],
+        loss=tf.keras.losses.BinaryCrossentropy(from_logits=True),
+    )
+    sgd, own_sgd = (tff.learning.optimizers.build_sgdm(r) for r in (rate, own_rate))
+    algorithm = furl(client_optimizer=sgd, local_optimizer=own_sgd)
+    reference = Reference(algorithm.prepare(model), algorithm, batch_size=3, seed=0)
+    client, random = Client({"item": ITEM}, labels), np.random.default_rng(1)
+    sent = {v.name: random.normal(size=v.shape).astype(np.float32) for v in model.global_variables}
+    own = {v.name: random.normal(size=v.shape).astype(np.float32) for v in model.local_variables}
+    found = reference.run(sent, own, client, 0)
+
+    ((name, vector),) = own.items()
+    network = layers(sent, 2)
+    rows = np.concatenate([np.tile(vector, (3, 1)), sent["item_embedding/embeddings"][ITEM]], 1)
+    scores, inputs = score(rows, network)
+    slopes, expected = (1 / (1 + np.exp(-scores)) - labels)[:, np.newaxis] / 3, {}
+    for layer, into, (kernel, _) in zip(
+        ("score", "hidden_2", "hidden_1"), inputs[::-1], network[::-1]
+    ):
+        expected[f"{layer}/kernel"], expected[f"{layer}/bias"] = into.T @ slopes, slopes.sum(0)
+        slopes = slopes @ kernel.T * ((into > 0) | (layer == "hidden_1"))
+    table = expected["item_embedding/embeddings"] = np.zeros((5, 2))
+    np.add.at(table, ITEM, slopes[:, 2:])
+    assert found.updates.keys() == expected.keys()
+    for key, slope in expected.items():
+        assert np.abs(slope).max() > 1e-3
+        np.testing.assert_allclose(found.updates[key], rate * slope, 1e-4, 1e-5, err_msg=key)
+    moved = vector - own_rate * slopes[:, :2].sum(0)
+    np.testing.assert_allclose(found.kept[name], moved, 1e-4, 1e-5)
 
 
 def test_it_starts_as_the_model_without():
     """So `rated_embedding` is zeros, and it is a table of which rows in use suffice."""
-    assert not BUILD().get_layer("rated_embedding").get_weights()[0].any()
+    assert not build()().get_layer("rated_embedding").get_weights()[0].any()
     tables = {"item_embedding": "item", "item_bias": "item", "rated_embedding": "rated"}
-    check_lookups(PartitionedModel(BUILD, lookups=tables))
+    check_lookups(PartitionedModel(build(), lookups=tables))

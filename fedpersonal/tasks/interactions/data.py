@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from fedpersonal.tasks.interactions.task import InteractionExperiment, InteractionRun
     from fedpersonal.training.trained import TrainedModel
 
-NEGATIVES = ("unobserved_in_training", "never_held_out")
-"""Of which items negatives are drawn, by `--negatives`; the second leaks what is held out."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InteractionData(ItemData):
@@ -50,7 +47,7 @@ def split_interactions(source: Interactions, options: InteractionRun) -> Interac
             f"{source.name}: no user has left {FEWEST} of the {num_items} items unchosen, so there "
             "is nothing to rank among."
         )
-    avoided = held_out.train if options.negatives == NEGATIVES[0] else everything
+    avoided = everything if options.leaky_negatives else held_out.train
     negatives = Negatives(avoided, num_items, options.num_negatives, seed)
     train = support = Implicit.of(held_out.train, negatives)
     if options.support_negatives != options.num_negatives:

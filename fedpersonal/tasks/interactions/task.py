@@ -15,7 +15,7 @@ from fedpersonal.data.ratings import keep_users
 from fedpersonal.errors import counted
 from fedpersonal.methods.method import KeepingOptions
 from fedpersonal.options import option
-from fedpersonal.tasks.interactions.data import NEGATIVES, InteractionData, split_interactions
+from fedpersonal.tasks.interactions.data import InteractionData, split_interactions
 from fedpersonal.tasks.items import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
@@ -68,11 +68,17 @@ class InteractionOptions(
         "be drawn.",
         at_least=0,
     )
-    negatives: str = option(
-        NEGATIVES[0],
-        "Negatives are items that a user has not in training, a held-out one as likely as any; or, "
-        "to see what that is worth, never held-out ones, which leaks them.",
-        choices=NEGATIVES,
+    leaky_negatives: bool = option(
+        False,
+        "For comparison alone: held-out items are never negatives, which leaks what is held out. "
+        "Else negatives are any items that a user has not in training.",
+    )
+    hidden_units: tuple[int, ...] = option(
+        (0,),
+        "Units of a hidden layer of a network of a user's and an item's embedding (FedNCF); 0: no "
+        "network, but their product.",
+        at_least=0,
+        at_most=10_000,
     )
     pool_batch_size: int = option(1000, "Examples of a batch of centralized.", at_least=1)
 
@@ -120,7 +126,14 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
         from fedpersonal.model.metrics import binary_accuracy
 
         loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
-        return factorization(sizes, options, local_layers, loss=loss, metrics=[binary_accuracy()])
+        return factorization(
+            sizes,
+            options,
+            local_layers,
+            loss=loss,
+            metrics=[binary_accuracy()],
+            hidden_units=[units for units in options.hidden_units if units],
+        )
 
     def pool(self, options: InteractionRun, num_clients: int) -> tuple[int, int]:
         """A round of a server is a pass over all interactions and new negatives."""
@@ -168,8 +181,8 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
         return recommend(experiment, trained, results, held_out=held_out, titles=titles)
 
     def describe(self, experiment: InteractionExperiment) -> dict[str, Any]:
-        """Says what the negatives were drawn from."""
-        return {"negatives": experiment.options.negatives}
+        """Says whether negatives leak what is held out."""
+        return {"leaky_negatives": experiment.options.leaky_negatives}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
@@ -180,7 +193,7 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
                 f"{counted(test['num_clients_without_query'], 'users')} left fewer than {FEWEST} "
                 "items, too few to rank among"
             )
-        if summary["negatives"] != NEGATIVES[0]:
+        if summary["leaky_negatives"]:
             lines.append("these figures leak: held-out items are never negatives in training")
         return lines
 

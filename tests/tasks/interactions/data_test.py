@@ -60,15 +60,41 @@ def test_a_held_out_item_comes_last_and_is_ranked_among_99_never_chosen(interact
     assert (np.sort(tested[:, 1:]) != np.sort(validated[:, 1:])).any(1).all()
 
 
-@pytest.mark.parametrize("negatives", ["unobserved_in_training", "never_held_out"])
-def test_what_is_held_out_may_be_a_negative_unless_it_leaks(interactions, negatives):
-    data = split(interactions, negatives=negatives, support_negatives=0)
+@pytest.mark.parametrize("leaky", [False, True])
+def test_what_is_held_out_may_be_a_negative_unless_it_leaks(interactions, leaky):
+    data = split(interactions, leaky_negatives=leaky, support_negatives=0)
     held_out = pairs(interactions.to_client_dataset()) - pairs(data.train.positives)
     support = data.test.support
     drawn = pairs(support.filter_examples(support.labels == 0))
     assert not drawn & pairs(data.train.positives)
-    expected = held_out if negatives == "unobserved_in_training" else set()
-    assert drawn & held_out == expected
+    assert drawn & held_out == (set() if leaky else held_out)
+
+
+@pytest.mark.parametrize("leaky", [False, True])
+def test_over_rounds_a_held_out_item_is_a_negative_as_often_as_any_other(interactions, leaky):
+    """And never if it is asked to leak. The chances are those of this seed."""
+    data = split(interactions, leaky_negatives=leaky, seed=3)
+    everybody, positives = np.arange(NUM_USERS), data.train.positives
+    times = np.zeros([NUM_USERS, NUM_ITEMS])
+    for number in range(60):
+        drawn, _ = data.train.in_round(number, everybody)
+        negatives = drawn.filter_examples(drawn.labels == 0)
+        np.add.at(times, (negatives.example_clients, negatives.features["item"]), 1)
+    may_be = np.ones([NUM_USERS, NUM_ITEMS], bool)
+    may_be[positives.example_clients, positives.features["item"]] = False
+    held_out = np.zeros_like(may_be)
+    for part in (data.test, data.validation):
+        held_out[everybody, candidates_of(part)[:, 0]] = True
+    assert held_out.sum() == 2 * NUM_USERS and not times[~may_be].any()
+    if leaky:
+        assert not times[held_out].any()
+        may_be &= ~held_out
+    expected = (times.sum(1) / may_be.sum(1))[:, np.newaxis] * may_be
+    for items in [may_be] if leaky else [held_out, may_be]:
+        # As of Poisson draws, to three standard deviations: the sum, and Pearson's chi-square.
+        assert abs((times - expected)[items].sum()) < 3 * expected[items].sum() ** 0.5
+        chi_square, count = ((times - expected)[items] ** 2 / expected[items]).sum(), items.sum()
+        assert abs(chi_square - count) < 3 * (2 * count) ** 0.5
 
 
 def test_support_sets_are_what_clients_train_on_unless_other_negatives_are_asked_for(interactions):
@@ -111,11 +137,11 @@ def with_user(interactions, num_items):
     return dataclasses.replace(interactions, **joined)
 
 
-@pytest.mark.parametrize("negatives", ["unobserved_in_training", "never_held_out"])
+@pytest.mark.parametrize("leaky", [False, True])
 @pytest.mark.parametrize("left", [0, 1, 9, 10])
-def test_a_user_with_nearly_all_items_takes_nothing_from_the_others(interactions, left, negatives):
-    extended = split(with_user(interactions, NUM_ITEMS - left), negatives=negatives)
-    alone = split(interactions, negatives=negatives)
+def test_a_user_with_nearly_all_items_takes_nothing_from_the_others(interactions, left, leaky):
+    extended = split(with_user(interactions, NUM_ITEMS - left), leaky_negatives=leaky)
+    alone = split(interactions, leaky_negatives=leaky)
     for part, other in ((extended.test, alone.test), (extended.validation, alone.validation)):
         *counts, of_anna = part.query.counts.tolist()
         assert counts == other.query.counts.tolist() == [100] * NUM_USERS
