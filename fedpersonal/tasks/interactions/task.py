@@ -45,7 +45,7 @@ class InteractionOptions(
     dataset: str = option(
         "auto",
         "auto: MovieLens-1M from --data_dir if that is given, else MovieLens-100K, which is "
-        "installed.",
+        "installed. insteval: students and lecturers, in the package pydataset.",
         choices=SOURCES.choices,
     )
     interactions_file: str | None = option(

@@ -34,7 +34,7 @@ class RatingOptions(TableOptions, FactorizationOptions):
     dataset: str = option(
         "auto",
         "auto: MovieLens-1M from --data_dir if that is given, else MovieLens-100K, which is "
-        "installed.",
+        "installed. insteval: students and lecturers, in the package pydataset.",
         choices=movielens.SOURCES.choices,
     )
     ratings_file: str | None = option(
