@@ -17,8 +17,9 @@ import fedpersonal as fp
 import fedpersonal.methods
 from experiments.options_page import options_table
 from fedpersonal.files import atomic_write
-from fedpersonal.methods.algorithm import Algorithm, BlendPhase, Phase, RidgePhase
+from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import ClientOptions, Layers, Method, methods_in
+from fedpersonal.methods.phases import BlendPhase, Phase, RidgePhase
 from fedpersonal.options import Options
 from fedpersonal.tasks.task import all_tasks
 from fedpersonal.tasks.utterances import methods as language_methods

@@ -25,15 +25,7 @@ if TYPE_CHECKING:
     from fedpersonal.federated.cohort import Cohort, Execution, make_cohort
     from fedpersonal.federated.privacy import DifferentialPrivacy
     from fedpersonal.federated.process import build_process
-    from fedpersonal.methods.algorithm import (
-        Algorithm,
-        Assignment,
-        BlendPhase,
-        GradientPhase,
-        LookAhead,
-        PersonalCopies,
-        RidgePhase,
-    )
+    from fedpersonal.methods.algorithm import Algorithm, Assignment, PersonalCopies
     from fedpersonal.methods.apfl import apfl
     from fedpersonal.methods.constructor import constructor
     from fedpersonal.methods.ditto import ditto
@@ -50,6 +42,7 @@ if TYPE_CHECKING:
     from fedpersonal.methods.per_fed_avg import per_fed_avg
     from fedpersonal.methods.pfedme import pfedme
     from fedpersonal.methods.pfedrec import pfedrec
+    from fedpersonal.methods.phases import BlendPhase, GradientPhase, LookAhead, RidgePhase
     from fedpersonal.methods.reptile import reptile
     from fedpersonal.methods.scaffold import scaffold
     from fedpersonal.model.metrics import Metric

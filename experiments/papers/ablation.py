@@ -142,7 +142,7 @@ def _figures(metric: str, whom: str, job: Job, *path: str) -> list[Column]:
 def _checked(built: Built) -> Built:
     """Returns what a task has built, if its exact reconstruction, where it has one, can be."""
     from fedpersonal.client.ridge import check_linear
-    from fedpersonal.methods.algorithm import RidgePhase
+    from fedpersonal.methods.phases import RidgePhase
 
     evaluator = built.evaluator
     if any(isinstance(phase, RidgePhase) for phase in evaluator.rebuilding):

@@ -275,7 +275,7 @@ def _passes(job: Job, experiment: Experiment, name: str) -> dict[str, Callable[[
     from fedpersonal.client.pooled_batches import predict_examples
     from fedpersonal.client.values import ClientValues
     from fedpersonal.federated.packing import as_examples, pack_clients
-    from fedpersonal.methods.algorithm import GradientPhase
+    from fedpersonal.methods.phases import GradientPhase
 
     task, data = job.task, experiment.data
     options = job.options.replace(method=name, local_steps=1, client_batch_size=UTTERANCES)

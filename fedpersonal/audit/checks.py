@@ -10,7 +10,8 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.audit.reference import Arrays, Client, Reference
+from fedpersonal.audit.plain_model import Arrays, Client
+from fedpersonal.audit.reference import Reference
 from fedpersonal.audit.subject import Round, Subject, Tap
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.draws import Purpose, generator

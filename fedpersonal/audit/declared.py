@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.audit.checks import other_labels
-from fedpersonal.audit.reference import Arrays, Client, Reference
+from fedpersonal.audit.plain_model import Arrays, Client
+from fedpersonal.audit.reference import Reference
 from fedpersonal.audit.subject import Subject
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.model.metrics import Metric

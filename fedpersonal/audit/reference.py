@@ -7,85 +7,21 @@ its own, so that an optimizer that carries one variable's values over to another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from fedpersonal.audit.plain_model import Arrays, Client, PlainModel
 from fedpersonal.data.splits import is_in_part
-from fedpersonal.methods.algorithm import (
-    Algorithm,
-    BlendPhase,
-    GradientPhase,
-    LookAhead,
-    RidgePhase,
-)
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.phases import BlendPhase, GradientPhase, LookAhead, RidgePhase
 from fedpersonal.model.names import BLEND, COPY, MIXING, SERVER_STATE
-from fedpersonal.model.noise import NoiseDraws, fold
+from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import VariableSpec
 from fedpersonal.optimizers import as_tff_optimizer
-
-Gradients = dict[str, tf.Tensor]
-Sums = dict[str, tf.Tensor]
-
-
-def gradients_of(
-    model: PartitionedModel,
-    variables: Mapping[str, tf.Variable],
-    moving: Collection[str],
-    differentiate: Callable[[tuple[str, ...]], tuple[Gradients, Sums]],
-) -> tuple[Gradients, Sums]:
-    """Differentiates a batch's loss by variables that move, some of which may be personal.
-
-    Args:
-        model: The partitioned model.
-        variables: All variables, those of the Keras model among them.
-        moving: The names of those that move.
-        differentiate: Maps names of the Keras model's variables to the loss' gradients with the
-            values that they have, and to metric sums.
-    """
-    copied = set(model.copies.values())
-    own = {*moving} & {*model.copies, MIXING}
-    plain = tuple(name for name in moving if name not in own)
-    if not own:
-        return differentiate(plain)
-    is_offset = model.role == "offset"
-    both = copied & {*plain}
-    gradients, sums = differentiate(plain) if both and not is_offset else ({}, {})
-    shared = {name: variables[name].numpy() for name in copied}
-    alpha = variables[MIXING].numpy() if MIXING in variables else 1.0
-    copies = {source: variables[name].numpy() for name, source in model.copies.items()}
-    for name, value in copies.items():
-        # A row stands in for the whole table.
-        whole = np.broadcast_to(value, shared[name].shape)
-        of_shared = 1.0 if is_offset else 1.0 - alpha
-        variables[name].assign(alpha * whole + of_shared * shared[name])
-    rest = tuple(name for name in plain if name not in copied or is_offset)
-    slopes, personal_sums = differentiate(tuple(dict.fromkeys((*copied, *rest))))
-    for name, value in shared.items():
-        variables[name].assign(value)
-    for name in rest:
-        gradients[name] = gradients.get(name, 0.0) + slopes[name]
-    for name in own - {MIXING}:
-        slope = alpha * slopes[model.copies[name]]
-        is_row = name in model.own_rows
-        gradients[name] = tf.reduce_sum(slope, 0, keepdims=True) if is_row else slope
-    if MIXING in own:
-        along = [tf.reduce_sum((copies[k] - shared[k]) * slopes[k]) for k in sorted(copied)]
-        gradients[MIXING] = tf.add_n(along)
-    return gradients, sums or personal_sums
-
-
-Arrays = Mapping[str, np.ndarray]
-
-
-class Client(NamedTuple):
-    """A client's examples: input name to (n, ...), and labels (n, ...)."""
-
-    features: Arrays
-    labels: np.ndarray
 
 
 class Expected(NamedTuple):
@@ -107,46 +43,16 @@ class Expected(NamedTuple):
     kept: dict[str, np.ndarray]
 
 
-class Reference:
-    """Plain rounds of a model and an algorithm.
-
-    Attributes:
-        model: The partitioned model.
-        adds_losses: Whether it adds losses to that of the data.
-    """
+class Reference(PlainModel):
+    """Plain rounds of a model and an algorithm."""
 
     def __init__(
         self, model: PartitionedModel, algorithm: Algorithm, *, batch_size: int, seed: int
     ):
         """Builds the Keras model; the others are those of the process to compare with."""
-        self.model, self._algorithm = model, algorithm
-        self._batch_size, self._seed = batch_size, seed
-        created: list[tf.Variable] = []
-
-        def record(next_creator, **kwargs):
-            created.append(next_creator(**kwargs))
-            return created[-1]
-
-        inputs = {
-            name: tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
-            for name, spec in model.input_spec.items()
-        }
-        with tf.variable_creator_scope(record):
-            self._keras = model.build()
-            self._keras(model.arrange(inputs), training=False)
-        self.adds_losses = bool(self._keras.losses)
-        own = {variable.ref() for variable in self._keras.weights}
-        variables = [variable for variable in created if variable.ref() in own]
-        assert len(variables) == len(model.all_variables)
-        self._variables = {v.name: real for v, real in zip(model.all_variables, variables)}
-        for variable in model.all_variables:
-            if variable.is_frozen:
-                self._variables[variable.name].assign(model.frozen.array(variable.name))
-        for variable in model.variables:
-            if variable.is_personal or variable.name in model.server_states:
-                self._variables[variable.name] = tf.Variable(tf.zeros(variable.shape))
+        super().__init__(model)
+        self._algorithm, self._batch_size, self._seed = algorithm, batch_size, seed
         self._draw = tf.function(lambda s: model.initial_values(model.drawn_variables, s))
-        self._steps: dict[tuple[str, ...], tf.types.experimental.GenericFunction] = {}
 
     def fresh_local_values(self, client: Client, round_number: int) -> dict[str, np.ndarray]:
         """Draws what the local variables but copies of a client that has kept none start from."""
@@ -154,17 +60,6 @@ class Reference:
             return {}
         seed = _wrap(self._seed + _fingerprint(client)), _wrap(round_number)
         return {name: value.numpy() for name, value in self._draw(tf.constant(seed)).items()}
-
-    def predict(self, client: Client) -> np.ndarray:
-        """Returns the model's output for examples, with its variables as they are."""
-        return self._keras(self.model.arrange(_tensors(client.features)), training=False).numpy()
-
-    def added_losses(self, client: Client, values: Arrays) -> float:
-        """Returns the sum of the losses that the model adds, with some values of its variables."""
-        for name, value in values.items():
-            self._variables[name].assign(value)
-        self.predict(client)
-        return float(sum(tf.reduce_sum(loss).numpy() for loss in self._keras.losses))
 
     def run(self, weights: Arrays, local: Arrays, client: Client, round_number: int) -> Expected:
         """Runs a round.
@@ -348,75 +243,6 @@ class Reference:
                 states[name], moved = optimizer.next(states[name], {name: value}, {name: gradient})
                 self._variables[name].assign(moved[name])
 
-    def _gradients(self, moving: tuple[str, ...], batch: Client, noise: tf.Tensor):
-        """Differentiates the mean loss of a batch, and sums its metrics."""
-        arguments = _tensors(batch.features), tf.constant(batch.labels), noise
-        return gradients_of(
-            self.model, self._variables, moving, lambda names: self._step(names)(*arguments)
-        )
-
-    def _step(self, moving: tuple[str, ...]) -> tf.types.experimental.GenericFunction:
-        """Returns what differentiates the mean loss of a batch, and sums its metrics."""
-        if moving not in self._steps:
-            self._steps[moving] = tf.function(
-                lambda *batch: self._differentiate(moving, *batch), reduce_retracing=True
-            )
-        return self._steps[moving]
-
-    def _differentiate(self, moving, features, labels, noise):
-        model = self.model
-        count = tf.shape(labels)[0]
-        if model.draws_noise:
-            NoiseDraws(fold(noise, tf.range(count))).give_to(self._keras)
-        variables = {name: self._variables[name] for name in moving}
-        with tf.GradientTape() as tape:
-            output = self._keras(model.arrange(features), training=True)
-            weights = model.example_weights(labels)
-            losses = model.example_losses(labels, output)
-            for added in self._keras.losses:
-                losses += weights * added
-            mean = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(weights))
-        gradients = tape.gradient(
-            mean, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        predictions = model.as_labels(output)
-        sums = {"loss": (losses, weights)}
-        for metric in model.metrics:
-            own = weights if metric.example_weight is None else metric.example_weight(labels)
-            sums[metric.name] = metric.example_value(labels, predictions), own
-        added = {
-            name: tf.stack([tf.reduce_sum(tf.cast(t, tf.float32)) for t in pair])
-            for name, pair in sums.items()
-        }
-        added["num_examples"] = tf.cast(count, tf.float32)
-        return {name: tf.convert_to_tensor(g) for name, g in gradients.items()}, added
-
-    def _solve(self, phase: RidgePhase, batches: Sequence[Client]) -> None:
-        """Solves for the local variables by the normal equations, in float64."""
-        local = [v for v in self.model.local_variables if phase.moves(v)]
-        for variable in local:
-            self._variables[variable.name].assign(np.zeros(variable.shape, np.float32))
-        rows, residuals = [np.zeros((0, sum(v.size for v in local)))], [np.zeros(0)]
-        for batch in batches:
-            with tf.GradientTape() as tape:
-                output = self._keras(self.model.arrange(_tensors(batch.features)), training=False)
-                output = tf.reshape(output, [-1])
-            slopes = tape.jacobian(
-                output,
-                [self._variables[v.name] for v in local],
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
-            rows.append(np.concatenate([s.numpy().reshape(len(output), -1) for s in slopes], 1))
-            residuals.append(batch.labels.reshape(-1) - output.numpy())
-        bias_l2 = phase.l2 if phase.bias_l2 is None else phase.bias_l2
-        penalty = [bias_l2 if v.size == 1 else phase.l2 for v in local for _ in range(v.size)]
-        design, wanted = np.concatenate(rows).astype(np.float64), np.concatenate(residuals)
-        solution = np.linalg.solve(design.T @ design + np.diag(penalty), design.T @ wanted)
-        for variable, part in zip(
-            local, np.split(solution, np.cumsum([v.size for v in local])[:-1])
-        ):
-            self._variables[variable.name].assign(part.reshape(variable.shape))
-
 
 def _optimizer_of(phase: GradientPhase, variable: VariableSpec):
     named = variable.first_name(phase.optimizers)
@@ -435,10 +261,6 @@ def _held(changes: dict[str, np.ndarray], bound: float | None) -> dict[str, np.n
         return changes
     norm = np.sqrt(sum(np.sum(np.square(c, dtype=np.float64)) for c in changes.values()))
     return {name: c * (bound / max(norm, bound)) for name, c in changes.items()}
-
-
-def _tensors(features: Arrays) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(column) for name, column in features.items()}
 
 
 def _fingerprint(client: Client) -> int:

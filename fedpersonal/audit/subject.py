@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpersonal import tff
-from fedpersonal.audit.reference import Arrays, Client
+from fedpersonal.audit.plain_model import Arrays, Client
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.federated.boundary import Crossing, crossings_of, sent_parts
 from fedpersonal.federated.cohort import Execution, make_cohort

@@ -17,7 +17,7 @@ from fedpersonal.client.values import (
     tile_clients,
 )
 from fedpersonal.data.splits import count_batches, find_batch
-from fedpersonal.methods.algorithm import BlendPhase, GradientPhase
+from fedpersonal.methods.phases import BlendPhase, GradientPhase
 from fedpersonal.model.lookups import count_ids, fetch_rows
 from fedpersonal.model.metrics import Metric
 from fedpersonal.model.mixing import Mixing, find_mixing

@@ -20,7 +20,7 @@ from fedpersonal.client.values import (
     count_touched_rows,
     join_axes,
 )
-from fedpersonal.methods.algorithm import GradientPhase, Phase
+from fedpersonal.methods.phases import GradientPhase, Phase
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import VariableSpec
 

@@ -27,7 +27,8 @@ from fedpersonal.client.pooled_batches import (
 )
 from fedpersonal.client.steps import bound_local_values
 from fedpersonal.client.values import ClientValues, Examples, align, join_axes
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.phases import GradientPhase
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel, Values
 

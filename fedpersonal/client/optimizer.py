@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from fedpersonal.client.values import align, join_axes, over_clients, tile_clients, where_client
-from fedpersonal.methods.algorithm import GradientPhase, LookAhead, Phase
+from fedpersonal.methods.phases import GradientPhase, LookAhead, Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names
 from fedpersonal.optimizers import Optimizer, as_tff_optimizer

@@ -43,7 +43,8 @@ from fedpersonal.client.values import (
     readings,
     where_client,
 )
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase, Phase
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.phases import GradientPhase, Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 
 PACKINGS = ("stacked", "pooled")

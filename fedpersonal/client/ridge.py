@@ -12,7 +12,7 @@ import functools
 import tensorflow as tf
 
 from fedpersonal.client.values import ClientValues, Examples
-from fedpersonal.methods.algorithm import RidgePhase
+from fedpersonal.methods.phases import RidgePhase
 from fedpersonal.model.lookups import count_ids, fetch_rows, random_values
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel, Values

@@ -40,7 +40,8 @@ from fedpersonal.client.values import (
     where_client,
 )
 from fedpersonal.data.splits import count_batches, find_batch
-from fedpersonal.methods.algorithm import Algorithm, BlendPhase, GradientPhase, LookAhead, Phase
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.phases import BlendPhase, GradientPhase, LookAhead, Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 
 # What follows a phase in a client's noise, in place of another step's number.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fedpersonal.data.splits import is_in_part
-from fedpersonal.methods.algorithm import GradientPhase, Phase
+from fedpersonal.methods.phases import GradientPhase, Phase
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 

@@ -38,7 +38,8 @@ from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.federated.cohort import as_kept, local_of, local_type
 from fedpersonal.federated.inlining import keras_computation
 from fedpersonal.federated.packing import as_examples, pack_parts, packed_type, roomy
-from fedpersonal.methods.algorithm import STARTS, Phase, RidgePhase
+from fedpersonal.methods.algorithm import STARTS
+from fedpersonal.methods.phases import Phase, RidgePhase
 from fedpersonal.model.mixing import check_rows_are_independent
 from fedpersonal.model.partition import PartitionedModel
 

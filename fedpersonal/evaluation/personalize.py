@@ -15,7 +15,7 @@ from fedpersonal.client.steps import run_phase
 from fedpersonal.client.values import starting_values
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.federated.packing import as_examples, pack_clients
-from fedpersonal.methods.algorithm import Phase
+from fedpersonal.methods.phases import Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 
 

@@ -28,7 +28,8 @@ from fedpersonal.federated.inlining import keras_computation
 from fedpersonal.federated.packing import as_examples, by_name
 from fedpersonal.federated.privacy import DifferentialPrivacy, private_server
 from fedpersonal.federated.server import Server, State, Weights, summing_server, train_and_sum
-from fedpersonal.methods.algorithm import Algorithm, RidgePhase
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.phases import RidgePhase
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
 from fedpersonal.model.partition import PartitionedModel

@@ -1,219 +1,32 @@
 """An algorithm of partially local federated learning as a short list of phases.
 
-A phase says which variables move, on which part of the client's data, for how long and by which
-rule. A new method is a new list of phases; `fedpersonal.methods` holds one file a paper.
+A new method is a new list of phases; `fedpersonal.methods` holds one file a paper.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
-from fedpersonal.data.splits import check_part
 from fedpersonal.errors import check_choice
+from fedpersonal.methods.phases import STATES, BlendPhase, GradientPhase, Phase, check_positive
 from fedpersonal.optimizers import ScheduledOptimizer
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.model.variables import VariableSpec
     from fedpersonal.optimizers import AnyOptimizer
 
-# Options describe an algorithm before anything slow is imported.
-
-VARIABLES = ("global", "local", "all", "personal")
 LOCAL_VARIABLES = ("none", "rebuilt", "kept")
 # What a client that has kept local variables predicts with.
 STARTS = ("kept", "rebuilt", "updated")
 # What personal copies are: in place of what they copy, added to it, or beside the model.
 ROLES = ("model", "offset", "state")
-# Of what assignments and corrections are made.
-TERMS = ("personal", "server", "sent", "shared", "slope")
+# Of what assignments are made.
+TERMS = (*STATES, "sent", "shared", "slope")
 WEIGHTINGS = ("num_examples", "uniform")
-
-
-def _check_least(owner: object, **bounds: int) -> None:
-    for name, least in bounds.items():
-        value = getattr(owner, name)
-        if value is not None and not value >= least:
-            kind = type(owner).__name__
-            raise ValueError(f"{kind}: {name} must be at least {least}, not {value}.")
-
-
-def _check_positive(owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{type(owner).__name__}: {name} must be positive, not {value}.")
-
-
-@dataclasses.dataclass(frozen=True)
-class LookAhead:
-    """What precedes each step of a phase: steps on a copy of what moves, to look ahead from.
-
-    Attributes:
-        optimizer: Takes these steps; its state starts anew each time.
-        steps: How many, all on one batch.
-        data: The part whose batches they take, one after another; None for the phase's own batch.
-        envelope: 0: the phase then steps along the loss' gradient where the copy is (Per-FedAvg,
-            first order). Above 0: lambda of the loss' Moreau envelope (pFedMe). It pulls the copy
-            to what it copies, and the phase steps along the envelope's gradient instead, lambda
-            times the distance from the copy.
-    """
-
-    optimizer: AnyOptimizer
-    steps: int = 1
-    data: str | None = None
-    envelope: float = 0.0
-
-    def __post_init__(self):
-        if self.data is not None:
-            check_part("LookAhead", self.data)
-        _check_least(self, steps=1, envelope=0)
-
-
-@dataclasses.dataclass(frozen=True)
-class GradientPhase:
-    """Steps of an optimizer on batches of the client's data.
-
-    Attributes:
-        variables: Which variables move: `global`, `local`, or `all`, jointly; or names, of layers,
-            nested layers (`encoder/head`) or single variables (`dense/bias`); or `personal`, the
-            client's `PersonalCopies`. A phase that moves these applies the model with them, and
-            one that moves them and what they copy does both, side by side; with offsets, both
-            move along the gradient of their sum.
-        data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
-            `second_half`, `all`, or one of `fedpersonal.data.splits.split_parts`.
-        optimizer: One of `tff.learning.optimizers`, or of Keras' where TFF has its counterpart;
-            its state starts anew in each phase.
-        optimizers: Others for some variables, by such a name, or `local` for all local ones; the
-            most specific name counts.
-        epochs: Passes over those batches.
-        max_steps: Bound on the steps of all epochs together, or None.
-        proximal: Weight mu of FedProx' term, mu / 2 times the squared distance of the global
-            variables that move from where the phase found them (Li et al., "Federated Optimization
-            in Heterogeneous Networks", 2020); and of personal copies from what the server sent (Li
-            et al., "Ditto", 2021); 0 for none.
-        ahead: What precedes each step, or None.
-        corrections: What is added to the gradients of the global variables that move: `personal`,
-            the client's state, or `server`, the server's, to its factor (SCAFFOLD).
-        grows: Whether round n, from 1, makes at most n of these passes. Outside a round, in
-            evaluation, there are all of them.
-        passes: Those of a round, int32, which `Algorithm.at_round` gives it; None for `epochs`.
-
-    Examples:
-        With `model` of `PartitionedModel`'s example, whose head moves faster than a part of the
-        body:
-
-        >>> slow, fast = tf.keras.optimizers.SGD(0.01), tf.keras.optimizers.SGD(0.1)
-        >>> names = ("head", "body/bias")
-        >>> phase = fp.GradientPhase(names, "support", slow, epochs=2, optimizers={"head": fast})
-        >>> [variable.name for variable in model.variables if phase.moves(variable)]
-        ['body/bias', 'head/kernel', 'head/bias']
-    """
-
-    variables: str | tuple[str, ...]
-    data: str
-    optimizer: AnyOptimizer
-    epochs: int = 1
-    max_steps: int | None = None
-    optimizers: Mapping[str, AnyOptimizer] = dataclasses.field(default_factory=dict, hash=False)
-    proximal: float = 0.0
-    ahead: LookAhead | None = None
-    corrections: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
-    grows: bool = False
-    passes: tf.Tensor | None = dataclasses.field(default=None, compare=False)
-
-    def __post_init__(self):
-        if isinstance(self.variables, str):
-            check_choice("GradientPhase", "variables", self.variables, VARIABLES)
-        check_part("GradientPhase", self.data)
-        _check_least(self, epochs=0, max_steps=0, proximal=0)
-        for term in self.corrections:
-            check_choice("GradientPhase", "corrections", term, TERMS[:2])
-
-    def moves(self, variable: VariableSpec) -> bool:
-        """Tells whether the phase moves a variable of a model, which is not a frozen one."""
-        if variable.is_replaced or variable.is_state:
-            return False
-        if self.variables == "personal":
-            return variable.is_personal
-        if isinstance(self.variables, str):
-            return self.variables in ("all", "local" if variable.is_local else "global")
-        return variable.first_name(self.variables) is not None
-
-
-@dataclasses.dataclass(frozen=True)
-class RidgePhase:
-    """The local variables that minimise squared error + l2 * (their squared norm), solved exactly.
-
-    For models whose output is one number an example and linear in the local variables.
-
-    Attributes:
-        data: Which batches: `support` (the even ones), `query` (the odd ones), `first_half`,
-            `second_half` or `all`.
-        l2: Weight of the squared norm against the sum of squared errors; positive.
-        bias_l2: The same for scalar local variables (biases); None stands for `l2`.
-    """
-
-    data: str
-    l2: float
-    bias_l2: float | None = None
-
-    variables = "local"
-
-    def __post_init__(self):
-        check_part("RidgePhase", self.data)
-        _check_positive(self, "l2", "bias_l2")
-
-    def moves(self, variable: VariableSpec) -> bool:
-        """Tells whether the phase moves a variable of a model: the local ones, but no copies."""
-        return variable.is_local and not variable.is_personal
-
-
-@dataclasses.dataclass(frozen=True)
-class BlendPhase:
-    """Brings copies nearer to what the server sent, each weight as far as the client's data want.
-
-    A copy v becomes v + b * (w - v), where b is between 0 and 1, starts at 1, is kept, and takes
-    SGD steps on the loss of that blend before (Zhang et al., "FedALA", 2023, section 3). For
-    `PersonalCopies` with `blends`.
-
-    Attributes:
-        data: Which batches, as of `GradientPhase`.
-        rate: The learning rate of b.
-        epochs: Passes over those batches.
-        max_steps: Bound on the steps of all epochs together, or None.
-    """
-
-    data: str
-    rate: float
-    epochs: int = 1
-    max_steps: int | None = None
-
-    variables = "personal"
-    passes = None
-
-    def __post_init__(self):
-        check_part("BlendPhase", self.data)
-        _check_least(self, epochs=0, max_steps=0)
-        _check_positive(self, "rate")
-
-    def moves(self, variable: VariableSpec) -> bool:
-        """Tells whether the phase moves a variable of a model: copies and their b."""
-        return variable.is_personal
-
-
-Phase = Union[GradientPhase, RidgePhase, BlendPhase]
-
-
-def restrict(phase: Phase, variables: str | tuple[str, ...]) -> Phase:
-    """Returns a gradient phase that moves other variables; others move what they do."""
-    if not isinstance(phase, GradientPhase):
-        return phase
-    return dataclasses.replace(phase, variables=variables)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +97,7 @@ class Assignment:
     terms: Mapping[str, float] = dataclasses.field(hash=False)
 
     def __post_init__(self):
-        check_choice("Assignment", "of", self.of, TERMS[:2])
+        check_choice("Assignment", "of", self.of, STATES)
         for term in self.terms:
             check_choice("Assignment", "terms", term, TERMS)
 
@@ -331,7 +144,7 @@ class Algorithm:
     server_remembers: bool = False
 
     def __post_init__(self):
-        _check_positive(self, "max_update_norm", "max_local_update_norm")
+        check_positive(self, "max_update_norm", "max_local_update_norm")
         check_choice("Algorithm", "local_variables", self.local_variables, LOCAL_VARIABLES)
         check_choice("Algorithm", "weighting", self.weighting, WEIGHTINGS)
         if not self.phases or not isinstance(self.phases[-1], GradientPhase):

@@ -11,9 +11,10 @@ Departures: alpha has a learning rate of its own.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import PersonalCopies, Phase
+from fedpersonal.methods.algorithm import PersonalCopies
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import KeepingOptions, Method
+from fedpersonal.methods.phases import Phase
 from fedpersonal.model.names import MIXING
 from fedpersonal.optimizers import optimizer
 from fedpersonal.options import option

@@ -8,8 +8,8 @@ the same for both.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import Phase
 from fedpersonal.methods.method import KeepingOptions, Method
+from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_client_optimizer
 
 

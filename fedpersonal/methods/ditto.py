@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from fedpersonal.methods.algorithm import GradientPhase, PersonalCopies, Phase
+from fedpersonal.methods.algorithm import PersonalCopies
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.fed_rep import FedRep
 from fedpersonal.methods.method import PullOptions
+from fedpersonal.methods.phases import GradientPhase, Phase
 
 
 class Ditto(FedRep, name="ditto", title="Ditto", reads=PullOptions, local_part=None):

@@ -13,8 +13,9 @@ trains a head first.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import BlendPhase, PersonalCopies, Phase
+from fedpersonal.methods.algorithm import PersonalCopies
 from fedpersonal.methods.method import KeepingOptions, Layers, Method
+from fedpersonal.methods.phases import BlendPhase, Phase
 from fedpersonal.options import option
 
 

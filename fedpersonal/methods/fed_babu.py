@@ -7,8 +7,8 @@ it predicts, a client fine-tunes the whole model.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import Phase
 from fedpersonal.methods.method import FinetuningOptions, Method
+from fedpersonal.methods.phases import Phase
 
 
 class FedBabu(

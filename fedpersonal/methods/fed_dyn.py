@@ -12,9 +12,10 @@ are one client's each have no g.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import Assignment, PersonalCopies, Phase
+from fedpersonal.methods.algorithm import Assignment, PersonalCopies
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import FinetuningOptions, Method
+from fedpersonal.methods.phases import Phase
 from fedpersonal.options import option
 
 

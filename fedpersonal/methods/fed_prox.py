@@ -8,8 +8,8 @@ Departures: all clients make the same number of epochs, where the paper lets slo
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import Phase
 from fedpersonal.methods.method import Method
+from fedpersonal.methods.phases import Phase
 from fedpersonal.options import option
 
 

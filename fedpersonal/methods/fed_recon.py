@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any
 
 from fedpersonal.data.splits import split_parts
-from fedpersonal.methods.algorithm import GradientPhase, Phase, RidgePhase
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import (
     ClientOptions,
@@ -22,6 +21,7 @@ from fedpersonal.methods.method import (
     RebuildingOptions,
     SplitOptions,
 )
+from fedpersonal.methods.phases import GradientPhase, Phase, RidgePhase
 from fedpersonal.options import option
 
 

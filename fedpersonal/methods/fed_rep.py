@@ -7,9 +7,9 @@ steps on the representation with the head frozen.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import Phase
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import KeepingOptions, Method
+from fedpersonal.methods.phases import Phase
 from fedpersonal.options import option
 
 

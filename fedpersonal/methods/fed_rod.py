@@ -13,8 +13,9 @@ balanced one.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import PersonalCopies, Phase
+from fedpersonal.methods.algorithm import PersonalCopies
 from fedpersonal.methods.method import KeepingOptions, Layers, Method
+from fedpersonal.methods.phases import Phase
 
 
 class FedRod(

@@ -15,10 +15,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from fedpersonal.methods.algorithm import Algorithm, Phase
+from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.fed_prox import FedProx
 from fedpersonal.methods.method import FinetuningOptions
+from fedpersonal.methods.phases import Phase
 
 
 class FedPerc(

@@ -10,9 +10,9 @@ in them; users who took no part rebuild them, where the paper has no method for 
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import Phase
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import KeepingOptions, Method
+from fedpersonal.methods.phases import Phase
 
 
 class Furl(

@@ -17,14 +17,8 @@ from typing import Any, ClassVar, TypeVar
 import fedpersonal.methods
 from fedpersonal.data.splits import SPLITS
 from fedpersonal.errors import did_you_mean
-from fedpersonal.methods.algorithm import (
-    STARTS,
-    Algorithm,
-    Assignment,
-    GradientPhase,
-    PersonalCopies,
-    Phase,
-)
+from fedpersonal.methods.algorithm import STARTS, Algorithm, Assignment, PersonalCopies
+from fedpersonal.methods.phases import GradientPhase, Phase
 from fedpersonal.model.names import MIXING
 from fedpersonal.optimizers import optimizer
 from fedpersonal.options import Family, Options, join, option

@@ -12,9 +12,10 @@ is.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import PersonalCopies, Phase
+from fedpersonal.methods.algorithm import PersonalCopies
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import Method, PullOptions
+from fedpersonal.methods.phases import Phase
 
 
 class MrMtl(Method, name="mr_mtl", title="MR-MTL", reads=PullOptions, local_variables="kept"):

@@ -12,9 +12,9 @@ take several steps before it predicts.
 from __future__ import annotations
 
 from fedpersonal.data.splits import split_parts
-from fedpersonal.methods.algorithm import GradientPhase, LookAhead, Phase
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import Method, SplitOptions
+from fedpersonal.methods.phases import GradientPhase, LookAhead, Phase
 from fedpersonal.optimizers import optimizer
 from fedpersonal.options import option
 

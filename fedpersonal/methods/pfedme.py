@@ -11,9 +11,9 @@ Departures: nothing is kept, where the authors' code evaluates what a client's l
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import GradientPhase, LookAhead, Phase
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import FinetuningOptions, Method
+from fedpersonal.methods.phases import GradientPhase, LookAhead, Phase
 from fedpersonal.optimizers import optimizer
 from fedpersonal.options import option
 

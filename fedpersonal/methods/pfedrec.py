@@ -11,9 +11,9 @@ So a client keeps its score function alone, where the authors' code keeps a tabl
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import Phase
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.fed_rep import FedRep
+from fedpersonal.methods.phases import Phase
 
 
 class PFedRec(FedRep, name="pfedrec", title="PFedRec", local_part="head", finetunes="global"):

@@ -13,9 +13,9 @@ over their batches in turn, unless --local_steps draws each at random.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import GradientPhase, Phase
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import FinetuningOptions, Method
+from fedpersonal.methods.phases import GradientPhase, Phase
 
 
 class Reptile(

@@ -12,9 +12,10 @@ Rows of tables that are one client's each have no control variate.
 
 from __future__ import annotations
 
-from fedpersonal.methods.algorithm import Assignment, PersonalCopies, Phase
+from fedpersonal.methods.algorithm import Assignment, PersonalCopies
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import FinetuningOptions, Method
+from fedpersonal.methods.phases import Phase
 
 
 class Scaffold(

@@ -17,7 +17,8 @@ import pandas as pd
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.errors import UserError, listed, one_line
 from fedpersonal.files import OWNER_ONLY, damaged, read_arrays, write_arrays, write_json
-from fedpersonal.methods.algorithm import Algorithm, Phase
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.phases import Phase
 from fedpersonal.model.partition import PartitionedModel, VariableSpec
 from fedpersonal.runs.folder import RunFolder
 from fedpersonal.runs.kept import Snapshot

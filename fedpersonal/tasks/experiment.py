@@ -12,8 +12,8 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.federated.privacy import DifferentialPrivacy
-from fedpersonal.methods.algorithm import Phase
 from fedpersonal.methods.method import Method
+from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.tasks.findings import check_clients
 from fedpersonal.tasks.options import RunOptions

@@ -20,8 +20,9 @@ import fedpersonal.tasks
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError, counted
 from fedpersonal.methods import fed_recon
-from fedpersonal.methods.algorithm import Algorithm, restrict
+from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Layers, Method, methods
+from fedpersonal.methods.phases import restrict
 from fedpersonal.options import Options, Value, join, option
 from fedpersonal.tasks.figures import beside, figures_text, tested_text
 from fedpersonal.tasks.options import RunOptions

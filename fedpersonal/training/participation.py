@@ -15,7 +15,7 @@ from fedpersonal.errors import UserError
 
 if TYPE_CHECKING:
     from fedpersonal.data.clients import ClientDataset
-    from fedpersonal.methods.algorithm import Phase
+    from fedpersonal.methods.phases import Phase
     from fedpersonal.training.clients import ReadWhenDrawn
 
 

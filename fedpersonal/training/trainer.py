@@ -31,7 +31,8 @@ from fedpersonal.federated.memory import check_memory
 from fedpersonal.federated.packing import check_own_rows
 from fedpersonal.federated.process import build_process
 from fedpersonal.federated.server import State
-from fedpersonal.methods.algorithm import Algorithm, Phase
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.phases import Phase
 from fedpersonal.model.files import list_parts
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runs.checkpoints import StoreCheckpoints

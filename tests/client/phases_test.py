@@ -20,11 +20,12 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.federated.cohort import Execution
 from fedpersonal.federated.process import build_process
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase, RidgePhase
+from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_rep import fed_rep
 from fedpersonal.methods.furl import furl
 from fedpersonal.methods.method import Layers, methods
+from fedpersonal.methods.phases import GradientPhase, RidgePhase
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer
 

@@ -9,8 +9,8 @@ import tensorflow_federated as tff
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.federated.cohort import Execution
 from fedpersonal.federated.process import build_process
-from fedpersonal.methods.algorithm import RidgePhase
 from fedpersonal.methods.fed_recon import fed_recon
+from fedpersonal.methods.phases import RidgePhase
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel
 

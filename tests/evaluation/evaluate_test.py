@@ -16,7 +16,7 @@ from fedpersonal.data.splits import split_support_query
 from fedpersonal.evaluation import evaluate as evaluation
 from fedpersonal.evaluation.evaluate import Evaluator, build_evaluation
 from fedpersonal.evaluation.results import ClientResults, over_draws
-from fedpersonal.methods.algorithm import GradientPhase
+from fedpersonal.methods.phases import GradientPhase
 from fedpersonal.model.metrics import RMSE
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization

@@ -14,10 +14,11 @@ from fedpersonal.client import pooled_batches
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.evaluation.personalize import personalize
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase, Phase, RidgePhase
+from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.mr_mtl import mr_mtl
+from fedpersonal.methods.phases import GradientPhase, Phase, RidgePhase
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 

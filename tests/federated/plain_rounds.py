@@ -16,10 +16,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from round_models import BATCH_SIZE, COUNTS, DATA, MODELS, RATINGS
 
-from fedpersonal.audit.reference import Client, Reference
+from fedpersonal.audit.plain_model import Client
+from fedpersonal.audit.reference import Reference
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.federated.privacy import DifferentialPrivacy
-from fedpersonal.methods.algorithm import Algorithm, GradientPhase
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.phases import GradientPhase
 from fedpersonal.model.names import MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runtime.context import make_stock_context

@@ -16,13 +16,7 @@ from fedpersonal.federated import server
 from fedpersonal.federated.cohort import Execution, make_cohort
 from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.federated.process import build_process
-from fedpersonal.methods.algorithm import (
-    Algorithm,
-    BlendPhase,
-    GradientPhase,
-    PersonalCopies,
-    RidgePhase,
-)
+from fedpersonal.methods.algorithm import Algorithm, PersonalCopies
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_avg import fed_avg
@@ -34,6 +28,7 @@ from fedpersonal.methods.furl import furl
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
+from fedpersonal.methods.phases import BlendPhase, GradientPhase, RidgePhase
 from fedpersonal.methods.reptile import reptile
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer

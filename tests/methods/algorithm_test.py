@@ -10,13 +10,7 @@ import tensorflow_federated as tff
 
 from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.federated.process import check_fit
-from fedpersonal.methods.algorithm import (
-    Algorithm,
-    GradientPhase,
-    LookAhead,
-    PersonalCopies,
-    RidgePhase,
-)
+from fedpersonal.methods.algorithm import Algorithm, PersonalCopies
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_per import fed_per
@@ -24,6 +18,7 @@ from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.fed_rep import fed_rep
 from fedpersonal.methods.furl import furl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
+from fedpersonal.methods.phases import GradientPhase, LookAhead, RidgePhase
 from fedpersonal.model.partition import PartitionedModel
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)

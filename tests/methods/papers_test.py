@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.audit.reference import Client, Reference
-from fedpersonal.methods.algorithm import Algorithm, BlendPhase, GradientPhase, PersonalCopies
+from fedpersonal.audit.plain_model import Client
+from fedpersonal.audit.reference import Reference
+from fedpersonal.methods.algorithm import Algorithm, PersonalCopies
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_dyn import fed_dyn
@@ -21,6 +22,7 @@ from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
 from fedpersonal.methods.pfedrec import pfedrec
+from fedpersonal.methods.phases import BlendPhase, GradientPhase
 from fedpersonal.methods.reptile import reptile
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.names import BLEND, COPY, MIXING, SERVER_STATE

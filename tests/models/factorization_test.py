@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fedpersonal.audit.reference import Client, Reference
+from fedpersonal.audit.plain_model import Client
+from fedpersonal.audit.reference import Reference
 from fedpersonal.methods.furl import furl
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.partition import PartitionedModel

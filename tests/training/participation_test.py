@@ -10,7 +10,7 @@ import pytest
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
-from fedpersonal.methods.algorithm import GradientPhase, RidgePhase
+from fedpersonal.methods.phases import GradientPhase, RidgePhase
 from fedpersonal.training.clients import ClientSampler
 from fedpersonal.training.draw import Draw
 from fedpersonal.training.participation import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from fedpersonal.methods.algorithm import Phase
 from fedpersonal.methods.centralized import Centralized
 from fedpersonal.methods.fedperc import FedPerc
 from fedpersonal.methods.method import Layers, Method
+from fedpersonal.methods.phases import Phase
 from fedpersonal.options import option
 
 # Parts of the adapted models: whose each is.
