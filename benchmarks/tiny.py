@@ -69,6 +69,7 @@ _EVERYWHERE: dict[str, Any] = {
 RUN = [
     *MAIN.items(),
     ("movielens", "local_only"),
+    ("interactions", "fedrap"),
     ("reddit", "scaffold"),
     ("reddit", "fed_babu"),
     ("reddit", "apfl"),

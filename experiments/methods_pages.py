@@ -27,8 +27,8 @@ from fedpersonal.tasks.utterances import methods as language_methods
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "methods"
 _MADE = "<!-- Made by python -m experiments.methods_pages, from {}. -->"
-_PARTS = ("embedding", "head", "body", "table")
-_LAYERS = Layers(**{part: (part,) for part in _PARTS}, everything=_PARTS)
+_PARTS = ("embedding", "head", "body", "table", "own_items")
+_LAYERS = Layers(**{part: (part,) for part in _PARTS}, everything=_PARTS[:4])
 _WORDS = {
     "global": "the global variables",
     "local": "the local variables",
@@ -37,6 +37,7 @@ _WORDS = {
     "own": "the embedding, or else the head",
     **{part: f"the {part}" for part in _PARTS},
     "table": "the table of users",
+    "own_items": "a table of items",
 }
 _STATES = {"personal": "the client's state", "server": "the server's state"}
 _DATA = {"all": "all data", "support": "the support set", "query": "the query set"}
@@ -224,7 +225,8 @@ def _own(method: type[Method]) -> str:
         tuned = method.finetunes is not None
         return "a copy, fine-tuned before it predicts" if tuned else "nothing"
     part = method.local_part
-    named = _WORDS[part] if part else ", ".join(f"`{name}`" for name in layers)
+    named = _WORDS[part] if part and len(layers) == 1 else ""
+    named = named or " and ".join(_WORDS.get(name, f"`{name}`") for name in layers)
     return f"{named}, {algorithm.local_variables}"
 
 

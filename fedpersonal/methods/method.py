@@ -144,6 +144,7 @@ class Layers:
         head: The last ones.
         body: Those that turn inputs into a representation.
         table: Those that can have a row for each user, where a server has everybody's data.
+        own_items: Tables of items that each client can have beside the shared one.
         everything: All layers with variables that move, once the model is built.
     """
 
@@ -151,6 +152,7 @@ class Layers:
     head: tuple[str, ...] = ()
     body: tuple[str, ...] = ()
     table: tuple[str, ...] = ()
+    own_items: tuple[str, ...] = ()
     everything: tuple[str, ...] = ()
 
     @property

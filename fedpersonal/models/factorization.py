@@ -53,6 +53,23 @@ class SquaredNormLoss(keras.layers.Layer):
         return rating
 
 
+class AdditiveLoss(keras.layers.Layer):
+    """Adds what keeps a shared vector and an own one apart, and the shared one sparse (FedRAP)."""
+
+    def __init__(self, difference: float, sparsity: float, **kwargs):
+        super().__init__(**kwargs)
+        self._difference, self._sparsity = difference, sparsity
+
+    @no_autograph
+    def call(self, shared, own):
+        """Returns the sum of both, (batch, size)."""
+        distances = tf.reduce_sum(tf.square(own - shared), -1)
+        self.add_loss(
+            self._sparsity * tf.reduce_sum(tf.abs(shared), -1) - self._difference * distances
+        )
+        return shared + own
+
+
 def matrix_factorization(
     *,
     num_items: int,
@@ -61,6 +78,9 @@ def matrix_factorization(
     use_biases: bool = False,
     rated_places: int = 0,
     hidden_units: Sequence[int] = (),
+    own_items: str | None = None,
+    item_difference: float = 0.0,
+    item_sparsity: float = 0.0,
     mean_rating: float = 0.0,
     scale: float = 1.0,
     l2: float = 0.0,
@@ -85,6 +105,11 @@ def matrix_factorization(
             int32 (batch,), how many of the places count. `rated_embedding` starts from 0.
         hidden_units: Units of each hidden layer (ReLU) of a network of the two embeddings, side by
             side, whose output is in the place of their product; none for the product.
+        own_items: The name of a second table of items, which starts from 0 and whose rows add to
+            those of the first; None for none (FedRAP).
+        item_difference: Weight of the squared distance of both tables' rows in use, taken from the
+            loss of each example.
+        item_sparsity: Weight of the absolute values of the first table's rows in use, added to it.
         mean_rating: Constant added to every prediction.
         scale: Factor of the rest of it; with `squared_error` of the same, training is that of
             ratings normalised to (rating - mean_rating) / scale.
@@ -114,7 +139,14 @@ def matrix_factorization(
             vectors_of(who, "embedding", inputs, embedding_dim, start)
             for who, start in starts.items()
         ]
-        user = vectors[0]
+        user, item = vectors
+        if own_items:
+            table = keras.layers.Embedding(
+                num_items, embedding_dim, embeddings_initializer="zeros", name=own_items
+            )
+            own = table(inputs["item"])
+            item = AdditiveLoss(item_difference, item_sparsity, name="additive")(item, own)
+            vectors.append(own)
         if rated_places:
             inputs["rated"] = keras.Input([rated_places], dtype=tf.int32, name="rated")
             inputs["num_rated"] = keras.Input([], dtype=tf.int32, name="num_rated")
@@ -125,13 +157,13 @@ def matrix_factorization(
             vectors.append(rows)
             user += tf.reduce_sum(rows, axis=1)
         if hidden_units:
-            hidden = tf.concat([user, vectors[1]], axis=-1)
+            hidden = tf.concat([user, item], axis=-1)
             for number, units in enumerate(hidden_units, start=1):
                 dense = keras.layers.Dense(units, "relu", name=f"hidden_{number}")
                 hidden = dense(hidden)
             rating = keras.layers.Dense(1, name="score")(hidden)[:, 0]
         else:
-            rating = tf.reduce_sum(user * vectors[1], axis=-1)
+            rating = tf.reduce_sum(user * item, axis=-1)
         if scale != 1.0:
             rating *= scale
         rating += mean_rating

@@ -141,6 +141,7 @@ def _score_items(experiment: Experiment, trained: TrainedModel, chosen: np.ndarr
     return np.concatenate(found)
 
 
+OWN_ITEMS = "own_item_embedding"
 _USER = ("user_embedding", "user_bias")
 LAYERS = Layers(embedding=_USER, head=_USER, table=_USER)
 
@@ -186,6 +187,8 @@ def factorization(
     scale: float = 1.0,
     rated_places: int = 0,
     hidden_units: Sequence[int] = (),
+    item_difference: float = 0.0,
+    item_sparsity: float = 0.0,
 ) -> PartitionedModel:
     """Returns one user's model where layers are local, else one with a table of all users.
 
@@ -199,6 +202,8 @@ def factorization(
         scale: Alike.
         rated_places: Alike.
         hidden_units: Alike.
+        item_difference: Alike.
+        item_sparsity: Alike.
     """
     import tensorflow as tf
 
@@ -210,6 +215,8 @@ def factorization(
         tables.update(user_embedding="user", user_bias="user")
     kinds = ("embedding", "bias") if options.use_biases else ("embedding",)
     tables = {name: feature for name, feature in tables.items() if name.endswith(kinds)}
+    if OWN_ITEMS in local_layers:
+        tables[OWN_ITEMS] = "item"
     if rated_places:
         tables["rated_embedding"] = "rated"
     return PartitionedModel(
@@ -220,6 +227,9 @@ def factorization(
             use_biases=options.use_biases,
             rated_places=rated_places,
             hidden_units=hidden_units,
+            own_items=OWN_ITEMS if OWN_ITEMS in local_layers else None,
+            item_difference=item_difference,
+            item_sparsity=item_sparsity,
             mean_rating=mean_rating,
             scale=scale,
             embedding_initializer=tf.keras.initializers.RandomNormal(

@@ -1,4 +1,4 @@
-"""Predictions of SVD++ and of a network, and a step of the latter, against NumPy."""
+"""Predictions of SVD++ and of a network, and steps of FedNCF and FedRAP, against NumPy."""
 
 from __future__ import annotations
 
@@ -68,27 +68,56 @@ def test_a_prediction_is_numpys(hidden_units):
         assert found[row] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_step_of_fedncf_is_numpys():
-    """A client moves its own vector at a rate, and the items and the network at another."""
-    rate, own_rate, labels = 0.3, 0.7, np.array([1, 0, 1], np.float32)
+RATE, OWN_RATE, LABELS = 0.3, 0.7, np.array([1, 0, 1], np.float32)
+
+
+def a_step(local_layers, **options):
+    """What a client was sent and had, and its step by the plain round."""
     model = PartitionedModel(
-        matrix_factorization(num_items=5, embedding_dim=2, hidden_units=(4, 3)),
-        local_layers=["user_embedding"],
+        matrix_factorization(num_items=5, embedding_dim=2, **options),
+        local_layers=local_layers,
         loss=tf.keras.losses.BinaryCrossentropy(from_logits=True),
     )
-    sgd, own_sgd = (tff.learning.optimizers.build_sgdm(r) for r in (rate, own_rate))
+    sgd, own_sgd = (tff.learning.optimizers.build_sgdm(r) for r in (RATE, OWN_RATE))
     algorithm = furl(client_optimizer=sgd, local_optimizer=own_sgd)
     reference = Reference(algorithm.prepare(model), algorithm, batch_size=3, seed=0)
-    client, random = Client({"item": ITEM}, labels), np.random.default_rng(1)
+    client, random = Client({"item": ITEM}, LABELS), np.random.default_rng(1)
     sent = {v.name: random.normal(size=v.shape).astype(np.float32) for v in model.global_variables}
     own = {v.name: random.normal(size=v.shape).astype(np.float32) for v in model.local_variables}
-    found = reference.run(sent, own, client, 0)
+    return sent, own, reference.run(sent, own, client, 0)
 
+
+def test_a_step_of_fedrap_is_numpys():
+    """The sum of both tables is scored; they are driven apart, and the shared one to 0."""
+    difference, sparsity, table = 0.2, 0.3, "own/embeddings"
+    sent, own, found = a_step(
+        ["user_embedding", "own"],
+        own_items="own",
+        item_difference=difference,
+        item_sparsity=sparsity,
+    )
+    vector = own["user_embedding/vector"]
+    shared, mine = sent["item_embedding/embeddings"][ITEM], own[table][ITEM]
+    slopes = (1 / (1 + np.exp(-(shared + mine) @ vector)) - LABELS)[:, np.newaxis] / 3
+    apart = 2 * difference * (mine - shared) / 3
+    of_shared, of_mine = np.zeros((5, 2)), np.zeros((5, 2))
+    np.add.at(of_shared, ITEM, slopes * vector + apart + sparsity * np.sign(shared) / 3)
+    np.add.at(of_mine, ITEM, slopes * vector - apart)
+    (update,) = found.updates.values()
+    np.testing.assert_allclose(update, RATE * of_shared, 1e-4, 1e-5)
+    np.testing.assert_allclose(found.kept[table], own[table] - OWN_RATE * of_mine, 1e-4, 1e-5)
+    moved = vector - OWN_RATE * (slopes * (shared + mine)).sum(0)
+    np.testing.assert_allclose(found.kept["user_embedding/vector"], moved, 1e-4, 1e-5)
+
+
+def test_a_step_of_fedncf_is_numpys():
+    """A client moves its own vector at a rate, and the items and the network at another."""
+    sent, own, found = a_step(["user_embedding"], hidden_units=(4, 3))
     ((name, vector),) = own.items()
     network = layers(sent, 2)
     rows = np.concatenate([np.tile(vector, (3, 1)), sent["item_embedding/embeddings"][ITEM]], 1)
     scores, inputs = score(rows, network)
-    slopes, expected = (1 / (1 + np.exp(-scores)) - labels)[:, np.newaxis] / 3, {}
+    slopes, expected = (1 / (1 + np.exp(-scores)) - LABELS)[:, np.newaxis] / 3, {}
     for layer, into, (kernel, _) in zip(
         ("score", "hidden_2", "hidden_1"), inputs[::-1], network[::-1]
     ):
@@ -99,8 +128,8 @@ def test_a_step_of_fedncf_is_numpys():
     assert found.updates.keys() == expected.keys()
     for key, slope in expected.items():
         assert np.abs(slope).max() > 1e-3
-        np.testing.assert_allclose(found.updates[key], rate * slope, 1e-4, 1e-5, err_msg=key)
-    moved = vector - own_rate * slopes[:, :2].sum(0)
+        np.testing.assert_allclose(found.updates[key], RATE * slope, 1e-4, 1e-5, err_msg=key)
+    moved = vector - OWN_RATE * slopes[:, :2].sum(0)
     np.testing.assert_allclose(found.kept[name], moved, 1e-4, 1e-5)
 
 

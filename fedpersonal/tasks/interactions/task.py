@@ -13,10 +13,10 @@ from fedpersonal.data.movielens import item_titles
 from fedpersonal.data.ranking import FEWEST
 from fedpersonal.data.ratings import keep_users
 from fedpersonal.errors import counted
-from fedpersonal.methods.method import KeepingOptions
+from fedpersonal.methods.fedrap import FedRapOptions
 from fedpersonal.options import option
 from fedpersonal.tasks.interactions.data import InteractionData, split_interactions
-from fedpersonal.tasks.items import LAYERS, FactorizationOptions, factorization
+from fedpersonal.tasks.items import LAYERS, OWN_ITEMS, FactorizationOptions, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
 
@@ -83,7 +83,7 @@ class InteractionOptions(
     pool_batch_size: int = option(1000, "Examples of a batch of centralized.", at_least=1)
 
 
-class InteractionRun(InteractionOptions, KeepingOptions, RunOptions):
+class InteractionRun(InteractionOptions, FedRapOptions, RunOptions):
     """These options, and those of any run."""
 
 
@@ -97,7 +97,7 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
     name = "interactions"
     own_options = InteractionOptions
     defaults = {"method": "furl"}
-    layers = LAYERS
+    layers = dataclasses.replace(LAYERS, own_items=(OWN_ITEMS,))
     evaluation_packing = "stacked"
     examples = "items"
     metrics = ("hr@10", "ndcg@10", "hr@10_all", "ndcg@10_all")
@@ -133,6 +133,8 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
             loss=loss,
             metrics=[binary_accuracy()],
             hidden_units=[units for units in options.hidden_units if units],
+            item_difference=options.item_difference,
+            item_sparsity=options.item_sparsity,
         )
 
     def pool(self, options: InteractionRun, num_clients: int) -> tuple[int, int]:
