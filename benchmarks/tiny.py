@@ -110,6 +110,7 @@ FURTHER = [
     ("reddit", "centralized_personalized"),
     ("stackoverflow", "fed_recon"),
     ("tv_shows", "fedsa_lora"),
+    ("tv_shows", "feddpa"),
     ("tv_shows", "meta_learning"),
     ("tv_shows", "split_learning"),
 ]

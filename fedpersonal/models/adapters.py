@@ -13,6 +13,8 @@ Untrained, they leave the base's logits as they are. A part is one of:
   keys and values, or to each matrix of a block (Hu et al., "LoRA", ICLR 2022). Without a `lora_a`
   it is drawn once for all and frozen (Sun et al., "Improving LoRA in Privacy-preserving Federated
   Learning", ICLR 2024).
+- `own_lora_a` and `own_lora_b`, the factors of a second such matrix, whose product is added to
+  that of the first (Yang et al., "Dual-Personalizing Adapter", NeurIPS 2024).
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ class AdaptedLanguageModel(keras.Model):
             "lora_a": ((blocks, read, lora_rank), a_drawn),
             "lora_b": ((blocks, lora_rank, made), "zeros"),
         }
+        shapes.update({f"own_{kind}": shapes[kind] for kind in ("lora_a", "lora_b")})
         self._shapes = {kind: shapes[kind][0] for kind in ("lora_a", *parts)}
         # Looked up like FedPerC's embeddings, own parts of many clients are trained in one pass.
         self._parts = {
@@ -102,7 +105,7 @@ class AdaptedLanguageModel(keras.Model):
         }
         blocks = self.base.blocks()
         if "lora_b" in values:
-            factors = (tf.unstack(v, axis=1) for v in (self._lora_a(values), values["lora_b"]))
+            factors = (tf.unstack(v, axis=1) for v in self._factors(values))
             read, made = zip(*self._adapted.values())
             for block, a, b in zip(blocks, *factors):
                 pairs = zip(tf.split(a, read, axis=1), tf.split(b, made, axis=2))
@@ -125,6 +128,16 @@ class AdaptedLanguageModel(keras.Model):
         if "bias" in values:
             logits += values["bias"][:, tf.newaxis]
         return logits
+
+    def _factors(self, values: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what `lora_a` and `lora_b` are, with the own factors as further ranks."""
+        a, b = self._lora_a(values), values["lora_b"]
+        if "own_lora_b" not in values:
+            return a, b
+        own = values["own_lora_a"], values["own_lora_b"]
+        count = tf.shape(own[0])[0]  # Shared ones have one row.
+        a, b = (tf.repeat(one, count // tf.shape(one)[0], axis=0) for one in (a, b))
+        return tf.concat([a, own[0]], axis=-1), tf.concat([b, own[1]], axis=-2)
 
     def _lora_a(self, values: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Returns (1 or batch, blocks, what the matrices read, rank), or the frozen one."""

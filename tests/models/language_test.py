@@ -136,16 +136,23 @@ class Reference:
         made = x @ weight + bias.reshape(-1)
         if "lora_b" not in parts:
             return made
+        added = self.low_rank(x, block, name, weight, parts["lora_a"], parts["lora_b"])
+        if "own_lora_b" in parts:
+            own = parts["own_lora_a"], parts["own_lora_b"]
+            added = added + self.low_rank(x, block, name, weight, *own)
+        return made + added
+
+    def low_rank(self, x, block, name, weight, a, b):
+        """The product of the factors that stand beside a matrix."""
         blocks, dim = self.config.n_layer, self.config.n_embd
-        a = parts["lora_a"].reshape(blocks, -1, RANK)[block]
-        b = parts["lora_b"].reshape(blocks, RANK, -1)[block]
+        a, b = a.reshape(blocks, -1, RANK)[block], b.reshape(blocks, RANK, -1)[block]
         # Factors of a block stand one after the other, in the order in which it uses them.
         places = {"attn/c_attn": (0, 0), "attn/c_proj": (1, 3)}
         places.update({"mlp/c_fc": (2, 4), "mlp/c_proj": (3, 8)})
         first_in, first_out = (dim * place for place in places[name])
         a = a[first_in : first_in + weight.shape[0]]
         b = b[:, first_out : first_out + weight.shape[1]]
-        return made + x @ a @ b if a.size else made
+        return x @ a @ b if a.size else 0.0
 
     def attend(self, x, block, parts):
         blocks, dim, heads = (getattr(self.config, n) for n in ("n_layer", "n_embd", "n_head"))

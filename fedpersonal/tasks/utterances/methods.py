@@ -41,6 +41,8 @@ _PARTS = {
     "fedsa_lora": ("FedSA-LoRA", {"lora_a": "shared", "lora_b": "personal"}),
     "personal_lora": ("Personal LoRA", {"lora_b": "personal"}),
 }
+# Yang et al., "Dual-Personalizing Adapter for Federated Foundation Models", NeurIPS 2024.
+_DUAL = {"lora_a": "shared", "lora_b": "shared", "own_lora_a": "personal", "own_lora_b": "personal"}
 # Layers of fedpersonal.models, which TensorFlow would come with.
 EMBEDDING = "personal_embedding"
 _HEAD = "personal_head"
@@ -87,6 +89,15 @@ class Adapted(LanguageMethod, model="adapted", finetunes="all"):
         return (self.phase(proximal=self.proximal, optimizers={"local": own}),)
 
 
+class DualAdapted(Adapted):
+    """What a client of FedDPA-T does (arXiv 2403.19211): the shared LoRA learns, then its own."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the two phases."""
+        own = self.optimizer("client", factor=self.local_rate_factor)
+        return self.phase("global", proximal=self.proximal), self.phase("local", optimizer=own)
+
+
 class Central(
     _Language,
     Centralized,
@@ -100,10 +111,12 @@ class Central(
     """
 
 
-def _adapted(name: str, title: str, parts: Mapping[str, str]) -> type[LanguageMethod]:
+def _adapted(
+    name: str, title: str, parts: Mapping[str, str], base: type[Adapted] = Adapted
+) -> type[LanguageMethod]:
     own_layers = tuple(f"{whose}_{kind}" for kind, whose in parts.items() if whose == "personal")
     kept = "kept" if own_layers else "none"
-    return Adapted.variant(name, title, parts=parts, own_layers=own_layers, local_variables=kept)
+    return base.variant(name, title, parts=parts, own_layers=own_layers, local_variables=kept)
 
 
 def _central(method: type[LanguageMethod]) -> type[Central]:
@@ -143,6 +156,7 @@ FEDERATED = (
         for suffix, note in (("", ""), ("_fresh", " (Fresh)"))
     ),
     *(_adapted(name, *described) for name, described in _PARTS.items()),
+    _adapted("feddpa", "FedDPA", _DUAL, DualAdapted),
 )
 METHODS = (
     *FEDERATED,
