@@ -66,6 +66,7 @@ def main() -> None:
     if FLAGS.settings and not pathlib.Path(FLAGS.settings).is_file():
         raise UserError(f"--settings={FLAGS.settings}: there is no such file.")
     from experiments.board import page
+    from experiments.board.advice import advise
     from experiments.board.board import Board
     from experiments.board.settings import KEPT
     from experiments.board.table import tabulate_board
@@ -87,8 +88,9 @@ def main() -> None:
     )
     board.check()
     table = tabulate_board(board, board.run())
-    written = page.write_pages(table, output_dir, _command())
-    print("\n".join(table.advice))
+    advice = advise(table)
+    written = page.write_pages(table, advice, output_dir, _command())
+    print("\n".join(advice))
     print(f"written: {', '.join(map(str, written))}")
 
 

@@ -68,11 +68,14 @@ class Grid:
         return tabulate.tabulate(texts, self.headers, tablefmt="github", disable_numparse=True)
 
 
-def write_pages(table: BoardTable, folder: pathlib.Path, command: str) -> list[pathlib.Path]:
+def write_pages(
+    table: BoardTable, advice: Sequence[str], folder: pathlib.Path, command: str
+) -> list[pathlib.Path]:
     """Writes the table in each form.
 
     Args:
         table: The table.
+        advice: What to take when.
         folder: Where they go.
         command: What makes it again.
 
@@ -91,14 +94,14 @@ def write_pages(table: BoardTable, folder: pathlib.Path, command: str) -> list[p
         "leaderboard.jinja",
         data={"kinds": [*_KINDS.items()]},
         title=_title(table),
-        advice=table.advice,
+        advice=advice,
         about=_plain(f"{_made(table, made)} {ABOUT} {TUNING}"),
         grids=grids,
     )
     write_text(paths[0], page)
-    write_text(paths[1], _markdown(table, grids, made))
+    write_text(paths[1], _markdown(table, advice, grids, made))
     write_csv(paths[2], _records(table))
-    write_json(paths[3], _content(table, made))
+    write_json(paths[3], {**_content(table, made), "advice": list(advice)})
     return paths
 
 
@@ -221,9 +224,11 @@ def _made(table: BoardTable, made: dict[str, str]) -> str:
     )
 
 
-def _markdown(table: BoardTable, grids: Sequence[Grid], made: dict[str, str]) -> str:
+def _markdown(
+    table: BoardTable, advice: Sequence[str], grids: Sequence[Grid], made: dict[str, str]
+) -> str:
     parts = [f"# {_title(table)}", _made(table, made), "## Take this when"]
-    parts.append("\n".join(f"- {sentence}" for sentence in table.advice))
+    parts.append("\n".join(f"- {sentence}" for sentence in advice))
     for grid in grids:
         parts += [f"## {grid.title}", *([grid.note] if grid.note else [ABOUT]), grid.markdown()]
     return "\n\n".join([*parts, TUNING])
@@ -275,7 +280,6 @@ def _content(table: BoardTable, made: dict[str, str]) -> dict[str, Any]:
             for e in table.entries
         },
         "rows": [{**dataclasses.asdict(row), "mean_rank": row.mean_rank} for row in table.rows],
-        "advice": list(table.advice),
     }
 
 

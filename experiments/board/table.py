@@ -99,7 +99,6 @@ class BoardTable:
         seeds: The seeds of a cell.
         rows: Ranked ones first, the best first; then those that frame it.
         clear: By task, the pairs of methods of which the first is clearly better.
-        advice: What to take when.
     """
 
     entries: Sequence[Entry]
@@ -107,7 +106,6 @@ class BoardTable:
     seeds: Sequence[int]
     rows: Sequence[Row]
     clear: Mapping[str, frozenset[tuple[str, str]]]
-    advice: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,10 +153,7 @@ def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
     rows = [Row(n, of_methods[n].title, _kind(of_methods[n]), own) for n, own in cells.items()]
     rows.sort(key=lambda row: (row.kind != FEDERATED, -len(row.cells), row.mean_rank or 0.0))
     rows += [Row(GUESSED, "Best guess", GUESS_ROW, guesses)] if guesses else []
-    table = BoardTable(board.entries, board.size, board.seeds, rows, clear)
-    from experiments.board.advice import advise
-
-    return dataclasses.replace(table, advice=advise(table))
+    return BoardTable(board.entries, board.size, board.seeds, rows, clear)
 
 
 def rank(names: Sequence[str], better: frozenset[tuple[str, str]]) -> dict[str, float]:

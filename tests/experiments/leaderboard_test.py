@@ -103,7 +103,7 @@ def test_cells_are_what_the_runs_have_found(folder):
     assert told.startswith("4 of 4 cells are not tuned")
     assert told in (out / "leaderboard.md").read_text()
     text = (out / "leaderboard.html").read_text()
-    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert text.count("<tr data-kind=") == 3 * 3
 
 
@@ -248,8 +248,7 @@ def test_texts_of_others_do_not_break_the_pages(tmp_path):
     made = tiny_board.make_table(
         {"a|<b>": (1.0, 1.0), BASELINE: (1.0, 1.0)}, {"ratings": (), "ranking": ()}
     )
-    made = dataclasses.replace(made, advice=["<script>"])
-    paths = page.write_pages(made, tmp_path, "fedpersonal leaderboard")
+    paths = page.write_pages(made, ["<script>"], tmp_path, "fedpersonal leaderboard")
     texts = {path.suffix: path.read_text() for path in paths}
     assert "A|&lt;B&gt;" in texts[".html"] and "<li>&lt;script&gt;</li>" in texts[".html"]
     assert "| A∣<B>" in texts[".md"]

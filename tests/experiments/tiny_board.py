@@ -8,6 +8,7 @@ import sys
 
 from experiments import startup
 from experiments.board import page
+from experiments.board.advice import advise
 from experiments.board.board import Board
 from experiments.board.table import FEDERATED, BoardTable, Cell, Row, tabulate_board
 from experiments.board.tasks import ENTRIES, QUICK, Size
@@ -57,7 +58,8 @@ def main(folder):
     out = pathlib.Path(folder).resolve()
     asked = board(out)
     asked.check()
-    page.write_pages(tabulate_board(asked, asked.run()), out, "tiny_board")
+    table = tabulate_board(asked, asked.run())
+    page.write_pages(table, advise(table), out, "tiny_board")
 
 
 if __name__ == "__main__":

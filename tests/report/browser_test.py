@@ -48,7 +48,8 @@ def _report(tmp_path_factory, make_run):
 
 def test_a_leaderboard_is_sorted_and_filtered(open_page, tmp_path):
     ranks = {"bee": (10.0, 10.0), "ant": (9.0, 9.0), "cat": (1.5, 1.5)}
-    paths = write_pages(make_table(ranks, {"ratings": (), "ranking": ()}), tmp_path, "a command")
+    table = make_table(ranks, {"ratings": (), "ranking": ()})
+    paths = write_pages(table, ["Take any."], tmp_path, "a command")
     page = open_page(paths[0])
     table = page.locator("#all table")
 
