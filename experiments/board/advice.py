@@ -28,7 +28,8 @@ def advise(table: BoardTable) -> list[str]:
     ranked = [row for row in table.rows if row.kind == FEDERATED]
     new = [entry for entry in table.entries if not entry.is_seen]
     seen = [entry for entry in table.entries if entry.is_seen]
-    found = [_untuned(ranked), _best(table, ranked, table.entries, "Over all tasks")]
+    all_tasks = "Over all tasks" if len(table.entries) > 1 else f"For {table.entries[0].title}"
+    found = [_untuned(ranked), _best(table, ranked, table.entries, all_tasks)]
     if new and seen:
         found += [
             _best(table, ranked, new, "Where clients are new"),
@@ -83,7 +84,7 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
         return f"{sentence} No task tells it clearly from {few}."
     if len(best) == len(complete):
         return f"{sentence} No task tells them clearly apart."
-    return f"{sentence} Each other one is clearly worse on some task."
+    return f"{sentence} Each other one is clearly worse{' on some task' * (len(names) > 1)}."
 
 
 def _least(table: BoardTable, rows: Sequence[Row]) -> str:

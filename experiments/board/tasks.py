@@ -114,6 +114,8 @@ _SERVER = _rounds(12, client_learning_rate=1.0, l2=0.05)
 _SERVER_RANKS = _rounds(
     24, client_optimizer="adam", client_learning_rate=0.003, local_steps=0, l2=0.003
 )
+# Some methods have a copy of the table of words for each client.
+_FEW_WORDS: dict[str, Value] = {"word_buckets": 4096, "word_dim": 8, "user_dim": 8}
 _SMALL: dict[str, Value] = {
     "clients_per_round": 10,
     "embedding_dim": 16,
@@ -174,7 +176,9 @@ ENTRIES = (
         _ACCURACY,
         True,
         {
-            QUICK: Size("reddit_quick", _rounds(200, **_SHARED), "", "reddit_quick_server"),
+            QUICK: Size(
+                "reddit_quick", _rounds(200, **_SHARED, **_FEW_WORDS), "", "reddit_quick_server"
+            ),
             FULL: Size("reddit_paper", _rounds(240, **_SHARED), DATA, "reddit_paper_server"),
         },
     ),
@@ -187,7 +191,10 @@ ENTRIES = (
         True,
         {
             QUICK: Size(
-                "films_quick", _rounds(200, decay_rounds=200), server_preset="films_quick_server"
+                "films_quick",
+                _rounds(200, decay_rounds=200, **_FEW_WORDS),
+                "",
+                "films_quick_server",
             ),
             FULL: Size("films_paper", _rounds(1000), MOVIELENS, "films_paper_server"),
         },
