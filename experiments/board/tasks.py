@@ -192,7 +192,7 @@ ENTRIES = (
         {
             QUICK: Size(
                 "films_quick",
-                _rounds(200, decay_rounds=200, **_FEW_WORDS),
+                _rounds(100, decay_rounds=100, **_FEW_WORDS),
                 "",
                 "films_quick_server",
             ),
