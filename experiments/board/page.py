@@ -112,13 +112,14 @@ def _overview(table: BoardTable) -> Grid:
         rank = row.mean_rank
         cells = [
             Shown(row.title, row.title),
+            Shown("" if row.kind == GUESS_ROW else row.name, row.name),
             Shown(_KINDS[row.kind], row.kind),
             Shown("–" if rank is None else f"{rank:.1f}", rank),
             Shown(str(len(row.cells)), len(row.cells)),
         ]
         cells += [_value(row, entry) for entry in table.entries]
         rows.append((row.kind, cells))
-    headers = ["method", "kind", "mean rank", "tasks", *(_header(e) for e in table.entries)]
+    headers = ["method", "name", "kind", "mean rank", "tasks", *(_header(e) for e in table.entries)]
     return Grid("all", "All tasks", "", headers, rows)
 
 
