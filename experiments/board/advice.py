@@ -28,7 +28,7 @@ def advise(table: BoardTable) -> list[str]:
     ranked = [row for row in table.rows if row.kind == FEDERATED]
     new = [entry for entry in table.entries if not entry.is_seen]
     seen = [entry for entry in table.entries if entry.is_seen]
-    all_tasks = "Over all tasks" if len(table.entries) > 1 else f"For {table.entries[0].title}"
+    all_tasks = "Over all tasks" if len(table.entries) > 1 else "Here"
     found = [_untuned(ranked), _best(table, ranked, table.entries, all_tasks)]
     if new and seen:
         found += [
