@@ -22,7 +22,7 @@ FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_pytho
 SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation benchmark rivals cluster_install cluster cluster_test test bazel_test lint docs lock clean
+.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test bazel_test lint docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -87,6 +87,9 @@ dp_table: $(INSTALLED) ## Show errors against epsilon: make dp_table DATA_DIR=<f
 
 recommendation: $(INSTALLED) ## Rank the next film by PFedRec and others: make recommendation DATA_DIR=...
 	@$(RUN) -m experiments.reproduce --target=recommendation $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
+
+leaderboard: $(INSTALLED) ## Compare all methods on all tasks, on data that need no download
+	@$(RUN) -m experiments.leaderboard $(FLAGS)
 
 ROUND = PYTHONPATH=$(VENV)/benchmark $(RUN) -m benchmarks.movielens_round $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)")
 

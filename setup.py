@@ -38,7 +38,7 @@ setup(
     ],
     packages=find_packages(include=["fedpersonal*", "experiments*"]),
     package_data={
-        "experiments": ["presets/*.flags", "papers/*.csv"],
+        "experiments": ["presets/*.flags", "papers/*.csv", "board/*.json"],
         "fedpersonal.report": ["page/*"],
     },
     entry_points={"console_scripts": ["fedpersonal = experiments.command:main"]},

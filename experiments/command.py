@@ -37,6 +37,7 @@ SUBCOMMANDS: Mapping[str, Mapping[str, str]] = {
         "audit": "check by experiment what one client sends",
     },
     "choose and reproduce": {
+        "leaderboard": "compare all methods on all tasks, tuned alike",
         "sweep": "choose options of a program on validation clients",
         "ablation": "make each layer local in turn",
         "reproduce": "make a paper's table or figure, published figures beside measured",

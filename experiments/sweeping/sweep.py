@@ -153,7 +153,7 @@ class Sweep:
     def _trial(self, setting: Setting, seed: int) -> Trial:
         title = f"{values_text(setting)}, seed {seed}"
         values = {**self.shared, **setting, "seed": seed}
-        run = Job(title, self.output_dir / _folder(setting) / f"seed_{seed}", self.task, values)
+        run = Job(title, self.output_dir / folder_name(setting) / f"seed_{seed}", self.task, values)
         try:
             self.task.settle(run.options)
         except UserError as error:
@@ -168,31 +168,15 @@ class Sweep:
 
     def _call(self, verb: str, function: Callable[..., None], missing: Sequence[Trial]) -> None:
         """Has runs trained or tested, and tells of each one's end."""
-        if not missing:
-            return
-        at_once, done = self.at_once or fitting(len(missing)), 0
-        began = time.monotonic()
-        by_path = {trial.run.path: trial for trial in missing}
 
-        def ended(path: pathlib.Path, error: UserError | None) -> None:
-            nonlocal done
-            trial, done = by_path[path], done + 1
+        def ended(trial: Trial, error: UserError | None) -> str:
             if error:
                 raise UserError(f"{trial.run.title}: {error}") from error
-            line = f"{verb} {done} of {len(missing)}: {trial.run.title}"
-            print(f"{line}: {self._outcome(trial, verb)}", flush=True)
+            return self._outcome(trial, verb)
 
-        what = f"{len(missing)} of {len(self.trials)} runs to {verb}, {at_once} at once"
-        print(what, flush=True)
-        for path in by_path:
-            path.mkdir(parents=True, exist_ok=True)
-        calls = {
-            path: Call(function, (trial.run,), trial.output) for path, trial in by_path.items()
-        }
         # The summary of a test tells the memory of its process.
         number = _TRAININGS_A_PROCESS if verb == "train" else 1
-        call_at_once(calls, at_once=at_once, ended=ended, calls_a_process=number)
-        print(f"{len(missing)} runs in {time.monotonic() - began:.0f} s", flush=True)
+        call_trials(verb, function, missing, len(self.trials), self.at_once, ended, number)
 
     def _outcome(self, trial: Trial, verb: str) -> str:
         """Returns in words what came of a run."""
@@ -228,7 +212,47 @@ class Sweep:
         return validation.metrics[name]
 
 
-def _folder(setting: Mapping[str, Any]) -> str:
+def call_trials(
+    verb: str,
+    function: Callable[[Job], None],
+    trials: Sequence[Trial],
+    total: int,
+    at_once: int | None,
+    ended: Callable[[Trial, UserError | None], str],
+    calls_a_process: int,
+) -> None:
+    """Calls a function for the runs of trials, so many at once, and tells of each one's end.
+
+    Args:
+        verb: What it does.
+        function: A function of a module.
+        trials: The trials.
+        total: How many there are, with those that need no call any more.
+        at_once: How many at once; None for as many as fit.
+        ended: Is given a trial and the mistake that it has ended with; returns what came of it.
+        calls_a_process: As of `call_at_once`.
+    """
+    if not trials:
+        return
+    at_once, done = at_once or fitting(len(trials)), 0
+    began = time.monotonic()
+    by_path = {trial.run.path: trial for trial in trials}
+
+    def tell(path: pathlib.Path, error: UserError | None) -> None:
+        nonlocal done
+        trial, done = by_path[path], done + 1
+        outcome = ended(trial, error)
+        print(f"{verb} {done} of {len(trials)}: {trial.run.title}: {outcome}", flush=True)
+
+    print(f"{len(trials)} of {total} runs to {verb}, {at_once} at once", flush=True)
+    for path in by_path:
+        path.mkdir(parents=True, exist_ok=True)
+    calls = {path: Call(function, (one.run,), one.output) for path, one in by_path.items()}
+    call_at_once(calls, at_once=at_once, ended=tell, calls_a_process=calls_a_process)
+    print(f"{len(trials)} runs in {time.monotonic() - began:.0f} s", flush=True)
+
+
+def folder_name(setting: Mapping[str, Any]) -> str:
     """Returns the name of a setting's folder, another one for each setting."""
     told = values_text(setting)
     name = re.sub(r"[^\w.,=+-]+", "_", told.replace(", ", ","))

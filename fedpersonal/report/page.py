@@ -43,7 +43,7 @@ from fedpersonal.report.samples import (
 REPORT = "report.html"
 PAGE = pathlib.Path(__file__).parent / "page"
 # In this order; each file may use what is above it.
-_SCRIPTS = ("base.js", "curves.js", "points.js", "start.js")
+_SCRIPTS = ("base.js", "curves.js", "points.js", "tables.js", "start.js")
 
 
 def write_report(

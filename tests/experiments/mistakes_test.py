@@ -99,6 +99,13 @@ FLAGS = [
     ("sweep alone", "movielens --grid=l2=1 --seed=3", "--seed is no flag; did you mean --seeds?"),
     ("sweep alone", "movielens --grid=l2=1 --text_file=x", "--text_file is no option of movielens"),
     ("sweep alone", "movielens --grid=l2=0..1", "--grid: l2 has a range, from which --random=N"),
+    # The leaderboard.
+    ("leaderboard alone", "--size=large", "one of <quick|full>"),
+    ("leaderboard alone", "--tasks=rating", "--tasks: 'rating' is none of ratings, ratings_seen"),
+    ("leaderboard alone", "--methods=fedavg", "; did you mean fed_avg?"),
+    ("leaderboard alone", "--tasks=films --methods=fedperc", "--methods: 'fedperc' is none of "),
+    ("leaderboard alone", "--seeds=0", "seeds"),
+    ("leaderboard alone", "--settings=absent.json", "--settings=absent.json: there is no such"),
     # Other commands.
     ("audit alone", "--method=furl", "--task"),
     ("audit alone", "--task=movielens --text_file=x", "--text_file is no option of --task=mov"),
@@ -117,6 +124,12 @@ LATER = [
     ),
     ("sweep alone", "movielens --grid=l2=1 --metric=bytes", "--metric=bytes: it is not known"),
     ("sweep alone", "movielens --grid=l2=1 --ratings_file=absent.csv", "absent.csv"),
+    ("leaderboard alone", "--size=full", "the task ratings needs --movielens_dir, the folder of"),
+    ("leaderboard alone", "--size=full --tasks=texts", "the task texts needs --data_dir, the fol"),
+    (
+        *("leaderboard alone", "--size=full --tasks=films --movielens_dir=folder"),
+        "--tasks=films: MovieLens-1M is not in folder/",
+    ),
     ("audit alone", f"{_AUDITED} --audit_rounds=0", "audit_rounds"),
     ("audit alone", f"{_AUDITED} --output=ratings.csv/audit.json", "--output: "),
     (
@@ -198,4 +211,4 @@ def test_mistakes_in_flags_and_data_show_before_tensorflow_is_imported(folder, r
 
 def test_mistakes_that_show_later(folder, run_commands):
     modules = ["fedpersonal.tasks.experiment", "fedpersonal.tasks.utterances.models"]
-    _check(LATER, folder, run_commands, [*modules, "experiments.sweeping.page"])
+    _check(LATER, folder, run_commands, [*modules, "experiments.board.page"])

@@ -7,9 +7,11 @@ import shutil
 import numpy as np
 import pytest
 
+from experiments.board.page import write_pages
 from fedpersonal.report.comparison import compare_runs
 from fedpersonal.report.comparison_page import write_page
 from fedpersonal.report.page import write_report
+from tests.experiments.tiny_board import make_table
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
@@ -42,6 +44,31 @@ def _open_page():
 def _report(tmp_path_factory, make_run):
     path = tmp_path_factory.mktemp("run")
     return write_report(make_run(path, rounds=1_000, clients=600))
+
+
+def test_a_leaderboard_is_sorted_and_filtered(open_page, tmp_path):
+    ranks = {"bee": (10.0, 10.0), "ant": (9.0, 9.0), "cat": (1.5, 1.5)}
+    table = make_table(ranks, {"ratings": (), "ranking": ()})
+    paths = write_pages(table, ["Take any."], tmp_path, "a command")
+    page = open_page(paths[0])
+    table = page.locator("#all table")
+
+    def names():
+        return table.locator("tbody tr:visible th").all_inner_texts()
+
+    for button, expected in (("mean rank", "CAB"), ("mean rank", "BAC"), ("method", "ABC")):
+        table.get_by_role("button", name=button).click()
+        assert "".join(name[0] for name in names()) == expected
+    assert table.locator("[aria-sort]").all_inner_texts()[0].startswith("method")
+    page.locator("input[type=search]").fill(" Ant ")
+    page.locator("select").select_option("federated")
+    assert names() == ["ANT"]
+    page.locator("input[type=search]").fill("")
+    assert len(names()) == 3
+    page.locator("select").select_option("guess")
+    assert (
+        names() == [] and "9 of 9 rows hidden" in page.locator("[role=status]").first.inner_text()
+    )
 
 
 def test_a_run_is_looked_at(open_page, report):

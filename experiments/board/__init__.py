@@ -1,0 +1,1 @@
+"""What `experiments.leaderboard` does: its tasks, the tuning, the jobs, the table and its pages."""

@@ -1,0 +1,148 @@
+"""What to take when: sentences that a rule draws from the table, honest where intervals overlap."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from experiments.board.board import BASELINE
+from experiments.board.table import (
+    FEDERATED,
+    GUESS_ROW,
+    LOCAL,
+    SERVER,
+    BoardTable,
+    Cell,
+    Row,
+    is_clearly_better,
+)
+from experiments.board.tasks import Entry
+from fedpersonal.errors import listed
+
+# So many ties are named.
+_FEW = 6
+
+
+def advise(table: BoardTable) -> list[str]:
+    """Returns the sentences."""
+    ranked = [row for row in table.rows if row.kind == FEDERATED]
+    new = [entry for entry in table.entries if not entry.is_seen]
+    seen = [entry for entry in table.entries if entry.is_seen]
+    all_tasks = "Over all tasks" if len(table.entries) > 1 else "Here"
+    found = [_untuned(ranked), _best(table, ranked, table.entries, all_tasks)]
+    if new and seen:
+        found += [
+            _best(table, ranked, new, "Where clients are new"),
+            _best(table, ranked, seen, "Where clients have taken part"),
+        ]
+    found += [_least(table, ranked), _without_state(table, ranked)]
+    for entry in table.entries:
+        found += _on_task(table, ranked, entry)
+    return [sentence for sentence in found if sentence]
+
+
+def _untuned(rows: Sequence[Row]) -> str:
+    """Says so where methods are compared that were not tuned."""
+    cells = [cell for row in rows for cell in row.cells.values()]
+    number = sum(cell.setting is None for cell in cells)
+    if not number:
+        return ""
+    return (
+        f"{number} of {len(cells)} cells are not tuned. A preset is made for one method of its "
+        "task, so take what follows as a trial of the command, not as advice."
+    )
+
+
+def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], where: str) -> str:
+    """Says which of some rows has the best mean rank, and which others are nowhere clearly worse.
+
+    They are rows of all these tasks; nothing is said of fewer than two.
+    """
+    names = [entry.name for entry in entries]
+    complete = [row for row in rows if all(name in row.cells for name in names)]
+    if len(complete) < 2:
+        return ""
+
+    def mean(row: Row) -> float:
+        return statistics.mean(row.cells[name].rank or 0.0 for name in names)
+
+    lowest = min(map(mean, complete))
+    best = [row for row in complete if mean(row) == lowest]
+    tied = [
+        row.title
+        for row in complete
+        if row not in best
+        and not any((one.name, row.name) in table.clear[n] for one in best for n in names)
+    ]
+    of_tasks = f" of {len(names)} tasks" if len(names) > 1 else ""
+    titles = " or ".join(row.title for row in best)
+    has = "its mean rank" if len(best) == 1 else "their mean rank"
+    sentence = f"{where}, take {titles}: {has}{of_tasks} is the lowest, "
+    sentence += f"{lowest:.1f} among {len(complete)} methods."
+    if tied:
+        few = f"{len(tied)} others" if len(tied) > _FEW else listed(tied)
+        return f"{sentence} No task tells it clearly from {few}."
+    if len(best) == len(complete):
+        return f"{sentence} No task tells them clearly apart."
+    return f"{sentence} Each other one is clearly worse{' on some task' * (len(names) > 1)}."
+
+
+def _least(table: BoardTable, rows: Sequence[Row]) -> str:
+    """Says which method sends least, of those nowhere clearly worse than the baseline."""
+    baseline = next((row for row in rows if row.name == BASELINE), None)
+    if baseline is None:
+        return ""
+
+    def share(row: Row) -> float:
+        pairs = [(row.cells[n], baseline.cells[n]) for n in baseline.cells]
+        return statistics.mean(_moved(one) / _moved(other) for one, other in pairs)
+
+    def may(row: Row) -> bool:
+        return all(
+            name in row.cells
+            and row.cells[name].value is not None
+            and _moved(row.cells[name]) > 0
+            and (BASELINE, row.name) not in table.clear[name]
+            for name in baseline.cells
+        )
+
+    fitting = [row for row in rows if baseline.cells and may(row)]
+    least = min(fitting, key=share, default=baseline)
+    about = f"Of the methods that are nowhere clearly worse than {baseline.title}, "
+    if least is baseline or share(least) > 0.99:
+        return f"{about}none moves fewer bytes."
+    return (
+        f"Where bytes count, take {least.title}. {about}it moves the fewest bytes, "
+        f"{share(least):.0%} of that one's."
+    )
+
+
+def _moved(cell: Cell) -> float:
+    return float((cell.down or 0) + (cell.up or 0))
+
+
+def _without_state(table: BoardTable, rows: Sequence[Row]) -> str:
+    """Says which method is best of those whose clients keep nothing between rounds."""
+    stateless = [row for row in rows if not any(cell.kept for cell in row.cells.values())]
+    return _best(table, stateless, table.entries, "Where clients can keep nothing between rounds")
+
+
+def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
+    """Says who beats the baseline on a task, and who does not beat what needs no federation."""
+    cells = {row: row.cells[entry.name] for row in table.rows if entry.name in row.cells}
+    better = [r.title for r in rows if r in cells and is_clearly_better(cells[r].behind, entry)]
+    few = f"{len(better)} methods are" if len(better) > _FEW else f"{listed(better)} {_are(better)}"
+    said = f"{few} clearly better" if better else "no method is clearly better"
+    sentences = [f"{entry.title}: {said} than FedAvg + fine-tuning."]
+    lost = [r for r in rows if r in cells and not is_clearly_better(cells[r].above_guess, entry)]
+    if any(row.kind == GUESS_ROW for row in cells) and lost:
+        number = len([row for row in rows if row in cells])
+        sentences.append(f"{len(lost)} of {number} methods do not clearly beat the best guess.")
+    for row, cell in cells.items():
+        if row.kind in (LOCAL, SERVER) and is_clearly_better(cell.behind, entry):
+            sentences.append(f"{row.title} is clearly better than it, without federation.")
+    return [" ".join(sentences)]
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,294 @@
+"""What the leaderboard writes: a page to sort and filter, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import pathlib
+import subprocess
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tabulate
+
+import fedpersonal
+from experiments.board.table import FEDERATED, GUESS_ROW, LOCAL, SERVER, BoardTable, Cell, Row
+from experiments.board.table import is_clearly_better as is_better
+from experiments.board.tasks import Entry
+from experiments.papers.table import Cell as Figure
+from experiments.sweeping.grid import values_text
+from fedpersonal.errors import counted
+from fedpersonal.files import write_csv, write_json, write_text
+from fedpersonal.report.page import render
+from fedpersonal.report.run import label, size
+
+NAME = "leaderboard"
+_BETTER, _WORSE = "▲", "▼"
+_KINDS = {
+    FEDERATED: "federated",
+    LOCAL: "each client alone",
+    SERVER: "a server with all data",
+    GUESS_ROW: "no training",
+}
+ABOUT = f"""\
+Each task has one split a seed, the same for all methods. Rows without a rank need no federation \
+and frame the others. {_BETTER} and {_WORSE}: clearly better and clearly worse than FedAvg + \
+fine-tuning, by the 95 % interval of a paired bootstrap over test clients. A rank is one, and one \
+more for each method that is clearly better, by such an interval between the two, and half for \
+each that cannot be told apart. *Worse off*: the share of test clients whose own figure is worse \
+than with FedAvg + fine-tuning. Bytes are of one client and one round; *kept* is what it stores \
+between rounds. Seconds of a round are of this machine, with other runs beside."""
+TUNING = """\
+*Settings*: the options that tuning has chosen, and from how many settings: as many for each \
+method, by validation clients of other seeds. Some of these people may be among the test clients \
+here, for all methods alike. *preset*: not tuned. A preset was made for one method of its task, so \
+such a row says little of the others."""
+
+
+class Shown(NamedTuple):
+    """A cell as it is shown, and what it is sorted by."""
+
+    text: str
+    sort: float | str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A table to be shown: of each row its kind and its cells."""
+
+    name: str
+    title: str
+    note: str
+    headers: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Shown]]]
+
+    def markdown(self) -> str:
+        """Returns it in GitHub's Markdown."""
+        texts = [[shown.text.replace("|", "∣") for shown in cells] for _, cells in self.rows]
+        return tabulate.tabulate(texts, self.headers, tablefmt="github", disable_numparse=True)
+
+
+def write_pages(
+    table: BoardTable, advice: Sequence[str], folder: pathlib.Path, command: str
+) -> list[pathlib.Path]:
+    """Writes the table in each form.
+
+    Args:
+        table: The table.
+        advice: What to take when.
+        folder: Where they go.
+        command: What makes it again.
+
+    Returns:
+        The files.
+    """
+    made = {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "version": fedpersonal.__version__,
+        "commit": _commit(),
+        "command": command,
+    }
+    grids = [_overview(table), *(_of_task(table, entry) for entry in table.entries)]
+    paths = [folder / f"{NAME}.{kind}" for kind in ("html", "md", "csv", "json")]
+    page = render(
+        "leaderboard.jinja",
+        data={"kinds": [*_KINDS.items()]},
+        title=_title(table),
+        advice=advice,
+        about=_plain(f"{_made(table, made)} {ABOUT} {TUNING}"),
+        grids=grids,
+    )
+    write_text(paths[0], page)
+    write_text(paths[1], _markdown(table, advice, grids, made))
+    write_csv(paths[2], _records(table))
+    write_json(paths[3], {**_content(table, made), "advice": list(advice)})
+    return paths
+
+
+def _overview(table: BoardTable) -> Grid:
+    """Returns the table of all tasks, a column each."""
+    rows = []
+    for row in table.rows:
+        rank = row.mean_rank
+        cells = [
+            Shown(row.title, row.title),
+            Shown("" if row.kind == GUESS_ROW else row.name, row.name),
+            Shown(_KINDS[row.kind], row.kind),
+            Shown("–" if rank is None else f"{rank:.1f}", rank),
+            Shown(str(len(row.cells)), len(row.cells)),
+        ]
+        cells += [_value(row, entry) for entry in table.entries]
+        rows.append((row.kind, cells))
+    headers = ["method", "name", "kind", "mean rank", "tasks", *(_header(e) for e in table.entries)]
+    return Grid("all", "All tasks", "", headers, rows)
+
+
+def _header(entry: Entry) -> str:
+    return f"{entry.title}, {label(entry.metric)} {'↓' if entry.lower else '↑'}"
+
+
+def _value(row: Row, entry: Entry) -> Shown:
+    cell = row.cells.get(entry.name)
+    if cell is None or cell.value is None:
+        return Shown("" if cell is None else "none")
+    mark = _BETTER if is_better(cell.behind, entry) else ""
+    mark = mark or (_WORSE if is_worse(cell.behind, entry) else "")
+    return Shown(f"{cell.value.text(entry.digits)} {mark}".rstrip(), cell.value.mean)
+
+
+def is_worse(found: Figure[float] | None, entry: Entry) -> bool:
+    """Tells whether a difference is clearly for the worse."""
+    if found is None or found.interval is None:
+        return False
+    turned = Figure((-found.mean,), interval=(-found.interval[1], -found.interval[0]))
+    return is_better(turned, entry)
+
+
+def _of_task(table: BoardTable, entry: Entry) -> Grid:
+    """Returns the table of one task, with all that a cell has."""
+    rows = [row for row in table.rows if entry.name in row.cells]
+    starts = list(dict.fromkeys(s for row in rows for s in row.cells[entry.name].starts))
+    compared = "" if entry.compared_name == entry.metric else f" ({label(entry.compared_name)})"
+    headers = [
+        *("method", "kind", "rank", _header(entry)),
+        *(f"− FedAvg + fine-tuning{compared}", f"− best guess{compared}"),
+        *("worse off", "received", "sent", "kept", "s a round", "rounds"),
+        *starts,
+        "settings",
+    ]
+    digits = entry.digits
+    shown = []
+    for row in rows:
+        cell = row.cells[entry.name]
+        cells = [
+            Shown(row.title, row.title),
+            Shown(_KINDS[row.kind], row.kind),
+            _number(cell.rank, ".1f"),
+            _figure(cell.value, digits),
+            _figure(cell.behind, digits),
+            _figure(cell.above_guess, digits),
+            _number(cell.worse_off, ".0%"),
+            *(
+                Shown("–" if n is None else size(int(n)), n)
+                for n in (cell.down, cell.up, cell.kept)
+            ),
+            _number(cell.round_seconds, ".3f"),
+            _number(cell.rounds, "d"),
+            *(_number(cell.starts.get(start), f".{digits}f") for start in starts),
+            Shown(_settings(row, cell)),
+        ]
+        shown.append((row.kind, cells))
+    note = "Test clients are those that train." if entry.is_seen else "Test clients are new."
+    if starts:
+        note += (
+            " They predict with what they kept; further columns: with what they have rebuilt, and "
+            "with what they kept after more local steps, where it is no copy of the whole model."
+        )
+    if compared:
+        note += (
+            f" {label(entry.metric)} is of all clients together, and no sum over them: differences "
+            f"and ranks are by {label(entry.compared_name)}."
+        )
+    return Grid(entry.name, entry.title, note, headers, shown)
+
+
+def _settings(row: Row, cell: Cell) -> str:
+    """Returns what a cell was run with, or why it has no value."""
+    if cell.why or row.kind == GUESS_ROW:
+        return cell.why
+    if cell.setting is None:
+        return "preset"
+    return f"{values_text(cell.setting.setting)} (best of {cell.setting.num_settings})"
+
+
+def _number(value: float | None, form: str) -> Shown:
+    return Shown("–" if value is None else format(value, form), value)
+
+
+def _figure(figure: Figure[float] | None, digits: int) -> Shown:
+    return Shown("–") if figure is None else Shown(figure.text(digits), figure.mean)
+
+
+def _title(table: BoardTable) -> str:
+    methods = [row for row in table.rows if row.kind != GUESS_ROW]
+    tasks = counted(len(table.entries), "tasks")
+    return f"Leaderboard: {counted(len(methods), 'methods')} on {tasks}"
+
+
+def _made(table: BoardTable, made: dict[str, str]) -> str:
+    seeds = len(table.seeds)
+    over = f"means ± standard deviation over {seeds} seeds" if seeds > 1 else "of a single seed"
+    at = f", commit {made['commit']}" if made["commit"] else ""
+    return (
+        f"Written on {made['date']} by fedpersonal {made['version']}{at}, in the size "
+        f"{table.size}, by `{made['command']}`. Figures are {over}."
+    )
+
+
+def _markdown(
+    table: BoardTable, advice: Sequence[str], grids: Sequence[Grid], made: dict[str, str]
+) -> str:
+    parts = [f"# {_title(table)}", _made(table, made), "## Take this when"]
+    parts.append("\n".join(f"- {sentence}" for sentence in advice))
+    for grid in grids:
+        parts += [f"## {grid.title}", *([grid.note] if grid.note else [ABOUT]), grid.markdown()]
+    return "\n\n".join([*parts, TUNING])
+
+
+def _plain(markdown: str) -> str:
+    return markdown.replace("*", "").replace("`", "")
+
+
+def _records(table: BoardTable) -> list[dict[str, Any]]:
+    """Returns a row a method and task."""
+    records = []
+    for row in table.rows:
+        for task, cell in row.cells.items():
+            flat: dict[str, Any] = {"task": task, "method": row.name, "kind": row.kind}
+            for field in dataclasses.fields(cell):
+                value = getattr(cell, field.name)
+                if field.name == "setting":
+                    value = values_text(value.setting) if value else ""
+                elif field.name == "starts":
+                    flat.update({f"value_{start}": number for start, number in value.items()})
+                    continue
+                elif isinstance(value, Figure):
+                    low, high = value.interval or ("", "")
+                    if field.name != "value":
+                        flat.update({f"{field.name}_low": low, f"{field.name}_high": high})
+                    value = value.mean
+                flat[field.name] = "" if value is None else value
+            records.append(flat)
+    names = dict.fromkeys(name for record in records for name in record)
+    return [{name: record.get(name, "") for name in names} for record in records]
+
+
+def _content(table: BoardTable, made: dict[str, str]) -> dict[str, Any]:
+    """Returns the content of the JSON file."""
+    return {
+        **made,
+        "size": table.size,
+        "seeds": list(table.seeds),
+        "tasks": {
+            e.name: {
+                "title": e.title,
+                "metric": e.metric,
+                "compared": e.compared_name,
+                "better": "lower" if e.lower else "higher",
+                "clients": "seen" if e.is_seen else "unseen",
+                "clearly_better": sorted(map(list, table.clear[e.name])),
+            }
+            for e in table.entries
+        },
+        "rows": [{**dataclasses.asdict(row), "mean_rank": row.mean_rank} for row in table.rows],
+    }
+
+
+def _commit() -> str:
+    """Returns the commit of the repository that this file is in; nothing outside of any."""
+    command = ["git", "-C", str(pathlib.Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # There is no git.
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,104 @@
+"""The tuning: ranges by option, the settings that are tried, and what was found, kept as data.
+
+Every method has the same number of settings on a task. The first is the preset's; the others are
+drawn at random from the ranges of those options that the method reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.sweeping.grid import Range, Setting, Values, draw_settings
+from fedpersonal.files import read_json, write_json
+from fedpersonal.methods.method import Method
+from fedpersonal.options import Value
+from fedpersonal.tasks.task import Task
+
+KEPT = pathlib.Path(__file__).parent / "settings.json"
+# By option, factors of the preset's value: drawn between them, by their logarithms.
+RANGES: Mapping[str, tuple[float, float]] = {
+    "*_learning_rate": (0.1, 10.0),
+    "proximal": (0.01, 10.0),
+    "pull": (0.01, 10.0),
+    "dynamic": (0.01, 10.0),
+    "envelope": (0.1, 10.0),
+    "blend_rate": (0.1, 10.0),
+}
+_DRAW_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What the tuning of a method on a task came to.
+
+    Attributes:
+        setting: The options chosen.
+        metric: The metric of validation clients that has chosen them.
+        validation: Its mean over seeds.
+        preset_validation: That of the preset's values; None where they diverge.
+        num_settings: The budget: how many settings were tried.
+        num_diverged: How many of them diverged.
+        seeds: The seeds, none of which the table has.
+    """
+
+    setting: Setting
+    metric: str
+    validation: float
+    preset_validation: float | None
+    num_settings: int
+    num_diverged: int
+    seeds: list[int]
+
+
+def settings_of(
+    task: Task, values: Mapping[str, Value], method: type[Method], number: int
+) -> list[Setting]:
+    """Returns the settings that are tried, the preset's first; a larger number begins the same.
+
+    Args:
+        task: The task.
+        values: The options of the method, as the preset has them.
+        method: The method.
+        number: How many.
+    """
+    ranges = ranges_of(task, values, method)
+    options = task.settle(task.options(**values)).values()
+    first = {name: options[name] for name in ranges}
+    drawn = draw_settings(ranges, number - 1, _DRAW_SEED) if ranges and number > 1 else []
+    return [first, *drawn]
+
+
+def ranges_of(task: Task, values: Mapping[str, Value], method: type[Method]) -> dict[str, Values]:
+    """Returns the ranges of the options that a method reads; the arguments are `settings_of`'s."""
+    options = task.settle(task.options(**values)).values()
+    names = [n for n in method.options.declarations() if method.trains or n[:7] != "client_"]
+    if method.trains and method.is_federated:
+        names.append("server_learning_rate")
+    found: dict[str, Values] = {}
+    for name in names:
+        factors = next((f for n, f in RANGES.items() if fnmatch.fnmatch(name, n)), None)
+        value = options[name]
+        if factors and isinstance(value, (int, float)) and value > 0:
+            found[name] = Range(value * factors[0], value * factors[1], True, False)
+    return found
+
+
+def read_found(path: pathlib.Path, size: str) -> dict[tuple[str, str], Found]:
+    """Returns what a file has of a size, by task and method; nothing without the file."""
+    if not path.exists():
+        return {}
+    tasks = read_json(path, checked=True).get(size, {})
+    return {(t, m): Found(**one) for t, of in tasks.items() for m, one in of.items()}
+
+
+def write_found(path: pathlib.Path, size: str, found: Mapping[tuple[str, str], Found]) -> None:
+    """Writes what was found of a size; what the file has of others stays."""
+    content: dict[str, Any] = read_json(path, checked=True) if path.exists() else {}
+    tasks: dict[str, dict[str, Any]] = {}
+    for (task, method), one in found.items():
+        tasks.setdefault(task, {})[method] = dataclasses.asdict(one)
+    write_json(path, {**content, size: tasks}, checked=True)

@@ -1,0 +1,291 @@
+"""The table: a cell for each method and task, ranks with ties, and what to take when.
+
+Rows that need no federation frame it: guesses, local training, a server with all data. They have no
+rank. Whatever says that one method is better than another is a paired interval over test clients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.board.board import BASELINE, STARTS_FILE, Board, Key
+from experiments.board.settings import Found
+from experiments.board.tasks import Entry
+from experiments.papers.table import Cell as Figure
+from experiments.papers.table import difference
+from experiments.sweeping.trials import Trial
+from fedpersonal.evaluation.client_metrics import find_metric
+from fedpersonal.evaluation.guess import GUESS, best_guess
+from fedpersonal.files import read_json
+from fedpersonal.methods.method import Method
+from fedpersonal.report.run import read_run
+
+GUESSED = "best guess"
+# How a row comes about.
+GUESS_ROW, LOCAL, SERVER, FEDERATED = "guess", "local", "server", "federated"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What a method comes to on a task.
+
+    Attributes:
+        value: The metric; None where it has none.
+        behind: It less that of FedAvg with fine-tuning, with its interval.
+        above_guess: It less that of the best guess.
+        worse_off: Share of test clients that are worse off than with FedAvg and fine-tuning.
+        rank: Among the methods that are ranked; ties share theirs.
+        down: Bytes that a client receives in a round.
+        up: Bytes that it sends.
+        kept: Bytes that it keeps from round to round.
+        round_seconds: The median over rounds.
+        rounds: Rounds.
+        starts: The metric of seen clients that start otherwise than from what they kept.
+        setting: The options that tuning has chosen, and how; None for the preset's.
+        why: Why there is no value.
+    """
+
+    value: Figure[float] | None = None
+    behind: Figure[float] | None = None
+    above_guess: Figure[float] | None = None
+    worse_off: float | None = None
+    rank: float | None = None
+    down: float | None = None
+    up: float | None = None
+    kept: float | None = None
+    round_seconds: float | None = None
+    rounds: int | None = None
+    starts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    setting: Found | None = None
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row:
+    """A row.
+
+    Attributes:
+        name: The method's name in flags; of a guess what it is.
+        title: Its name for people.
+        kind: `federated`, `local`, `server` or `guess`.
+        cells: By task.
+    """
+
+    name: str
+    title: str
+    kind: str
+    cells: Mapping[str, Cell]
+
+    @property
+    def mean_rank(self) -> float | None:
+        """The mean over the tasks that it has a rank in."""
+        ranks = [cell.rank for cell in self.cells.values() if cell.rank is not None]
+        return statistics.mean(ranks) if ranks else None
+
+
+@dataclasses.dataclass(frozen=True)
+class BoardTable:
+    """The table.
+
+    Attributes:
+        entries: The tasks.
+        size: `quick` or `full`.
+        seeds: The seeds of a cell.
+        rows: Ranked ones first, the best first; then those that frame it.
+        clear: By task, the pairs of methods of which the first is clearly better.
+    """
+
+    entries: Sequence[Entry]
+    size: str
+    seeds: Sequence[int]
+    rows: Sequence[Row]
+    clear: Mapping[str, frozenset[tuple[str, str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tested:
+    """The test clients of a method on a task, a table a seed, and their summaries."""
+
+    clients: list[pd.DataFrame]
+    tests: list[Mapping[str, Any]]
+
+
+def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
+    """Returns the table of a board whose runs are done.
+
+    Args:
+        board: The board.
+        why: Why a cell has no value, as of `Board.run`.
+    """
+    cells: dict[str, dict[str, Cell]] = {}
+    of_methods: dict[str, type[Method]] = {}
+    guesses: dict[str, Cell] = {}
+    clear = {}
+    for entry in board.entries:
+        methods = {method.name: method for method in board.methods(entry)}
+        of_methods.update(methods)
+        tested = {
+            name: _tested(entry, board.trials[entry.name, name])
+            for name in methods
+            if (entry.name, name) not in why
+        }
+        ranked = [name for name in methods if _kind(methods[name]) == FEDERATED]
+        clear[entry.name] = better = _clearly_better(entry, tested, ranked)
+        ranks = rank(ranked, better)
+        for name in methods:
+            key = (entry.name, name)
+            found: dict[str, Any] = {
+                "rank": ranks.get(name),
+                "setting": board.found.get(key),
+                "why": why.get(key, ""),
+            }
+            if name in tested:
+                found.update(_figures(entry, tested[name], tested.get(BASELINE)))
+                found.update(_costs(entry, board.trials[key], methods[name]))
+            cells.setdefault(name, {})[entry.name] = Cell(**found)
+        guesses.update(_guess_cell(entry, tested))
+    rows = [Row(n, of_methods[n].title, _kind(of_methods[n]), own) for n, own in cells.items()]
+    rows.sort(key=lambda row: (row.kind != FEDERATED, -len(row.cells), row.mean_rank or 0.0))
+    rows += [Row(GUESSED, "Best guess", GUESS_ROW, guesses)] if guesses else []
+    return BoardTable(board.entries, board.size, board.seeds, rows, clear)
+
+
+def rank(names: Sequence[str], better: frozenset[tuple[str, str]]) -> dict[str, float]:
+    """Returns the rank of each name: one, and all that are clearly better, and half of its ties.
+
+    Args:
+        names: The names.
+        better: The pairs of which the first is clearly better.
+    """
+    ranks = {}
+    for name in names:
+        above = sum((other, name) in better for other in names)
+        tied = sum(other != name and not {(other, name), (name, other)} & better for other in names)
+        ranks[name] = 1 + above + tied / 2
+    return ranks
+
+
+def _kind(method: type[Method]) -> str:
+    if not method.trains:
+        return LOCAL
+    return FEDERATED if method.is_federated else SERVER
+
+
+def _tested(entry: Entry, trials: Sequence[Trial]) -> _Tested:
+    """Returns what a method's runs found; clients without a figure are left out."""
+    metric, clients, tests = entry.compared, [], []
+    for trial in trials:
+        table = trial.run.record.per_client
+        if metric.weights is None:
+            table = table.dropna(subset=[metric.column])
+        clients.append(table)
+        tests.append(trial.run.summary["test"])
+    return _Tested(clients, tests)
+
+
+def _clearly_better(
+    entry: Entry, tested: Mapping[str, _Tested], ranked: Sequence[str]
+) -> frozenset[tuple[str, str]]:
+    """Returns the pairs of methods of which the first is better, and its interval lacks 0."""
+    better = set()
+    for place, first in enumerate(ranked):
+        for second in ranked[place + 1 :]:
+            if first in tested and second in tested:
+                pair = (tested[first].clients, tested[second].clients)
+                winner = _winner(difference(*pair, entry.compared), lower=entry.lower)
+                better |= {{1: (first, second), -1: (second, first)}[winner]} if winner else set()
+            elif first in tested or second in tested:  # Who has no result is behind all others.
+                better.add((first, second) if first in tested else (second, first))
+    return frozenset(better)
+
+
+def _winner(found: Figure[float], *, lower: bool) -> int:
+    """Returns 1 where a difference is clearly for the better, -1 for the worse, else 0."""
+    if found.interval is None or found.interval[0] <= 0 <= found.interval[1]:
+        return 0
+    return 1 if (found.mean < 0) is lower else -1
+
+
+def is_clearly_better(found: Figure[float] | None, entry: Entry) -> bool:
+    """Tells whether a difference is clearly for the better."""
+    return found is not None and _winner(found, lower=entry.lower) == 1
+
+
+def _figures(entry: Entry, own: _Tested, baseline: _Tested | None) -> dict[str, Any]:
+    """Returns the fields of a cell that are of its test clients."""
+    name = find_metric(entry.metric, own.tests[0]) or entry.metric
+    found: dict[str, Any] = {"value": Figure(tuple(test[name] for test in own.tests))}
+    guessed = _guessed(entry, own)
+    if guessed:
+        found["above_guess"] = difference(own.clients, guessed, entry.compared)
+    if baseline is not None and own is not baseline:
+        found["behind"] = difference(own.clients, baseline.clients, entry.compared)
+        found["worse_off"] = _worse_off(entry, own.clients, baseline.clients)
+    return found
+
+
+def _guessed(entry: Entry, tested: _Tested) -> list[pd.DataFrame]:
+    """Returns the test clients with the best guess' figures in place of a method's, if any."""
+    column = f"{entry.compared_name}{GUESS}"
+    if any(column not in table for table in tested.clients):
+        return []
+    return [table.assign(**{entry.compared.column: table[column]}) for table in tested.clients]
+
+
+def _worse_off(
+    entry: Entry, ours: Sequence[pd.DataFrame], others: Sequence[pd.DataFrame]
+) -> float | None:
+    """Returns the share of clients, of all seeds, whose own figure is the worse one."""
+    metric, shares = entry.compared, []
+    for pair in zip(ours, others):
+        first, second = (
+            (table[table[metric.weights] > 0] if metric.weights else table).set_index("client")
+            for table in pair
+        )
+        change = (first[metric.column] - second[metric.column]).dropna().to_numpy()
+        shares.append(change > 0 if entry.lower else change < 0)
+    return float(np.concatenate(shares).mean()) if shares else None
+
+
+def _costs(entry: Entry, trials: Sequence[Trial], method: type[Method]) -> dict[str, Any]:
+    """Returns the fields of a cell that are of its training, and of other starts."""
+    summaries = [trial.run.summary for trial in trials]
+    run = read_run(trials[0].run.path)
+    kept = sum(variable["num_bytes"] for variable in run.local) if run.keeps else 0
+    starts: dict[str, list[float]] = {}
+    for trial in trials:
+        for start, test in read_json(trial.run.path / STARTS_FILE, checked=True).items():
+            known = find_metric(entry.metric, test)
+            if known:
+                starts.setdefault(start, []).append(test[known])
+    first, has_clients = summaries[0], method.is_federated
+    return {
+        "down": first["broadcast_bytes_per_client"] if has_clients else None,
+        "up": first["aggregated_bytes_per_client"] if has_clients else None,
+        "kept": kept if has_clients else None,
+        "round_seconds": statistics.median(s["median_round_seconds"] for s in summaries),
+        "rounds": first["rounds"],
+        "starts": {start: statistics.mean(values) for start, values in starts.items()},
+    }
+
+
+def _guess_cell(entry: Entry, tested: Mapping[str, _Tested]) -> dict[str, Cell]:
+    """Returns the cell of the best guess of a task, if it has one."""
+    first = tested.get(BASELINE) or next(iter(tested.values()), None)
+    name = find_metric(entry.metric, first.tests[0]) if first else None
+    best = best_guess(first.tests, name) if first and name else None
+    if first is None or best is None:
+        return {}
+    guess = Figure(tuple(test["guesses"][best[0]][name] for test in first.tests))
+    found: dict[str, Any] = {"value": guess, "why": best[0]}
+    guessed, baseline = _guessed(entry, first), tested.get(BASELINE)
+    if guessed and baseline:
+        found["behind"] = difference(guessed, baseline.clients, entry.compared)
+        found["worse_off"] = _worse_off(entry, guessed, baseline.clients)
+    return {entry.name: Cell(**found)}

@@ -1,0 +1,224 @@
+"""The tasks of the leaderboard as data: one entry each, with a preset for each size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from experiments.option_flags import read_flagfile
+from experiments.papers.reproduction import PRESETS
+from fedpersonal.evaluation.client_metrics import ClientMetric, lower_is_better
+from fedpersonal.methods.method import Method
+from fedpersonal.options import Value
+from fedpersonal.tasks.task import Task, all_tasks
+
+QUICK, FULL = "quick", "full"
+# The flags that say where data are.
+DATA, MOVIELENS = "data_dir", "movielens_dir"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How a task is run in one size of the table.
+
+    Attributes:
+        preset: The file of its hyperparameters.
+        values: Options in place of the preset's.
+        data: The flag that says where its data are; empty of data that are installed or generated.
+        server_preset: The file for methods whose server has all data; empty for the same one.
+        server: Their options in place of that file's.
+    """
+
+    preset: str
+    values: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    data: str = ""
+    server_preset: str = ""
+    server: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A task of the table.
+
+    Attributes:
+        name: As `--tasks` takes it.
+        title: For people.
+        task: The name of the library's task.
+        metric: The metric of test clients that is shown.
+        compared: How clients' values make what intervals and ranks are of.
+        is_seen: Whether test clients are those that train.
+        sizes: By name.
+        chosen_by: The metric of validation clients that chooses settings; empty for `metric`.
+        digits: Digits after the point.
+    """
+
+    name: str
+    title: str
+    task: str
+    metric: str
+    compared: ClientMetric
+    is_seen: bool
+    sizes: Mapping[str, Size]
+    chosen_by: str = ""
+    digits: int = 3
+
+    @property
+    def library(self) -> Task:
+        """The library's task."""
+        return all_tasks()[self.task]
+
+    @property
+    def compared_name(self) -> str:
+        """The metric that intervals and ranks are of."""
+        return self.compared.column.removesuffix("_after")
+
+    @property
+    def lower(self) -> bool:
+        """Whether less is better."""
+        return bool(lower_is_better(self.metric))
+
+    def values(self, size: str, method: type[Method], data: Mapping[str, str]) -> dict[str, Value]:
+        """Returns the options of a method, before any tuning.
+
+        Args:
+            size: The size.
+            method: The method.
+            data: The flags that say where data are, and what they say.
+        """
+        own, is_central = self.sizes[size], not method.is_federated
+        preset = (is_central and own.server_preset) or own.preset
+        values = read_flagfile(PRESETS / f"{preset}.flags", self.library.options)
+        values.update({**own.values, **(own.server if is_central else {})})
+        usual = method.server_optimizer
+        if usual and values.get("server_optimizer") != usual:  # It is part of what a method is.
+            values.update(server_optimizer=usual, server_learning_rate=None)
+        if own.data:
+            values["data_dir"] = data[own.data]
+        return {**values, "method": method.name}
+
+
+def _rounds(number: int, **values: Value) -> dict[str, Value]:
+    """Returns options of a training of so many rounds, validated at its end."""
+    return {"total_rounds": number, "rounds_per_eval": number, **values}
+
+
+_RMSE = ClientMetric("rmse_after", to_mean=np.square, finalize=np.sqrt)
+_ACCURACY = ClientMetric("accuracy_after")
+# A user's texts are one batch there, which cannot be split.
+_SHARED: dict[str, Value] = {"support_query_split": "shared"}
+_SEEN: dict[str, Value] = {"evaluate_on": "seen"}
+# Passes of a server over all ratings; the rates are those of movielens_centralized.flags.
+_SERVER = _rounds(12, client_learning_rate=1.0, l2=0.05)
+_SERVER_RANKS = _rounds(
+    24, client_optimizer="adam", client_learning_rate=0.003, local_steps=0, l2=0.003
+)
+# Some methods have a copy of the table of words for each client.
+_FEW_WORDS: dict[str, Value] = {"word_buckets": 4096, "word_dim": 8, "user_dim": 8}
+_SMALL: dict[str, Value] = {
+    "clients_per_round": 10,
+    "embedding_dim": 16,
+    "lstm_units": 32,
+    "projection_dim": 16,
+}
+_RATINGS = {
+    QUICK: Size("movielens_quick", _rounds(100), server=_SERVER),
+    FULL: Size("movielens_best", _rounds(500), MOVIELENS, server=_SERVER),
+}
+ENTRIES = (
+    Entry("ratings", "Ratings, new users", "movielens", "rmse", _RMSE, False, _RATINGS),
+    Entry(
+        "ratings_seen",
+        "Ratings, known users",
+        "movielens",
+        "rmse",
+        _RMSE,
+        True,
+        {n: dataclasses.replace(s, values={**s.values, **_SEEN}) for n, s in _RATINGS.items()},
+    ),
+    Entry(
+        "ranking",
+        "Next item among all",
+        "interactions",
+        "ndcg@10_all",
+        ClientMetric("ndcg@10_all", weights=None),
+        True,
+        {
+            QUICK: Size("interactions_quick", _rounds(100), server=_SERVER_RANKS),
+            FULL: Size(
+                "interactions_quick",
+                _rounds(400, clients_per_round=300, dataset="movielens_1m"),
+                MOVIELENS,
+                server=_SERVER_RANKS,
+            ),
+        },
+        chosen_by="ndcg@10",
+        digits=4,
+    ),
+    Entry(
+        "next_word",
+        "Next word",
+        "stackoverflow",
+        "accuracy_without_oov_or_eos",
+        ClientMetric("accuracy_without_oov_or_eos_after", "num_known_words"),
+        False,
+        {
+            QUICK: Size("stackoverflow_generated", _rounds(20, **_SMALL)),
+            FULL: Size("stackoverflow_quick", _rounds(500), DATA),
+        },
+    ),
+    Entry(
+        "texts",
+        "Labels of texts",
+        "reddit",
+        "accuracy",
+        _ACCURACY,
+        True,
+        {
+            QUICK: Size(
+                "reddit_quick", _rounds(200, **_SHARED, **_FEW_WORDS), "", "reddit_quick_server"
+            ),
+            FULL: Size("reddit_paper", _rounds(240, **_SHARED), DATA, "reddit_paper_server"),
+        },
+    ),
+    Entry(
+        "films",
+        "Films that users like",
+        "reddit",
+        "auc",
+        _ACCURACY,
+        True,
+        {
+            QUICK: Size(
+                "films_quick",
+                _rounds(100, decay_rounds=100, **_FEW_WORDS),
+                "",
+                "films_quick_server",
+            ),
+            FULL: Size("films_paper", _rounds(1000), MOVIELENS, "films_paper_server"),
+        },
+    ),
+    Entry(
+        "utterances",
+        "Utterances",
+        "tv_shows",
+        "perplexity",
+        ClientMetric("perplexity_after", "num_tokens", np.log, np.exp),
+        False,
+        {
+            QUICK: Size("tv_shows_quick", _rounds(3, local_steps=5)),
+            FULL: Size("tv_shows_paper", _rounds(8), DATA),
+        },
+        digits=2,
+    ),
+    Entry(
+        "digits",
+        "Digits of unlike hands",
+        "digits",
+        "accuracy",
+        _ACCURACY,
+        True,
+        {QUICK: Size("digits_quick"), FULL: Size("digits_quick")},
+    ),
+)

@@ -1,0 +1,255 @@
+"""A tiny leaderboard, killed half way; ranks, tuning and advice by hand-made figures; its pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import psutil
+import pytest
+
+from experiments.board import advice, page, table
+from experiments.board.board import BASELINE, SETTINGS, STARTS_FILE
+from experiments.board.settings import Found, ranges_of, read_found, settings_of, write_found
+from experiments.board.table import _Tested
+from experiments.board.tasks import DATA, ENTRIES, MOVIELENS, QUICK
+from experiments.sweeping.trials import Validation, write_validation
+from fedpersonal.errors import UserError
+from fedpersonal.evaluation.client_metrics import find_metric
+from fedpersonal.files import read_json
+from tests.experiments import small, tiny_board
+from tests.experiments.tiny_board import RANKING, RATINGS
+
+# These depend on the machine and the moment.
+_PASSING = ("date", "commit", "round_seconds")
+
+
+def without(value, names):
+    """Returns JSON without the entries of these names, however deep."""
+    if isinstance(value, list):
+        return [without(one, names) for one in value]
+    if isinstance(value, dict):
+        return {name: without(one, names) for name, one in value.items() if name not in names}
+    return value
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    """A folder with a table that was killed half way and made again, and one made undisturbed."""
+    folder = tmp_path_factory.mktemp("board")
+    small.write_ratings(folder / "ratings.csv", num_users=20)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+    command = [sys.executable, "-m", "tests.experiments.tiny_board"]
+    with open(folder / "log", "w") as log:
+        options = {"cwd": folder, "env": environment, "stdout": log, "stderr": log}
+        process = subprocess.Popen([*command, "killed"], **options)
+        deadline = time.monotonic() + 600
+        while not list((folder / "killed").rglob(STARTS_FILE)):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        assert not psutil.wait_procs(children, timeout=60)[1]
+        done = {p: p.stat().st_mtime_ns for p in (folder / "killed").rglob(STARTS_FILE)}
+        for name in ("killed", "undisturbed"):
+            subprocess.run([*command, name], check=True, **options)
+    return folder, done
+
+
+def test_a_killed_table_goes_on_and_ends_with_the_same_figures(folder):
+    folder, done = folder
+    assert 1 <= len(done) < 4
+    assert all(path.stat().st_mtime_ns == written for path, written in done.items())
+    assert f"{4 - len(done)} of 4 runs to test, 2 at once" in (folder / "log").read_text()
+    made = [
+        without(read_json(folder / name / "leaderboard.json"), _PASSING)
+        for name in ("killed", "undisturbed")
+    ]
+    assert made[0] == made[1]
+
+
+def test_cells_are_what_the_runs_have_found(folder):
+    out = folder[0] / "killed"
+    content = read_json(out / "leaderboard.json")
+    rows = {row["name"]: row for row in content["rows"]}
+    assert list(rows)[-1] == table.GUESSED and {BASELINE, "furl"} < {*rows}
+    flat = pd.read_csv(out / "leaderboard.csv", float_precision="round_trip").set_index(
+        ["task", "method"]
+    )
+    for entry in (RATINGS, RANKING):
+        for method in (BASELINE, "furl"):
+            run = out / "runs" / entry.name / method / "preset" / "seed_0"
+            summary, cell = read_json(run / "summary.json"), rows[method]["cells"][entry.name]
+            name = find_metric(entry.metric, summary["test"])
+            assert cell["value"]["values"] == [summary["test"][name]]
+            assert flat.loc[(entry.name, method), "value"] == summary["test"][name]
+            assert cell["down"] == summary["broadcast_bytes_per_client"] > 0
+            assert cell["rounds"] == 6
+            is_kept = method == "furl"
+            assert cell["kept"] == (12 if is_kept else 0)
+            # A user's embedding has two numbers, and its bias one. New users have kept nothing.
+            assert [*cell["starts"]] == (
+                ["rebuilt", "updated"] if is_kept and entry.is_seen else []
+            )
+            assert cell["setting"] is None
+    told = content["advice"][0]
+    assert told.startswith("4 of 4 cells are not tuned")
+    assert told in (out / "leaderboard.md").read_text()
+    text = (out / "leaderboard.html").read_text()
+    assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert text.count("<tr data-kind=") == 3 * 3
+
+
+@pytest.mark.parametrize(
+    ("better", "expected"),
+    [
+        # Nobody can be told apart.
+        ([], [2.0, 2.0, 2.0]),
+        ([("a", "b"), ("a", "c"), ("b", "c")], [1.0, 2.0, 3.0]),
+        # Two are level behind one.
+        ([("c", "a"), ("c", "b")], [2.5, 2.5, 1.0]),
+        # One is level with both, who are not with each other.
+        ([("a", "c")], [1.5, 2.0, 2.5]),
+    ],
+)
+def test_methods_that_cannot_be_told_apart_share_a_rank(better, expected):
+    assert [*table.rank(["a", "b", "c"], frozenset(better)).values()] == expected
+
+
+def clients(values, weights=10):
+    names = [f"u{n}" for n in range(len(values))]
+    columns = {
+        "client": names,
+        "num_examples": weights,
+        "rmse_after": values,
+        "ndcg@10_all": values,
+    }
+    return _Tested([pd.DataFrame(columns)], [{"rmse": 1.0}])
+
+
+def test_intervals_over_clients_tell_who_is_better():
+    low, high = [1.0 + 0.01 * (n % 5) for n in range(40)], [1.5 + 0.01 * (n % 7) for n in range(40)]
+    mixed = [value + (0.5 if n % 2 else -0.5) for n, value in enumerate(low)]
+    tested = {"low": clients(low), "high": clients(high), "mixed": clients(low[:20] + high[20:])}
+    names = [*tested, "diverged"]
+    # Who has no result is behind all others; and less of an error is better.
+    behind = {(name, "diverged") for name in tested}
+    orders = {("low", "high"), ("low", "mixed"), ("mixed", "high")}
+    assert table._clearly_better(RATINGS, tested, names) == behind | orders
+    turned = {(second, first) for first, second in orders}
+    assert table._clearly_better(RANKING, tested, names) == behind | turned
+    tested = {"low": clients(low), "mixed": clients(mixed)}
+    assert table._clearly_better(RANKING, tested, [*tested]) == frozenset()
+
+
+def test_who_is_worse_off_is_counted_among_clients_with_examples():
+    ours, others = clients([1.0, 2.0, 3.0, 9.0], [1, 1, 1, 0]), clients([2.0, 2.0, 2.0, 2.0])
+    assert table._worse_off(RATINGS, ours.clients, others.clients) == pytest.approx(1 / 3)
+    assert table._worse_off(RANKING, ours.clients, others.clients) == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_each_method_of_each_task_has_a_setting_and_the_same_budget(entry):
+    where = {DATA: "folder", MOVIELENS: "folder"}
+    task = entry.library
+    assert {*entry.sizes} == {"quick", "full"}
+    for size in entry.sizes:
+        for method in task.methods.values():
+            values = entry.values(size, method, where)
+            settled = task.settle(task.options(**values))
+            tried = settings_of(task, values, method, 4)
+            if not ranges_of(task, values, method):
+                continue
+            assert len({tuple(one.items()) for one in tried}) == 4
+            assert tried[0] == {name: getattr(settled, name) for name in tried[0]}
+            assert tried[:3] == settings_of(task, values, method, 3)
+            for one in tried:
+                task.settle(task.options(**{**values, **one}))
+            usual = method.server_optimizer
+            assert usual in (None, settled.server_optimizer)
+            names = {*tried[0]} - {"server_learning_rate"}
+            assert names <= {*method.options.declarations()}
+
+
+def test_the_best_on_validation_clients_is_found_and_kept(tmp_path, monkeypatch):
+    asked = tiny_board.board(tmp_path, tune=3)
+    sweeps = {
+        (entry.name, method.name): asked._sweep(entry, method, 3)
+        for entry in asked.entries
+        for method in asked.methods(entry)
+    }
+    assert len({len(sweep.settings) for sweep in sweeps.values()}) == 1
+    for (task, method), sweep in sweeps.items():
+        metric = {"ratings": "rmse", "ranking": "ndcg@10_of_19"}[task]
+        for trial, score in zip(sweep.trials, (2.0, 1.0, 3.0)):
+            assert trial.seed not in asked.seeds
+            told = Validation({metric: score}, "x")
+            if (task, method, score) == ("ratings", "furl", 1.0):
+                told = Validation({}, diverged="the loss is nan")
+            write_validation(trial.run, told)
+    asked._tune(3)
+    best = {"ratings": 1, "ranking": 2}
+    for (task, method), sweep in sweeps.items():
+        found = asked.found[task, method]
+        place = 0 if (task, method) == ("ratings", "furl") else best[task]
+        assert found.setting == sweep.settings[place]
+        assert (found.preset_validation, found.num_settings) == (2.0, 3)
+        assert found.num_diverged == (1 if (task, method) == ("ratings", "furl") else 0)
+        (trial,) = asked.trials[task, method]
+        assert found.setting.items() <= trial.run.values.items()
+    # Another board takes what was found, from the same folder or from a file.
+    kept = read_found(tmp_path / SETTINGS, QUICK)
+    other = tiny_board.board(tmp_path / "other", settings=tmp_path / SETTINGS)
+    assert other.found == asked.found == kept and read_found(tmp_path / SETTINGS, "full") == {}
+    write_found(tmp_path / SETTINGS, "full", kept)
+    assert read_found(tmp_path / SETTINGS, QUICK) == read_found(tmp_path / SETTINGS, "full") == kept
+    key = ("ratings", "furl")
+    old = {**kept, key: dataclasses.replace(kept[key], setting={"rate": 1.0})}
+    write_found(tmp_path / SETTINGS, QUICK, old)
+    with pytest.raises(UserError, match="furl on ratings name rate, which is no option any more"):
+        _ = tiny_board.board(tmp_path).trials
+
+
+def test_advice_names_the_best_its_ties_and_what_moves_least():
+    found = Found({"client_learning_rate": 0.1}, "rmse", 1.0, None, 4, 0, [100])
+    clear = {
+        "ratings": frozenset([("a", "b"), ("a", BASELINE)]),
+        "ranking": frozenset([(BASELINE, "c")]),
+    }
+    ranks = {"a": (1.0, 2.0), "b": (3.0, 2.0), "c": (2.0, 4.0), BASELINE: (3.0, 2.0)}
+    moved = {"a": 9, "b": 5, "c": 1, BASELINE: 10}
+    told = advice.advise(
+        tiny_board.make_table(ranks, clear, kept=["a"], moved=moved, setting=found)
+    )
+    assert told[0] == (
+        "Over all tasks, take A: its mean rank of 2 tasks is the lowest, 1.5 among 4 methods. "
+        "No task tells it clearly from C."
+    )
+    assert told[1].startswith("Where clients are new, take A: its mean rank is the lowest, 1.0")
+    assert told[2].startswith("Where clients have taken part, take A or B or FED_AVG_FINETUNING: ")
+    # C moves least, but is clearly worse than the baseline on one task.
+    assert told[3] == (
+        "Where bytes count, take B. Of the methods that are nowhere clearly worse than "
+        "FED_AVG_FINETUNING, it moves the fewest bytes, 50% of that one's."
+    )
+    assert told[4].startswith("Where clients can keep nothing between rounds, take B or FED_AVG_F")
+    untuned = advice.advise(tiny_board.make_table(ranks, clear))
+    assert untuned[0].startswith("8 of 8 cells are not tuned.")
+
+
+def test_texts_of_others_do_not_break_the_pages(tmp_path):
+    made = tiny_board.make_table(
+        {"a|<b>": (1.0, 1.0), BASELINE: (1.0, 1.0)}, {"ratings": (), "ranking": ()}
+    )
+    paths = page.write_pages(made, ["<script>"], tmp_path, "fedpersonal leaderboard")
+    texts = {path.suffix: path.read_text() for path in paths}
+    assert "A|&lt;B&gt;" in texts[".html"] and "<li>&lt;script&gt;</li>" in texts[".html"]
+    assert "| A∣<B>" in texts[".md"]
+    assert json.loads(texts[".json"])["tasks"]["ratings"]["better"] == "lower"
