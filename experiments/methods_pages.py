@@ -146,7 +146,9 @@ def _section(method: type[Method]) -> Iterator[str]:
     }
     if method.trains:
         server = method.server_optimizer
-        facts["Server optimizer, unless named"] = f"`{server}`" if server else "the task's"
+        rate = method.server_learning_rate
+        at_rate = f" at a rate of {rate:g}" if rate else ""
+        facts["Server optimizer, unless named"] = f"`{server}`{at_rate}" if server else "the task's"
     yield "\n".join(
         f"- {what}{'' if what.endswith(' it') else ':'} {said}" for what, said in facts.items()
     )

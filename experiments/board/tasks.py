@@ -92,7 +92,9 @@ class Entry:
         values = read_flagfile(PRESETS / f"{preset}.flags", self.library.options)
         values.update({**own.values, **(own.server if is_central else {})})
         usual = method.server_optimizer
-        if usual and values.get("server_optimizer") != usual:  # It is part of what a method is.
+        rate = method.server_learning_rate
+        # They are part of what a method is.
+        if usual and (rate or values.get("server_optimizer") != usual):
             values.update(server_optimizer=usual, server_learning_rate=None)
         if own.data:
             values["data_dir"] = data[own.data]

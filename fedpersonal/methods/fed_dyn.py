@@ -25,6 +25,7 @@ class FedDyn(
     title="FedDyn",
     local_variables="kept",
     copies=PersonalCopies(role="state"),
+    server_optimizer="sgd",
     server_remembers=True,
 ):
     """What a client of FedDyn does. The paper's server has SGD of rate 1."""

@@ -189,6 +189,7 @@ class Method:
         trains: Whether there are rounds at all.
         has_table: Whether users' embeddings are rows of a table that the server has.
         server_optimizer: Its usual server optimizer, or None for the task's.
+        server_learning_rate: The usual rate of that, or None for the optimizer's.
         layers: The layers of the model.
 
     Examples:
@@ -215,6 +216,7 @@ class Method:
     trains: ClassVar[bool] = True
     has_table: ClassVar[bool] = False
     server_optimizer: ClassVar[str | None] = None
+    server_learning_rate: ClassVar[float | None] = None
 
     def __init_subclass__(
         cls,

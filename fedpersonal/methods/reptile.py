@@ -4,8 +4,8 @@ Nichol, Achiam and Schulman, "On First-Order Meta-Learning Algorithms", 2018 (ar
 Algorithm 1 in its batch version: clients take several steps of SGD from the shared weights, and
 these move by epsilon towards the mean of where the clients end. Before it predicts, a client takes
 steps of the same kind, as many as --finetuning_epochs and --max_finetuning_steps say. Epsilon is
-the server's learning rate, by --server_learning_rate and below 1; with --decay_rounds it falls to 0
-as in the paper. The paper's clients count alike: commands need --weighting=uniform.
+the server's learning rate, by --server_learning_rate, usually 0.5; with --decay_rounds it falls to
+0 as in the paper. The paper's clients count alike: commands need --weighting=uniform.
 
 Departures: clients step by SGD, where the paper's experiments use Adam without momentum; they pass
 over their batches in turn, unless --local_steps draws each at random.
@@ -26,6 +26,7 @@ class Reptile(
     defaults={"weighting": "uniform"},
     finetunes="all",
     server_optimizer="sgd",
+    server_learning_rate=0.5,
 ):
     """What a client of Reptile does: FedAvg's steps, and the same before it predicts.
 

@@ -202,9 +202,11 @@ class Task(Generic[OptionsT, SourceT, DataT]):
 
     def settle(self, options: OptionsT) -> OptionsT:
         """Returns the options with the method's usual values in place of None."""
-        usual = self.method(options).server_optimizer or self.usual_server_optimizer
+        method = self.method(options)
+        usual = method.server_optimizer or self.usual_server_optimizer
         optimizer = options.server_optimizer or usual
-        rate = options.server_learning_rate or (1.0 if optimizer == "sgd" else 0.1)
+        of_method = method.server_learning_rate if optimizer == usual else None
+        rate = options.server_learning_rate or of_method or (1.0 if optimizer == "sgd" else 0.1)
         return options.replace(server_optimizer=optimizer, server_learning_rate=rate)
 
     def method(self, options: OptionsT) -> type[Method]:

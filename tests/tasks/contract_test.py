@@ -247,6 +247,10 @@ def test_reptile_goes_a_part_of_the_way_of_fed_avg_and_then_steps_alike(tiny, af
     for name, start in experiment.trainer.untrained().weights.items():
         expected = start + 0.25 * (ends[name] - start)
         np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    task = TASKS["movielens"]
+    assert task.settle(task.options(method="reptile")).server_learning_rate == 0.5
+    adam = task.options(method="reptile", server_optimizer="adam")
+    assert task.settle(adam).server_learning_rate == 0.1
     (before,), (phase,) = experiment.evaluator.finetuning, experiment.algorithm.phases
     assert before.optimizer.__dict__ == phase.optimizer.__dict__
 
