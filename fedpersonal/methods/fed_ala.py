@@ -14,24 +14,19 @@ trains a head first.
 from __future__ import annotations
 
 from fedpersonal.methods.algorithm import PersonalCopies
-from fedpersonal.methods.method import KeepingOptions, Layers, Method
+from fedpersonal.methods.method import KeepingOptions, Method
 from fedpersonal.methods.phases import BlendPhase, Phase
 from fedpersonal.options import option
 
 
 class FedAla(
     Method, name="fed_ala", title="FedALA", reads=KeepingOptions, local_variables="kept",
-    needs=("head",), finetunes="head",
+    needs=("shared_head",), finetunes="head",
 ):  # fmt: skip
     """What a client of FedALA does."""
 
     blend_rate: float = option(1.0, "fed_ala: SGD rate of b.", above=0)
     blend_epochs: int = option(1, "fed_ala: passes of b before a round's training.", at_least=1)
-
-    @classmethod
-    def fits(cls, layers: Layers) -> bool:
-        """Tells whether a model has a head that is not each user's own anyway."""
-        return super().fits(layers) and layers.head != layers.embedding
 
     def phases(self) -> tuple[Phase, ...]:
         """Returns the phase of b and that of the whole model."""

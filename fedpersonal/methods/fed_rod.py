@@ -14,7 +14,7 @@ balanced one.
 from __future__ import annotations
 
 from fedpersonal.methods.algorithm import PersonalCopies
-from fedpersonal.methods.method import KeepingOptions, Layers, Method
+from fedpersonal.methods.method import KeepingOptions, Method
 from fedpersonal.methods.phases import Phase
 
 
@@ -24,14 +24,9 @@ class FedRod(
     title="FedRoD",
     reads=KeepingOptions,
     local_variables="kept",
-    needs=("head",),
+    needs=("shared_head",),
 ):
     """What a client of FedRoD does."""
-
-    @classmethod
-    def fits(cls, layers: Layers) -> bool:
-        """Tells whether a model has a head that is not each user's own anyway."""
-        return super().fits(layers) and layers.head != layers.embedding
 
     def phases(self) -> tuple[Phase, ...]:
         """Returns the phase of the shared model and that of the client's own head."""

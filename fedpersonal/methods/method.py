@@ -160,6 +160,11 @@ class Layers:
         """Those that are each client's own where an algorithm leaves it open."""
         return self.embedding or self.head
 
+    @property
+    def shared_head(self) -> tuple[str, ...]:
+        """The head, but where it is what tells clients apart, and each client's own anyway."""
+        return () if self.head == self.embedding else self.head
+
     def without(self, part: str) -> tuple[str, ...]:
         """Returns all layers but those of a part."""
         return tuple(name for name in self.everything if name not in getattr(self, part))
