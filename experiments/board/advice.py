@@ -14,7 +14,7 @@ from experiments.board.table import (
     BoardTable,
     Cell,
     Row,
-    is_clearly_better,
+    verdict,
 )
 from experiments.board.tasks import Entry
 from fedpersonal.errors import listed
@@ -130,16 +130,16 @@ def _without_state(table: BoardTable, rows: Sequence[Row]) -> str:
 def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
     """Says who beats the baseline on a task, and who does not beat what needs no federation."""
     cells = {row: row.cells[entry.name] for row in table.rows if entry.name in row.cells}
-    better = [r.title for r in rows if r in cells and is_clearly_better(cells[r].behind, entry)]
+    better = [r.title for r in rows if r in cells and verdict(cells[r].behind, entry) > 0]
     few = f"{len(better)} methods are" if len(better) > _FEW else f"{listed(better)} {_are(better)}"
     said = f"{few} clearly better" if better else "no method is clearly better"
     sentences = [f"{entry.title}: {said} than FedAvg + fine-tuning."]
-    lost = [r for r in rows if r in cells and not is_clearly_better(cells[r].above_guess, entry)]
+    lost = [r for r in rows if r in cells and verdict(cells[r].above_guess, entry) < 1]
     if any(row.kind == GUESS_ROW for row in cells) and lost:
         number = len([row for row in rows if row in cells])
         sentences.append(f"{len(lost)} of {number} methods do not clearly beat the best guess.")
     for row, cell in cells.items():
-        if row.kind in (LOCAL, SERVER) and is_clearly_better(cell.behind, entry):
+        if row.kind in (LOCAL, SERVER) and verdict(cell.behind, entry) > 0:
             sentences.append(f"{row.title} is clearly better than it, without federation.")
     return [" ".join(sentences)]
 

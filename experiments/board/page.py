@@ -12,8 +12,16 @@ from typing import Any, NamedTuple
 import tabulate
 
 import fedpersonal
-from experiments.board.table import FEDERATED, GUESS_ROW, LOCAL, SERVER, BoardTable, Cell, Row
-from experiments.board.table import is_clearly_better as is_better
+from experiments.board.table import (
+    FEDERATED,
+    GUESS_ROW,
+    LOCAL,
+    SERVER,
+    BoardTable,
+    Cell,
+    Row,
+    verdict,
+)
 from experiments.board.tasks import Entry
 from experiments.papers.table import Cell as Figure
 from experiments.sweeping.grid import values_text
@@ -131,17 +139,8 @@ def _value(row: Row, entry: Entry) -> Shown:
     cell = row.cells.get(entry.name)
     if cell is None or cell.value is None:
         return Shown("" if cell is None else "none")
-    mark = _BETTER if is_better(cell.behind, entry) else ""
-    mark = mark or (_WORSE if is_worse(cell.behind, entry) else "")
+    mark = {1: _BETTER, -1: _WORSE}.get(verdict(cell.behind, entry), "")
     return Shown(f"{cell.value.text(entry.digits)} {mark}".rstrip(), cell.value.mean)
-
-
-def is_worse(found: Figure[float] | None, entry: Entry) -> bool:
-    """Tells whether a difference is clearly for the worse."""
-    if found is None or found.interval is None:
-        return False
-    turned = Figure((-found.mean,), interval=(-found.interval[1], -found.interval[0]))
-    return is_better(turned, entry)
 
 
 def _of_task(table: BoardTable, entry: Entry) -> Grid:

@@ -198,23 +198,18 @@ def _clearly_better(
         for second in ranked[place + 1 :]:
             if first in tested and second in tested:
                 pair = (tested[first].clients, tested[second].clients)
-                winner = _winner(difference(*pair, entry.compared), lower=entry.lower)
+                winner = verdict(difference(*pair, entry.compared), entry)
                 better |= {{1: (first, second), -1: (second, first)}[winner]} if winner else set()
             elif first in tested or second in tested:  # Who has no result is behind all others.
                 better.add((first, second) if first in tested else (second, first))
     return frozenset(better)
 
 
-def _winner(found: Figure[float], *, lower: bool) -> int:
+def verdict(found: Figure[float] | None, entry: Entry) -> int:
     """Returns 1 where a difference is clearly for the better, -1 for the worse, else 0."""
-    if found.interval is None or found.interval[0] <= 0 <= found.interval[1]:
+    if found is None or found.interval is None or found.interval[0] <= 0 <= found.interval[1]:
         return 0
-    return 1 if (found.mean < 0) is lower else -1
-
-
-def is_clearly_better(found: Figure[float] | None, entry: Entry) -> bool:
-    """Tells whether a difference is clearly for the better."""
-    return found is not None and _winner(found, lower=entry.lower) == 1
+    return 1 if (found.mean < 0) is entry.lower else -1
 
 
 def _figures(entry: Entry, own: _Tested, baseline: _Tested | None) -> dict[str, Any]:

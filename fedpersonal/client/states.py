@@ -44,6 +44,8 @@ def assign_states(
         values: Those after them.
         examples: The clients' examples.
     """
+    if not algorithm.assignments:
+        return values
     phase, assigned = algorithm.last_phase, {}
     optimizers = {v.name: optimizer_of(phase, v) for v in model.global_variables if phase.moves(v)}
     states = {"personal": model.copies, "server": model.server_states}

@@ -7,23 +7,14 @@ AISTATS 2017. Its personalised rivals train alike and fine-tune each client's co
 from __future__ import annotations
 
 from fedpersonal.methods.constructor import constructor
-from fedpersonal.methods.method import FinetuningOptions, Method, RebuildingOptions
+from fedpersonal.methods.method import Method, RebuildingOptions
 
 
 class FedAvg(Method, name="fed_avg", title="FedAvg", server_optimizer="sgd"):
     """What a client of FedAvg does: it moves all variables on all of its data."""
 
 
-class FedAvgFinetuning(
-    FedAvg,
-    name="fed_avg_finetuning",
-    title="FedAvg + fine-tuning",
-    trains_as="fed_avg",
-    reads=FinetuningOptions,
-    finetunes="all",
-    server_optimizer=None,
-):
-    """FedAvg, and fine-tuning."""
+FedAvgFinetuning = FedAvg.finetuned(server_optimizer=None)
 
 
 class EmbeddingFinetuning(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from fedpersonal.methods.algorithm import Assignment, PersonalCopies
 from fedpersonal.methods.constructor import constructor
-from fedpersonal.methods.method import FinetuningOptions, Method
+from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 from fedpersonal.options import option
 
@@ -42,15 +42,7 @@ class FedDyn(
         return (Assignment("personal", terms),)
 
 
-class FedDynFinetuning(
-    FedDyn,
-    name="fed_dyn_finetuning",
-    title="FedDyn + fine-tuning",
-    trains_as="fed_dyn",
-    reads=FinetuningOptions,
-    finetunes="all",
-):
-    """FedDyn, and fine-tuning."""
+FedDynFinetuning = FedDyn.finetuned()
 
 
 fed_dyn = constructor(FedDyn, optimizers=None)

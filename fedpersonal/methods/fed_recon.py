@@ -16,7 +16,6 @@ from fedpersonal.data.splits import split_parts
 from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import (
     ClientOptions,
-    FinetuningOptions,
     Method,
     RebuildingOptions,
     SplitOptions,
@@ -76,15 +75,7 @@ class FedRecon(
         return GradientPhase("local", support, optimizer, *steps, grows=grows)
 
 
-class FedReconFinetuning(
-    FedRecon,
-    name="fed_recon_finetuning",
-    title="FedRecon + fine-tuning",
-    trains_as="fed_recon",
-    reads=FinetuningOptions,
-    finetunes="global",
-):
-    """FedRecon, and fine-tuning."""
+FedReconFinetuning = FedRecon.finetuned(finetunes="global")
 
 
 def rebuilding(options: FedReconOptions) -> tuple[Phase, ...]:

@@ -266,6 +266,12 @@ class Method:
         return type(name, (cls,), body, name=name, title=title, **facts)
 
     @classmethod
+    def finetuned(cls: type[_Own], **facts: Any) -> type[_Own]:
+        """Returns the method whose clients fine-tune all variables before they predict."""
+        facts = {"reads": FinetuningOptions, "finetunes": "all", **facts, "trains_as": cls.name}
+        return cls.variant(f"{cls.name}_finetuning", f"{cls.title} + fine-tuning", **facts)
+
+    @classmethod
     def fits(cls, layers: Layers) -> bool:
         """Tells whether a model with these layers has what the method needs."""
         parts = {*cls.needs, cls.local_part, cls.finetunes} - {"all", "global"}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from fedpersonal.methods.algorithm import Assignment, PersonalCopies
 from fedpersonal.methods.constructor import constructor
-from fedpersonal.methods.method import FinetuningOptions, Method
+from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 
 
@@ -37,15 +37,7 @@ class Scaffold(
         return own, Assignment("server", {"slope": 1.0})
 
 
-class ScaffoldFinetuning(
-    Scaffold,
-    name="scaffold_finetuning",
-    title="SCAFFOLD + fine-tuning",
-    trains_as="scaffold",
-    reads=FinetuningOptions,
-    finetunes="all",
-):
-    """SCAFFOLD, and fine-tuning."""
+ScaffoldFinetuning = Scaffold.finetuned()
 
 
 scaffold = constructor(Scaffold, optimizers=None)

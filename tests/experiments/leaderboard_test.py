@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-import os
 import subprocess
 import sys
-import time
 
 import pandas as pd
-import psutil
 import pytest
 
 from experiments.board import advice, page, table
@@ -23,6 +21,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import find_metric
 from fedpersonal.files import read_json
 from tests.experiments import small, tiny_board
+from tests.experiments.killing import ENVIRONMENT, kill_when
 from tests.experiments.tiny_board import RANKING, RATINGS
 
 # These depend on the machine and the moment.
@@ -43,23 +42,14 @@ def _folder(tmp_path_factory):
     """A folder with a table that was killed half way and made again, and one made undisturbed."""
     folder = tmp_path_factory.mktemp("board")
     small.write_ratings(folder / "ratings.csv", num_users=20)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    command = [sys.executable, "-m", "tests.experiments.tiny_board"]
-    with open(folder / "log", "w") as log:
-        options = {"cwd": folder, "env": environment, "stdout": log, "stderr": log}
-        process = subprocess.Popen([*command, "killed"], **options)
-        deadline = time.monotonic() + 600
-        while not list((folder / "killed").rglob(STARTS_FILE)):
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-        process.wait()
-        assert not psutil.wait_procs(children, timeout=60)[1]
-        done = {p: p.stat().st_mtime_ns for p in (folder / "killed").rglob(STARTS_FILE)}
+    command, log = ["-m", "tests.experiments.tiny_board"], folder / "log"
+    ended = functools.partial((folder / "killed").rglob, STARTS_FILE)
+    kill_when(lambda: [*ended()], [*command, "killed"], folder, log)
+    done = {path: path.stat().st_mtime_ns for path in ended()}
+    with log.open("a") as file:
+        options = {"cwd": folder, "env": ENVIRONMENT, "stdout": file, "stderr": file}
         for name in ("killed", "undisturbed"):
-            subprocess.run([*command, name], check=True, **options)
+            subprocess.run([sys.executable, *command, name], check=True, **options)
     return folder, done
 
 

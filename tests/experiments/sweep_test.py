@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
 import shlex
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 
 from experiments import option_flags
@@ -25,6 +20,7 @@ from fedpersonal.files import read_json, write_json
 from fedpersonal.options import Options, option
 from fedpersonal.runs import record as run_config
 from fedpersonal.tasks.task import all_tasks
+from tests.experiments.killing import kill_when
 
 RATES = (0.001, 0.5, 0.1)
 ASKED = [
@@ -49,20 +45,7 @@ def _killed(tmp_path_factory):
     # One of the rates is too high for these.
     rows = [f"u{u},i{(u + 2 * i) % 15},{1 + (u * i) % 5}" for u in range(20) for i in range(12)]
     (folder / "ratings.csv").write_text("\n".join(["who,item,rating", *rows]) + "\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    with open(folder / "killed.log", "w") as log:
-        process = subprocess.Popen(
-            [sys.executable, *ASKED], cwd=folder, env=environment, stdout=log, stderr=log
-        )
-        deadline = time.monotonic() + 600
-        while not is_half_way(folder / "out"):
-            assert process.poll() is None, (folder / "killed.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-        process.wait()
-    assert not psutil.wait_procs(children, timeout=60)[1]
+    kill_when(lambda: is_half_way(folder / "out"), ASKED, folder, folder / "killed.log")
     written = {p: p.stat().st_mtime_ns for p in folder.rglob("validation.json")}
     assert 2 <= len(written) < 6
     return folder, written
