@@ -371,8 +371,12 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         return {}
 
     def names(self, experiment: Experiment[OptionsT, DataT]) -> Mapping[str, np.ndarray]:
-        """Returns what the rows of tables stand for, by the input that picks them."""
-        return {}
+        """Returns what the rows of tables stand for, by the input that picks them: of users here.
+
+        They are rows of the server's where it has everybody's data.
+        """
+        has_rows = self.has_own_rows and experiment.method.has_table
+        return {"user": experiment.data.train.client_ids} if has_rows else {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""

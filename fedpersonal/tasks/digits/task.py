@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedpersonal.methods.method import KeepingOptions, Layers
 from fedpersonal.options import Options, option
 from fedpersonal.tasks.digits.data import (
@@ -144,10 +142,6 @@ class DigitTask(Task[DigitRun, Digits, DigitData]):
             unseen = unseen_summary(experiment, part, results, guesses)
         report = super().test(experiment, trained)
         return TestReport(report.results, description={"unseen": unseen})
-
-    def names(self, experiment: DigitExperiment) -> dict[str, np.ndarray]:
-        """Names the clients whose embeddings are rows of the server's table."""
-        return {"user": experiment.data.train.client_ids} if experiment.method.has_table else {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedpersonal.data.documents import (
     FILMS_1M_FILES,
     load_films_1m,
@@ -277,10 +275,6 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             "local_state": experiment.options.local_state,
             "num_users": experiment.data.num_users,
         }
-
-    def names(self, experiment: DocumentExperiment) -> dict[str, np.ndarray]:
-        """Names the users whose embeddings are rows of the server's table."""
-        return {"user": experiment.data.train.client_ids} if experiment.method.has_table else {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""

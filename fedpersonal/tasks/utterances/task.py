@@ -287,9 +287,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def names(self, experiment: UtteranceExperiment) -> dict[str, np.ndarray]:
         """Names the contexts, and the users whose parts are rows of the server's tables."""
-        data = experiment.data
-        users = {"user": data.train.client_ids} if experiment.method.has_table else {}
-        return {"context": data.context_names, **users}
+        return {"context": experiment.data.context_names, **super().names(experiment)}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the line that a program prints of its summary."""
