@@ -70,6 +70,16 @@ FEDNCF = _row(
     l2=0.003,
     total_rounds=300,
 )
+FEDRAP = _row(
+    "FedRAP",
+    method="fedrap",
+    client_learning_rate=1.0,
+    local_learning_rate=1.0,
+    l2=0.01,
+    item_difference=0.01,
+    item_sparsity=0.0003,
+    total_rounds=300,
+)
 CENTRAL = _row(
     "Central matrix factorization",
     method="centralized",
@@ -97,6 +107,7 @@ ROWS = (
     ),
     PFEDREC,
     FEDNCF,
+    FEDRAP,
     _row(
         "FedAvg + fine-tuning",
         method="fed_avg_finetuning",
