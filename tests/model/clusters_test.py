@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.personalize import personalize
+from fedpersonal.methods.phases import ChoicePhase
 from fedpersonal.model.clusters import ClusteredModel
 from fedpersonal.model.files import to_keras
 from fedpersonal.model.names import CLUSTER, CLUSTER_SHARES
@@ -48,3 +51,15 @@ def test_clusters_that_would_start_alike_are_refused():
     layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(1, name="head")]
     with pytest.raises(UserError, match="all 2 would start alike.*a function that builds it"):
         ClusteredModel(PartitionedModel(tf.keras.Sequential(layers)), 2)
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(0, 1), (4, 2)])
+def test_who_has_no_examples_keeps_the_choice_that_others_make_anew(count, chosen):
+    model, none = ClusteredModel(BASE, 3), np.zeros(count, np.int32)
+    weights = {v.name: np.ones(v.shape, np.float32) for v in model.global_variables}
+    weights[ITEM] *= np.float32([0, 1, 2])  # Ratings of 0, 2 and 4.
+    client = ClientDataset(["a"], [0, count], {"user": none, "item": none}, np.float32(none + 5))
+    kept = {CLUSTER: np.float32([0, 1, 0])}
+    phases = (ChoicePhase("all", 3),)
+    values = personalize(model, phases, weights, client, kept=kept, batch_size=3)
+    np.testing.assert_array_equal(values[CLUSTER], np.eye(3)[chosen])
