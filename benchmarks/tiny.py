@@ -74,6 +74,7 @@ RUN = [
     ("reddit", "fed_babu"),
     ("reddit", "apfl"),
     ("reddit", "fed_ala"),
+    ("reddit", "ifca"),
 ]
 FOR_A_ROUND = [
     *(
@@ -96,6 +97,7 @@ FOR_A_ROUND = [
             "scaffold_finetuning",
             "fed_dyn",
             "fed_dyn_finetuning",
+            "ifca_finetuning",
         )
     ),
     ("reddit", "fed_avg"),

@@ -36,13 +36,20 @@ if TYPE_CHECKING:
     from fedpersonal.methods.fed_rep import fed_rep
     from fedpersonal.methods.fedperc import fedperc
     from fedpersonal.methods.furl import furl
+    from fedpersonal.methods.ifca import ifca
     from fedpersonal.methods.lg_fed_avg import lg_fed_avg
     from fedpersonal.methods.method import ClientOptions, KeepingOptions, Layers, Method, register
     from fedpersonal.methods.mr_mtl import mr_mtl
     from fedpersonal.methods.per_fed_avg import per_fed_avg
     from fedpersonal.methods.pfedme import pfedme
     from fedpersonal.methods.pfedrec import pfedrec
-    from fedpersonal.methods.phases import BlendPhase, GradientPhase, LookAhead, RidgePhase
+    from fedpersonal.methods.phases import (
+        BlendPhase,
+        ChoicePhase,
+        GradientPhase,
+        LookAhead,
+        RidgePhase,
+    )
     from fedpersonal.methods.reptile import reptile
     from fedpersonal.methods.scaffold import scaffold
     from fedpersonal.model.metrics import Metric

@@ -164,6 +164,39 @@ class StatefulServer:
         return collections.OrderedDict((k, v) for k, v in values.items() if k not in self.states)
 
 
+class ClusterServer:
+    """A server's optimizer that steps each of several clusters by the mean over its own clients.
+
+    Attributes:
+        optimizer: What steps the variables.
+        shares: The name of the variable of which each client sends the cluster that it has chosen,
+            1 and otherwise 0: its mean are the shares of clients that have chosen each.
+        clustered: The names of variables whose last axis are clusters.
+    """
+
+    def __init__(self, optimizer: Optimizer, shares: str, clustered: Collection[str]):
+        self.optimizer, self.shares, self.clustered = optimizer, shares, clustered
+
+    def initialize(self, specs: Specs) -> State:
+        """Returns the state before the first step, of values of these shapes, by name."""
+        return self.optimizer.initialize(self._moving(specs))
+
+    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
+        """Returns the next state, and the values after a step."""
+        import tensorflow as tf
+
+        shares, slopes = weights[self.shares] - gradients[self.shares], self._moving(gradients)
+        for name in self.clustered:
+            # Of a cluster that nobody has chosen it is 0.
+            slopes[name] = tf.math.divide_no_nan(slopes[name], shares)
+        state, moved = self.optimizer.next(state, self._moving(weights), slopes)
+        everything = {**moved, self.shares: shares}
+        return state, collections.OrderedDict((name, everything[name]) for name in weights)
+
+    def _moving(self, values: Mapping[str, Any]) -> collections.OrderedDict[str, Any]:
+        return collections.OrderedDict((k, v) for k, v in values.items() if k != self.shares)
+
+
 # Options describe a schedule before anything slow is imported.
 
 

@@ -27,6 +27,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "dynamic": (0.01, 10.0),
     "envelope": (0.1, 10.0),
     "blend_rate": (0.1, 10.0),
+    "num_clusters": (1.0, 4.0),
 }
 _DRAW_SEED = 0
 
@@ -83,7 +84,8 @@ def ranges_of(task: Task, values: Mapping[str, Value], method: type[Method]) -> 
         factors = next((f for n, f in RANGES.items() if fnmatch.fnmatch(name, n)), None)
         value = options[name]
         if factors and isinstance(value, (int, float)) and value > 0:
-            found[name] = Range(value * factors[0], value * factors[1], True, False)
+            low, high = (value * factor for factor in factors)
+            found[name] = Range(low, high, True, is_whole=isinstance(value, int))
     return found
 
 

@@ -240,6 +240,11 @@ def audit(
             f"declared: what clients of {subject.algorithm.name} send follows from their personal "
             "copies, too; severed looked at labels alone"
         )
+    if subject.algorithm.choice:
+        notes.append(
+            f"declared: what clients of {subject.algorithm.name} send tells which model they have "
+            "chosen"
+        )
     measured = measure(subject, tap, reference, many, done[-1]) if many is not None else []
     return Audit(crossings, verdicts, measured, notes, guarantee(privacy))
 

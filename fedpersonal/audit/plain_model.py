@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.methods.phases import RidgePhase
-from fedpersonal.model.names import MIXING
+from fedpersonal.model.names import CLUSTER, MIXING
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.partition import PartitionedModel
 
@@ -107,13 +107,36 @@ class PlainModel:
             if variable.is_frozen:
                 self._variables[variable.name].assign(model.frozen.array(variable.name))
         for variable in model.variables:
-            if variable.is_personal or variable.name in model.server_states:
+            if variable.is_personal or variable.is_state:
                 self._variables[variable.name] = tf.Variable(tf.zeros(variable.shape))
+        # Of clustered variables the Keras model has the chosen cluster's value.
+        self._applied = dict(self._variables)
+        for name in model.clustered:
+            shape = next(v.shape for v in model.variables if v.name == name)
+            self._variables[name] = tf.Variable(tf.zeros(shape))
+        if model.num_clusters:
+            self._variables[CLUSTER].assign(np.eye(model.num_clusters)[0])
         self._steps: dict[tuple[str, ...], tf.types.experimental.GenericFunction] = {}
+
+    def apply_cluster(self) -> int:
+        """Gives the Keras model the values of the chosen cluster, which it returns."""
+        cluster = int(np.argmax(self._variables[CLUSTER])) if self.model.num_clusters else 0
+        for name in self.model.clustered:
+            self._applied[name].assign(self._variables[name].numpy()[..., cluster])
+        return cluster
 
     def predict(self, client: Client) -> np.ndarray:
         """Returns the model's output for examples, with its variables as they are."""
+        self.apply_cluster()
         return self._keras(self.model.arrange(_tensors(client.features)), training=False).numpy()
+
+    def loss(self, client: Client) -> float:
+        """Returns the summed loss of examples, outside of training."""
+        model, labels = self.model, tf.constant(client.labels)
+        losses = model.example_losses(labels, tf.constant(self.predict(client)))
+        for added in self._keras.losses:
+            losses += model.example_weights(labels) * added
+        return float(tf.reduce_sum(losses))
 
     def added_losses(self, client: Client, values: Arrays) -> float:
         """Returns the sum of the losses that the model adds, with some values of its variables."""
@@ -125,9 +148,15 @@ class PlainModel:
     def _gradients(self, moving: tuple[str, ...], batch: Client, noise: tf.Tensor):
         """Differentiates the mean loss of a batch, and sums its metrics."""
         arguments = _tensors(batch.features), tf.constant(batch.labels), noise
-        return gradients_of(
+        cluster = self.apply_cluster()
+        gradients, sums = gradients_of(
             self.model, self._variables, moving, lambda names: self._step(names)(*arguments)
         )
+        for name in self.model.clustered & gradients.keys():
+            whole = np.zeros(self._variables[name].shape, np.float32)
+            whole[..., cluster] = gradients[name]
+            gradients[name] = tf.constant(whole)
+        return gradients, sums
 
     def _step(self, moving: tuple[str, ...]) -> tf.types.experimental.GenericFunction:
         """Returns what differentiates the mean loss of a batch, and sums its metrics."""
@@ -142,7 +171,7 @@ class PlainModel:
         count = tf.shape(labels)[0]
         if model.draws_noise:
             NoiseDraws(fold(noise, tf.range(count))).give_to(self._keras)
-        variables = {name: self._variables[name] for name in moving}
+        variables = {name: self._applied[name] for name in moving}
         with tf.GradientTape() as tape:
             output = self._keras(model.arrange(features), training=True)
             weights = model.example_weights(labels)

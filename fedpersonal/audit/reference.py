@@ -16,8 +16,14 @@ import tensorflow as tf
 from fedpersonal.audit.plain_model import Arrays, Client, PlainModel
 from fedpersonal.data.splits import is_in_part
 from fedpersonal.methods.algorithm import Algorithm
-from fedpersonal.methods.phases import BlendPhase, GradientPhase, LookAhead, RidgePhase
-from fedpersonal.model.names import BLEND, COPY, MIXING, SERVER_STATE
+from fedpersonal.methods.phases import (
+    BlendPhase,
+    ChoicePhase,
+    GradientPhase,
+    LookAhead,
+    RidgePhase,
+)
+from fedpersonal.model.names import BLEND, CLUSTER, CLUSTER_SHARES, COPY, MIXING, SERVER_STATE
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import VariableSpec
@@ -90,6 +96,8 @@ class Reference(PlainModel):
             elif isinstance(phase, BlendPhase):
                 self._blend(phase, batches, noise, copies)
                 noise = fold(noise, -1)
+            elif isinstance(phase, ChoicePhase):
+                self._choose(phase, batches)
             else:
                 ahead = batches
                 if phase.ahead is not None and phase.ahead.data is not None:
@@ -227,6 +235,18 @@ class Reference(PlainModel):
                 share.assign(np.clip(moved, 0.0, 1.0))
         if steps:
             go()
+
+    def _choose(self, phase: ChoicePhase, batches: Sequence[Client]) -> None:
+        """Chooses the cluster of the least loss."""
+        if not batches:
+            return
+        losses = []
+        for choice in np.eye(phase.clusters):
+            self._variables[CLUSTER].assign(choice)
+            losses.append(np.nan_to_num(sum(map(self.loss, batches)), nan=np.inf))
+        chosen = np.eye(phase.clusters)[np.argmin(losses)]
+        for name in {CLUSTER, CLUSTER_SHARES} & self._variables.keys():
+            self._variables[name].assign(chosen)
 
     def _look_ahead(self, ahead: LookAhead, now: Arrays, batch: Client, noise: tf.Tensor) -> None:
         """Takes the steps that precede one of a phase, and leaves the variables where they lead."""

@@ -17,7 +17,7 @@ from fedpersonal.client.values import (
     tile_clients,
 )
 from fedpersonal.data.splits import count_batches, find_batch
-from fedpersonal.methods.phases import BlendPhase, GradientPhase
+from fedpersonal.methods.phases import BlendPhase, ChoicePhase, GradientPhase
 from fedpersonal.model.lookups import count_ids, fetch_rows
 from fedpersonal.model.metrics import Metric
 from fedpersonal.model.mixing import Mixing, find_mixing
@@ -41,7 +41,7 @@ class Schedule(NamedTuple):
     num_examples: tf.Tensor
 
 
-def schedule_phase(phase: GradientPhase | BlendPhase, examples: Examples) -> Schedule:
+def schedule_phase(phase: GradientPhase | BlendPhase | ChoicePhase, examples: Examples) -> Schedule:
     """Lays out the steps of a phase for a stack of clients."""
     num_batches = count_client_batches(examples)
     in_part = count_batches(phase.data, num_batches)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from fedpersonal.client.batches import (
@@ -37,11 +38,13 @@ from fedpersonal.client.values import (
     sent_copies,
     split_values,
     start_of_copy,
+    tile_clients,
     where_client,
 )
 from fedpersonal.data.splits import count_batches, find_batch
 from fedpersonal.methods.algorithm import Algorithm
-from fedpersonal.methods.phases import BlendPhase, GradientPhase, LookAhead, Phase
+from fedpersonal.methods.phases import BlendPhase, ChoicePhase, GradientPhase, LookAhead, Phase
+from fedpersonal.model.names import CLUSTER, CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel, Values
 
 # What follows a phase in a client's noise, in place of another step's number.
@@ -156,6 +159,8 @@ def run_phase(
         return run_gradient_phase(model, phase, values, examples).values
     if isinstance(phase, BlendPhase):
         return _blend(model, phase, values, examples)
+    if isinstance(phase, ChoicePhase):
+        return _choose(model, phase, values, examples)
     local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
     return values._replace(own={**values.own, **local})
 
@@ -242,6 +247,37 @@ def _blend(
     moved = {k: where_client(has_steps, v, copies[k]) for k, v in blended(shares).items()}
     own = {**values.own, **shares, **moved}
     return values._replace(own=own).fold_noise(PHASE_END)
+
+
+def _choose(
+    model: PartitionedModel, phase: ChoicePhase, values: ClientValues, examples: Examples
+) -> ClientValues:
+    """Has each client choose the cluster of the least loss on its data, the first of equal ones."""
+    schedule, clients = schedule_phase(phase, examples), count_clients(examples)
+
+    def add(number: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        step, cluster = number // phase.clusters, number % phase.clusters
+        one = tile_clients(tf.one_hot(cluster, phase.clusters), clients)
+        batch = take_batch(model, examples, schedule.batches[step], values)
+        tried = values._replace(own={**values.own, CLUSTER: one})
+        outcome = predict_batch(model, tried, batch, training=False)
+        is_real = batch.mask * schedule.active[step][:, tf.newaxis] > 0
+        of_batch = tf.reduce_sum(tf.where(is_real, outcome.losses, 0.0), 1, keepdims=True)
+        return number + 1, losses + tf.where(one > 0, of_batch, 0.0)
+
+    _, losses = tf.while_loop(
+        lambda number, _: number < schedule.num_steps * phase.clusters,
+        add,
+        (0, tf.zeros_like(values.own[CLUSTER])),
+        parallel_iterations=1,
+    )
+    losses = tf.where(tf.math.is_nan(losses), np.inf, losses)
+    chosen = tf.one_hot(tf.argmin(losses, 1), phase.clusters)
+    # A client without examples stays where it is.
+    has_steps = tf.reduce_sum(schedule.active, 0) > 0
+    chosen = where_client(has_steps, chosen, values.own[CLUSTER])
+    told = {CLUSTER_SHARES: chosen} if phase.mean_over == "cluster" else {}
+    return values._replace(own={**values.own, **told, CLUSTER: chosen})
 
 
 def take_steps(

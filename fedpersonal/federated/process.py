@@ -32,8 +32,9 @@ from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.phases import RidgePhase
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
+from fedpersonal.model.names import CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
-from fedpersonal.optimizers import AnyOptimizer, StatefulServer, as_tff_optimizer
+from fedpersonal.optimizers import AnyOptimizer, ClusterServer, StatefulServer, as_tff_optimizer
 
 
 class Output(NamedTuple):
@@ -133,6 +134,14 @@ def build_process(
         server_optimizer = StatefulServer(
             server_optimizer, model.server_states, client_share, remembers=remembers
         )
+    if algorithm.choice and algorithm.choice.mean_over == "cluster":
+        if privacy is not None:
+            raise UserError(
+                f"{algorithm.name} divides by how many clients have chosen a model, which noise "
+                "hides: with differential privacy, take mean_over='cohort'."
+            )
+        shared = model.clustered - model.owned
+        server_optimizer = ClusterServer(server_optimizer, CLUSTER_SHARES, shared)
     find_mixing(model.base, training=True)  # It refuses what nobody means.
     if execution.packing == "pooled":
         check_rows_are_independent(model.base, training=True)
@@ -177,6 +186,11 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
         raise ValueError(
             f"{algorithm.name} {'needs' if algorithm.personal else 'has no'} personal copies; "
             "take the model that its prepare(model) returns."
+        )
+    if (algorithm.choice.clusters if algorithm.choice else 0) != model.num_clusters:
+        raise ValueError(
+            f"{algorithm.name} {'needs' if algorithm.choice else 'has no'} clusters; take the "
+            "model that its prepare(model) returns."
         )
     check_phases(model, algorithm.phases)
     check_slopes(model, algorithm)

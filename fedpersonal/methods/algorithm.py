@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedpersonal.errors import check_choice
-from fedpersonal.methods.phases import STATES, BlendPhase, GradientPhase, Phase, check_positive
+from fedpersonal.methods.phases import (
+    STATES,
+    BlendPhase,
+    ChoicePhase,
+    GradientPhase,
+    Phase,
+    check_positive,
+)
 from fedpersonal.optimizers import ScheduledOptimizer
 
 if TYPE_CHECKING:
@@ -151,6 +158,12 @@ class Algorithm:
             raise ValueError(f"Algorithm {self.name!r}: the last phase must be a GradientPhase.")
         if self.personal and self.local_variables == "none":
             raise ValueError(f"Algorithm {self.name!r}: personal copies are rebuilt or kept.")
+        choices = [phase for phase in self.phases if isinstance(phase, ChoicePhase)]
+        if choices and (len(choices) > 1 or self.personal or self.local_variables == "none"):
+            raise ValueError(
+                f"Algorithm {self.name!r}: a ChoicePhase is the only one, goes with no personal "
+                "copies, and makes a choice that is rebuilt or kept."
+            )
         self._check_states()
 
     def _check_states(self) -> None:
@@ -182,8 +195,19 @@ class Algorithm:
         """Whether clients keep their local variables from round to round."""
         return self.local_variables == "kept"
 
+    @property
+    def choice(self) -> ChoicePhase | None:
+        """The phase by which a client chooses one of the server's models, or None."""
+        return next((phase for phase in self.phases if isinstance(phase, ChoicePhase)), None)
+
     def prepare(self, model: PartitionedModel) -> PartitionedModel:
-        """Returns a model with the personal copies that the algorithm asks for."""
+        """Returns a model with the personal copies or clusters that the algorithm asks for."""
+        if self.choice is not None and not model.num_clusters:
+            from fedpersonal.model.clusters import ClusteredModel
+
+            choice = self.choice
+            has_shares = choice.mean_over == "cluster"
+            return ClusteredModel(model, choice.clusters, choice.layers, has_shares=has_shares)
         if self.personal is None or model.copies:
             return model
         from fedpersonal.model.personal import PersonalModel

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Union
 
 from fedpersonal.data.splits import check_part
 from fedpersonal.errors import check_choice
+from fedpersonal.model.names import CLUSTER
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 VARIABLES = ("global", "local", "all", "personal")
 # The states that correct gradients: the client's and the server's.
 STATES = ("personal", "server")
+# Over whom the server takes the mean of updates of one of several models.
+MEANS = ("cluster", "cohort")
 
 
 def check_least(owner: object, **bounds: int) -> None:
@@ -196,7 +199,44 @@ class BlendPhase:
         return variable.is_personal
 
 
-Phase = Union[GradientPhase, RidgePhase, BlendPhase]
+@dataclasses.dataclass(frozen=True)
+class ChoicePhase:
+    """Chooses the one of several models of the server that has the least loss on the client's data.
+
+    Every global variable, or those of some layers, then has a value for each cluster, and the
+    client applies, trains and moves those of the cluster that it has chosen (Ghosh et al., "An
+    Efficient Framework for Clustered Federated Learning", 2020).
+
+    Attributes:
+        data: Which batches, as of `GradientPhase`.
+        clusters: How many models there are.
+        layers: Of which layers or variables; none for all global ones. The others are shared by
+            all clusters.
+        mean_over: Over whom a server's model moves by the mean of clients' updates: `cluster`,
+            those who have chosen it, of which each client tells the server which it is; or
+            `cohort`, all who take part, for whom updates of what they have not chosen are 0.
+    """
+
+    data: str
+    clusters: int
+    layers: tuple[str, ...] = ()
+    mean_over: str = "cluster"
+
+    variables = "local"
+    passes = max_steps = None
+    epochs = 1
+
+    def __post_init__(self):
+        check_part("ChoicePhase", self.data)
+        check_choice("ChoicePhase", "mean_over", self.mean_over, MEANS)
+        check_least(self, clusters=2)
+
+    def moves(self, variable: VariableSpec) -> bool:
+        """Tells whether the phase moves a variable of a model: the choice."""
+        return variable.name == CLUSTER
+
+
+Phase = Union[GradientPhase, RidgePhase, BlendPhase, ChoicePhase]
 
 
 def restrict(phase: Phase, variables: str | tuple[str, ...]) -> Phase:

@@ -8,3 +8,7 @@ SERVER_STATE = "server_state"
 BLEND = "blend"
 # As how much the copies count where they are mixed with the global variables.
 MIXING = "personal_mixing"
+# Which of several models a client has chosen: 1 for that one, 0 for the others.
+CLUSTER = "personal_cluster"
+# The share of a round's clients, by weight, that have chosen each: the server's, and sent.
+CLUSTER_SHARES = "cluster_shares"

@@ -39,6 +39,8 @@ from fedpersonal.model.variables import VariableSpec, check_names, split_variabl
 from fedpersonal.runtime.context import check_not_forked
 
 Values = dict[str, tf.Tensor]
+# What follows from the variables, and is not taken over by a model around another.
+_DERIVED = ("tables", "global_tables", "owned")
 
 
 class PartitionedModel:
@@ -64,6 +66,9 @@ class PartitionedModel:
         blends: Name of each local variable that says how far a copy goes towards what was sent, to
             the copy's.
         role: What copies are for, as of `PersonalCopies`.
+        num_clusters: How many values each of some global variables has, of which a client chooses
+            one; 0 for none.
+        clustered: The names of these variables.
 
     Examples:
         >>> layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(4, name="body")]
@@ -78,6 +83,9 @@ class PartitionedModel:
     server_states: Mapping[str, str] = types.MappingProxyType({})
     blends: Mapping[str, str] = types.MappingProxyType({})
     role: str = "model"
+    num_clusters: int = 0
+    clustered: frozenset[str] = frozenset()
+    _base: PartitionedModel | None = None
 
     def __init__(
         self,
@@ -178,6 +186,11 @@ class PartitionedModel:
         self.local_variables = tuple(v for v in self.variables if v.is_local)
         self._check_lookups()
 
+    def _take_over(self, base: PartitionedModel) -> None:
+        """Becomes a model around another, which has the same layers and data."""
+        self.__dict__.update({k: v for k, v in vars(base).items() if k not in _DERIVED})
+        self._base = base
+
     def _check_frozen(self, untrained: frozenset[str]) -> None:
         moving = [v.name for v in self.all_variables if v.name in untrained and not v.is_frozen]
         if moving:
@@ -246,8 +259,8 @@ class PartitionedModel:
 
     @property
     def base(self) -> PartitionedModel:
-        """The model without personal copies."""
-        return self
+        """The model without personal copies, or clusters."""
+        return self if self._base is None else self._base
 
     @property
     def personal(self) -> PartitionedModel:

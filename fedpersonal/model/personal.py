@@ -20,9 +20,6 @@ from fedpersonal.model.names import BLEND, COPY, MIXING, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names, each_seed
 
-# What follows from the variables, and is not taken over from a model without copies.
-_DERIVED = ("tables", "global_tables", "owned")
-
 
 class PersonalModel(PartitionedModel):
     """A partitioned model with personal copies of global variables."""
@@ -57,8 +54,8 @@ class PersonalModel(PartitionedModel):
             UserError: If a name chooses no variable, or there is none to copy, or one to be blended
                 is a lookup table.
         """
-        self.__dict__.update({k: v for k, v in vars(base).items() if k not in _DERIVED})
-        self._base, self._is_personal, self._is_mixed = base, False, mixing is not None
+        self._take_over(base)
+        self._is_personal, self._is_mixed = False, mixing is not None
         self.role, is_state = role, role == "state"
         check_names("personal copies", layers, base.global_variables)
         copied = [
@@ -96,7 +93,7 @@ class PersonalModel(PartitionedModel):
 
     def _blends_of(self, copies: Sequence[VariableSpec]) -> tuple[VariableSpec, ...]:
         """Returns how far each copy goes towards what was sent: 1 at first, weight by weight."""
-        tables = [v.name for v in copies if self.copies[v.name] in self._base.tables]
+        tables = [v.name for v in copies if self.copies[v.name] in self.base.tables]
         if tables:
             raise UserError(f"personal copies: {tables} are lookup tables, which are not blended.")
         weights = tuple(_blend_of(v, f"{BLEND}/{self.copies[v.name]}") for v in copies)
@@ -113,11 +110,6 @@ class PersonalModel(PartitionedModel):
     def packed_tables(self) -> Mapping[str, str]:
         """As of `PartitionedModel`."""
         return self.global_tables if self.role == "state" else self.base.global_tables
-
-    @property
-    def base(self) -> PartitionedModel:
-        """The model without personal copies."""
-        return self._base
 
     @property
     def personal(self) -> PartitionedModel:

@@ -34,9 +34,10 @@ class VariableSpec:
         names: The names that choose it, the most specific first: its own, those of the nested
             layers around it, such as `encoder/head`, and that of its top-level layer.
         is_frozen: Whether it never moves.
-        is_personal: Whether it belongs to a client's personal copies (`model.personal`).
+        is_personal: Whether it belongs to a client's personal copies (`model.personal`), or says
+            which cluster a client has chosen.
         is_replaced: Whether what clients send for it comes of their copies: no phase moves it.
-        is_state: Whether the model is never applied with it: no phase moves it, assignments do.
+        is_state: Whether no gradient moves it: assignments do, or a phase of its own.
     """
 
     name: str

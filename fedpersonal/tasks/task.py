@@ -267,6 +267,8 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             if names:
                 own = tuple(v.name for v in evaluated.local_variables)
             rebuilding += options.rebuild_copies(algorithm.personalization(evaluated), own)
+        if algorithm.choice:
+            rebuilding = (algorithm.choice, *rebuilding)
         evaluator = Evaluator(
             evaluated,
             rebuilding,

@@ -22,6 +22,7 @@ from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_dyn import fed_dyn
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.furl import furl
+from fedpersonal.methods.ifca import ifca
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
@@ -417,6 +418,7 @@ PERSONAL = {
     "pfedme": pfedme(**WORK, inner_optimizer=SGD, inner_steps=2, envelope=2.0),
     "scaffold": scaffold(**WORK),
     "fed_dyn": fed_dyn(**WORK, dynamic=5.0),
+    "ifca": ifca(**WORK),
 }
 
 
@@ -437,6 +439,7 @@ def test_a_copy_of_shared_variables(clients, name):
     assert audit.found == []
     are_told = name in ("mr_mtl", "scaffold", "fed_dyn")
     assert any("follows from their personal copies" in note for note in audit.notes) == are_told
+    assert any("which model they have chosen" in note for note in audit.notes) == (name == "ifca")
     if COPY not in {variable.name for variable in trainer.model.local_variables}:
         return
     with in_sums(lambda sums, own, *_: add(sums, 1e-2 * tf.reduce_sum(own)), COPY):

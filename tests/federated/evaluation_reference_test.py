@@ -17,6 +17,7 @@ from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
+from fedpersonal.methods.ifca import ifca
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.phases import GradientPhase, Phase, RidgePhase
 
@@ -77,6 +78,12 @@ EVALUATIONS = {
     **{
         name: Evaluation("table, own head", (), packing, algorithm, has_kept=True)
         for name, (algorithm, packing) in COPYING.items()
+    },
+    **{
+        f"ifca, {packing}": Evaluation(
+            "loss of each", (), packing, ifca(client_optimizer=SGD, num_clusters=3)
+        )
+        for packing in ("stacked", "pooled")
     },
 }
 

@@ -22,7 +22,7 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.phases import GradientPhase
-from fedpersonal.model.names import MIXING
+from fedpersonal.model.names import CLUSTER_SHARES, MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runtime.context import make_stock_context
 
@@ -86,7 +86,8 @@ def plain_rounds(case):
     reference = Reference(model, case.algorithm, batch_size=case.batch_size, seed=5)
     weights = {k: np.asarray(v) for k, v in model.initial_global_values(seed=5).items()}
     mean_of = _mean_of(case, model, weights)
-    moving = [name for name in weights if name not in model.server_states]
+    states = {*model.server_states, CLUSTER_SHARES}
+    moving = [name for name in weights if name not in states]
     optimizer_state = case.server.initialize(
         collections.OrderedDict(
             (k, tf.TensorSpec(weights[k].shape, weights[k].dtype)) for k in moving
@@ -114,13 +115,17 @@ def plain_rounds(case):
             if case.algorithm.server_remembers:
                 memory = {name: value + SHARE * mean[name] for name, value in memory.items()}
                 steps = {name: mean[name] + value for name, value in memory.items()}
+            chosen = {k: v - mean[k] for k, v in weights.items() if k == CLUSTER_SHARES}
+            for name in model.clustered - model.owned if chosen else ():
+                shares = chosen[CLUSTER_SHARES]
+                steps[name] = mean[name] / np.where(np.abs(shares) < 1e-5, np.inf, shares)
             tensors = [
                 collections.OrderedDict((k, tf.constant(values[k])) for k in moving)
                 for values in (weights, steps)
             ]
             optimizer_state, moved = case.server.next(optimizer_state, *tensors)
             states = {k: weights[k] - SHARE * mean[k] for k in model.server_states}
-            weights = {k: np.asarray({**moved, **states}[k]) for k in weights}
+            weights = {k: np.asarray({**moved, **states, **chosen}[k]) for k in weights}
         metrics = {**_finalized(model, sums), **measured}
         found.append(Round(weights, metrics, dict(kept) if case.algorithm.keeps else {}))
     return found
@@ -294,6 +299,7 @@ class PlainEvaluation:
         for name, source in model.copies.items():
             mixed = alpha * variables[name] + (1.0 - alpha) * variables[source]
             variables[source].assign(mixed)
+        self._reference.apply_cluster()
         keras_model = self._reference._keras
         columns = {name: tf.constant(column) for name, column in query.features.items()}
         labels = tf.constant(query.labels)

@@ -15,6 +15,7 @@ from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.federated.process import build_process
 from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_recon import fed_recon
+from fedpersonal.methods.ifca import ifca
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
 from fedpersonal.runs.folder import derived
@@ -154,14 +155,16 @@ def test_adaptive_clipping_pays_for_its_count(model, ratings):
     [
         ({"algorithm": fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)}, "uniform"),
         ({"aggregator": tff.aggregators.MeanFactory()}, "takes no aggregator"),
+        ({"algorithm": ifca(client_optimizer=SGD)}, "take mean_over='cohort'"),
         ({"privacy": DifferentialPrivacy(1.0)}, "expected_clients is missing"),
         ({"privacy": private(noise="secret")}, "needs a secret_seed"),
     ],
-    ids=["weighting", "aggregator", "expected", "secret"],
+    ids=["weighting", "aggregator", "clusters", "expected", "secret"],
 )
 def test_what_does_not_fit_is_named(model, change, said):
     options = {"algorithm": REBUILT, "privacy": private(), **change}
     algorithm = options.pop("algorithm")
+    model = algorithm.prepare(model)
     with pytest.raises(UserError, match=said):
         build_process(model, algorithm, execution=STACKED, server_optimizer=SERVER, **options)
 

@@ -25,10 +25,11 @@ from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.fed_rep import fed_rep
 from fedpersonal.methods.fedperc import fedperc
 from fedpersonal.methods.furl import furl
+from fedpersonal.methods.ifca import ifca
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
-from fedpersonal.methods.phases import BlendPhase, GradientPhase, RidgePhase
+from fedpersonal.methods.phases import BlendPhase, ChoicePhase, GradientPhase, RidgePhase
 from fedpersonal.methods.reptile import reptile
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer
@@ -110,6 +111,19 @@ SOLVED = {
         "rebuilt",
         personal=PersonalCopies(("item_embedding",)),
     ),
+}
+# Of some layers, and beside local variables that are rebuilt, or kept.
+CHOSEN = {
+    kept: Algorithm(
+        f"chosen, {kept}",
+        (
+            ChoicePhase("support", 3, ("item_embedding",)),
+            GradientPhase("local", "support", SGD),
+            GradientPhase("global", "query", ADAM, 2),
+        ),
+        kept,
+    )
+    for kept in ("rebuilt", "kept")
 }
 DP = tff.aggregators.DifferentiallyPrivateFactory
 FACTORIES = {
@@ -199,6 +213,18 @@ CASES = {
     **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in PERSONAL.items()},
     "reptile": Case("table", reptile(**WORK), "pooled", server=FAST),  # Half of the way.
     **{name: Case("table", algorithm, packing) for name, (algorithm, packing) in STATES.items()},
+    **packed_both_ways("ifca", "table", ifca(**WORK, num_clusters=3), clients_per_shard=3),
+    **{f"ifca of a layer, {kept}": Case("factors", CHOSEN[kept]) for kept in CHOSEN},
+    "ifca, words": Case("words", ifca(client_optimizer=MOMENTUM, num_clusters=3), server=YOGI),
+    "ifca, owned users": Case("owned users", ifca(**WORK), clients_per_shard=3),
+    "ifca, over cohorts": Case(
+        "owned users", ifca(**WORK, mean_over="cohort", weighting="uniform"), "pooled"
+    ),
+    "ifca, aggregated": Case("noisy", ifca(**WORK), aggregator=FACTORIES["mean"]),
+    "ifca, noiseless": Case(
+        "table", ifca(**WORK, mean_over="cohort", weighting="uniform"),
+        privacy=private(clipping="fixed"),
+    ),
     "scaffold, owned users": Case("owned users", scaffold(**WORK), clients_per_shard=3),
     "scaffold, aggregated": Case(
         "factors, no lookups", scaffold(**WORK), aggregator=FACTORIES["mean"]

@@ -18,11 +18,12 @@ from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.fed_rep import fed_rep
 from fedpersonal.methods.furl import furl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
-from fedpersonal.methods.phases import GradientPhase, LookAhead, RidgePhase
+from fedpersonal.methods.phases import ChoicePhase, GradientPhase, LookAhead, RidgePhase
 from fedpersonal.model.partition import PartitionedModel
 
 SGD = tff.learning.optimizers.build_sgdm(0.1)
 ADAM = tff.learning.optimizers.build_adam(0.1)
+CHOICE = ChoicePhase("all", 2)
 
 
 def recon(**options):
@@ -152,6 +153,12 @@ def test_rows_are_needed_where_global_variables_move():
             ),
             "'odd': personal copies are rebuilt or kept",
         ),
+        (
+            lambda: Algorithm("odd", (CHOICE, GradientPhase("all", "all", SGD)), "none"),
+            "'odd': a ChoicePhase is the only one",
+        ),
+        (lambda: ChoicePhase("all", 1), "clusters must be at least 2, not 1"),
+        (lambda: ChoicePhase("all", 2, mean_over="all"), "mean_over must be one of.*not 'all'"),
         (lambda: PersonalCopies(mixing=1.5), "mixing must be from 0 to 1, not 1.5"),
         (lambda: LookAhead(SGD, steps=0), "steps must be at least 1, not 0"),
         (lambda: LookAhead(SGD, envelope=-1.0), "envelope must be at least 0, not -1"),
@@ -183,5 +190,7 @@ def test_models_and_algorithms_must_fit():
     copied = ditto(client_optimizer=SGD)
     with pytest.raises(ValueError, match="ditto needs local variables; the model has none"):
         check_fit(shared, copied)
+    with pytest.raises(ValueError, match="ifca needs clusters; take the model"):
+        check_fit(own, Algorithm("ifca", (CHOICE, GradientPhase("all", "all", SGD)), "kept"))
     with pytest.raises(ValueError, match="furl has no personal copies; take the model"):
         check_fit(copied.prepare(shared), furl(client_optimizer=SGD))

@@ -12,12 +12,14 @@ import tensorflow_federated as tff
 
 from fedpersonal.audit.plain_model import Client
 from fedpersonal.audit.reference import Reference
+from fedpersonal.data.clients import ClientDataset
 from fedpersonal.methods.algorithm import Algorithm, PersonalCopies
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_dyn import fed_dyn
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.furl import furl
+from fedpersonal.methods.ifca import ifca
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
@@ -25,8 +27,9 @@ from fedpersonal.methods.pfedrec import pfedrec
 from fedpersonal.methods.phases import BlendPhase, GradientPhase
 from fedpersonal.methods.reptile import reptile
 from fedpersonal.methods.scaffold import scaffold
-from fedpersonal.model.names import BLEND, COPY, MIXING, SERVER_STATE
+from fedpersonal.model.names import BLEND, CLUSTER, CLUSTER_SHARES, COPY, MIXING, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.training.trainer import Trainer
 
 BATCH_SIZE, NUM_WORDS, DIM = 3, 6, 2
 TABLE, HEAD = "table/embeddings", "head/kernel"
@@ -253,3 +256,53 @@ def test_a_round_is_that_of_the_paper(name):
             np.testing.assert_allclose(own, value, 1e-4, 1e-5, err_msg=key)
         sent = {k: np.float32(0.9 * ended[k] + 0.02) for k in sent}
         local = found.kept if algorithm.keeps else reference.fresh_local_values(client, 1)
+
+
+def ifca_in_numpy(models, clients, rounds, mean_over):
+    """Algorithm 1 on a linear model; `models` is (DIM, K), clients are inputs and labels."""
+    sizes = np.array([len(labels) for _, labels in clients])
+    for _ in range(rounds):
+        ended, chosen = [], []
+        for inputs, labels in clients:
+            errors = inputs @ models - labels[:, np.newaxis]
+            chosen.append(np.argmin(np.mean(errors**2, 0)))
+            own = models[:, chosen[-1]]
+            for _ in range(2):
+                own = own - RATE * 2 * inputs.T @ (inputs @ own - labels) / len(labels)
+            ended.append(own)
+        weights = np.eye(models.shape[1])[chosen] * sizes[:, np.newaxis]
+        total = weights.sum(0) if mean_over == "cluster" else sizes.sum()
+        changes = np.array(ended)[:, :, np.newaxis] - models
+        models = models + np.einsum("ck,cdk->dk", weights, changes) / np.maximum(total, 1)
+    return models, chosen, weights.sum(0) / sizes.sum()
+
+
+@pytest.mark.parametrize("mean_over", ["cluster", "cohort"])
+def test_ifca_is_the_papers_and_finds_groups_that_contradict_each_other(mean_over):
+    random, truth, counts = np.random.default_rng(0), np.array([1.0, -2.0]), [7, 9, 5, 8, 6, 4]
+    signs = np.repeat([1, -1, 1, -1, 1, -1], counts)
+    inputs = np.float32(random.normal(size=(sum(counts), DIM)))
+    ends = np.append(0, np.cumsum(counts))
+    labels = np.float32(signs * (inputs @ truth))
+    dataset = ClientDataset([f"c{i}" for i in range(6)], ends, {"x": inputs}, labels)
+    parts = [(inputs[a:b], labels[a:b]) for a, b in zip(ends, ends[1:])]
+    x = tf.keras.Input([DIM], name="x")
+    model = PartitionedModel(
+        lambda: tf.keras.Model(x, tf.keras.layers.Dense(1, use_bias=False, name="d")(x))
+    )
+    algorithm = ifca(**WORK, num_clusters=2, mean_over=mean_over)
+    trainer = Trainer(model, algorithm, dataset, clients_per_round=6, batch_size=16)
+    start = trainer.untrained().weights["d/kernel"][:, 0]
+    for rounds in (3, 40):
+        trained = trainer.fit(rounds=rounds, callbacks=[])
+        models, chosen, shares = ifca_in_numpy(start, parts, rounds, mean_over)
+        found = trained.weights["d/kernel"][:, 0]
+        np.testing.assert_allclose(found, models, 1e-5, 1e-5)
+        for i, choice in enumerate(chosen):
+            values = trained.values(support=dataset.subset([i]))
+            np.testing.assert_array_equal(values[CLUSTER], np.eye(2)[choice])
+        if mean_over == "cluster":
+            np.testing.assert_allclose(trained.weights[CLUSTER_SHARES], shares, 1e-5)
+    order = np.argsort(found[0])
+    np.testing.assert_allclose(found[:, order], np.outer(truth, [-1, 1]), 1e-4, 1e-4)
+    assert chosen[0::2] == 3 * [order[1]] and chosen[1::2] == 3 * [order[0]]

@@ -116,7 +116,8 @@ def check_run(finished):
     local = {variable.name for variable in model.local_variables}
     shared = {variable.name for variable in model.global_variables} if method.trains else set()
     layers = method.local_layers(experiment.options, experiment.layers)
-    assert bool(local) == bool(layers or experiment.algorithm.personal)
+    algorithm = experiment.algorithm
+    assert bool(local) == bool(layers or algorithm.personal or algorithm.choice)
     assert shared <= finished.crossing and not local & finished.crossing
 
     if method.trains:
