@@ -13,6 +13,7 @@ from fedpersonal.methods.centralized import Centralized
 from fedpersonal.methods.fedperc import FedPerc
 from fedpersonal.methods.method import Layers, Method
 from fedpersonal.methods.phases import Phase
+from fedpersonal.optimizers import ScheduledOptimizer, Turn
 from fedpersonal.options import option
 
 # Parts of the adapted models: whose each is.
@@ -98,6 +99,22 @@ class DualAdapted(Adapted):
         return self.phase("global", proximal=self.proximal), self.phase("local", optimizer=own)
 
 
+class Alternating(Adapted, server_optimizer="sgd"):
+    """What a client of RoLoRA does (arXiv 2502.01755): one factor learns in a round, B first.
+
+    All clients have the same other factor then, so the mean of their factors has the mean of their
+    products. That of factors which learn together, as in `lora`, has another.
+    """
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the one phase, in which the factors take turns."""
+        turns = {
+            layer: ScheduledOptimizer(self.optimizer("client"), Turn(number, of=2))
+            for number, layer in enumerate(("shared_lora_b", "shared_lora_a"))
+        }
+        return (self.phase(proximal=self.proximal, optimizers=turns),)
+
+
 class Central(
     _Language,
     Centralized,
@@ -157,6 +174,7 @@ FEDERATED = (
     ),
     *(_adapted(name, *described) for name, described in _PARTS.items()),
     _adapted("feddpa", "FedDPA", _DUAL, DualAdapted),
+    _adapted("rolora", "RoLoRA", _PARTS["lora"][1], Alternating),
 )
 METHODS = (
     *FEDERATED,

@@ -24,7 +24,7 @@ from fedpersonal.tasks.utterances.data import (
     finetuning_sets,
     split_utterances,
 )
-from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS
+from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS, Alternating
 from fedpersonal.tasks.utterances.source import SOURCES, Dialogues, UtteranceOptions, UtteranceRun
 
 if TYPE_CHECKING:
@@ -83,6 +83,11 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             raise UserError(
                 f"--lora_matrices={options.lora_matrices} needs a method with LoRA; "
                 f"--method={options.method} has none."
+            )
+        if issubclass(method, Alternating) and options.server_optimizer not in (None, "sgd"):
+            raise UserError(
+                f"--method={options.method} needs --server_optimizer=sgd: "
+                f"{options.server_optimizer} would move the factor that rests."
             )
 
     def read(self, options: UtteranceRun) -> Dialogues:

@@ -13,6 +13,7 @@ from transformers import TFGPT2LMHeadModel
 
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation import evaluate as evaluator
+from fedpersonal.federated.cohort import make_cohort
 from fedpersonal.tasks.utterances.data import finetuning_sets
 from fedpersonal.tasks.utterances.task import TASK
 
@@ -120,9 +121,53 @@ def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_matrices_for_lora_without_lora_are_the_users_mistake(tiny, table):
-    with pytest.raises(UserError, match="--lora_matrices=all needs .*=personal_bias has none"):
-        tiny.run(TASK, text_file=table, method="personal_bias", lora_matrices="all")
+def test_the_mean_of_factors_that_take_turns_has_the_mean_of_their_products(tiny, table):
+    """Against NumPy; that of factors that learn together has another."""
+    distances = {}
+    for name in ("rolora", "lora"):
+        trainer = tiny.build(TASK, text_file=table, method=name, proximal=0.1).trainer
+        state, furthest = trainer.process.initialize(), []
+        for number in range(1, 5):
+            data, everybody = trainer._draw.clients_of_round(number)
+            before, cohorts = _factors(state), [everybody, *([client] for client in everybody)]
+            made = [
+                make_cohort(trainer.model, data, indices, execution=trainer._execution)
+                for indices in cohorts
+            ]
+            state, *alone = (trainer.process.next(state, one.examples).state for one in made)
+            after = _factors(state)
+            expected = np.mean([np.matmul(*_factors(one)) for one in alone], axis=0)
+            assert np.abs(expected - np.matmul(*before)).max() > 1e-3
+            furthest.append(np.abs(np.matmul(*after) - expected).max())
+            if name == "rolora":
+                moved = [(x != y).any() for x, y in zip(before, after)]
+                assert moved == [number % 2 == 0, number % 2 == 1]
+        distances[name] = max(furthest)
+    assert distances["rolora"] < 1e-6 and distances["lora"] > 1e-4
+
+
+def _factors(state):
+    """Returns LoRA's factors, (blocks, numbers, rank) and (blocks, rank, numbers)."""
+    weights = state.global_model_weights.trainable
+    return [weights[f"language_model/shared_lora_{kind}/kernel"].astype(float) for kind in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"method": "personal_bias", "lora_matrices": "all"},
+            "--lora_matrices=all needs .*=personal_bias has none",
+        ),
+        (
+            {"method": "rolora", "server_optimizer": "adam"},
+            "--method=rolora needs --server_optimizer=sgd: adam",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_the_method_are_the_users_mistake(tiny, table, options, message):
+    with pytest.raises(UserError, match=message):
+        tiny.run(TASK, text_file=table, **options)
 
 
 def test_a_server_knows_nothing_of_users_who_never_took_part(tiny, table):
