@@ -54,7 +54,8 @@ class _Language(Method):
     """A method that comes with a language model of its own.
 
     Attributes:
-        model: `prefix`, `generated` (a prefix), `split_head`, `shared_head` or `adapted`.
+        model: `prefix`, `projected` or `generated` (prefixes, too), `split_head`, `shared_head` or
+            `adapted`.
         parts: Of an adapted model: whose each is.
         own_layers: The layers that are each client's own.
         is_fresh: Whether heads start at random, instead of as the base model's.
@@ -100,7 +101,7 @@ class DualAdapted(Adapted):
 
 
 class Alternating(Adapted, server_optimizer="sgd"):
-    """What a client of RoLoRA does (arXiv 2502.01755): one factor learns in a round, B first.
+    """What a client of RoLoRA does (Chen et al., NeurIPS 2025): a factor a round learns, B first.
 
     All clients have the same other factor then, so the mean of their factors has the mean of their
     products. That of factors which learn together, as in `lora`, has another.
@@ -155,6 +156,14 @@ FEDERATED = (
         model="generated",
         moving=_GENERATED,
         local_variables="rebuilt",
+    ),
+    # After Huber et al., "Embedding-to-Prefix", 2025 (arXiv 2505.17051).
+    LanguageMethod.variant(
+        "fedperc_projected",
+        "FedPerC (Projected)",
+        model="projected",
+        local_variables="none",
+        finetunes="all",
     ),
     *(
         LanguageMethod.variant(
