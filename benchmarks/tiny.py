@@ -113,6 +113,7 @@ FURTHER = [
     ("stackoverflow", "fed_recon"),
     ("tv_shows", "fedsa_lora"),
     ("tv_shows", "feddpa"),
+    ("tv_shows", "rolora"),
     ("tv_shows", "meta_learning"),
     ("tv_shows", "split_learning"),
 ]

@@ -229,6 +229,25 @@ class LinearDecay:
 
 
 @dataclasses.dataclass(frozen=True)
+class Turn:
+    """Learning rates of what moves in one of several rounds, and rests in the others.
+
+    Attributes:
+        number: Which of them, from 0.
+        of: How many rounds take turns.
+    """
+
+    number: int
+    of: int
+
+    def __call__(self, round_number: tf.Tensor) -> tf.Tensor:
+        """Maps a round's number, from 0, to the share of the learning rates, 0 or 1, float32."""
+        import tensorflow as tf
+
+        return tf.cast(tf.equal(round_number % self.of, self.number), tf.float32)
+
+
+@dataclasses.dataclass(frozen=True)
 class ScheduledOptimizer:
     """An optimizer of a phase, whose learning rate depends on the round.
 

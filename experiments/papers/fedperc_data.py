@@ -119,6 +119,7 @@ PART_ROWS = (
     _wide(_row("fedsa_lora", 0.001, 0.0003), total_rounds=24),
     _row("personal_lora", 0.003, 0.0003),
     _row("feddpa", 0.003, 0.0003),
+    _row("rolora", 0.01, 0.0003),
     _row("meta_learning", 0.003, 0.0001, proximal=1.0),
     _row("meta_learning_bias", 0.001, 0.0001, proximal=1.0, local_rate_factor=10.0),
     _central("central_fedperc", 0.01),

@@ -17,7 +17,7 @@ program, `fp.ChoicePhase` takes the names of those that are not.
 from __future__ import annotations
 
 from fedpersonal.methods.constructor import constructor
-from fedpersonal.methods.method import FinetuningOptions, Method
+from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import MEANS, ChoicePhase, Phase
 from fedpersonal.options import option
 
@@ -39,15 +39,6 @@ class Ifca(Method, name="ifca", title="IFCA", local_variables="rebuilt"):
         return choice, self.phase("global")
 
 
-class IfcaFinetuning(
-    Ifca,
-    name="ifca_finetuning",
-    title="IFCA + fine-tuning",
-    trains_as="ifca",
-    reads=FinetuningOptions,
-    finetunes="all",
-):
-    """IFCA, and fine-tuning of the model that a client has chosen."""
-
+IfcaFinetuning = Ifca.finetuned()
 
 ifca = constructor(Ifca)

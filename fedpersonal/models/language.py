@@ -2,7 +2,8 @@
 
 Each client has a personal embedding and each context one that all clients share. Their product,
 element by element, takes the place of a text's first token; of longer embeddings, it is several
-vectors.
+vectors. A personal embedding can also be projected from a vector of the client's that was learnt
+elsewhere (after Huber et al., "Embedding-to-Prefix", 2025).
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def frozen_values(layer: str, weights: Mapping[str, np.ndarray]) -> dict[str, np
 NAME = "language_model"
 BASE = "base"
 PERSONAL = "personal_embedding"
+PROJECTION = "personal_projection"
 CONTEXT = "context_embedding"
 INPUT_SPEC = {
     "text": tf.TensorSpec([None, None], tf.int32),
@@ -113,6 +115,7 @@ class PrefixLanguageModel(keras.Model):
         spread: float = 0.02,
         prefix_length: int = 1,
         num_users: int = 1,
+        projects: bool = False,
     ):
         """Makes a model that untrained predicts nearly as the base by itself does.
 
@@ -125,13 +128,24 @@ class PrefixLanguageModel(keras.Model):
                 start.
             prefix_length: How many vectors an embedding holds.
             num_users: Rows of personal embeddings: one, unless a server has those of all.
+            projects: Whether they are projections, which all share, of vectors that clients bring.
         """
         super().__init__(name=NAME)
         near_one = keras.initializers.RandomNormal(mean=1.0, stddev=spread)
         self._length, size = prefix_length, prefix_length * config.n_embd
         start = np.tile(start, prefix_length)
-        self.personal_embedding = keras.layers.Embedding(
-            num_users, size, embeddings_initializer=near_one, name=PERSONAL
+        self._reads = "vector" if projects else "user"
+        self.personal_embedding = (
+            keras.layers.Dense(
+                size,
+                kernel_initializer=keras.initializers.RandomNormal(stddev=spread),
+                bias_initializer="ones",
+                name=PROJECTION,
+            )
+            if projects
+            else keras.layers.Embedding(
+                num_users, size, embeddings_initializer=near_one, name=PERSONAL
+            )
         )
         self.context_embedding = keras.layers.Embedding(
             num_contexts,
@@ -142,9 +156,13 @@ class PrefixLanguageModel(keras.Model):
         self.base = FrozenGPT2(config, name=BASE)
 
     def call(self, inputs, training=None):
-        """Maps `text` (batch, time), `user` and `context` (batch,) to logits (batch, time, ids)."""
+        """Maps `text` (batch, time), `user` and `context` (batch,) to logits (batch, time, ids).
+
+        In place of `user` it may be `vector` (batch, numbers).
+        """
         del training
-        prefix = self.personal_embedding(inputs["user"]) * self.context_embedding(inputs["context"])
+        personal = self.personal_embedding(inputs[self._reads])
+        prefix = personal * self.context_embedding(inputs["context"])
         if self._length > 1:
             prefix = tf.reshape(prefix, [-1, self._length, prefix.shape[-1] // self._length])
         return self.base.predict_tokens(self.base([inputs["text"], prefix]))

@@ -79,6 +79,11 @@ FLAGS = [
     ("reddit", "--dataset=generated", "--text_file and --dataset=generated exclude each other."),
     ("stackoverflow", "--min_sentences=12", "min_sentences=12"),
     ("tv_shows", "--context_column=show", "'show'"),
+    ("tv_shows", "--user_vectors=few.csv", "--user_vectors=few.csv needs --method=fedperc_proj"),
+    (
+        *("tv_shows", "--method=fedperc_projected --user_vectors=ratings.csv"),
+        "ratings.csv: there is no column 'user'; the columns are who, ",
+    ),
     ("digits", "--skew=0.01", "--skew is 0.01; it must be a finite number at least"),
     # Folders of data, without a table.
     *((f"{task} alone", "--data_dir=absent", "absent has no ") for task in small.TASKS[1:]),

@@ -24,9 +24,11 @@ ADAPTED = [
     *((name, "qkv") for name in PARTS),
     *((name, "all") for name, parts in PARTS.items() if "lora_b" in parts),
 ]
-OTHERS = [(name, "qkv") for name in ("fedperc", "split_learning", "meta_learning")]
+OTHERS = [
+    (name, "qkv") for name in ("fedperc", "fedperc_projected", "split_learning", "meta_learning")
+]
 GENERATED = ("fedperc_generated", "qkv")
-BATCH, TIME, LENGTH, RANK, NUM_CONTEXTS, HISTORY = 3, 6, 4, 2, 2, 5
+BATCH, TIME, LENGTH, RANK, NUM_CONTEXTS, HISTORY, NUMBERS = 3, 6, 4, 2, 2, 5, 3
 CONTEXTS = np.array([1, 0, 1])
 
 
@@ -34,6 +36,7 @@ CONTEXTS = np.array([1, 0, 1])
 def _build(build_method):
     def build(name, matrices="qkv", length=LENGTH):
         sizes = {"lora_matrices": matrices, "lora_rank": RANK, "prefix_length": length}
+        sizes["vector_size"] = NUMBERS
         return build_method(name, num_contexts=NUM_CONTEXTS, history_length=HISTORY, **sizes)
 
     return build
@@ -44,7 +47,8 @@ def _features(tiny_base):
     random, ids = np.random.default_rng(5), tiny_base.config.vocab_size
     drawn = {"text": random.integers(0, ids, (BATCH, TIME))}
     drawn["history"] = random.integers(0, ids, (BATCH, HISTORY))
-    return {**drawn, "user": np.arange(BATCH), "context": CONTEXTS}
+    vectors = random.normal(size=(BATCH, NUMBERS)).astype(np.float32)
+    return {**drawn, "user": np.arange(BATCH), "context": CONTEXTS, "vector": vectors}
 
 
 def draw(model, *, rows=BATCH):
@@ -79,7 +83,7 @@ def _steps_are_freed():
 
 def apply(model, values, features):
     """Returns logits as in training, and the gradients of the loss."""
-    features = {name: tf.constant(features[name], tf.int32) for name in model.input_spec}
+    features = {n: tf.constant(features[n], spec.dtype) for n, spec in model.input_spec.items()}
     values = {name: tf.constant(value) for name, value in values.items()}
     logits, gradients = _step(model)(values, features)
     return logits.numpy(), {name: tf.convert_to_tensor(g) for name, g in gradients.items()}
@@ -90,8 +94,8 @@ def initial_values(model, seed=0):
     return {name: value.numpy() for name, value in run().items()}
 
 
-def named(values, part):
-    (value,) = (v for name, v in values.items() if f"/{part}/" in name)
+def named(values, part, kind=""):
+    (value,) = (v for name, v in values.items() if f"/{part}/{kind}" in name)
     return value
 
 
@@ -173,8 +177,12 @@ class Reference:
         return weights @ values[: len(keys)] / weights.sum()
 
 
-def parts_of(base, name, matrices, values, row):
+def parts_of(base, name, matrices, values, row, vectors):
     """Returns the parts that the reference takes for an example."""
+    if name == "fedperc_projected":
+        kernel, bias = (named(values, "personal_projection", kind) for kind in ("kernel", "bias"))
+        personal, context = vectors[row] @ kernel + bias, named(values, "context_embedding")
+        return {"embedding": personal * context[CONTEXTS[row]]}
     if name == "fedperc":
         personal, context = (named(values, f"{kind}_embedding") for kind in ("personal", "context"))
         return {"embedding": personal[row] * context[CONTEXTS[row]]}
@@ -201,7 +209,7 @@ def test_logits_are_those_of_numpy_and_all_parts_learn(tiny_base, build, feature
     logits, gradients = apply(model, values, features)
     reference = Reference(tiny_base)
     for row in range(BATCH):
-        parts = parts_of(tiny_base, name, matrices, values, row)
+        parts = parts_of(tiny_base, name, matrices, values, row, features["vector"])
         expected = reference.logits(features["text"][row], parts)
         close(logits[row], expected)
         # The parts do change something.
@@ -219,6 +227,28 @@ def test_untrained_the_logits_are_the_bases(tiny_base, build, features, name, ma
         assert 0.0 < (logits - expected).std() < 0.1 * expected.std()
     else:
         close(logits, expected)
+
+
+def test_a_projection_that_is_the_identity_makes_of_a_vector_the_personal_embedding(
+    tiny_base, build_method, features
+):
+    size = tiny_base.config.n_embd
+    kept, projected = (
+        build_method(name, num_contexts=NUM_CONTEXTS, vector_size=size)
+        for name in ("fedperc", "fedperc_projected")
+    )
+    values = draw(kept)
+    vectors = named(values, "personal_embedding")
+    shared = {n: v for n, v in values.items() if "/context_embedding/" in n}
+    identity = {
+        v.name: np.eye(*v.shape) if v.name.endswith("kernel") else np.zeros(v.shape)
+        for v in projected.variables
+    }
+    given = {n: v.astype(np.float32) for n, v in {**identity, **shared}.items()}
+    expected, _ = apply(kept, values, features)
+    found, _ = apply(projected, given, {**features, "vector": vectors})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert np.ptp(found, axis=0).max() > 0.1
 
 
 def test_personal_embeddings_start_around_one(build):
@@ -278,6 +308,7 @@ def test_who_has_which_variables(build):
     generators = {"context_embedding", "personal_generator", "context_generator"}
     assert layers == {
         "fedperc": ({"personal_embedding"}, {"context_embedding"}),
+        "fedperc_projected": (set(), {"personal_projection", "context_embedding"}),
         "fedperc_generated": ({"personal_embedding"}, generators),
         "split_learning": ({"personal_head"}, {"context_head"}),
         "meta_learning": (set(), {"head"}),

@@ -185,15 +185,16 @@ class Tiny:
 
     def options(self, task, **options):
         """Returns a task's tiny options."""
-        base = None
-        if task.name == "tv_shows":
+        base = options.pop("base_model", None)
+        if task.name == "tv_shows" and base is None:
             base = self._request.getfixturevalue("tiny_base").source
         return tiny_options(task, self.folder, base, **options)
 
     def source(self, task, options):
         """Returns the data as read, once for all options of a table."""
         values = options.values()
-        key = (task.name, values.get("text_file"), values.get("label_column"))
+        read = ("text_file", "label_column", "user_vectors")
+        key = (task.name, *(values.get(name) for name in read))
         if key not in self._sources:
             self._sources[key] = task.read(options)
         return self._sources[key]

@@ -27,7 +27,7 @@ from fedpersonal.tasks.utterances.methods import METHODS as UTTERANCE_METHODS
 TASKS = all_tasks()
 # What the tests of a task run; `benchmarks.tiny` has what is run here.
 BY_TASKS = {"centralized", "centralized_personalized", "fed_recon"}
-BY_TASKS |= {"fedperc_generated", "split_learning", "meta_learning"}
+BY_TASKS |= {"fedperc_generated", "fedperc_projected", "split_learning", "meta_learning"}
 BY_TASKS |= {"fedsa_lora", "meta_learning_bias", "central_meta_learning_bias"}
 # Fresh heads have other initial values: tests/models/head_language_model_test.py. Parts differ in
 # their models alone: tests/models/language_test.py.

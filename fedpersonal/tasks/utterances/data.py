@@ -40,7 +40,8 @@ class UtteranceData(Data):
 
     The features are "text", the tokens' ids with the end of the text after them and padding after
     that, id 0, (n, length) int32; "user", the user's index among those who train, (n,) int32, 0 for
-    unseen ones; and "context", (n,) int32. There is no token before the text: a model starts from
+    unseen ones; "context", (n,) int32; and "vector", (n, numbers) float32, the user's vector, if
+    there are such. There is no token before the text: a model starts from
     its prefix. Labels are what to predict at each place, the same ids, (n, length) int32, and
     `NO_LABEL` where there is padding.
 
@@ -60,7 +61,12 @@ class UtteranceData(Data):
 
 
 def split_utterances(
-    utterances: Utterances, encode: Encode, options: UtteranceRun, *, end: int
+    utterances: Utterances,
+    encode: Encode,
+    options: UtteranceRun,
+    *,
+    end: int,
+    vectors: np.ndarray | None = None,
 ) -> UtteranceData:
     """Splits the utterances of each user 60/20/20 % at random; or the users, 70/15/15 %.
 
@@ -73,6 +79,7 @@ def split_utterances(
         options: The places for the tokens of an utterance; whether longer ones are `cut`, which
             have no end then, or an `error`; whom to evaluate on; and the seed.
         end: The id after the last token of an utterance, >= 0.
+        vectors: A vector of each user, float32 (users, numbers), or None.
 
     Raises:
         UserError: If an utterance is too long, or those for training would lack a context. Of seen
@@ -81,6 +88,9 @@ def split_utterances(
     """
     seed, seen = options.seed, options.evaluate_on == "seen"
     dataset = _encode(utterances, encode, end, options)
+    if vectors is not None:
+        features = {**dataset.features, "vector": vectors[dataset.example_clients]}
+        dataset = dataclasses.replace(dataset, features=features)
     if not seen:
         parts = [dataset.subset(np.sort(users)) for users in _deal_users(utterances, seed)]
         return _as_data(utterances, *parts, seen=False, seed=seed)

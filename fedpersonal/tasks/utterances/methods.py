@@ -13,6 +13,7 @@ from fedpersonal.methods.centralized import Centralized
 from fedpersonal.methods.fedperc import FedPerc
 from fedpersonal.methods.method import Layers, Method
 from fedpersonal.methods.phases import Phase
+from fedpersonal.optimizers import ScheduledOptimizer, Turn
 from fedpersonal.options import option
 
 # Parts of the adapted models: whose each is.
@@ -53,7 +54,8 @@ class _Language(Method):
     """A method that comes with a language model of its own.
 
     Attributes:
-        model: `prefix`, `generated` (a prefix), `split_head`, `shared_head` or `adapted`.
+        model: `prefix`, `projected` or `generated` (prefixes, too), `split_head`, `shared_head` or
+            `adapted`.
         parts: Of an adapted model: whose each is.
         own_layers: The layers that are each client's own.
         is_fresh: Whether heads start at random, instead of as the base model's.
@@ -98,6 +100,22 @@ class DualAdapted(Adapted):
         return self.phase("global", proximal=self.proximal), self.phase("local", optimizer=own)
 
 
+class Alternating(Adapted, server_optimizer="sgd"):
+    """What a client of RoLoRA does (Chen et al., NeurIPS 2025): a factor a round learns, B first.
+
+    All clients have the same other factor then, so the mean of their factors has the mean of their
+    products. That of factors which learn together, as in `lora`, has another.
+    """
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the one phase, in which the factors take turns."""
+        turns = {
+            layer: ScheduledOptimizer(self.optimizer("client"), Turn(number, of=2))
+            for number, layer in enumerate(("shared_lora_b", "shared_lora_a"))
+        }
+        return (self.phase(proximal=self.proximal, optimizers=turns),)
+
+
 class Central(
     _Language,
     Centralized,
@@ -139,6 +157,14 @@ FEDERATED = (
         moving=_GENERATED,
         local_variables="rebuilt",
     ),
+    # After Huber et al., "Embedding-to-Prefix", 2025 (arXiv 2505.17051).
+    LanguageMethod.variant(
+        "fedperc_projected",
+        "FedPerC (Projected)",
+        model="projected",
+        local_variables="none",
+        finetunes="all",
+    ),
     *(
         LanguageMethod.variant(
             f"{name}{suffix}",
@@ -157,6 +183,7 @@ FEDERATED = (
     ),
     *(_adapted(name, *described) for name, described in _PARTS.items()),
     _adapted("feddpa", "FedDPA", _DUAL, DualAdapted),
+    _adapted("rolora", "RoLoRA", _PARTS["lora"][1], Alternating),
 )
 METHODS = (
     *FEDERATED,

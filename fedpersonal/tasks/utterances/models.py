@@ -75,11 +75,12 @@ def build_language_model(
     lora_rank: int = 8,
     lora_matrices: str = "qkv",
     num_users: int | None = None,
+    vector_size: int = 0,
 ) -> PartitionedModel:
     """Returns a model around a frozen base.
 
     Args:
-        kind: `prefix`, `generated`, `split_head`, `shared_head` or `adapted`.
+        kind: `prefix`, `projected`, `generated`, `split_head`, `shared_head` or `adapted`.
         base: The base model.
         frozen: Its weights, from `freeze`.
         local_layers: The layers that are each client's own.
@@ -91,6 +92,7 @@ def build_language_model(
         lora_rank: The rank of LoRA's factors.
         lora_matrices: The matrices of a block that have them: `qkv` or `all`.
         num_users: Whose parts a server has, of a `prefix` or an `adapted` model; None if none are.
+        vector_size: Numbers of a user's vector, of which a `projected` prefix is made.
     """
     start = base.weights[HEAD][base.config.bos_token_id]
     if is_fresh:
@@ -106,6 +108,10 @@ def build_language_model(
     if kind == "prefix":
         sizes.update(prefix_length=prefix_length, num_users=num_users or 1)
         owned = [prefix_language_model.PERSONAL]
+    elif kind == "projected":
+        sizes.update(prefix_length=prefix_length, projects=True)
+        del input_spec["user"], lookups[prefix_language_model.PERSONAL]
+        input_spec["vector"] = tf.TensorSpec([None, vector_size], tf.float32)
     elif kind == "adapted":
         model = adapted_language_model.AdaptedLanguageModel
         sizes = {"parts": parts, "start": start}

@@ -7,9 +7,12 @@ import functools
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedpersonal.data.generated.dialogues import GeneratedDialogues, generate_dialogues
-from fedpersonal.data.sources import Sources
+from fedpersonal.data.rows import Column, TableFile, read_rows
+from fedpersonal.data.sources import Sources, fingerprint
+from fedpersonal.data.tables import read_table
 from fedpersonal.data.utterances import (
     TV_SHOWS,
     TV_SHOWS_OTHER_NAMES,
@@ -17,6 +20,7 @@ from fedpersonal.data.utterances import (
     read_other_texts,
     read_utterances,
 )
+from fedpersonal.errors import UserError, listed
 from fedpersonal.options import option
 from fedpersonal.tasks.options import RunOptions, TextOptions
 
@@ -56,6 +60,20 @@ class DialogueOptions(TextOptions):
     )
     min_utterances: int = option(0, "Users with fewer are left out; 0: the paper's.", at_least=0)
     min_context_utterances: int = option(0, "The same of contexts; 0: the paper's.", at_least=0)
+    user_vectors: str | None = option(
+        None,
+        "A table, CSV, of a vector for each user, learnt elsewhere: --user_column, and a column "
+        "for each number.",
+    )
+    missing_vectors: str = option(
+        "refuse", "Users without a vector: refused, or zeros.", choices=("refuse", "zeros")
+    )
+
+    def check(self) -> None:
+        """Raises a `UserError` where an option would have no effect."""
+        super().check()
+        if self.user_vectors is None:
+            self.refuse_idle("missing_vectors", where="without --user_vectors")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +114,41 @@ class Dialogues:
         users = self.utterances.client_ids.tolist()
         return read_other_texts(self.path, users, **self._columns, min_tokens=_MIN_TOKENS)
 
+    @functools.cached_property
+    def vectors(self) -> np.ndarray | None:
+        """Users' vectors, float32 (users, numbers), in their order; None if none are named.
+
+        Raises:
+            UserError: If the table cannot be used, or lacks users and these are refused.
+        """
+        options, users = self.options, self.utterances.client_ids
+        if options.user_vectors is None:
+            return None
+        known, vectors = _read_vectors(options.user_vectors, options.user_column)
+        places = known.get_indexer(users)
+        lacking = users[places < 0]
+        if lacking.size == users.size or (lacking.size and options.missing_vectors == "refuse"):
+            raise UserError(
+                f"{options.user_vectors} has no vector of {lacking.size} of {users.size} users: "
+                f"{listed(lacking.tolist())}"
+                + (
+                    ""
+                    if lacking.size == users.size
+                    else "; --missing_vectors=zeros gives them zeros"
+                )
+            )
+        return np.where(places[:, np.newaxis] < 0, np.float32(0), vectors[places])
+
     def summary(self) -> str:
         """Returns a line that says what there is, and what was left out."""
         return self.utterances.summary()
 
     def fingerprint(self) -> str:
         """Returns what tells these utterances from others."""
-        return self.utterances.fingerprint()
+        known = self.utterances.fingerprint()
+        if self.vectors is None:
+            return known
+        return fingerprint({"utterances": np.array([known], object), "vectors": self.vectors})
 
     def describe(self) -> dict[str, object]:
         """Returns what tells these utterances from others, and how many there are."""
@@ -124,6 +170,24 @@ class Dialogues:
             "min_context_utterances": options.min_context_utterances or least_of_context,
             "min_tokens": _MIN_TOKENS,
         }
+
+
+def _read_vectors(path: str, user_column: str) -> tuple[pd.Index, np.ndarray]:
+    """Returns the users of a table, and the numbers of its other columns, by their names' order."""
+    file, users = TableFile.of(path), Column(user_column, option="user_column")
+    names: set[str] = set()
+    next(read_rows(file, [users], names), None)  # Of .jsonl there is no header.
+    numbers = sorted(names - {user_column})
+    if not numbers:
+        raise UserError(
+            f"{path}: there is no column beside {user_column!r}; give a .csv or .tsv file with a "
+            "column for each number of a vector"
+        )
+    wanted = [users, *(Column(name, "real") for name in numbers)]
+    table = read_table(file, wanted, bad_rows="refuse")
+    known = pd.Index(table.columns[user_column].astype(object))
+    table.refuse(user_column, known.duplicated(), "has two vectors")
+    return known, np.stack([np.asarray(table.columns[name]) for name in numbers], axis=1)
 
 
 @functools.lru_cache(maxsize=1)

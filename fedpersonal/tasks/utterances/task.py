@@ -24,7 +24,7 @@ from fedpersonal.tasks.utterances.data import (
     finetuning_sets,
     split_utterances,
 )
-from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS
+from fedpersonal.tasks.utterances.methods import EMBEDDING, METHODS, Alternating
 from fedpersonal.tasks.utterances.source import SOURCES, Dialogues, UtteranceOptions, UtteranceRun
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedpersonal.evaluation.results import ClientResults
     from fedpersonal.federated.boundary import Crossing
     from fedpersonal.federated.noisy_mean import NoisyMean
+    from fedpersonal.methods.method import Method
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.training.clients import ReadWhenDrawn
@@ -84,6 +85,17 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
                 f"--lora_matrices={options.lora_matrices} needs a method with LoRA; "
                 f"--method={options.method} has none."
             )
+        if (_model_of(method) == "projected") != bool(options.user_vectors):
+            raise UserError(
+                f"--user_vectors={options.user_vectors} needs --method=fedperc_projected."
+                if options.user_vectors
+                else f"--method={options.method} needs --user_vectors, a table of users' vectors."
+            )
+        if issubclass(method, Alternating) and options.server_optimizer not in (None, "sgd"):
+            raise UserError(
+                f"--method={options.method} needs --server_optimizer=sgd: "
+                f"{options.server_optimizer} would move the factor that rests."
+            )
 
     def read(self, options: UtteranceRun) -> Dialogues:
         """Finds the utterances that options name."""
@@ -93,6 +105,13 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
                 "pip install 'fedpersonal[language]'."
             )
         return Dialogues(*options.find(SOURCES), options)
+
+    def warnings(self, source: Dialogues, options: UtteranceRun) -> list[str]:
+        """Says how many users have zeros for a vector; mistakes in vectors show here."""
+        if source.vectors is None or source.vectors.any(axis=1).all():
+            return []
+        count, users = (~source.vectors.any(axis=1)).sum(), len(source.vectors)
+        return [f"{options.user_vectors}: {count} of {users} users have zeros for a vector."]
 
     def split(self, source: Dialogues, options: UtteranceRun) -> UtteranceData:
         """Splits the utterances and tokenises them for the base model."""
@@ -122,13 +141,16 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             lambda texts: base.tokenizer(list(texts), verbose=False)["input_ids"],
             options,
             end=base.config.eos_token_id,
+            vectors=source.vectors,
         )
         return dataclasses.replace(data, base=base)
 
     def sizes(self, data: UtteranceData) -> dict[str, Any]:
         """Returns the base model and the contexts."""
         assert data.base  # Since `split`.
+        vectors = data.train.features.get("vector")
         return {
+            **({} if vectors is None else {"vector_size": vectors.shape[1]}),
             "base_model": data.base.source,
             "contexts": data.context_names.tolist(),
             "num_users": data.train.num_clients,
@@ -144,7 +166,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         method = self.method(options)
         base = load_base_model(sizes.base_model, revision=options.base_model_revision)
         return build_language_model(
-            getattr(method, "model", "prefix"),
+            _model_of(method),
             base,
             freeze(base, pathlib.Path(options.base_model_dir) / "frozen"),
             local_layers=local_layers,
@@ -156,6 +178,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             lora_rank=options.lora_rank,
             lora_matrices=options.lora_matrices,
             num_users=sizes.num_users if method.has_table else None,
+            vector_size=getattr(sizes, "vector_size", 0),
         )
 
     def training_clients(
@@ -238,7 +261,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         from fedpersonal.federated.noisy_mean import NoisyMean
 
         options = experiment.options
-        is_small = getattr(experiment.method, "model", "prefix") == "prefix"
+        is_small = _model_of(experiment.method) == "prefix"
         start = options.unseen_start or ("noisy_mean" if is_small else "mean")
         if experiment.data.test.seen or not experiment.algorithm.keeps or start == "fresh":
             return None
@@ -272,6 +295,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         options, mean = experiment.options, self._noisy_mean(experiment)
         return [
             "the base model" + (", pretrained on other users" if not options.base_model else ""),
+            *(["what users' vectors were learnt from"] if options.user_vectors else []),
             *(["the mean of what users keep, from which unseen users start"] if mean else []),
         ]
 
@@ -301,6 +325,11 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             f"{who}: perplexity {tested}, in brackets the utterances that each has trained on "
             "before" + (f"; {best[0]}: {best[1]:.2f}" if best else "")
         ]
+
+
+def _model_of(method: type[Method]) -> str:
+    """Returns the kind of a method's model; methods of other tasks come without one."""
+    return getattr(method, "model", "prefix")
 
 
 def _frozen_bytes(model: PartitionedModel) -> int:

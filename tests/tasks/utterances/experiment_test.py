@@ -13,8 +13,11 @@ from transformers import TFGPT2LMHeadModel
 
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation import evaluate as evaluator
+from fedpersonal.federated.cohort import make_cohort
+from fedpersonal.models.pretraining import ModelSizes, pretrain_into
+from fedpersonal.runs.saved import load_run
 from fedpersonal.tasks.utterances.data import finetuning_sets
-from fedpersonal.tasks.utterances.task import TASK
+from fedpersonal.tasks.utterances.task import BASE_ALONE, TASK
 
 PERSONAL = "language_model/personal_embedding/embeddings"
 CONTEXT = "language_model/context_embedding/embeddings"
@@ -29,6 +32,7 @@ RUNS = {
     "adapted": {"method": "fedsa_lora", "lora_matrices": "all"},
     "head_and_bias": {"method": "meta_learning_bias"},
     "central": {"method": "central_meta_learning_bias"},
+    "projected": {"method": "fedperc_projected", "user_vectors": "vectors.csv"},
 }
 SENT = {
     "seen": CONTEXT,
@@ -38,6 +42,7 @@ SENT = {
     "shared_head": "language_model/head/kernel",
     "adapted": "language_model/shared_lora_a/kernel",
     "head_and_bias": "language_model/shared_head/kernel",
+    "projected": "language_model/personal_projection/kernel",
 }
 
 
@@ -51,6 +56,9 @@ def _table(tmp_path_factory):
             for number in range(240)
         ]
         csv.writer(file).writerows([("user", "text", "context"), *rows])
+    with open(path.with_name("vectors.csv"), "w", newline="") as file:
+        vectors = ((f"u{user}", user, -user) for user in range(8))
+        csv.writer(file).writerows([("user", "a", "b"), *vectors])
     return str(path)
 
 
@@ -70,7 +78,10 @@ def _run(tiny, table):
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(evaluator, "build_evaluation", record)
-                found[name] = tiny.run(TASK, text_file=table, **RUNS[name])
+                options = dict(RUNS[name])
+                if "user_vectors" in options:
+                    options["user_vectors"] = table.replace("numbered.csv", "vectors.csv")
+                found[name] = tiny.run(TASK, text_file=table, **options)
             found[name].evaluated = evaluated
         return found[name]
 
@@ -92,6 +103,7 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     # Of LoRA, factors of rank 8 for all that a block of 8 numbers makes.
     made = 8 * (3 + 1 + 4 + 1)
     local = {"split_head": ids * 8, "shared_head": 0, "adapted": 8 * made, "head_and_bias": ids}
+    local["projected"] = 0
     assert summary["local_bytes_per_client"] == 4 * local.get(name, 8)
 
     sent = {row["name"] for row in finished.boundary}
@@ -102,6 +114,16 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     assert means == ({f"clipped.{PERSONAL}"} if name == "unseen" else set())
     (frozen,) = [row for row in finished.boundary if row["direction"] == "once"]
     assert frozen["num_bytes"] == summary["frozen_bytes"] > 1000
+
+
+def test_a_run_with_users_vectors_opens_again(run):
+    finished = run("projected")
+    with load_run(finished.path).trained as loaded:
+        test = finished.data.test
+        evaluate = finished.experiment.evaluation(test, (), with_before=False)
+        found = evaluate(loaded).overall()["perplexity"]
+        assert loaded.model.input_spec["vector"].shape[1] == 2
+    assert found == pytest.approx(finished.summary["by_samples"]["0"]["perplexity"], rel=1e-5)
 
 
 def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
@@ -120,9 +142,96 @@ def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_matrices_for_lora_without_lora_are_the_users_mistake(tiny, table):
-    with pytest.raises(UserError, match="--lora_matrices=all needs .*=personal_bias has none"):
-        tiny.run(TASK, text_file=table, method="personal_bias", lora_matrices="all")
+def test_the_mean_of_factors_that_take_turns_has_the_mean_of_their_products(tiny, table):
+    """Against NumPy; that of factors that learn together has another."""
+    distances = {}
+    for name in ("rolora", "lora"):
+        trainer = tiny.build(TASK, text_file=table, method=name, proximal=0.1).trainer
+        state, furthest = trainer.process.initialize(), []
+        for number in range(1, 5):
+            data, everybody = trainer._draw.clients_of_round(number)
+            before, cohorts = _factors(state), [everybody, *([client] for client in everybody)]
+            made = [
+                make_cohort(trainer.model, data, indices, execution=trainer._execution)
+                for indices in cohorts
+            ]
+            state, *alone = (trainer.process.next(state, one.examples).state for one in made)
+            after = _factors(state)
+            expected = np.mean([np.matmul(*_factors(one)) for one in alone], axis=0)
+            assert np.abs(expected - np.matmul(*before)).max() > 1e-3
+            furthest.append(np.abs(np.matmul(*after) - expected).max())
+            if name == "rolora":
+                moved = [(x != y).any() for x, y in zip(before, after)]
+                assert moved == [number % 2 == 0, number % 2 == 1]
+        distances[name] = max(furthest)
+    assert distances["rolora"] < 1e-6 and distances["lora"] > 1e-4
+
+
+def _factors(state):
+    """Returns LoRA's factors, (blocks, numbers, rank) and (blocks, rank, numbers)."""
+    weights = state.global_model_weights.trainable
+    return [weights[f"language_model/shared_lora_{kind}/kernel"].astype(float) for kind in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"method": "personal_bias", "lora_matrices": "all"},
+            "--lora_matrices=all needs .*=personal_bias has none",
+        ),
+        (
+            {"method": "rolora", "server_optimizer": "adam"},
+            "--method=rolora needs --server_optimizer=sgd: adam",
+        ),
+        ({"missing_vectors": "zeros"}, "--missing_vectors is zeros, which has no effect without"),
+        ({"method": "fedperc_projected"}, "=fedperc_projected needs --user_vectors"),
+        ({"user_vectors": "v.csv"}, "--user_vectors=v.csv needs --method=fedperc_projected"),
+    ],
+)
+def test_options_that_do_not_fit_the_method_are_the_users_mistake(tiny, table, options, message):
+    with pytest.raises(UserError, match=message):
+        tiny.run(TASK, text_file=table, **options)
+
+
+_STYLES = ("boat", "net"), ("queen", "oath"), ("goat", "fern"), ("tram", "lamp")
+
+
+def _say(random, style):
+    return f"the man said {' '.join(random.choice(_STYLES[style], 2))}"
+
+
+def test_a_users_vector_tells_its_style_where_the_user_never_trained(tiny, tmp_path):
+    """All begin alike, and a user goes on in one of four styles, which two numbers tell."""
+    random = np.random.default_rng(0)
+    tables = {"texts": [("user", "text", "context")], "vectors": [("user", "a", "b")]}
+    for user in range(24):
+        tables["texts"] += [(f"u{user}", _say(random, user % 4), "here") for _ in range(12)]
+        tables["vectors"].append((f"u{user}", user % 2 * 2 - 1, user // 2 % 2 * 2 - 1))
+    paths = {name: str(tmp_path / f"{name}.csv") for name in tables}
+    for name, rows in tables.items():
+        with open(paths[name], "w", newline="") as file:
+            csv.writer(file).writerows(rows)
+    # A base that has read other users of all styles, one after another.
+    texts = [_say(random, number // 10 % 4) for number in range(400)]
+    sizes = ModelSizes(vocab_size=300, num_layers=1, num_heads=2, dim=16, positions=16)
+    work = {"steps": 200, "batch_size": 16, "learning_rate": 0.01, "seed": 0, "settings": {}}
+    pretrain_into(tmp_path / "base", texts, start=sizes, progress=False, **work)
+    options = {"text_file": paths["texts"], "user_vectors": paths["vectors"]}
+    options.update(base_model=str(tmp_path / "base"), evaluate_on="unseen", prefix_length=4)
+    options.update(total_rounds=30, clients_per_round=12, rounds_per_checkpoint=30)
+    options.update(client_learning_rate=0.04, local_steps=8, proximal=0.0)
+    experiment = tiny.build(TASK, method="fedperc_projected", **options)
+    trained = tiny.train(experiment, tmp_path / "run")
+    test = experiment.data.test
+    found = experiment.evaluation(test, (), with_before=False)(trained).overall()["perplexity"]
+    # Of 8 words, then of the 2 of the style that the first one shows, then the end.
+    without_the_user, with_the_user = (math.exp(math.log(n * 2) / 3) for n in (8, 2))
+    alone = TASK.guesses(experiment, test)[BASE_ALONE].metrics["perplexity"]
+    assert alone > 0.95 * without_the_user and with_the_user < found < 0.75 * without_the_user
+    sent = {crossing.name for crossing in experiment.trainer.crossings}
+    assert "updates.language_model/personal_projection/kernel" in sent
+    assert not any("vector" in name for name in sent)
 
 
 def test_a_server_knows_nothing_of_users_who_never_took_part(tiny, table):

@@ -125,3 +125,48 @@ def test_without_transformers_there_is_a_line_before_anything_is_read(monkeypatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"tv_shows needs .*pip install 'fedpersonal\[language\]'"):
         TASK.read(TASK.options(text_file="absent.csv"))
+
+
+VECTORS = "who,b,a\nal,1,2\nbo,0.5,-3\nzo,9,9\n"
+
+
+def with_vectors(tmp_path, table, name="vectors.csv", **options):
+    path = tmp_path / name
+    path.write_text(table)
+    counts = {("al", "x"): 2, ("bo", "x"): 2, ("cy", "y"): 2}
+    return find_own(tmp_path / "own.jsonl", counts, user_vectors=str(path), **options)
+
+
+def test_vectors_stand_in_the_order_of_users_and_of_their_columns_names(tmp_path):
+    dialogues = with_vectors(tmp_path, VECTORS + "cy,7,8\n")
+    vectors = dialogues.vectors
+    assert vectors.dtype == np.float32 and vectors.tolist() == [[2, 1], [-3, 0.5], [8, 7]]
+    assert TASK.warnings(dialogues, dialogues.options) == []
+    lacking = with_vectors(tmp_path, VECTORS, missing_vectors="zeros")
+    assert lacking.vectors.dtype == np.float32
+    assert lacking.vectors.tolist() == [[2, 1], [-3, 0.5], [0, 0]]
+    (warning,) = TASK.warnings(lacking, lacking.options)
+    assert warning.endswith("vectors.csv: 1 of 3 users have zeros for a vector.")
+    assert find().vectors is None
+    other = with_vectors(tmp_path, VECTORS + "cy,7,8.5\n")
+    assert other.utterances.fingerprint() == dialogues.utterances.fingerprint()
+    assert other.fingerprint() != dialogues.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (VECTORS, {}, "has no vector of 1 of 3 users: cy; --missing_vectors=zeros gives"),
+        ("who,a\nzo,1\n", {"missing_vectors": "zeros"}, "of 3 of 3 users: al, bo, cy$"),
+        (VECTORS.replace("who", "user"), {}, "no column 'who'; .*--user_column"),
+        (VECTORS.replace("-3", "x"), {}, "vectors.csv, line 3: 'a' is not a finite number: 'x'"),
+        (VECTORS + "al,1,1\n", {}, "vectors.csv, line 5: 'who' has two vectors: 'al'"),
+        ("who\nal\n", {}, "no column beside 'who'"),
+        ('{"who": "al", "a": 1}', {"name": "v.jsonl"}, "beside 'who'; give a .csv or .tsv"),
+        ("", {"name": "v.npz"}, "must end in .csv"),
+    ],
+)
+def test_tables_of_vectors_that_are_refused(tmp_path, table, options, message):
+    dialogues = with_vectors(tmp_path, table, **options)
+    with pytest.raises(UserError, match=message):
+        TASK.warnings(dialogues, dialogues.options)
