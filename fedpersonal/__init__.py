@@ -42,7 +42,13 @@ if TYPE_CHECKING:
     from fedpersonal.methods.per_fed_avg import per_fed_avg
     from fedpersonal.methods.pfedme import pfedme
     from fedpersonal.methods.pfedrec import pfedrec
-    from fedpersonal.methods.phases import BlendPhase, GradientPhase, LookAhead, RidgePhase
+    from fedpersonal.methods.phases import (
+        BlendPhase,
+        GradientPhase,
+        LookAhead,
+        NeighboursPhase,
+        RidgePhase,
+    )
     from fedpersonal.methods.reptile import reptile
     from fedpersonal.methods.scaffold import scaffold
     from fedpersonal.model.metrics import Metric

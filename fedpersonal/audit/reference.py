@@ -91,6 +91,7 @@ class Reference(PlainModel):
                 self._blend(phase, batches, noise, copies)
                 noise = fold(noise, -1)
             else:
+                assert isinstance(phase, GradientPhase)  # Neighbours come after rounds.
                 ahead = batches
                 if phase.ahead is not None and phase.ahead.data is not None:
                     ahead = self._batches(client, phase.ahead.data)

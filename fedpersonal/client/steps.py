@@ -20,6 +20,7 @@ from fedpersonal.client.batches import (
     zero_sums,
 )
 from fedpersonal.client.copies import touched_copies, whole_copies
+from fedpersonal.client.neighbours import remember
 from fedpersonal.client.optimizer import ClientOptimizer, client_optimizer, optimizer_of
 from fedpersonal.client.ridge import solve_local_values
 from fedpersonal.client.states import assign_states
@@ -41,7 +42,13 @@ from fedpersonal.client.values import (
 )
 from fedpersonal.data.splits import count_batches, find_batch
 from fedpersonal.methods.algorithm import Algorithm
-from fedpersonal.methods.phases import BlendPhase, GradientPhase, LookAhead, Phase
+from fedpersonal.methods.phases import (
+    BlendPhase,
+    GradientPhase,
+    LookAhead,
+    NeighboursPhase,
+    Phase,
+)
 from fedpersonal.model.partition import PartitionedModel, Values
 
 # What follows a phase in a client's noise, in place of another step's number.
@@ -156,6 +163,8 @@ def run_phase(
         return run_gradient_phase(model, phase, values, examples).values
     if isinstance(phase, BlendPhase):
         return _blend(model, phase, values, examples)
+    if isinstance(phase, NeighboursPhase):
+        return remember(model, phase, values, examples)
     local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
     return values._replace(own={**values.own, **local})
 
