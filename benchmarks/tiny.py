@@ -69,6 +69,7 @@ _EVERYWHERE: dict[str, Any] = {
 RUN = [
     *MAIN.items(),
     ("movielens", "local_only"),
+    ("digits", "knn_per"),
     ("interactions", "fedrap"),
     ("reddit", "scaffold"),
     ("reddit", "fed_babu"),

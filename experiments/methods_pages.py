@@ -19,7 +19,7 @@ from experiments.options_page import options_table
 from fedpersonal.files import atomic_write
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import ClientOptions, Layers, Method, methods_in
-from fedpersonal.methods.phases import BlendPhase, ChoicePhase, Phase, RidgePhase
+from fedpersonal.methods.phases import BlendPhase, ChoicePhase, NeighboursPhase, Phase, RidgePhase
 from fedpersonal.options import Options
 from fedpersonal.tasks.task import all_tasks
 from fedpersonal.tasks.utterances import methods as language_methods
@@ -190,6 +190,11 @@ def _phase(phase: Phase) -> str:
         )
     if isinstance(phase, ChoicePhase):
         return f"the choice of one of {phase.clusters} models, the one of the least loss on {data}"
+    if isinstance(phase, NeighboursPhase):
+        return (
+            f"remembers {data}, and predicts by the {phase.neighbours} nearest examples, too, at a "
+            f"weight of {phase.weight:g}"
+        )
     passes = "pass" if phase.epochs == 1 else "passes"
     words = f"{_variables(phase.variables)}, in {phase.epochs} {passes} over {data}"
     if phase.max_steps is not None:
@@ -228,6 +233,8 @@ def _own(method: type[Method]) -> str:
     if algorithm.choice:
         return f"the choice of one of {algorithm.choice.clusters} models, made anew in each round"
     if algorithm.local_variables == "none" or not (method.local_part or layers):
+        if any(map(_remembers, _finetuning(method))):
+            return "a memory of its examples"
         tuned = method.finetunes is not None
         return "a copy, fine-tuned before it predicts" if tuned else "nothing"
     part = method.local_part
@@ -237,8 +244,8 @@ def _own(method: type[Method]) -> str:
 
 
 def _adaptation(method: type[Method]) -> str:
-    phases = method.finetuning(method.options(), _LAYERS)
-    moves = [f"moves {_phase(phase)}" for phase in phases]
+    phases = _finetuning(method)
+    moves = [f"{'' if _remembers(phase) else 'moves '}{_phase(phase)}" for phase in phases]
     algorithm = method.build(method.options(), _LAYERS)
     if algorithm.choice:
         moves.insert(0, "chooses a model")
@@ -247,6 +254,14 @@ def _adaptation(method: type[Method]) -> str:
     elif algorithm.local_variables == "kept":
         moves.insert(0, "takes what it has kept, or builds it if it has kept nothing")
     return "; then ".join(moves) or "does nothing"
+
+
+def _finetuning(method: type[Method]) -> Sequence[Phase]:
+    return method.finetuning(method.options(), _LAYERS)
+
+
+def _remembers(phase: Phase) -> bool:
+    return isinstance(phase, NeighboursPhase)
 
 
 def _tasks(method: type[Method]) -> str:

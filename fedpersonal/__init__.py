@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         ChoicePhase,
         GradientPhase,
         LookAhead,
+        NeighboursPhase,
         RidgePhase,
     )
     from fedpersonal.methods.reptile import reptile

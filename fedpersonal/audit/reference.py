@@ -99,6 +99,7 @@ class Reference(PlainModel):
             elif isinstance(phase, ChoicePhase):
                 self._choose(phase, batches)
             else:
+                assert isinstance(phase, GradientPhase)  # Neighbours come after rounds.
                 ahead = batches
                 if phase.ahead is not None and phase.ahead.data is not None:
                     ahead = self._batches(client, phase.ahead.data)

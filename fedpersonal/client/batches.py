@@ -117,6 +117,26 @@ def predict_batch(
 
     Of lookup tables the batch's rows are used instead of `values`, whose noise is that of the step.
     """
+    predictions, added, mixing = apply_to_batch(model, values, batch, training=training)
+    losses, weights = _of_examples(
+        lambda *pair: (model.example_losses(*pair), model.example_weights(pair[0])),
+        batch,
+        predictions,
+        mixing,
+    )
+    for extra in added:
+        losses += weights * (extra if extra.shape.rank == 2 else extra[:, tf.newaxis])
+    return Outcome(predictions, losses, tf.where(batch.mask > 0, weights, 0.0), mixing)
+
+
+def apply_to_batch(
+    model: PartitionedModel, values: ClientValues, batch: Batch, *, training: bool
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...], Mixing]:
+    """Returns what each client's model makes of its batch, without judging it.
+
+    That is the output, (C, B, ...); the losses that the model adds, each (C, B) or (C,); and what
+    depends on a batch's other examples.
+    """
     own = {**_without(values.own, model.tables), **batch.minis}
     shared = _without(values.shared, own)
     # What is equal for all clients stays out of the vectorised arguments.
@@ -155,15 +175,7 @@ def predict_batch(
             ),
             (own, noise, features),
         )
-    losses, weights = _of_examples(
-        lambda *pair: (model.example_losses(*pair), model.example_weights(pair[0])),
-        batch,
-        predictions,
-        mixing,
-    )
-    for extra in added:
-        losses += weights * (extra if extra.shape.rank == 2 else extra[:, tf.newaxis])
-    return Outcome(predictions, losses, tf.where(batch.mask > 0, weights, 0.0), mixing)
+    return predictions, added, mixing
 
 
 def _of_examples(

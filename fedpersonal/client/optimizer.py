@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from fedpersonal.client.values import align, join_axes, over_clients, tile_clients, where_client
-from fedpersonal.methods.phases import GradientPhase, LookAhead, Phase
+from fedpersonal.errors import UserError
+from fedpersonal.methods.phases import GradientPhase, LookAhead, NeighboursPhase, Phase
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.model.variables import VariableSpec, check_names
 from fedpersonal.optimizers import Optimizer, as_tff_optimizer
@@ -21,6 +22,13 @@ def check_phases(model: PartitionedModel, phases: Sequence[Phase]) -> None:
         UserError: If one names no variable, or a frozen one, or an optimizer cannot be used.
     """
     for i, phase in enumerate(phases):
+        if isinstance(phase, NeighboursPhase):
+            check_names(f"phase {i}: head", phase.head, model.variables)
+            if phase is not phases[-1]:
+                raise UserError(
+                    f"phase {i}: a NeighboursPhase must be the last, before a client predicts; "
+                    f"{len(phases) - i - 1} more would move what it has remembered."
+                )
         if not isinstance(phase, GradientPhase):
             continue
         if not isinstance(phase.variables, str):

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from fedpersonal.client.batches import zero_sums
 from fedpersonal.client.copies import touched_copies
+from fedpersonal.client.neighbours import predicting
 from fedpersonal.client.pooled_batches import (
     Pool,
     choose_rows,
@@ -140,13 +141,15 @@ def predict_in_turn(
     if not rest and set(values.own) <= set(model.tables):
         return predict_examples(model.personal, values, query, with_predictions=with_predictions)
 
+    predictor = predicting(model, phases)
+
     def predict_client(client: tf.Tensor) -> Any:
         own_support, own_values = _only(client, support, values)
         for phase in rest:
             own_values = _run_pooled(model, phase, own_values, own_support)
         own_query, _ = _only(client, query, values)
         sums, predictions = predict_examples(
-            model.personal, own_values, own_query, with_predictions=with_predictions
+            predictor, own_values, own_query, with_predictions=with_predictions
         )
         return {k: v[0] for k, v in sums.items()}, () if predictions is None else predictions[0]
 

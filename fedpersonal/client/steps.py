@@ -21,6 +21,7 @@ from fedpersonal.client.batches import (
     zero_sums,
 )
 from fedpersonal.client.copies import touched_copies, whole_copies
+from fedpersonal.client.neighbours import remember
 from fedpersonal.client.optimizer import ClientOptimizer, client_optimizer, optimizer_of
 from fedpersonal.client.ridge import solve_local_values
 from fedpersonal.client.states import assign_states
@@ -43,7 +44,14 @@ from fedpersonal.client.values import (
 )
 from fedpersonal.data.splits import count_batches, find_batch
 from fedpersonal.methods.algorithm import Algorithm
-from fedpersonal.methods.phases import BlendPhase, ChoicePhase, GradientPhase, LookAhead, Phase
+from fedpersonal.methods.phases import (
+    BlendPhase,
+    ChoicePhase,
+    GradientPhase,
+    LookAhead,
+    NeighboursPhase,
+    Phase,
+)
 from fedpersonal.model.names import CLUSTER, CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel, Values
 
@@ -161,6 +169,8 @@ def run_phase(
         return _blend(model, phase, values, examples)
     if isinstance(phase, ChoicePhase):
         return _choose(model, phase, values, examples)
+    if isinstance(phase, NeighboursPhase):
+        return remember(model, phase, values, examples)
     local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
     return values._replace(own={**values.own, **local})
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 from fedpersonal import tff
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
 from fedpersonal.client.copies import touched_copies
+from fedpersonal.client.neighbours import predicting
 from fedpersonal.client.optimizer import check_phases
 from fedpersonal.client.pooled import PACKINGS, predict_in_turn
 from fedpersonal.client.ridge import check_linear
@@ -254,7 +255,7 @@ def _predict_stacked(
     for phase in phases:
         values = run_phase(model, phase, values, support)
     batch = take_batch(model, query, tf.zeros([tf.shape(query.mask)[0]], tf.int32), values)
-    outcome = predict_batch(model.personal, values, batch, training=False)
+    outcome = predict_batch(predicting(model, phases), values, batch, training=False)
     return batch_metric_sums(model, batch, outcome), outcome.predictions
 
 

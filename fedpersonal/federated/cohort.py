@@ -127,7 +127,10 @@ class Cohort:
         """Returns the cohort, in its shapes, where some places' clients alone have examples."""
 
         def emptied(shard: Shard) -> Shard:
-            chosen, own = np.isin(shard.places, places), shard.examples
+            chosen = np.isin(shard.places, places)
+            order = np.argsort(~chosen, kind="stable")  # Clients without examples come last.
+            own = tf.nest.map_structure(lambda array: array[order], shard.examples)
+            chosen = chosen[order]
 
             def kept(array: np.ndarray) -> np.ndarray:
                 zeros = np.full_like(array, "" if array.dtype == object else 0)
@@ -139,8 +142,9 @@ class Cohort:
                 "labels": kept(own["labels"]),
                 "mask": kept(own["mask"]),
             }
-            return shard._replace(
-                examples=collections.OrderedDict((k, changed.get(k, v)) for k, v in own.items())
+            return Shard(
+                shard.places[order],
+                collections.OrderedDict((k, changed.get(k, v)) for k, v in own.items()),
             )
 
         return dataclasses.replace(self, shards=list(map(emptied, self.shards)), lost=None)

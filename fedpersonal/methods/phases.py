@@ -236,7 +236,46 @@ class ChoicePhase:
         return variable.name == CLUSTER
 
 
-Phase = Union[GradientPhase, RidgePhase, BlendPhase, ChoicePhase]
+@dataclasses.dataclass(frozen=True)
+class NeighboursPhase:
+    """Has a client remember its examples, and predict by those nearest to what it is asked, too.
+
+    What it predicts is weight * p + (1 - weight) * q. The model says q. By p, a label is as likely
+    as its neighbours weigh, by a softmax over -distance / scale (Marfoq et al., "kNN-Per", 2022,
+    section 3). The distance of two examples is the mean squared difference of what the head is
+    called with. It is for classes, with an output for each, or a single one of the labels 0 and 1,
+    and moves nothing. No other phase follows it.
+
+    Attributes:
+        head: The last layers, by name. The first of them is called once, with one tensor.
+        neighbours: How many of the examples are asked.
+        weight: As how much they count beside the model, from 0 to 1. Without examples it is 0.
+        scale: What distances are divided by.
+        data: The batches that are remembered, as of `GradientPhase`.
+    """
+
+    head: tuple[str, ...]
+    neighbours: int = 10
+    weight: float = 0.5
+    scale: float = 1.0
+    data: str = "all"
+
+    variables = "local"
+
+    def __post_init__(self):
+        check_part("NeighboursPhase", self.data)
+        check_least(self, neighbours=1)
+        check_positive(self, "scale")
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"NeighboursPhase: weight must be from 0 to 1, not {self.weight}.")
+
+    def moves(self, variable: VariableSpec) -> bool:
+        """Tells that the phase moves no variable."""
+        del variable
+        return False
+
+
+Phase = Union[GradientPhase, RidgePhase, BlendPhase, ChoicePhase, NeighboursPhase]
 
 
 def restrict(phase: Phase, variables: str | tuple[str, ...]) -> Phase:

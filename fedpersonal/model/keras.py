@@ -7,6 +7,7 @@ which moves one is met here. Elsewhere `keras` is taken from here.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -38,6 +39,25 @@ def mean_function(metric: keras.metrics.Metric) -> Callable[..., tf.Tensor] | No
         return None
     fn, options = metric._fn, metric._fn_kwargs
     return lambda labels, predictions: fn(labels, predictions, **options)
+
+
+def record_inputs(model: keras.Model, name: str) -> list[Any]:
+    """Has a layer of a model write down what it is called with, in the list that is returned."""
+    seen: list[Any] = []
+    for layer in list_layers(model):
+        if layer.name == name:
+            layer.call = functools.partial(_record, layer.call, seen)
+    return seen
+
+
+def _record(call: Callable[..., Any], seen: list[Any], inputs: Any, *more: Any, **options: Any):
+    seen.append(inputs)
+    return call(inputs, *more, **options)
+
+
+def are_probabilities(output: tf.Tensor) -> bool:
+    """Tells whether Keras' softmax or sigmoid has made an output."""
+    return hasattr(output, "_keras_logits")
 
 
 def replace_generators(model: keras.Model, generator: object) -> None:

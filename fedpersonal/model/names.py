@@ -6,6 +6,8 @@ COPY = "personal_copy"
 SERVER_STATE = "server_state"
 # How far a copy goes towards what the server sent, weight by weight: `blend/<variable>`.
 BLEND = "blend"
+# What a client remembers of its examples: `memory/<part>`.
+MEMORY = "memory"
 # As how much the copies count where they are mixed with the global variables.
 MIXING = "personal_mixing"
 # Which of several models a client has chosen: 1 for that one, 0 for the others.

@@ -350,7 +350,7 @@ class PartitionedModel:
 
         # Keras reads a variable by using it as a tensor, so a tensor can stand in its place.
         with tf.variable_creator_scope(give_value), recorded_compile():
-            model = self._build_model()
+            model = self.build()
             if self.draws_noise:
                 if noise is None:
                     batch = tf.shape(next(iter(features.values())))[0]

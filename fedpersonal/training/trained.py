@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 import tensorflow as tf
 
+from fedpersonal.client.neighbours import predicting, remembers
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.errors import UserError, listed
@@ -225,6 +226,8 @@ class TrainedModel(Evaluator):
     ) -> dict[str, np.ndarray]:
         """Returns the value of every variable of a client's model, by name.
 
+        After a `NeighboursPhase` there is also what the client remembers, as `memory/...`.
+
         Args:
             client: Its name; None for a client that nobody has seen.
             support: Examples from which it personalises its model: of one client, or of several
@@ -290,14 +293,12 @@ class TrainedModel(Evaluator):
 
     @functools.cached_property
     def _output(self) -> Callable[[Mapping, Mapping], tf.Tensor]:
-        model = self.model
-        values = {v.name: tf.TensorSpec(v.shape, v.dtype) for v in model.variables}
-        for name in model.own_rows:  # Or whole tables, of a client that nobody has seen.
-            values[name] = tf.TensorSpec([None, *values[name].shape[1:]], values[name].dtype)
+        model = predicting(self.model, self.finetuning)
 
-        @tf.function(autograph=False, input_signature=[values, dict(model.input_spec)])
+        # Clients' values differ in shape: in rows of a table, and in what they remember.
+        @tf.function(autograph=False, reduce_retracing=True)
         def output(values: Mapping, features: Mapping) -> tf.Tensor:
-            return model.as_labels(model.personal.predict(values, features, training=False)[0])
+            return model.as_labels(model.predict(values, features, training=False)[0])
 
         return output
 
@@ -315,7 +316,13 @@ class TrainedModel(Evaluator):
             support: Examples from which it personalises its model; None for what it has kept.
             start: Local variables that it has kept are `kept`, `rebuilt` or `updated`.
         """
-        return to_keras(self.model.personal, self.values(client, support=support, start=start))
+        values = self.values(client, support=support, start=start)
+        if remembers(values):
+            raise UserError(
+                "the client predicts by its nearest examples, too, for which a Keras model has no "
+                "place: use predict, or leave client and support out, for the shared model."
+            )
+        return to_keras(self.model.personal, values)
 
     def export(
         self,

@@ -19,7 +19,7 @@ from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.ifca import ifca
 from fedpersonal.methods.mr_mtl import mr_mtl
-from fedpersonal.methods.phases import GradientPhase, Phase, RidgePhase
+from fedpersonal.methods.phases import GradientPhase, NeighboursPhase, Phase, RidgePhase
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 
@@ -72,6 +72,14 @@ EVALUATIONS = {
         "shared sentences", (phase(("oov_embedding",), MOMENTUM),), "pooled"
     ),
     "sentences, all": Evaluation("shared sentences", (phase("all", ADAM),), "pooled"),
+    "neighbours": Evaluation("classes", (NeighboursPhase(("head",), 3, 0.6, 0.4),)),
+    "neighbours of a moved model": Evaluation(
+        "signs", (phase("all"), NeighboursPhase(("head",), 2)), "pooled"
+    ),
+    "neighbours of infinite padding": Evaluation("signs", (NeighboursPhase(("head",), 20),)),
+    "neighbours of places": Evaluation(
+        "shared sentences", (phase("all"), NeighboursPhase(("logits",), 4, 0.7, 0.3)), "pooled"
+    ),
     "mixing layers": Evaluation("mixing layers", (phase("local"),)),
     "mixing functions": Evaluation("mixing functions", (phase("local"),)),
     "loss of each": Evaluation("loss of each", (phase("local"), phase("all")), "pooled"),

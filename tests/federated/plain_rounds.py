@@ -21,7 +21,7 @@ from fedpersonal.audit.reference import Reference
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.methods.algorithm import Algorithm
-from fedpersonal.methods.phases import GradientPhase
+from fedpersonal.methods.phases import GradientPhase, NeighboursPhase
 from fedpersonal.model.names import CLUSTER_SHARES, MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runtime.context import make_stock_context
@@ -279,6 +279,9 @@ class PlainEvaluation:
     def __init__(self, model, phases, *, batch_size, seed):
         """Takes the phases, which run on a whole support set."""
         still = GradientPhase("global", "all", SERVER, epochs=0)
+        self._neighbours = self._memory = None
+        if phases and isinstance(phases[-1], NeighboursPhase):
+            *phases, self._neighbours = phases
         phases = (*(dataclasses.replace(phase, data="all") for phase in phases), still)
         algorithm = Algorithm("evaluated", phases, "rebuilt")
         self._model = model
@@ -290,6 +293,8 @@ class PlainEvaluation:
             local = self._reference.fresh_local_values(support, -1)
         self._reference.run(weights, local, support, -1)
         variables = self._reference._variables
+        if self._neighbours:
+            self._memory = self._head_inputs(support), np.ravel(support.labels)
         return {v.name: variables[v.name].numpy() for v in self._model.variables}
 
     def predict(self, query):
@@ -305,6 +310,13 @@ class PlainEvaluation:
         labels = tf.constant(query.labels)
         predictions = model.as_labels(keras_model(model.arrange(columns), training=False))
         weights = model.example_weights(labels)
+        if self._memory:
+            mixed = mix_with_neighbours(
+                self._neighbours, *self._memory, self._head_inputs(query), predictions.numpy(),
+                is_binary=model.label_spec.dtype.is_floating,
+                has_logits=keras_model.layers[-1].activation is tf.keras.activations.linear,
+            )  # fmt: skip
+            predictions = tf.constant(mixed, tf.float32)
         losses = model.example_losses(labels, predictions)
         for added in keras_model.losses:
             losses += weights * added
@@ -315,3 +327,37 @@ class PlainEvaluation:
         return predictions.numpy(), {
             name: np.array([np.sum(part) for part in pair]) for name, pair in pairs.items()
         }
+
+    def _head_inputs(self, client):
+        """Returns what the head is called with, by a Keras model that ends there."""
+        keras_model = self._reference._keras
+        cut = tf.keras.Model(
+            keras_model.input, keras_model.get_layer(self._neighbours.head[0]).input
+        )
+        columns = {name: tf.constant(column) for name, column in client.features.items()}
+        return cut(self._model.arrange(columns), training=False).numpy()
+
+
+def mix_with_neighbours(phase, known, labels, asked, output, *, is_binary=False, has_logits=True):
+    """Mixes a model's output with what nearest examples make likely, in NumPy, one after another.
+
+    Labels of sequences, whose 0 is padding, and of classes alike: (batch,) or (batch * places,).
+    """
+    known = known.reshape(len(labels), -1).astype(np.float64)
+    is_sequence = asked.ndim == 3
+    if is_sequence:
+        known, labels = known[labels != 0], labels[labels != 0]
+    size, says = known.shape[1], np.float64(output)
+    says = np.stack([0 * says, says], -1) if is_binary else says
+    if has_logits:
+        says = np.exp(says - says.max(-1, keepdims=True))
+        says /= says.sum(-1, keepdims=True)
+    mixed = says.reshape(-1, says.shape[-1]).copy()
+    for row, one in zip(mixed, asked.reshape(-1, size)):
+        distances = np.square(known - one).mean(1)
+        nearest = np.argsort(distances, kind="stable")[: phase.neighbours]
+        votes = np.exp(-distances[nearest] / phase.scale)
+        row *= 1 - phase.weight
+        np.add.at(row, labels[nearest].astype(int), phase.weight * votes / votes.sum())
+    mixed = np.log(mixed) if has_logits else mixed
+    return mixed[:, 1] - mixed[:, 0] if is_binary else mixed.reshape(output.shape)

@@ -249,6 +249,10 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"local_layers": ["last"], "input_spec": {"x": tf.TensorSpec([None, 2])}},
     ),
     "logarithm": (build_logarithm, {"local_layers": ["head"]}),
+    "signs": (
+        build_logarithm,
+        {"loss": tf.keras.losses.BinaryCrossentropy(from_logits=True)},
+    ),
     "words": (
         build_words,
         {"local_layers": ["dense"], "lookups": {"vectors": "words", "biases": "words"}},
@@ -295,6 +299,7 @@ SIGNS = dataclasses.replace(RATINGS, labels=(RATINGS.labels > 1.0).astype(np.flo
 DATA = {
     "classes": CLASSES,
     "mixing functions": SIGNS,
+    "signs": SIGNS,
     "sentences": draw_sentences(),
     "shared sentences": draw_sentences(),
 }

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.tiny import FOR_A_ROUND, RUN
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import strongest
 from fedpersonal.methods.method import methods
@@ -212,6 +213,26 @@ def test_fine_tuning_alone_tells_a_method_from_another(tiny, after_a_round):
         assert phase.variables == (moved or experiment.layers.embedding) != ()
         none = experiment.options.replace(finetuning_epochs=0, reconstruction_epochs=0)
         assert experiment.method.finetuning(none, experiment.layers) == ()
+
+
+def test_a_run_with_neighbours_predicts_as_it_was_evaluated(tiny, after_a_round):
+    equal_bits(after_a_round("digits", "knn_per"), after_a_round("digits", "fed_avg"))
+    finished = run(tiny, "digits", "knn_per")
+    experiment, part = finished.experiment, finished.data.test
+    with load_run(finished.path).trained as loaded:
+        before, after = (
+            getattr(experiment.evaluation(part)(loaded), stage)["loss"]
+            for stage in ("before", "after")
+        )
+        for place, client in enumerate(part.query.client_ids[:3]):
+            features, labels = part.query.client(place)
+            for stage, own in ((before, {}), (after, {"client": client, "support": part.support})):
+                logits = loaded.predict(features, **own)
+                losses = tf.keras.losses.sparse_categorical_crossentropy(labels, logits, True)
+                np.testing.assert_allclose(np.sum(losses), stage[place, 0], rtol=1e-5)
+        assert abs(after - before).max() > 1e-2
+        with pytest.raises(UserError, match="for which a Keras model has no place"):
+            loaded.to_keras(client, support=part.support)
 
 
 @pytest.mark.parametrize(
