@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fedpersonal.client.batches import zero_sums
@@ -33,6 +34,7 @@ from fedpersonal.client.pooled_batches import (
 from fedpersonal.client.steps import (
     ClientOutput,
     PhaseOutput,
+    choose_least,
     client_output,
     run_phase,
     take_steps,
@@ -41,11 +43,13 @@ from fedpersonal.client.values import (
     ClientValues,
     Examples,
     moving_names,
+    phase_mask,
     readings,
     where_client,
 )
 from fedpersonal.methods.algorithm import Algorithm
-from fedpersonal.methods.phases import GradientPhase, Phase
+from fedpersonal.methods.phases import ChoicePhase, GradientPhase, Phase
+from fedpersonal.model.names import CLUSTER
 from fedpersonal.model.partition import PartitionedModel, Values
 
 PACKINGS = ("stacked", "pooled")
@@ -199,6 +203,12 @@ def _run_pooled(
 ) -> ClientValues:
     if isinstance(phase, GradientPhase):
         return run_pooled_phase(model, phase, values, examples).values
+    if isinstance(phase, ChoicePhase):
+        part, losses = examples._replace(mask=phase_mask(phase.data, examples)), []
+        for one in np.eye(phase.clusters, dtype=np.float32):
+            tried = values._replace(own={**values.own, CLUSTER: tf.constant(one[np.newaxis])})
+            losses.append(predict_examples(model, tried, part)[0]["loss"][:, 0])
+        return choose_least(phase, values, examples, tf.stack(losses, 1))
     return run_phase(model, phase, values, examples)
 
 

@@ -262,7 +262,7 @@ def _blend(
 def _choose(
     model: PartitionedModel, phase: ChoicePhase, values: ClientValues, examples: Examples
 ) -> ClientValues:
-    """Has each client choose the cluster of the least loss on its data, the first of equal ones."""
+    """Has each client choose the cluster of the least loss on its data."""
     schedule, clients = schedule_phase(phase, examples), count_clients(examples)
 
     def add(number: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -281,11 +281,18 @@ def _choose(
         (0, tf.zeros_like(values.own[CLUSTER])),
         parallel_iterations=1,
     )
+    return choose_least(phase, values, examples, losses)
+
+
+def choose_least(
+    phase: ChoicePhase, values: ClientValues, examples: Examples, losses: tf.Tensor
+) -> ClientValues:
+    """Has each client choose the cluster of the least loss, (C, clusters), the first of equals."""
     losses = tf.where(tf.math.is_nan(losses), np.inf, losses)
     chosen = tf.one_hot(tf.argmin(losses, 1), phase.clusters)
     # A client without examples stays where it is.
-    has_steps = tf.reduce_sum(schedule.active, 0) > 0
-    chosen = where_client(has_steps, chosen, values.own[CLUSTER])
+    has_examples = tf.reduce_any(phase_mask(phase.data, examples) > 0, [1, 2])
+    chosen = where_client(has_examples, chosen, values.own[CLUSTER])
     told = {CLUSTER_SHARES: chosen} if phase.mean_over == "cluster" else {}
     return values._replace(own={**values.own, **told, CLUSTER: chosen})
 
