@@ -24,7 +24,10 @@ from fedpersonal.federated.cohort import (
     find_dropped,
     make_cohort,
 )
+from fedpersonal.federated.process import build_process
+from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.runs.kept import Rounds
 from fedpersonal.runtime import processors
 
 COUNTS = (4, 9, 1, 6, 3)
@@ -249,3 +252,19 @@ def test_what_a_container_has_left_counts_without_files_that_it_can_let_go(conta
 def test_a_container_without_a_limit_has_what_the_system_has(container):
     limit(container, "memory.max", "memory.current", "memory.stat", value="max\n")
     memory.check_memory(model_of([MB, 3]), num_shards=2)
+
+
+@pytest.mark.parametrize("packing", ["stacked", "pooled"])
+def test_who_sent_nothing_finite_is_found_in_a_round(make_dataset, packing):
+    def build():
+        x = tf.keras.Input([1], name="x")
+        return tf.keras.Model({"x": x}, tf.keras.layers.Dense(1)(x))
+
+    model, sgd = PartitionedModel(build), tf.keras.optimizers.SGD(0.1)
+    examples = [({"x": np.ones([n, 1], np.float32)}, np.full(n, float(n))) for n in COUNTS]
+    examples[3][1][0] = np.nan
+    execution = Execution(4, clients_per_shard=5, packing=packing)
+    algorithm = fed_avg(client_optimizer=sgd)
+    rounds = Rounds(build_process(model, algorithm, execution=execution, server_optimizer=sgd))
+    cohort = make_cohort(model, make_dataset(examples), range(5), execution=execution)
+    assert find_dropped(rounds.next, rounds.initialize(), cohort) == ["client3"]
