@@ -28,6 +28,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "envelope": (0.1, 10.0),
     "blend_rate": (0.1, 10.0),
     "num_clusters": (1.0, 4.0),
+    "neighbour_scale": (0.01, 10.0),
+    "neighbour_weight": (0.1, 1.9),
 }
 _DRAW_SEED = 0
 

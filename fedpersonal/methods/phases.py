@@ -243,8 +243,9 @@ class NeighboursPhase:
     What it predicts is weight * p + (1 - weight) * q. The model says q. By p, a label is as likely
     as its neighbours weigh, by a softmax over -distance / scale (Marfoq et al., "kNN-Per", 2022,
     section 3). The distance of two examples is the mean squared difference of what the head is
-    called with. It is for classes, with an output for each, or a single one of the labels 0 and 1,
-    and moves nothing. No other phase follows it.
+    called with. It is for classes, with an output for each, or a single one of the labels 0 and 1.
+    Outputs are logits, unless Keras' softmax or sigmoid makes them. The phase moves nothing, and no
+    other phase follows it.
 
     Attributes:
         head: The last layers, by name. The first of them is called once, with one tensor.

@@ -71,13 +71,9 @@ def test_who_remembers_nothing_predicts_by_the_model(clients):
 def test_neighbours_go_by_the_models_that_clients_have_kept(clients):
     model = ditto(client_optimizer=SGD).prepare(model_of())
     random = np.random.default_rng(2)
-    kept = (
-        np.ones(2, bool),
-        {
-            v.name: random.normal(size=(2, *v.shape)).astype(np.float32)
-            for v in model.local_variables
-        },
-    )
+    shapes = {v.name: (2, *v.shape) for v in model.local_variables}
+    own = {name: np.float32(random.normal(size=shape)) for name, shape in shapes.items()}
+    kept = np.ones(2, bool), own
     _, alone = evaluated(model, (), clients, kept=kept)
     _, idle = evaluated(model, (NeighboursPhase(("head",), 2, 0.0),), clients, kept=kept)
     np.testing.assert_allclose(idle, alone, rtol=1e-5)
