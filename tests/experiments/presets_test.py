@@ -196,6 +196,7 @@ def _values_of(tmp_path_factory, tiny_base):
             f"u{u},some words {u} {t} end,{'ab'[t % 2]},{t}\n" for u in range(20) for t in range(16)
         )
     )
+    (folder / "vectors.csv").write_text("user,one\nu0,1.5\n")
     ratings, text = str(folder / "ratings.csv"), {"text_file": str(folder / "texts.csv")}
     base = {"base_model": tiny_base.source, "base_model_dir": str(folder), "text_length": 12}
     return {
@@ -212,8 +213,21 @@ def _values_of(tmp_path_factory, tiny_base):
         UTTERANCES.name: [
             {**text, **base, "evaluate_on": users, "method": method}
             for users, method in (("unseen", "fedperc"), ("seen", "fedperc_generated"))
+        ]
+        + [
+            {
+                **text,
+                **base,
+                "method": "fedperc_projected",
+                "user_vectors": str(folder / "vectors.csv"),
+                "missing_vectors": "zeros",
+            }
         ],
     }
+
+
+# Options that a method does not go without.
+NEEDED = {"fedperc_projected": {"user_vectors": "vectors.csv"}}
 
 
 def look_at_everything(task, options_class, all_values, patch):
@@ -241,15 +255,18 @@ def look_at_everything(task, options_class, all_values, patch):
     patch.setattr(experiment_run, "RunFolder", Folder)
     patch.setattr(evaluator, "build_evaluation", lambda *args, **options: None)
     for method in task.methods.values():
-        options = task.settle(options_class(method=method.name, local_steps=0))
+        needed = NEEDED.get(method.name, {})
+        options = task.settle(options_class(method=method.name, local_steps=0, **needed))
         layers = Layers(("one",), ("two",), ("three",), ("one", "two", "three"))
         method.local_layers(options, layers)
         options.rebuild_copies(method.build(options, layers).phases)
         method.finetuning(options, layers)
         fed_recon.rebuilding(options)
-        fed_recon.rebuilding(options_class(method=method.name, reconstruction="ridge"))
+        ridge = {"reconstruction": "ridge", **needed}
+        fed_recon.rebuilding(options_class(method=method.name, **ridge))
     for values in all_values:
-        for method in (values.get("method", task.defaults["method"]), "centralized"):
+        others = [] if "user_vectors" in values else ["centralized"]
+        for method in (values.get("method", task.defaults["method"]), *others):
             options = options_class(**{**values, "method": method})
             source = task.read(options)
             built, folder = experiment_run.open_experiment(

@@ -135,7 +135,7 @@ def test_buckets_are_settled_by_the_method():
     own = {"fed_recon", "fed_recon_finetuning", "furl", "fed_sim", "fed_alt"}
     own |= {"fed_avg_finetuning", "embedding_finetuning", "fed_babu", "local_only"}
     own |= {"per_fed_avg", "pfedme", "pfedrec", "ditto", "mr_mtl", "apfl", "reptile"}
-    own |= {"scaffold_finetuning", "fed_dyn_finetuning", "fed_ala"}
+    own |= {"scaffold_finetuning", "fed_dyn_finetuning", "fed_ala", "ifca_finetuning"}
     assert {name for name in TASK.methods if settled(name) == 500} == own
     assert {settled(name) for name in TASK.methods} == {500, 1}
     assert settled("fed_avg", num_oov_buckets=7) == settled("fed_recon", num_oov_buckets=7) == 7
