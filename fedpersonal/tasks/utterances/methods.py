@@ -157,14 +157,6 @@ FEDERATED = (
         moving=_GENERATED,
         local_variables="rebuilt",
     ),
-    # After Huber et al., "Embedding-to-Prefix", 2025 (arXiv 2505.17051).
-    LanguageMethod.variant(
-        "fedperc_projected",
-        "FedPerC (Projected)",
-        model="projected",
-        local_variables="none",
-        finetunes="all",
-    ),
     *(
         LanguageMethod.variant(
             f"{name}{suffix}",
@@ -185,7 +177,17 @@ FEDERATED = (
     _adapted("feddpa", "FedDPA", _DUAL, DualAdapted),
     _adapted("rolora", "RoLoRA", _PARTS["lora"][1], Alternating),
 )
+# After Huber et al., "Embedding-to-Prefix", 2025 (arXiv 2505.17051). It needs a vector of each user
+# from elsewhere, so tables have no row of it.
+PROJECTED = LanguageMethod.variant(
+    "fedperc_projected",
+    "FedPerC (Projected)",
+    model="projected",
+    local_variables="none",
+    finetunes="all",
+)
 METHODS = (
     *FEDERATED,
+    PROJECTED,
     *(_central(m) for m in FEDERATED if m.own_layers and m.model in ("prefix", "adapted")),
 )
