@@ -148,8 +148,7 @@ class _NeighboursModel(PartitionedModel):
             says = tf.concat([1.0 - says if is_given else tf.zeros_like(says), says], 1)
         says = says if is_given else tf.nn.softmax(says)
         asked, known = tf.reshape(inputs, [-1, inputs.shape[-1]]), values[_INPUTS]
-        squares = (tf.reduce_sum(tf.square(t), 1) for t in (asked, known))
-        of_asked, of_known = squares
+        of_asked, of_known = (tf.reduce_sum(tf.square(t), 1) for t in (asked, known))
         apart = of_asked[:, tf.newaxis] + of_known - 2.0 * tf.matmul(asked, known, transpose_b=True)
         apart = tf.maximum(apart, 0.0) / (phase.scale * inputs.shape[-1])
         apart = tf.where(values[_REAL] > 0, apart, _FAR)

@@ -127,15 +127,12 @@ class Dialogues:
         known, vectors = _read_vectors(options.user_vectors, options.user_column)
         places = known.get_indexer(users)
         lacking = users[places < 0]
-        if lacking.size == users.size or (lacking.size and options.missing_vectors == "refuse"):
+        has_some = lacking.size < users.size
+        if lacking.size and not (has_some and options.missing_vectors == "zeros"):
+            way_out = "; --missing_vectors=zeros gives them zeros" if has_some else ""
             raise UserError(
                 f"{options.user_vectors} has no vector of {lacking.size} of {users.size} users: "
-                f"{listed(lacking.tolist())}"
-                + (
-                    ""
-                    if lacking.size == users.size
-                    else "; --missing_vectors=zeros gives them zeros"
-                )
+                f"{listed(lacking.tolist())}{way_out}"
             )
         return np.where(places[:, np.newaxis] < 0, np.float32(0), vectors[places])
 

@@ -77,7 +77,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     metrics = ("perplexity",)
 
     def check(self, options: UtteranceRun) -> None:
-        """Refuses matrices for a LoRA that the method does not have."""
+        """Refuses what does not go with the method: matrices, vectors, or an optimizer."""
         super().check(options)
         method = self.method(options)
         if options.lora_matrices != "qkv" and "lora_b" not in getattr(method, "parts", {}):
