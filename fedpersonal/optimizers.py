@@ -70,7 +70,7 @@ def as_tff_optimizer(optimizer: AnyOptimizer) -> Optimizer:
 
 @functools.lru_cache(maxsize=256)
 def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
-    from fedpersonal import tff
+    from fedpersonal.tff import optimizers
 
     kind, options = type(optimizer).__name__, optimizer.get_config()
     rate = options.pop("learning_rate")
@@ -82,7 +82,7 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
         )
     taken = {key: options.pop(key) for key in ("beta_1", "beta_2", "epsilon") if key in options}
     taken["learning_rate"] = float(rate)
-    builders = tff.optimizers
+    builders = optimizers
     if kind == "SGD":
         result = builders.build_sgdm(**taken, momentum=float(options.pop("momentum")) or None)
     elif kind == "Adam":
@@ -373,10 +373,9 @@ def build_client_optimizer(name: str, learning_rate: float, *, decay_rounds: int
         learning_rate: Its rate.
         decay_rounds: Rounds over which the rate falls in a straight line to 0, or 0.
     """
-    from fedpersonal import tff
+    from fedpersonal.tff import optimizers
 
     check_choice("build_client_optimizer", "name", name, CLIENT_OPTIMIZERS)
-    optimizers = tff.optimizers
     build = optimizers.build_sgdm if name == "sgd" else optimizers.build_adam
     optimizer = build(learning_rate)
     return ScheduledOptimizer(optimizer, LinearDecay(decay_rounds)) if decay_rounds else optimizer
@@ -402,10 +401,9 @@ def build_server_optimizer(
             rate, with which the global variables swing with whom was drawn. With one that falls
             they settle, and what clients keep fits them.
     """
-    from fedpersonal import tff
+    from fedpersonal.tff import optimizers
 
     check_choice("build_server_optimizer", "name", name, SERVER_OPTIMIZERS)
-    optimizers = tff.optimizers
     start = {"epsilon": epsilon, "initial_preconditioner_value": initial_accumulator}
     optimizer = {
         "sgd": lambda: optimizers.build_sgdm(learning_rate),

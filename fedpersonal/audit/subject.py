@@ -65,9 +65,8 @@ class Tap:
         # A building block has lost the Python types of its argument and its result.
         own_type = computation.type_signature
         results = [*[own_type.result] * with_result, *(part.type_signature for part in tapped)]
-        self._computation = tff.ConcreteComputation.with_type(
-            tff.ConcreteComputation.from_building_block(block),
-            tff.FunctionType(own_type.parameter, tff.to_type(tuple(results))),
+        self._computation = tff.computation_of(
+            tff.to_proto(block), tff.FunctionType(own_type.parameter, tff.to_type(tuple(results)))
         )
 
     def __call__(self, *arguments: Any) -> Traffic:

@@ -32,7 +32,7 @@ from fedpersonal.data.vocabulary import Vocabulary, next_word_examples
 from fedpersonal.errors import UserError, check_choice
 
 if TYPE_CHECKING:
-    from fedpersonal import tff
+    from fedpersonal.tff.stock import ClientData
 
 DATABASE = "stackoverflow.sqlite"
 _FAILURE = "Stack Overflow cannot be loaded"
@@ -45,7 +45,7 @@ class StackOverflowClients:
 
     def __init__(
         self,
-        client_data: tff.ClientData,
+        client_data: ClientData,
         vocabulary: Vocabulary,
         *,
         name: str,
@@ -192,9 +192,8 @@ def load_stack_overflow(
     check_counts(1, vocab_size=vocab_size, num_oov_buckets=num_oov_buckets, **options)
     database, advice = find_database(cache_dir)
     folder = database.parent
-    from fedpersonal import tff
+    from fedpersonal.tff.stock import stackoverflow
 
-    stackoverflow = tff.stackoverflow
     with one_line(_FAILURE, advice):
         if not database.exists():
             folder.mkdir(parents=True, exist_ok=True)

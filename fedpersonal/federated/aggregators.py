@@ -8,7 +8,7 @@ makes of it (`report`, `update`). A shard does a client's part for each of its o
 from __future__ import annotations
 
 import collections
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import tensorflow as tf
@@ -40,7 +40,10 @@ from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.optimizers import Optimizer
 
-Aggregator = Union[tff.WeightedAggregationFactory, tff.UnweightedAggregationFactory]
+if TYPE_CHECKING:
+    from fedpersonal.tff import stock
+
+    Aggregator = Union[stock.WeightedAggregationFactory, stock.UnweightedAggregationFactory]
 
 
 def _aggregation_of(

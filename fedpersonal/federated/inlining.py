@@ -10,7 +10,6 @@ of dicts, which TFF does not.
 from __future__ import annotations
 
 import collections
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,7 +29,7 @@ def keras_computation(
     """
     tff_types = [tff.to_type(t) for t in types]
     # Arguments are fed flat: a concrete function takes no OrderedDict for a ModelWeights.
-    structures = [_spec(t) for t in tff_types]
+    structures = [tff.spec_of(t) for t in tff_types]
 
     def traced(fn: Callable[..., Any], structures: list[Any]) -> Any:
         @tf.function(input_signature=tf.nest.flatten(structures), autograph=False)
@@ -44,41 +43,18 @@ def keras_computation(
         made = [tf.nest.map_structure(_spec_of, before.structured_outputs)] if before else []
         concrete = traced(fn, [*made, *structures])
 
-        def call(*positional, **named):
-            arguments = [*positional, *named.values()]
-            for argument, structure in zip(arguments, structures):
-                tf.nest.assert_same_structure(argument, structure)
+        def call(*arguments):
             flat = tf.nest.flatten(list(arguments))
             results = tf.nest.flatten(before(*flat)) if before else []
             return concrete(*results, *flat)
 
-        # TFF reads the number of arguments from the signature and takes no varargs.
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names = [f"argument_{i}" for i in range(len(types))]
-        signed: Any = call
-        signed.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
-        return tff.tf_computation(signed, *tff_types)
+        return tff.tf_computation(*tff_types)(call)
 
     return decorate
 
 
 def _spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
     return tf.TensorSpec(tensor.shape, tensor.dtype)
-
-
-def _spec(type_spec: tff.Type) -> Any:
-    """Returns the structure of `tf.TypeSpec` of a TFF type."""
-    if isinstance(type_spec, tff.SequenceType):
-        return tf.data.DatasetSpec(_spec(type_spec.element))
-    if isinstance(type_spec, tff.TensorType):
-        return tf.TensorSpec(type_spec.shape, type_spec.dtype)
-    fields = [(name, _spec(t)) for name, t in tff.iter_elements(type_spec)]
-    container = type_spec.python_container
-    if issubclass(container, (list, tuple)) and not hasattr(container, "_fields"):
-        return container(spec for _, spec in fields)
-    if issubclass(container, dict):
-        return container(fields)
-    return container(**dict(fields))
 
 
 class Inlined:

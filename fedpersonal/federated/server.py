@@ -144,7 +144,7 @@ def summing_server(
     averaging = averaging or _weighted_mean(model)
     names = [v.name for v in model.global_variables]
 
-    @tff.tf_computation
+    @tff.tf_computation()
     def initial_state():
         values = model.initial_values(model.global_variables, tf.constant([seed, 0]))
         weights = collections.OrderedDict((name, values[name]) for name in names)

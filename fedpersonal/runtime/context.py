@@ -137,9 +137,11 @@ def make_stock_context() -> tff.SyncContext:
     Its C++ program begins with the first computation, and ends with this process unless that is
     killed.
     """
+    from fedpersonal.tff import stock
+
     print(_NOTICE, file=sys.stderr)
     atexit.register(_end, os.getpid())
-    return tff.create_sync_local_cpp_execution_context()
+    return stock.create_sync_local_cpp_execution_context()
 
 
 def _end(process: int) -> None:

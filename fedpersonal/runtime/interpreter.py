@@ -32,7 +32,9 @@ class Interpreter:
         block = computation.to_building_block()
         intrinsics = (b for b in blocks_in(block) if isinstance(b, tff.Intrinsic))
         if any(part.uri not in _KNOWN_URIS for part in intrinsics):
-            block, _ = tff.replace_intrinsics_with_bodies(block)
+            from fedpersonal.tff import stock
+
+            block, _ = stock.replace_intrinsics_with_bodies(block)
         self._root = tff.to_call_dominant(block)
         self._parameter = computation.type_signature.parameter
         if self._parameter is not None:

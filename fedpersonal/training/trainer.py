@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpersonal import tff
 from fedpersonal.client.one_gradient import steps_once_a_batch
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import fingerprint
@@ -169,7 +168,7 @@ class Trainer:
             shards=self.num_shards,
         )
         if server_optimizer is None:
-            server_optimizer = tff.build_sgdm(1.0)
+            server_optimizer = build_sgdm(1.0)
         self._build = functools.partial(
             build_process,
             algorithm=algorithm,
