@@ -128,10 +128,11 @@ def _as_completed(
 def _pool(number: int) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
     """Gives so many processes; whatever is raised ends them."""
     context = multiprocessing.get_context("spawn")
-    allowed = sorted(os.sched_getaffinity(0))
+    # Only Linux lets a process have processors of its own.
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     shares: SimpleQueue[Sequence[int]] = context.SimpleQueue()
     for place in range(number):
-        shares.put(allowed[place % len(allowed) :: number])
+        shares.put(allowed[place % max(1, len(allowed)) :: number])
     pool = concurrent.futures.ProcessPoolExecutor(
         number, mp_context=context, initializer=_begin, initargs=(shares,)
     )
@@ -164,7 +165,8 @@ def _begin(shares: SimpleQueue[Sequence[int]]) -> None:
     """Readies a child: its processors, its logs, its signals, its end with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    os.sched_setaffinity(0, shares.get())
+    if processors := shares.get():
+        os.sched_setaffinity(0, processors)
     name, value = _LOG_LEVEL
     if os.environ.get(name) == value:
         del os.environ[name]

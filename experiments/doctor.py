@@ -185,9 +185,10 @@ def add_up(name: str) -> None:
     runtime.use_runtime(name)
     import numpy as np
     import tensorflow as tf
-    import tensorflow_federated as tff
 
-    @tff.tensorflow.computation(np.float32)
+    from fedpersonal import tff
+
+    @tff.tf_computation(np.float32)
     def square(x):  # In a loop, which is worth compiling.
         return tf.while_loop(lambda i, _: i < 1, lambda i, _: (i + 1, x * x), (0, 0.0))[1]
 
@@ -200,7 +201,7 @@ def add_up(name: str) -> None:
     wanted = "local, compiled" if name == "local" else name
     if (result, used) != (14.0, wanted):
         sys.exit(f"a sum is {result:g}, not 14, or it ran as {used!r}, not {wanted!r}")
-    print(f"TensorFlow {tf.__version__}, TensorFlow Federated {tff.__version__}: {used}")
+    print(f"TensorFlow {tf.__version__}, {tff.VERSION}: {used}")
 
 
 def run_check(check: Callable[[], Finding]) -> Finding:

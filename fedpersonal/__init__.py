@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import pathlib
 from typing import TYPE_CHECKING
 
 from fedpersonal import runtime
 
 __version__ = "0.2.0"
+
+# Where tf.keras would be Keras 3, it is Keras 2 of the package tf_keras.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 if TYPE_CHECKING:
     # These are the public names. Nothing is imported here: `__getattr__` reads where they are.

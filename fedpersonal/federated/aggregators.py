@@ -8,7 +8,7 @@ makes of it (`report`, `update`). A shard does a client's part for each of its o
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 import numpy as np
 import tensorflow as tf
@@ -39,30 +39,28 @@ from fedpersonal.federated.server import (
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
 from fedpersonal.optimizers import Optimizer
+from fedpersonal.tff import stock
 
-if TYPE_CHECKING:
-    from fedpersonal.tff import stock
-
-    Aggregator = Union[stock.WeightedAggregationFactory, stock.UnweightedAggregationFactory]
+Aggregator = Union[stock.WeightedAggregationFactory, stock.UnweightedAggregationFactory]
 
 
 def _aggregation_of(
     model: PartitionedModel, algorithm: Algorithm, aggregator: Aggregator, value_type: tff.Type
-) -> tff.AggregationProcess:
+) -> stock.AggregationProcess:
     """Creates the process that aggregates clients' updates by their weights."""
-    if isinstance(aggregator, tff.UnweightedAggregationFactory):
+    if isinstance(aggregator, stock.UnweightedAggregationFactory):
         if algorithm.weighting != "uniform":
             raise UserError(
                 f"aggregator {type(aggregator).__name__} ignores weights; the algorithm must then "
                 f"have weighting='uniform', not {algorithm.weighting!r}."
             )
-        is_private = isinstance(aggregator, tff.DifferentiallyPrivateFactory)
+        is_private = isinstance(aggregator, stock.DifferentiallyPrivateFactory)
         if is_private and model.owned:
             raise UserError(
                 f"each row of {sorted(model.owned)} belongs to one client and is summed beside the "
                 f"aggregator: {type(aggregator).__name__} would not clip it."
             )
-        aggregator = tff.as_weighted_aggregator(aggregator)
+        aggregator = stock.as_weighted_aggregator(aggregator)
     aggregation = aggregator.create(value_type, tff.TensorType(np.float32))
     secure: set[str] = set()
 
@@ -177,7 +175,7 @@ def folding_server(
     return Server(initialize, server.finish, summary, broadcast, broadcast_type, folding)
 
 
-def _take_apart(aggregation: tff.AggregationProcess, value_type: tff.Type) -> tff.MapReduceForm:
+def _take_apart(aggregation: stock.AggregationProcess, value_type: tff.Type) -> stock.MapReduceForm:
     state_type = aggregation.initialize.type_signature.result
     sent_type = tff.to_type(collections.OrderedDict(update=value_type, weight=np.float32))
 
@@ -190,7 +188,7 @@ def _take_apart(aggregation: tff.AggregationProcess, value_type: tff.Type) -> tf
     as_written = tf.compat.v1.ConfigProto()
     as_written.graph_options.rewrite_options.disable_meta_optimizer = True
     try:
-        return tff.get_map_reduce_form_for_computation(one_round, grappler_config=as_written)
+        return stock.get_map_reduce_form_for_computation(one_round, grappler_config=as_written)
     except (TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"the aggregator cannot be taken apart: {reason}") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +21,6 @@ from fedpersonal.client.ridge import check_linear
 from fedpersonal.client.states import check_slopes
 from fedpersonal.client.values import Examples, starting_copies, starting_local_values
 from fedpersonal.errors import UserError
-from fedpersonal.federated.aggregators import Aggregator, folding_server
 from fedpersonal.federated.boundary import Folding
 from fedpersonal.federated.cohort import Execution, as_kept, kept_now, shard_type
 from fedpersonal.federated.inlining import keras_computation
@@ -35,6 +34,9 @@ from fedpersonal.model.mixing import check_rows_are_independent, find_mixing
 from fedpersonal.model.names import CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers import AnyOptimizer, ClusterServer, StatefulServer, as_tff_optimizer
+
+if TYPE_CHECKING:
+    from fedpersonal.federated.aggregators import Aggregator
 
 
 class Output(NamedTuple):
@@ -154,6 +156,8 @@ def build_process(
     elif aggregator is None:
         server = summing_server(model, server_optimizer, seed=seed)
     else:
+        from fedpersonal.federated.aggregators import folding_server  # It takes TFF itself.
+
         server = folding_server(model, algorithm, server_optimizer, aggregator, seed=seed)
     work = _shard_work(model, algorithm, execution, server, seed)
     shards_type = tff.FederatedType(shard_type(model, algorithm, execution), tff.CLIENTS)

@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
-from keras.src.engine import functional
-from keras.src.layers.core import tf_op_layer
 from tensorflow import keras
+
+from fedpersonal.errors import UserError
+
+# Keras 2 is TensorFlow's own up to 2.15, and the package tf_keras after it.
+_package = keras.Model.__module__.split(".")[0]
+try:
+    functional = importlib.import_module(f"{_package}.src.engine.functional")
+    tf_op_layer = importlib.import_module(f"{_package}.src.layers.core.tf_op_layer")
+except ModuleNotFoundError:
+    raise UserError(
+        "tf.keras is Keras 3 here, which fedpersonal does not know: install tf_keras, and import "
+        "fedpersonal before tf.keras is used, or set TF_USE_LEGACY_KERAS=1."
+    ) from None
 
 
 def list_layers(model: keras.Model) -> list[keras.layers.Layer]:

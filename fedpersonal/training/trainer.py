@@ -39,6 +39,7 @@ from fedpersonal.runs.folder import RunFolder, derived, new_secret, settle_secre
 from fedpersonal.runs.kept import KeptState, Rounds, Snapshot, kept_with_weights, read_kept
 from fedpersonal.runs.store import LocalStateStore
 from fedpersonal.runtime.context import check_not_forked
+from fedpersonal.tff.optimizers import build_sgdm
 from fedpersonal.training.budget import Spending
 from fedpersonal.training.callbacks import BestModel, Callback
 from fedpersonal.training.clients import ClientsOfRound, ReadWhenDrawn, describe_clients
