@@ -8,10 +8,9 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from google.protobuf import text_format
 
-from fedpersonal import runtime
+from fedpersonal import runtime, tff
 from fedpersonal.runtime import graphs
 from fedpersonal.runtime.context import LocalContext
 from fedpersonal.runtime.graphs import for_xla, is_worth_compiling, keep_operations_whole
@@ -21,13 +20,13 @@ VECTORS = tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
 
 def mapped(function):
     """Returns the computation that maps TensorFlow code of a vector over the clients."""
-    work = tff.tensorflow.computation(tf.function(function), VECTORS.member)
+    work = tff.tf_computation(tf.function(function), VECTORS.member)
     return tff.federated_computation(lambda x: tff.federated_map(work, x), VECTORS)
 
 
 def call(computation, values, compile):
     context = LocalContext(compile=compile)
-    with tff.framework.get_context_stack().install(context):
+    with tff.get_context_stack().install(context):
         return computation(values)
 
 
