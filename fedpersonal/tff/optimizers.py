@@ -20,7 +20,7 @@ _RATE = "learning_rate"
 _Step = Callable[..., tuple]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Stepping:
     """An optimizer whose state are numbers, and slots of each weight's shape.
 
@@ -125,7 +125,7 @@ def schedule_learning_rate(optimizer: Any, schedule: Callable[[tf.Tensor], Any])
     return _Scheduled(optimizer, schedule)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Scheduled:
     optimizer: Any
     schedule: Callable[[tf.Tensor], Any]
