@@ -361,7 +361,7 @@ def build_client_optimizer(name: str, learning_rate: float, *, decay_rounds: int
     from fedpersonal.tff import optimizers
 
     check_choice("build_client_optimizer", "name", name, CLIENT_OPTIMIZERS)
-    build = optimizers.build_sgdm if name == "sgd" else optimizers.build_adam
+    build: Any = optimizers.build_sgdm if name == "sgd" else optimizers.build_adam
     optimizer = build(learning_rate)
     return ScheduledOptimizer(optimizer, LinearDecay(decay_rounds)) if decay_rounds else optimizer
 

@@ -242,14 +242,22 @@ def tffs_rounds(case):
             input_spec=spec,
         )
 
+    class Theirs(tffs.learning.optimizers.Optimizer):
+        """One of ours, which takes the same steps, as TFF wants it."""
+
+        def __init__(self, own):
+            self.initialize, self.next = own.initialize, own.next
+
+        initialize = next = None
+
     rebuild, update = case.algorithm.phases
     loss = tf.keras.losses.SparseCategoricalCrossentropy if case.model == "classes" else None
     process = tffs.learning.algorithms.build_fed_recon(
         model_fn,
         loss_fn=loss or tf.keras.losses.MeanSquaredError,
-        server_optimizer_fn=case.server,
-        client_optimizer_fn=update.optimizer,
-        reconstruction_optimizer_fn=rebuild.optimizer,
+        server_optimizer_fn=Theirs(case.server),
+        client_optimizer_fn=Theirs(update.optimizer),
+        reconstruction_optimizer_fn=Theirs(rebuild.optimizer),
         dataset_split_fn=tffs.learning.models.ReconstructionModel.build_dataset_split_fn(
             recon_epochs=rebuild.epochs,
             recon_steps_max=rebuild.max_steps,

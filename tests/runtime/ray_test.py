@@ -83,7 +83,7 @@ def test_shards_are_tasks(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    double = tff.tf_computation(lambda x: x * 2, np.float32)
+    double = tff.tf_computation(np.float32)(lambda x: x * 2)
     at_clients = tff.FederatedType(np.float32, tff.CLIENTS)
     mapped = tff.federated_computation(lambda x: tff.federated_map(double, x), at_clients)
     context = RayContext(None)

@@ -20,7 +20,7 @@ VECTORS = tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
 
 def mapped(function):
     """Returns the computation that maps TensorFlow code of a vector over the clients."""
-    work = tff.tf_computation(tf.function(function), VECTORS.member)
+    work = tff.tf_computation(VECTORS.member)(tf.function(function))
     return tff.federated_computation(lambda x: tff.federated_map(work, x), VECTORS)
 
 
