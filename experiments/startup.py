@@ -36,7 +36,7 @@ _LATER = frozenset(
 # TensorFlow Lite converts its functions, where it is there.
 _WITHOUT = "jax"
 
-_leaving = False  # A signal has raised an exit,
+_leaving = 0  # The status of an exit that a signal has raised,
 _left = False  # which has come to the exit hooks.
 
 
@@ -90,8 +90,9 @@ def leave(status: int) -> NoReturn:
     that is being finalized crashes it, now and then, with a status that says that all has failed.
 
     Args:
-        status: The exit status.
+        status: The exit status, if no signal has ended the work.
     """
+    status = _leaving or status  # Whoever catches its exit may raise another one, as Ray does.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # Closed, or nobody reads it any more.
@@ -157,10 +158,10 @@ def _exit(signum: int, frame: types.FrameType | None) -> None:
     """Exits, and again should the command go on: anybody may catch and drop an exception."""
     global _leaving
     if not _leaving:
-        _leaving = True
+        _leaving = 128 + signum
         # `threading` takes locks, which the code that the signal has interrupted may hold.
         _thread.start_new_thread(_send_again, (signum,))
-        raise SystemExit(128 + signum)
+        raise SystemExit(_leaving)
 
 
 def _send_again(signum: int) -> None:
@@ -168,7 +169,7 @@ def _send_again(signum: int) -> None:
     global _leaving
     time.sleep(_SECONDS_TO_LEAVE)
     if not _left:
-        _leaving = False
+        _leaving = 0
         signal.pthread_kill(threading.main_thread().ident or 0, signum)
 
 

@@ -46,6 +46,11 @@ def _run(program):
         (_KILL.format("SIGINT"), -2, ["hook", "taken apart"]),
         (_KILL.format("SIGTERM"), 143, ["hook", "taken apart"]),
         (_KILL.format("SIGHUP"), 129, ["hook", "taken apart"]),
+        (
+            "try:\n    " + _KILL.format("SIGTERM") + "\nexcept SystemExit:\n    startup.leave(1)",
+            143,
+            ["hook"],
+        ),
     ],
 )
 def test_exit_hooks_run_however_it_ends(ending, status, output):
