@@ -38,6 +38,14 @@ def _run(program):
     return process.returncode, process.stdout.split("\n")[:-1], process.stderr
 
 
+_CAUGHT = """
+try:
+    {}
+except SystemExit:
+    startup.leave(1)
+"""
+
+
 @pytest.mark.parametrize(
     ("ending", "status", "output"),
     [
