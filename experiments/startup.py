@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -35,6 +36,11 @@ _LATER = frozenset(
 )
 # TensorFlow Lite converts its functions, where it is there.
 _WITHOUT = "jax"
+# What TensorFlow logs whatever its log level: a heading, and notices; not warnings and errors.
+_NOTICES = (
+    r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR$",
+    r"^I[0-9]{4} [0-9:.]+ +[0-9]+ [a-z0-9_]+\.cc:[0-9]+\] ",
+)
 
 _leaving = 0  # The status of an exit that a signal has raised,
 _left = False  # which has come to the exit hooks.
@@ -141,9 +147,12 @@ def _quiet_logs() -> None:
     """Silences TensorFlow's chatter, before it is imported.
 
     A log level that is already in the environment (`TF_CPP_MIN_LOG_LEVEL`) is the user's wish: then
-    nothing is changed.
+    nothing is changed. TensorFlow logs some notices whatever the level; 3 asks for none.
     """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
+    if level in (None, "3"):
+        sys.meta_path.insert(0, _Quiet())
+    if level is not None:
         return
     # Level 2 still lets the cuDNN, cuBLAS and TensorRT notices of TF 2.14 through.
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -152,6 +161,50 @@ def _quiet_logs() -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+class _Quiet(importlib.abc.MetaPathFinder):
+    """Imports TensorFlow without its notices."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "tensorflow":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = _without_notices()(spec.loader.exec_module)
+            spec.loader.exec_module = execute  # type: ignore[method-assign]
+        return spec
+
+
+@contextlib.contextmanager
+def _without_notices() -> Iterator[None]:
+    """Drops TensorFlow's notices from what is written to descriptor 2, within a `with` statement.
+
+    A process of its own hands the other lines on: they must be seen also where the import ends this
+    process, as it does on a processor that TensorFlow was not made for.
+    """
+    command = ["grep", "-avE", *(f"-e{line}" for line in _NOTICES)]
+    try:
+        stderr = os.dup(2)
+        # A session of its own: Ctrl-C is not for it.
+        filtering = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=stderr, start_new_session=True
+        )
+    except OSError:  # Descriptor 2 is closed, or there is no `grep`.
+        yield
+        return
+    assert filtering.stdin is not None
+    os.dup2(filtering.stdin.fileno(), 2)
+    filtering.stdin.close()
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # A child holds the other end, too.
+            filtering.wait(timeout=1)
 
 
 def _exit(signum: int, frame: types.FrameType | None) -> None:
