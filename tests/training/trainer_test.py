@@ -175,7 +175,7 @@ def test_a_run_goes_on_with_what_it_was_trained_with_alone(model, dense_model, d
     others = {
         r"algorithm.phases\[0\].optimizer.learning_rate was 0.2 and is now 0.1": {"rate": 0.1},
         "algorithm.weighting was .num_examples. and is now .uniform": {"weighting": "uniform"},
-        "server_optimizer.lr was 1.0 and is now 0.5": {"server_optimizer": slow},
+        "server_optimizer.numbers.learning_rate was 1.0 and is now 0.5": {"server_optimizer": slow},
         "initial_local_values was .* and is now": {"model": started},
         "finetuning": {"finetuning": [fp.GradientPhase("all", "all", slow)]},
         "model.loss was .mse. and is now .mae.": {"model": mae},
