@@ -17,12 +17,14 @@ QUICK_TEXTS = experiments/presets/stackoverflow_$(if $(TEXT_FILE)$(DATA_DIR),qui
 export KERAS_HOME   := $(CURDIR)/$(VENV)/home/keras
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/home/matplotlib
 
-# Looked for when a recipe needs it; without one, make stops with one line that says what is wanted.
-FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" scripts/find_python.sh 2>&1))$(FOUND)
-SUPPORTED_PYTHON = $(if $(filter /%,$(FOUND)),"$(FOUND)",$(error $(FOUND)))
+# The stack and its Python, looked for when a recipe needs them; without, make stops with one line
+# that says what is wanted. STACK=tff and STACK=today override the choice of the stack.
+FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" STACK="$(STACK)" scripts/find_python.sh 2>&1))$(FOUND)
+FOUND_STACK      = $(or $(filter tff today,$(firstword $(FOUND))),$(error $(FOUND)))
+SUPPORTED_PYTHON = "$(subst ^$(FOUND_STACK) ,,^$(FOUND))"
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test bazel_test lint docs lock clean
+.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test bazel_test lint docs lock wheels clean force
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -31,8 +33,11 @@ help: ## List the targets
 
 install: $(INSTALLED) ## Install the pinned packages and fedpersonal into .venv
 
-$(INSTALLED): requirements/lock.txt setup.py
-	@scripts/install.sh $(SUPPORTED_PYTHON) $(VENV)
+# Whether what is installed is of the stack that was asked for, its script finds out.
+force:
+
+$(INSTALLED): requirements/lock.txt requirements/today.txt setup.py $(if $(STACK),force)
+	@scripts/install.sh $(FOUND_STACK) $(SUPPORTED_PYTHON) $(VENV)
 
 # It installs nothing, and finds out why what is installed does not work.
 doctor: ## Check that experiments can run here, and say what to do: make doctor DATA_DIR=...
@@ -103,13 +108,14 @@ $(VENV)/rivals/%/installed: requirements/rivals/%_lock.txt
 	@scripts/install_apart.sh $(SUPPORTED_PYTHON) $(@D) $<
 
 $(NUMBA): $(INSTALLED) requirements/benchmark_lock.txt
+	@cmp -s requirements/lock.txt $(INSTALLED) || { echo "The benchmark needs TensorFlow Federated itself: STACK=tff" >&2; exit 2; }
 	@env -u PIP_PREFIX -u PIP_USER $(RUN) -m pip --quiet --disable-pip-version-check --no-cache-dir \
 	  install --no-deps --require-hashes --upgrade --target=$(@D) -r requirements/benchmark_lock.txt
 	@touch $@
 
 cluster_install: $(CLUSTER) ## Add Ray, for experiments on several machines, to .venv
 
-$(CLUSTER): $(INSTALLED) requirements/cluster_lock.txt
+$(CLUSTER): $(INSTALLED) requirements/cluster_lock.txt requirements/today_cluster.txt
 	@scripts/install_cluster.sh $(VENV)
 
 cluster: $(CLUSTER) ## Train on two Ray nodes on this machine, and beside them without Ray
@@ -135,8 +141,11 @@ docs: $(DOCS) ## Build the site of docs/ into build/docs, without the network
 $(DOCS): requirements/docs_lock.txt
 	@scripts/install_apart.sh $(SUPPORTED_PYTHON) $(@D) $<
 
-lock: ## Resolve the dependencies into requirements/lock.txt again (FLAGS=--upgrade: newest ones)
-	@scripts/lock.sh $(SUPPORTED_PYTHON) $(FLAGS)
+lock: ## Resolve the dependencies into requirements/ again (FLAGS=--upgrade: newest ones)
+	@scripts/lock.sh resolve $(SUPPORTED_PYTHON) $(FLAGS)
+
+wheels: ## Ask the registry whether today's stack has wheels for Linux and macOS, x86-64 and ARM
+	@scripts/lock.sh wheels $(SUPPORTED_PYTHON)
 
 clean: ## Remove .venv, build products and caches; results/ stays
 	@rm -rf $(VENV) build dist ./*.egg-info .pytest_cache .ruff_cache

@@ -6,6 +6,9 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
+# Where TensorFlow Federated's last release can be installed, and where its language stands alone.
+TFF = 'python_version < "3.12" and sys_platform == "linux" and platform_machine == "x86_64"'
+TODAY = 'python_version >= "3.12" or sys_platform != "linux" or platform_machine != "x86_64"'
 
 
 def version() -> str:
@@ -30,10 +33,13 @@ setup(
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.9",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     packages=find_packages(include=["fedpersonal*", "experiments*"]),
@@ -42,29 +48,39 @@ setup(
         "fedpersonal.report": ["page/*"],
     },
     entry_points={"console_scripts": ["fedpersonal = experiments.command:main"]},
-    python_requires=">=3.9,<3.12",
+    python_requires=">=3.9",
     install_requires=[
-        "absl-py>=1.0,<2",
-        "dp-accounting>=0.4.3,<0.5",
+        "absl-py>=1.0",
+        "dp-accounting>=0.4.3",
+        f"federated-language>=0.5.4; {TODAY}",
         "jinja2>=3.1",
-        "matplotlib>=3.7,<3.10",
-        "numpy~=1.25.2",
-        "pandas>=2.0,<2.4",
+        "matplotlib>=3.7",
+        f"numpy~=1.25.2; {TFF}",
+        f"numpy>=2; {TODAY}",
+        "pandas>=2.0",
         "psutil>=5.9",
-        "scikit-learn>=1.6,<1.8",
+        "scikit-learn>=1.6",
         "scipy>=1.9",
-        "syntok>=1.4.4,<2",
+        "syntok>=1.4.4",
         "tabulate>=0.9",
-        "tensorboard>=2.14.1,<2.15",
-        "tensorflow>=2.14.1,<2.15",
-        "tensorflow-federated==0.87.0",
+        "tensorboard>=2.14.1",
+        f"tensorflow>=2.14.1,<2.15; {TFF}",
+        f"tensorflow>=2.21; {TODAY}",
+        f"tensorflow-federated==0.87.0; {TFF}",
+        f"tf-keras>=2.21; {TODAY}",
         "threadpoolctl>=3",
         "tqdm>=4.64",
     ],
     extras_require={
         # Data sets of a program's own.
-        "datasets": ["tensorflow-datasets==4.9.3"],
+        "datasets": [
+            f"tensorflow-datasets==4.9.3; {TFF}",
+            f"tensorflow-datasets>=4.9.10; {TODAY}",
+        ],
         # FedPerC's base model; later ones drop TensorFlow.
-        "language": ["transformers==4.41.2"],
+        "language": [
+            f"transformers==4.41.2; {TFF}",
+            f"transformers>=4.57,<5; {TODAY}",
+        ],
     },
 )

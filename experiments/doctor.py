@@ -40,6 +40,11 @@ _PYTHON = [sys.executable]
 _INSTALL = "type: make install"
 _AVX = "take a processor with AVX, which TensorFlow's packages need"
 _PINNED = re.compile(r"^([\w.-]+)==([^\s;]+)(?: *; *(.*?))? *\\?$", re.MULTILINE)
+# Each stack's module of the federated language, its lock, and that of Ray.
+_STACKS = {
+    "tff": ("tensorflow_federated", "lock.txt", "cluster_lock.txt"),
+    "today": ("federated_language", "today.txt", "today_cluster.txt"),
+}
 # Where each command's data are described.
 _DATA = {
     "movielens": "fedpersonal.data.movielens",
@@ -59,24 +64,40 @@ class Finding(NamedTuple):
 
 def check_python() -> Finding:
     """Checks that there are packages for this system and this version of Python."""
-    what = f"{platform.python_version()} on {platform.system()} {platform.machine()}, "
-    what += " ".join(platform.libc_ver())
-    # It looks for a Python that the packages can be installed with.
-    script = ROOT / "scripts" / "find_python.sh"
-    other = subprocess.run([script], capture_output=True, text=True, check=False)
-    if (3, 9) <= sys.version_info[:2] <= (3, 11) and "Linux" not in other.stderr:
+    system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    what = ", ".join(filter(None, [system, " ".join(filter(None, platform.libc_ver()))]))
+    if _find_python(PYTHON=sys.executable)[0]:
         return Finding(OK, what)
-    advice = other.stderr if other.returncode else f"{_INSTALL} PYTHON={other.stdout}"
-    return Finding(FAILED, f"{what} is not enough", advice.strip())
+    _, other, error = _find_python()
+    return Finding(FAILED, f"{what} is not enough", error or f"{_INSTALL} PYTHON={other}")
+
+
+def _find_python(**environment: str) -> tuple[str, str, str]:
+    """Returns a stack and a Python that it can be installed with, or what is wanted."""
+    found = subprocess.run(
+        [ROOT / "scripts" / "find_python.sh"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    stack, _, python = found.stdout.strip().partition(" ")
+    return stack, python, found.stderr.strip()
 
 
 def check_packages() -> Finding:
-    """Compares the installed packages with the lock; with that of clusters, too, if Ray is here."""
+    """Compares the installed packages with the lock of their stack; with that of Ray, too.
+
+    Where neither stack is installed, it is compared with the one that could be.
+    """
     from packaging.markers import Marker
 
-    names = ["lock.txt", *(["cluster_lock.txt"] if importlib.util.find_spec("ray") else [])]
+    here = importlib.util.find_spec
+    installed = (stack for stack, (module, *_) in _STACKS.items() if here(module))
+    stack = next(installed, None) or _find_python(PYTHON=sys.executable)[0] or "tff"
+    _, lock, cluster_lock = _STACKS[stack]
     wanted: dict[str, str] = {}
-    for name in names:
+    for name in (lock, cluster_lock) if here("ray") else (lock,):
         text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
         pins = _PINNED.findall(text)
         wanted.update({p: v for p, v, marker in pins if not marker or Marker(marker).evaluate()})
@@ -85,12 +106,15 @@ def check_packages() -> Finding:
     }
     missing = [package for package in wanted if _normal(package) not in versions]
     if missing:
-        return Finding(FAILED, f"of {len(wanted)}, missing: {_line(', '.join(missing))}", _INSTALL)
+        what = f"of {len(wanted)} of the stack {stack}, missing: {_line(', '.join(missing))}"
+        return Finding(FAILED, what, _INSTALL)
     different = [p for p, version in wanted.items() if versions[_normal(p)] != version]
     if different:
-        what = f"{len(wanted)}, in other versions than the lock's: {_line(', '.join(different))}"
-        return Finding(WARNING, what, _INSTALL)
-    return Finding(OK, f"{len(wanted)} in the versions of the lock, in {sys.prefix}")
+        what = f"{len(wanted)} of the stack {stack}, in other versions than {lock}'s: "
+        return Finding(WARNING, what + _line(", ".join(different)), _INSTALL)
+    return Finding(
+        OK, f"{len(wanted)} of the stack {stack}, in the versions of {lock}, in {sys.prefix}"
+    )
 
 
 def check_memory() -> Finding:
@@ -152,7 +176,7 @@ def check_data(module: str, data_dir: str | None) -> Finding:
 def check_computing(runtime: str) -> Finding:
     """Has another process add up in a runtime: Python may crash or hang there."""
     if runtime == "ray" and not importlib.util.find_spec("ray"):
-        advice = "make cluster_install (Python 3.10, 3.11) adds it"
+        advice = "make cluster_install (from Python 3.10 on) adds it"
         return Finding(OK, "Ray is not installed, which only clusters need", advice)
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR", "AUTOGRAPH_VERBOSITY": "0"}
     paths = os.pathsep.join([str(ROOT), *sys.path])

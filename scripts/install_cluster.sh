@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# install_cluster.sh VENV: adds requirements/cluster_lock.txt to what install.sh has installed.
+# install_cluster.sh VENV: adds Ray, from the lock of its stack, to what install.sh has installed.
 # VENV/cluster_installed is a copy of the lock that was installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1
 lock=requirements/cluster_lock.txt
+if cmp -s requirements/today.txt "$venv/installed"; then lock=requirements/today_cluster.txt; fi
 
 if cmp -s "$lock" "$venv/cluster_installed"; then
   touch "$venv/cluster_installed"
@@ -13,7 +14,7 @@ fi
 
 version=$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 if [ "$version" = 3.9 ]; then
-  echo "Ray needs Python 3.10 or 3.11; $venv has $version. Type: make clean; make cluster PYTHON=<path>" >&2
+  echo "Ray needs Python 3.10 or later; $venv has $version. Type: make clean; make cluster PYTHON=<path>" >&2
   exit 2
 fi
 

@@ -1,31 +1,72 @@
 #!/usr/bin/env bash
-# lock.sh PYTHON [OPTION...]: resolves setup.py and requirements/requirements.in, for every
-# supported Python at once, into requirements/lock.txt, and each other NAME.in of requirements/ and
-# requirements/rivals/ into NAME_lock.txt beside it. Versions stay as they are unless they must move;
-# --upgrade moves them all.
+# lock.sh resolve PYTHON [OPTION...]: resolves setup.py and requirements/requirements.in, for every
+# supported Python at once, into requirements/lock.txt (TensorFlow Federated's stack) and
+# requirements/today.txt (today's), and each other NAME.in of requirements/ and requirements/rivals/
+# into NAME_lock.txt beside it; Ray for today's stack into today_cluster.txt. Versions stay as they
+# are unless they must move; --upgrade moves them all.
+# lock.sh wheels PYTHON: fails and says which, where the registry lacks a wheel for a pin of today's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python=$1
-shift
+task=$1
+python=$2
+shift 2
 if ! build/uv/bin/uv --version >/dev/null 2>&1; then
   rm -rf build/uv
   "$python" -m venv build/uv
   build/uv/bin/python -m pip --quiet --disable-pip-version-check --no-cache-dir install uv==0.13.8
 fi
+uv() { build/uv/bin/uv --quiet pip "$@" --python "$python" --no-config --no-cache; }
 
 resolve() {
-  UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv --quiet pip compile "$@" \
-    --universal --generate-hashes --python "$python" --no-emit-index-url --no-config --no-cache
+  UV_CUSTOM_COMPILE_COMMAND="make lock" uv compile "$@" \
+    --universal --generate-hashes --no-emit-index-url
 }
-resolve setup.py --all-extras requirements/requirements.in --override requirements/overrides.txt \
-  --python-version 3.9 -o requirements/lock.txt "$@"
-resolve requirements/cluster.in --constraint requirements/lock.txt \
-  --override requirements/cluster_overrides.txt \
-  --python-version 3.10 -o requirements/cluster_lock.txt "$@"
-resolve requirements/docs.in --python-version 3.9 -o requirements/docs_lock.txt "$@"
-resolve requirements/benchmark.in --constraint requirements/lock.txt --no-emit-package numpy \
-  --python-version 3.9 -o requirements/benchmark_lock.txt "$@"
-for rival in requirements/rivals/*.in; do
-  resolve "$rival" --python-version 3.11 -o "${rival%.in}_lock.txt" "$@"
-done
+resolve_all() {
+  resolve setup.py --all-extras requirements/requirements.in \
+    --override requirements/overrides.txt --python-version 3.9 -o requirements/lock.txt "$@"
+  resolve requirements/cluster.in --constraint requirements/lock.txt \
+    --override requirements/cluster_overrides.txt \
+    --python-version 3.10 -o requirements/cluster_lock.txt "$@"
+  resolve setup.py --all-extras requirements/requirements.in \
+    --override requirements/today_overrides.txt --python-version 3.11 -o requirements/today.txt "$@"
+  resolve requirements/cluster.in --constraint requirements/today.txt \
+    --python-version 3.11 -o requirements/today_cluster.txt "$@"
+  resolve requirements/docs.in --python-version 3.9 -o requirements/docs_lock.txt "$@"
+  resolve requirements/benchmark.in --constraint requirements/lock.txt --no-emit-package numpy \
+    --python-version 3.9 -o requirements/benchmark_lock.txt "$@"
+  for rival in requirements/rivals/*.in; do
+    resolve "$rival" --python-version 3.11 -o "${rival%.in}_lock.txt" "$@"
+  done
+}
+
+# has_wheels SYSTEM VERSION REQUIREMENT...: whether they could be installed there, with the hashes of
+# the lock. Promise, a few files of Python, is published as source only; any machine builds it.
+has_wheels() {
+  uv install --dry-run --target build/nowhere --python-platform "$1" --python-version "$2" \
+    --no-deps --only-binary :all: --no-binary promise "${@:3}" >/dev/null 2>&1
+}
+look_for_wheels() {
+  local missing=0 lock system version pin
+  for lock in requirements/today.txt requirements/today_cluster.txt; do
+    for system in x86_64-manylinux_2_28 aarch64-manylinux_2_28 aarch64-apple-darwin; do
+      for version in 3.11 3.12 3.13; do
+        if has_wheels "$system" "$version" --require-hashes -r "$lock"; then
+          echo "$lock: a wheel for each pin on $system, Python $version"
+          continue
+        fi
+        missing=1
+        echo "$lock: not a wheel for each pin on $system, Python $version:" >&2
+        grep '^[^ #].*==' "$lock" | sed 's/ *\\$//' | while read -r pin; do
+          has_wheels "$system" "$version" "$pin" || echo "  $pin" >&2
+        done
+      done
+    done
+  done
+  return "$missing"
+}
+
+case $task in
+  resolve) resolve_all "$@" ;;
+  wheels) look_for_wheels ;;
+esac

@@ -27,7 +27,7 @@ from fedpersonal.files import damaged, digest_with_row, read_json, read_text, to
 _LOG = logging.getLogger(__name__)
 # What a run writes is read by the versions that write the same.
 _FORMAT = 3
-_PACKAGES = ("tensorflow", "tensorflow-federated", "numpy")
+_PACKAGES = ("tensorflow", "tensorflow-federated", "federated-language", "numpy")
 # The entry of `config.json` with the clients that train.
 TRAINING_DATA = "training_data"
 # That with what a program trains, and how.
@@ -76,7 +76,10 @@ def settle(
     session, first = ({k: c[k] for k in _SESSION if k in c} for c in (config, old))
     later = old.get("later_sessions", [])
     if session not in (first, *later):
-        _LOG.warning("%s was started with %s, and goes on with %s.", folder, first, session)
+        # Runs that name no stack are older than the second one.
+        stacks = {kept["versions"].get("stack", "tff") for kept in (session, first)}
+        bits = " Bits differ between stacks where XLA compiles." if len(stacks) > 1 else ""
+        _LOG.warning("%s was started with %s, and goes on with %s.%s", folder, first, session, bits)
         later = [*later, session]
     common = {name: value for name, value in config.items() if name not in _SESSION}
     return {**common, **first, **({"later_sessions": later} if later else {})}
@@ -132,12 +135,14 @@ def _cut(text: str, longest: int = _LONGEST_VALUE) -> str:
 
 
 def _versions() -> dict[str, str]:
+    """Returns the stack of packages, and the versions of those that are installed."""
+    from fedpersonal import tff  # It loads TensorFlow; whoever only reads runs has no need of it.
+
     versions = {"python": platform.python_version(), "fedpersonal": fedpersonal.__version__}
+    versions["stack"] = tff.STACK
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "absent"
     return versions
 
 

@@ -94,55 +94,74 @@ def test_whatever_a_check_raises_is_a_finding(error):
     assert doctor.run_check(check)[:2] == (FAILED, f"{type(error).__name__}: no x")
 
 
+def write_find_python(folder, monkeypatch, script):
+    (folder / "scripts").mkdir()
+    program = folder / "scripts" / "find_python.sh"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(doctor, "ROOT", folder)
+
+
 @pytest.mark.parametrize(
     ("installed", "status", "what"),
     [
-        ({"A_b": "1", "c": "2"}, OK, "2 in the versions of the lock"),
-        ({"a.b": "1", "c": "3"}, WARNING, "in other versions than the lock's: c"),
-        ({"c": "3"}, FAILED, "of 2, missing: a.b"),
+        ({"A_b": "1", "c": "2"}, OK, "2 of the stack STACK, in the versions of LOCK, in"),
+        ({"a.b": "1", "c": "3"}, WARNING, "2 of the stack STACK, in other versions than LOCK's: c"),
+        ({"c": "3"}, FAILED, "of 2 of the stack STACK, missing: a.b"),
     ],
 )
-def test_packages(tmp_path, monkeypatch, installed, status, what):
+@pytest.mark.parametrize(
+    ("module", "script", "stack", "lock"),
+    [
+        ("tensorflow_federated", "", "tff", "lock.txt"),
+        ("federated_language", "", "today", "today.txt"),
+        (None, 'echo today "$PYTHON"', "today", "today.txt"),
+        (None, "exit 2", "tff", "lock.txt"),
+    ],
+)
+def test_packages(tmp_path, monkeypatch, installed, status, what, module, script, stack, lock):
+    write_find_python(tmp_path, monkeypatch, script)
     (tmp_path / "requirements").mkdir()
-    (tmp_path / "requirements" / "lock.txt").write_text(
+    (tmp_path / "requirements" / lock).write_text(
         "# made by\na.b==1 \\\n    --hash=sha256:0\n    # via c\n"
         "c==2 ; python_full_version >= '3.9' \\\n    --hash=sha256:1\n"
         "c==9 ; python_full_version < '3.9' \\\n    --hash=sha256:1\n"
     )
-    monkeypatch.setattr(doctor, "ROOT", tmp_path)
     found = [
         types.SimpleNamespace(metadata={"Name": name}, version=version)
         for name, version in installed.items()
     ]
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: found)
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name == module or None)
     finding = doctor.check_packages()
-    assert finding.status == status and what in finding.what
+    wanted = what.replace("STACK", stack).replace("LOCK", lock)
+    assert finding.status == status and finding.what.startswith(wanted)
 
 
-def test_every_package_of_the_lock_is_looked_for():
-    text = (doctor.ROOT / "requirements" / "lock.txt").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line[:1] not in ("#", " ", "")]
-    assert len(doctor._PINNED.findall(text)) == len(lines) > 100
+@pytest.mark.parametrize("names", [names for _, *names in doctor._STACKS.values()])
+def test_every_package_of_the_locks_is_looked_for(names):
+    texts = [(doctor.ROOT / "requirements" / n).read_text(encoding="utf-8") for n in names]
+    lines = [t for t in "\n".join(texts).splitlines() if t[:1] not in ("#", " ", "")]
+    assert len(doctor._PINNED.findall("\n".join(texts))) == len(lines) > 100
 
 
 @pytest.mark.parametrize(
-    ("version", "script", "advice"),
+    ("script", "status", "advice"),
     [
-        ((3, 12, 1), "echo /usr/bin/python3.10", "type: make install PYTHON=/usr/bin/python3.10"),
-        ((3, 12, 1), "echo needs Python 3.9 >&2; exit 2", "needs Python 3.9"),
-        ((3, 11, 7), "echo needs Linux, not Darwin >&2; exit 2", "needs Linux, not Darwin"),
+        ('echo today "$PYTHON"', OK, ""),
+        (
+            '[ -z "$PYTHON" ] && echo tff /usr/bin/python3.10',
+            FAILED,
+            "type: make install PYTHON=/usr/bin/python3.10",
+        ),
+        ("echo needs Python 3.9 to 3.13 >&2; exit 2", FAILED, "needs Python 3.9 to 3.13"),
     ],
 )
-def test_another_python_or_system(tmp_path, monkeypatch, version, script, advice):
-    (tmp_path / "scripts").mkdir()
-    program = tmp_path / "scripts" / "find_python.sh"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(doctor, "ROOT", tmp_path)
-    monkeypatch.setattr(sys, "version_info", version)
+def test_this_python_or_another_or_none(tmp_path, monkeypatch, script, status, advice):
+    monkeypatch.delenv("PYTHON", raising=False)
+    write_find_python(tmp_path, monkeypatch, script)
     finding = doctor.check_python()
-    assert (finding.status, finding.advice) == (FAILED, advice)
+    assert (finding.status, finding.advice) == (status, advice)
 
 
 @pytest.mark.parametrize(

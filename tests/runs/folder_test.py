@@ -34,8 +34,11 @@ def test_writes_options_seed_and_versions(tmp_path):
     assert config["options"] == OPTIONS
     assert config["seed"] == 4
     assert config["versions"]["numpy"] == np.__version__
+    core = {"tff": "tensorflow-federated", "today": "federated-language"}[
+        config["versions"]["stack"]
+    ]
     assert set(config["versions"]) == {
-        "python", "fedpersonal", "tensorflow", "tensorflow-federated", "numpy"
+        "python", "fedpersonal", "stack", "tensorflow", core, "numpy"
     }  # fmt: skip
 
 
@@ -77,6 +80,18 @@ def test_notes_other_sessions(tmp_path, monkeypatch):
             *later,
             {"versions": {"numpy": "9"}, "runtime": "local"},
         ]
+
+
+def test_warns_in_one_line_where_a_run_goes_on_with_another_stack(tmp_path, monkeypatch, caplog):
+    versions = {"stack": "tff", "numpy": "1"}
+    monkeypatch.setattr(run_config, "_versions", lambda: dict(versions))
+    for numpy, stack in (("1", "tff"), ("2", "tff"), ("2", "today"), ("2", "today")):
+        versions.update(numpy=numpy, stack=stack)
+        run_folder.RunFolder.open(tmp_path, OPTIONS)
+    same, other = caplog.messages
+    assert "goes on with" in same and "Bits" not in same
+    assert "'stack': 'today'" in other and "\n" not in other
+    assert other.endswith(" Bits differ between stacks where XLA compiles.")
 
 
 def test_a_run_keeps_its_number_of_shards(tmp_path):
