@@ -46,11 +46,12 @@ from benchmarks.tiny import (
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("output", None, "The file to write.")
-flags.DEFINE_string("against", None, "A file of another version; what differs is printed.")
-flags.DEFINE_string("only", "", "Pairs with this in `task method`; of all, if left out.")
-flags.DEFINE_integer("times", 1, "Runs of each; unequal ones are told.", lower_bound=1)
-flags.DEFINE_integer("processes", 2, "Pairs at the same time.", lower_bound=1)
+if __name__ == "__main__":
+    flags.DEFINE_string("output", None, "The file to write.")
+    flags.DEFINE_string("against", None, "A file of another version; what differs is printed.")
+    flags.DEFINE_string("only", "", "Pairs with this in `task method`; of all, if left out.")
+    flags.DEFINE_integer("times", 1, "Runs of each; unequal ones are told.", lower_bound=1)
+    flags.DEFINE_integer("processes", 2, "Pairs at the same time.", lower_bound=1)
 
 # By the word for it in the file.
 COMPILED = {"compiled": True, "plain": False}
@@ -134,7 +135,7 @@ def _run(task: Any, options: Any, path: pathlib.Path, compile: bool, shards: int
     from fedpersonal.tasks.running import run_experiment
 
     runtime.use_runtime("local", compile=compile)
-    _seed()
+    seed_all()
     experiment = build_experiment(task, task.read(options), options, shards=shards)
     run_experiment(experiment, open_folder(path, experiment), progress=False)
     trained = train(experiment, path)
@@ -151,7 +152,7 @@ def _run(task: Any, options: Any, path: pathlib.Path, compile: bool, shards: int
     return found
 
 
-def _seed() -> None:
+def seed_all() -> None:
     """Makes draws the same that have no seed of their own, such as of Keras' initializers."""
     import tensorflow as tf
 

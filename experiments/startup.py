@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -35,8 +36,13 @@ _LATER = frozenset(
 )
 # TensorFlow Lite converts its functions, where it is there.
 _WITHOUT = "jax"
+# What TensorFlow logs whatever its log level: a heading, and notices; not warnings and errors.
+_NOTICES = (
+    r"^WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR$",
+    r"^I[0-9]{4} [0-9:.]+ +[0-9]+ [a-z0-9_]+\.cc:[0-9]+\] ",
+)
 
-_leaving = False  # A signal has raised an exit,
+_leaving = 0  # The status of an exit that a signal has raised,
 _left = False  # which has come to the exit hooks.
 
 
@@ -90,8 +96,9 @@ def leave(status: int) -> NoReturn:
     that is being finalized crashes it, now and then, with a status that says that all has failed.
 
     Args:
-        status: The exit status.
+        status: The exit status, if no signal has ended the work.
     """
+    status = _leaving or status  # Whoever catches its exit may raise another one, as Ray does.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # Closed, or nobody reads it any more.
@@ -140,9 +147,12 @@ def _quiet_logs() -> None:
     """Silences TensorFlow's chatter, before it is imported.
 
     A log level that is already in the environment (`TF_CPP_MIN_LOG_LEVEL`) is the user's wish: then
-    nothing is changed.
+    nothing is changed. TensorFlow logs some notices whatever the level; 3 asks for none.
     """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
+    if level in (None, "3"):
+        sys.meta_path.insert(0, _Quiet())
+    if level is not None:
         return
     # Level 2 still lets the cuDNN, cuBLAS and TensorRT notices of TF 2.14 through.
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -153,14 +163,58 @@ def _quiet_logs() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
+class _Quiet(importlib.abc.MetaPathFinder):
+    """Imports TensorFlow without its notices."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "tensorflow":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = _without_notices()(spec.loader.exec_module)
+            spec.loader.exec_module = execute  # type: ignore[method-assign]
+        return spec
+
+
+@contextlib.contextmanager
+def _without_notices() -> Iterator[None]:
+    """Drops TensorFlow's notices from what is written to descriptor 2, within a `with` statement.
+
+    A process of its own hands the other lines on: they must be seen also where the import ends this
+    process, as it does on a processor that TensorFlow was not made for.
+    """
+    command = ["grep", "-avE", *(f"-e{line}" for line in _NOTICES)]
+    try:
+        stderr = os.dup(2)
+        # A session of its own: Ctrl-C is not for it.
+        filtering = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=stderr, start_new_session=True
+        )
+    except OSError:  # Descriptor 2 is closed, or there is no `grep`.
+        yield
+        return
+    assert filtering.stdin is not None
+    os.dup2(filtering.stdin.fileno(), 2)
+    filtering.stdin.close()
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # A child holds the other end, too.
+            filtering.wait(timeout=1)
+
+
 def _exit(signum: int, frame: types.FrameType | None) -> None:
     """Exits, and again should the command go on: anybody may catch and drop an exception."""
     global _leaving
     if not _leaving:
-        _leaving = True
+        _leaving = 128 + signum
         # `threading` takes locks, which the code that the signal has interrupted may hold.
         _thread.start_new_thread(_send_again, (signum,))
-        raise SystemExit(128 + signum)
+        raise SystemExit(_leaving)
 
 
 def _send_again(signum: int) -> None:
@@ -168,7 +222,7 @@ def _send_again(signum: int) -> None:
     global _leaving
     time.sleep(_SECONDS_TO_LEAVE)
     if not _left:
-        _leaving = False
+        _leaving = 0
         signal.pthread_kill(threading.main_thread().ident or 0, signum)
 
 

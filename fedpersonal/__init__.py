@@ -6,7 +6,7 @@ Names are loaded when they are used, and TensorFlow with the first that needs it
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import os
 import pathlib
 from typing import TYPE_CHECKING
@@ -15,8 +15,8 @@ from fedpersonal import runtime
 
 __version__ = "0.2.0"
 
-# Where tf.keras would be Keras 3, it is Keras 2 of the package tf_keras.
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+if importlib.util.find_spec("tf_keras"):  # Else tf.keras would be Keras 3, where it is there.
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 if TYPE_CHECKING:
     # These are the public names. Nothing is imported here: `__getattr__` reads where they are.

@@ -34,17 +34,6 @@ class Optimizer(Protocol):
 
 AnyOptimizer = Union[Optimizer, "tf.keras.optimizers.Optimizer"]
 
-_BUILD = "tff.learning.optimizers.build_"
-# What to give instead of an optimizer whose steps differ, if only in the last digits.
-_NEAREST = {
-    "RMSprop": f"{_BUILD}rmsprop, which adds epsilon outside of the root",
-    "Nadam": f"{_BUILD}adam",
-    "Adamax": f"{_BUILD}adam",
-    "Adafactor": f"{_BUILD}adafactor",
-    "Adadelta": f"{_BUILD}adagrad",
-    "Ftrl": f"{_BUILD}adagrad",
-}
-
 
 def as_tff_optimizer(optimizer: AnyOptimizer) -> Optimizer:
     """Returns an optimizer as it is, or of a Keras one its counterpart.
@@ -62,8 +51,8 @@ def as_tff_optimizer(optimizer: AnyOptimizer) -> Optimizer:
         return _counterpart(optimizer)
     if not (hasattr(optimizer, "initialize") and hasattr(optimizer, "next")):
         raise UserError(
-            f"{optimizer!r} is no optimizer: give one of tff.learning.optimizers, such as "
-            f"{_BUILD}sgdm(0.1), or of tf.keras.optimizers."
+            f"{optimizer!r} is no optimizer: give one of tf.keras.optimizers, such as SGD(0.1), or "
+            "of tff.learning.optimizers."
         )
     return optimizer
 
@@ -74,7 +63,6 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
 
     kind, options = type(optimizer).__name__, optimizer.get_config()
     rate = options.pop("learning_rate")
-    nearest = _NEAREST.get(kind, f"{_BUILD}sgdm or {_BUILD}adam")
     if isinstance(rate, dict):
         raise UserError(
             f"Keras optimizer {kind}: a learning rate that changes counts steps, and clients start "
@@ -82,19 +70,19 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
         )
     taken = {key: options.pop(key) for key in ("beta_1", "beta_2", "epsilon") if key in options}
     taken["learning_rate"] = float(rate)
-    builders = optimizers
     if kind == "SGD":
-        result = builders.build_sgdm(**taken, momentum=float(options.pop("momentum")) or None)
+        result = optimizers.build_sgdm(**taken, momentum=float(options.pop("momentum")) or None)
     elif kind == "Adam":
-        result = builders.build_adam(**taken)
+        result = optimizers.build_adam(**taken)
     elif kind == "AdamW":
-        result = builders.build_adamw(**taken, weight_decay=options.pop("weight_decay") or 0.0)
+        result = optimizers.build_adamw(**taken, weight_decay=options.pop("weight_decay") or 0.0)
     elif kind == "Adagrad":
         start = options.pop("initial_accumulator_value")
-        result = builders.build_adagrad(**taken, initial_preconditioner_value=start)
+        result = optimizers.build_adagrad(**taken, initial_preconditioner_value=start)
     else:
         raise UserError(
-            f"Keras optimizer {kind} has no counterpart that takes the same steps. Give {nearest}."
+            f"Keras optimizer {kind} has no counterpart that takes the same steps. Give SGD, Adam, "
+            "AdamW, Adagrad, or one of tff.learning.optimizers."
         )
     harmless = ("name", "jit_compile", "is_legacy_optimizer", "ema_momentum")
     used = {key: value for key, value in options.items() if value and key not in harmless}
@@ -104,10 +92,7 @@ def _counterpart(optimizer: tf.keras.optimizers.Optimizer) -> Optimizer:
         used["exclude_from_weight_decay"] = "..."
     if used:
         listed = ", ".join(f"{key}={value}" for key, value in used.items())
-        raise UserError(
-            f"Keras optimizer {kind}: {listed} has no counterpart in tff.learning.optimizers; "
-            f"leave it out."
-        )
+        raise UserError(f"Keras optimizer {kind}: {listed} has no counterpart here; leave it out.")
     return result
 
 
@@ -376,7 +361,7 @@ def build_client_optimizer(name: str, learning_rate: float, *, decay_rounds: int
     from fedpersonal.tff import optimizers
 
     check_choice("build_client_optimizer", "name", name, CLIENT_OPTIMIZERS)
-    build = optimizers.build_sgdm if name == "sgd" else optimizers.build_adam
+    build: Any = optimizers.build_sgdm if name == "sgd" else optimizers.build_adam
     optimizer = build(learning_rate)
     return ScheduledOptimizer(optimizer, LinearDecay(decay_rounds)) if decay_rounds else optimizer
 

@@ -3,7 +3,7 @@
 A block of code says what it is. `python` blocks of a page are run, one after another, in a folder
 of their own, each after the program of a comment `<!-- first ... -->` above it. Commands of `sh`
 blocks are taken apart, and their targets, modules and flags looked up. `text` is what a program
-prints, `bibtex` what papers cite.
+prints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.pages import (
 PAGES = sorted(
     [*DOCS.rglob("*.md"), *(ROOT / f"{n}.md" for n in ("README", "CONTRIBUTING", "SECURITY"))]
 )
-LANGUAGES = {"python", "sh", "text", "bibtex"}
+LANGUAGES = {"python", "sh", "text"}
 # What runs a program that a page shows.
 RUN_BY = ("tests/examples_test.py", "tests/runtime/ray_test.py")
 SHOWN = re.compile(r'--8<-- "(.*)"')
@@ -100,6 +100,26 @@ def test_every_public_name_has_its_place_in_the_reference():
     pages = "\n".join(p.read_text(encoding="utf-8") for p in (DOCS / "reference/api").glob("*.md"))
     told = re.findall(r"^::: fedpersonal\.(\w+)$", pages, re.MULTILINE)
     assert sorted(told) == sorted(set(fp.__all__) - {"__version__"})
+
+
+def test_the_comparison_counts_our_papers_and_lines():
+    import fedpersonal.methods as methods
+
+    page = (DOCS / "explanation" / "comparison.md").read_text(encoding="utf-8")
+    ((papers, listed),) = re.findall(r"^\| fedpersonal \| (\d+) \| (.*?) \| \[", page, re.MULTILINE)
+    assert int(papers) == listed.count("](../methods/")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| fedpersonal \|.*$", readme, re.MULTILINE)
+    assert f" {papers} " in row
+
+    counted = re.findall(r"^\| \[.*?\]\(\.\./methods/(\w+)\.md\) \| (\d+) \|", page, re.MULTILINE)
+    found = {
+        name: re.findall(r"^ *[^\s#]", (path / f"{name}.py").read_text("utf-8"), re.MULTILINE)
+        for name, _ in counted
+        for path in map(pathlib.Path, methods.__path__)
+    }
+    assert len(counted) == 10 and f"FedPer takes {dict(counted)['fed_per']}\nlines" in readme
+    assert {name: len(lines) for name, lines in found.items()} == {n: int(c) for n, c in counted}
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,13 @@ def assert_same(what):
 
 was = state()
 import fedpersonal as fp
+was["environment TF_USE_LEGACY_KERAS"] = os.environ.get("TF_USE_LEGACY_KERAS")  # Which Keras it is.
 assert_same("import")
 fp.UserError, fp.use_runtime
 assert_same("a name")
 
 import numpy as np
-import tensorflow_federated  # What TensorFlow changes itself is not ours.
+from fedpersonal import tff  # What TensorFlow changes itself is not ours.
 import tensorflow as tf
 import pandas, sqlite3
 tf.constant(1.0)

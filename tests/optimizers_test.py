@@ -7,7 +7,6 @@ import collections
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal.errors import UserError
 from fedpersonal.optimizers import (
@@ -17,6 +16,7 @@ from fedpersonal.optimizers import (
     as_tff_optimizer,
     build_server_optimizer,
 )
+from fedpersonal.tff.optimizers import build_sgdm
 
 
 def _moves(optimizer, rounds: int) -> list[float]:
@@ -76,7 +76,7 @@ def test_steps_are_kerass_own(build):
 
 
 def test_tffs_own_pass():
-    sgd = tff.learning.optimizers.build_sgdm(0.1)
+    sgd = build_sgdm(0.1)
     assert as_tff_optimizer(sgd) is sgd
     scheduled = ScheduledOptimizer(KERAS.SGD(0.4), LinearDecay(4))
     assert as_tff_optimizer(scheduled) is scheduled
@@ -87,8 +87,8 @@ def test_tffs_own_pass():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: KERAS.RMSprop(0.1), "RMSprop has no counterpart.*build_rmsprop"),
-        (lambda: KERAS.Nadam(0.1), "Nadam has no counterpart.*build_adam"),
+        (lambda: KERAS.RMSprop(0.1), "RMSprop has no counterpart.*Give SGD, Adam"),
+        (lambda: KERAS.Nadam(0.1), "Nadam has no counterpart"),
         (lambda: KERAS.SGD(0.1, momentum=0.9, nesterov=True), "SGD: nesterov=True has no count"),
         (lambda: KERAS.Adam(0.1, amsgrad=True), "Adam: amsgrad=True has no counterpart"),
         (lambda: KERAS.SGD(0.1, clipnorm=1.0), "SGD: clipnorm=1.0 has no counterpart"),

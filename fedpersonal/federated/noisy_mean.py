@@ -36,7 +36,7 @@ class NoisyMean:
             clip_norm: Bound on the Euclidean norm of one client's variables, all together, as a
                 distance from those with which a client starts before it has learned anything.
             noise_multiplier: Standard deviation of the noise on the sum, in units of `clip_norm`.
-            seed: Seed of the noise. Who knows it can subtract the noise: simulations only.
+            seed: Seed of the noise. Anyone who knows it can remove the noise, so simulations only.
 
         Raises:
             ValueError: If a number is out of range, or the model has no local variables.

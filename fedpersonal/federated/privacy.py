@@ -54,9 +54,9 @@ class DifferentialPrivacy:
         clipping: `fixed`, or `adaptive`: the bound follows a quantile of the updates' norms (Andrew
             et al., "Differentially private learning with adaptive clipping", 2021, algorithm 1).
         target_quantile: The share of clients whose updates are to be within an adaptive bound.
-        noise: `seeded`: the noise, and who is drawn, follow from the run's seed: who knows it knows
-            both, and can subtract the noise. `secret`: both follow from a secret that the operating
-            system draws, and that is gone when the run has ended.
+        noise: `seeded`: the noise, and who is drawn, follow from the run's seed, so anyone who
+            knows it knows both, and can remove the noise. `secret`: both follow from a secret that
+            the operating system draws, and that is gone when the run has ended.
         delta: The chance that the epsilon does not hold; None for the number of clients to the
             power of -1.1.
         expected_clients: Clients that a round has on average, by which the sum is divided; None for

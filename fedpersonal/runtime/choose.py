@@ -98,7 +98,7 @@ def num_processors() -> int:
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Imports TensorFlow and its federated language, within a `with` statement, in a quarter less time.
+    """Imports TensorFlow and what stands on it, within a `with` statement, in a quarter less time.
 
     Python looks for garbage again and again while modules make a million objects, and all of them
     stay: it need not look meanwhile. Where TensorFlow is there already, nothing is changed.

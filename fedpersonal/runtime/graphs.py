@@ -137,7 +137,7 @@ def _compiled(
     What draws, and all that it needs, runs as it is, and the rest takes its results.
     """
     with _xla_lock:
-        keep_operations_whole()
+        set_xla_flags()
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(for_xla(graph_def), name="")
         # What is fed cannot be fetched itself.
@@ -228,19 +228,30 @@ def _callable(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]) -> 
     return lambda arguments: call(*map(np.asarray, arguments))
 
 
-# One gives an operation to several threads: those of the shards would wait for each other. The
-# other makes two loops of each sum, for accuracy that sums over a batch do not need.
-_PASSES = ("cpu-parallel-task-assigner", "tree_reduction_rewriter")
+# All versions of XLA know these flags, and ignore values that they do not know.
+_FLAGS = {
+    # One gives an operation to several threads: those of the shards would wait for each other. The
+    # other makes two loops of each sum, for accuracy that sums over a batch do not need.
+    "xla_disable_hlo_passes": ("cpu-parallel-task-assigner", "tree_reduction_rewriter"),
+    # Later versions generate code through MLIR, and unroll loops. Each can double the time that XLA
+    # takes to compile a round, which then runs no faster.
+    "xla_backend_extra_options": (
+        "xla_cpu_disable_new_fusion_emitters",
+        "xla_cpu_disable_loop_unrolling",
+    ),
+}
 
 
 @functools.cache
-def keep_operations_whole() -> None:
-    """Has XLA compile each operation to one loop in one thread."""
+def set_xla_flags() -> None:
+    """Has XLA compile quickly, and each operation to one loop in one thread.
+
+    Flags that the environment sets are the user's wish.
+    """
     given = os.environ.get("XLA_FLAGS")
-    if "xla_disable_hlo_passes" in (given or ""):
-        return
-    flag = f"--xla_disable_hlo_passes={','.join(_PASSES)}"
-    os.environ["XLA_FLAGS"] = f"{given or ''} {flag}"
+    flags = [given] if given else []
+    flags += [f"--{f}={','.join(values)}" for f, values in _FLAGS.items() if f not in (given or "")]
+    os.environ["XLA_FLAGS"] = " ".join(flags)
     try:
         # XLA reads its flags once, when it is first used; they are not for others that have one.
         tf.function(lambda: tf.zeros([]), autograph=False, jit_compile=True)()

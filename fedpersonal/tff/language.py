@@ -36,6 +36,9 @@ else:
 STACK = STACKS[0] if _is_own else STACKS[1]
 VERSION = f"{_language.__name__.replace('_', '-')} {_language.__version__}"
 
+# All that it has, for what the library itself does not call.
+PACKAGE = _language
+
 # Types and values.
 CLIENTS = _language.CLIENTS
 FederatedType = _language.FederatedType

@@ -20,7 +20,7 @@ _RATE = "learning_rate"
 _Step = Callable[..., tuple]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Stepping:
     """An optimizer whose state are numbers, and slots of each weight's shape.
 
@@ -36,7 +36,7 @@ class _Stepping:
     slots: Mapping[str, float] = dataclasses.field(default_factory=dict)
     last: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def initialize(self, specs: Any) -> State:
+    def initialize(self, specs: Any) -> Any:
         """Returns the state before the first step, of values of these shapes."""
 
         def filled(start: float) -> Any:
@@ -49,7 +49,7 @@ class _Stepping:
         slots = {name: filled(start) for name, start in self.slots.items()}
         return State({**self.numbers, **slots, **self.last})
 
-    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
+    def next(self, state: Any, weights: Values, gradients: Values) -> tuple[Any, Values]:
         """Returns the next state, and the values after a step."""
         tf.nest.assert_same_structure(weights, gradients)
         new = State(state)
@@ -125,18 +125,18 @@ def schedule_learning_rate(optimizer: Any, schedule: Callable[[tf.Tensor], Any])
     return _Scheduled(optimizer, schedule)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Scheduled:
     optimizer: Any
     schedule: Callable[[tf.Tensor], Any]
 
-    def initialize(self, specs: Any) -> State:
+    def initialize(self, specs: Any) -> Any:
         """Returns the state before the first round."""
         state, number = self.optimizer.initialize(specs), tf.constant(0)
         state[_RATE] = self.schedule(number)
         return State(round_num=number, optimizer=state)
 
-    def next(self, state: State, weights: Values, gradients: Values) -> tuple[State, Values]:
+    def next(self, state: Any, weights: Values, gradients: Values) -> tuple[Any, Values]:
         """Returns the next round's state, and the values after a step."""
         own, weights = self.optimizer.next(state["optimizer"], weights, gradients)
         number = state["round_num"] + 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-import tensorflow_federated as tff
 
 from fedpersonal.audit.audit import Audit, Verdict, guarantee
 from fedpersonal.methods.furl import furl
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.tff.optimizers import build_sgdm
 from fedpersonal.training.trainer import Trainer
 
 NUM_ITEMS, DIM = 40, 5
@@ -24,7 +24,7 @@ def _audit(draw_ratings):
         lookups={"item_embedding": "item"},
     )
     clients = draw_ratings([6] * 12, num_items=NUM_ITEMS)
-    algorithm = furl(client_optimizer=tff.learning.optimizers.build_sgdm(0.1))
+    algorithm = furl(client_optimizer=build_sgdm(0.1))
     trainer = Trainer(model, algorithm, clients, clients_per_round=3, batch_size=6, shards=2)
     return trainer.audit(rounds=1)
 

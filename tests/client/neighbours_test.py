@@ -8,15 +8,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import build_evaluation
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.phases import GradientPhase, NeighboursPhase
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.tff.optimizers import build_sgdm
 
-SGD = tff.learning.optimizers.build_sgdm(0.1)
+SGD = build_sgdm(0.1)
 PHASE = NeighboursPhase(("head",), 2, 0.6)
 X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
 LOGITS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -11,7 +11,6 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal.client import pooled_batches
 from fedpersonal.client.one_gradient import may_step_together
@@ -28,9 +27,10 @@ from fedpersonal.methods.method import Layers, methods
 from fedpersonal.methods.phases import GradientPhase, RidgePhase
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer
+from fedpersonal.tff.optimizers import build_adam, build_adamw, build_sgdm
 
-SGD, ADAM = tff.learning.optimizers.build_sgdm(0.1), tff.learning.optimizers.build_adam(0.1)
-MOMENTUM = tff.learning.optimizers.build_sgdm(0.1, momentum=0.9)
+SGD, ADAM = build_sgdm(0.1), build_adam(0.1)
+MOMENTUM = build_sgdm(0.1, momentum=0.9)
 KERAS_SGD = tf.keras.optimizers.SGD(0.1)
 
 
@@ -94,7 +94,7 @@ def table_model(*, local, penalty=None):
 
 
 def test_weight_decay_refuses_lookups():
-    algorithm = fed_avg(client_optimizer=tff.learning.optimizers.build_adamw(0.1))
+    algorithm = fed_avg(client_optimizer=build_adamw(0.1))
     with pytest.raises(ValueError, match="weight decay.*table/embeddings.*lookups"):
         build_process(
             table_model(local=False), algorithm,
@@ -164,9 +164,7 @@ def test_rates_fall_in_a_line_and_stay_at_the_end():
             LinearDecay(**options)
 
 
-@pytest.mark.parametrize(
-    "build", [tff.learning.optimizers.build_sgdm, tff.learning.optimizers.build_adam]
-)
+@pytest.mark.parametrize("build", [build_sgdm, build_adam])
 def test_a_scaled_optimizer_is_one_of_another_rate(build):
     weights = collections.OrderedDict(a=tf.constant([1.0, -2.0]))
     moved = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal.client.ridge import check_linear
 from fedpersonal.federated.cohort import Execution
@@ -13,6 +12,7 @@ from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.phases import RidgePhase
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.tff.optimizers import build_sgdm
 
 
 def dense_model(*, units=1, local=("own",), activation=None, use_bias=False):
@@ -63,7 +63,7 @@ def test_models_that_are_refused(options, message):
 
 
 def test_training_refuses_at_once():
-    sgd = tff.learning.optimizers.build_sgdm(0.2)
+    sgd = build_sgdm(0.2)
     with pytest.raises(ValueError, match=LINEAR):
         build_process(
             dense_model(activation="tanh"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import pytest
-import tensorflow_federated as tff
 
 from fedpersonal.data import stack_overflow
 from fedpersonal.data.stack_overflow import (
@@ -15,6 +14,8 @@ from fedpersonal.data.stack_overflow import (
 )
 from fedpersonal.data.vocabulary import Vocabulary
 from fedpersonal.errors import UserError
+
+tff = pytest.importorskip("tensorflow_federated")
 
 _TFF = tff.simulation.datasets.stackoverflow
 _OPTIONS = {"vocab_size": 20, "num_oov_buckets": 4}

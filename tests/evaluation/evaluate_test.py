@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.evaluation import evaluate as evaluation
@@ -20,8 +19,9 @@ from fedpersonal.methods.phases import GradientPhase
 from fedpersonal.model.metrics import RMSE
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.tff.optimizers import build_sgdm
 
-SGD = tff.learning.optimizers.build_sgdm(0.1)
+SGD = build_sgdm(0.1)
 REBUILDING, FINETUNING = (GradientPhase(v, "all", SGD, epochs=2) for v in ("local", "global"))
 BATCH_SIZE, NUM_ITEMS = 3, 6
 

@@ -61,6 +61,18 @@ def test_so_many_run_at_once_on_processors_of_their_own(tmp_path):
     assert (tmp_path / "3.log").read_text() == "noted\n"
 
 
+def test_without_processors_of_their_own_they_share_them(tmp_path, monkeypatch):
+    """As outside of Linux."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    call_at_once(
+        {n: Call(note, (tmp_path / f"{n}.json", 2), tmp_path / f"{n}.log") for n in range(2)},
+        at_once=2,
+        ended=lambda key, error: None,
+    )
+    for n in range(2):
+        assert json.loads((tmp_path / f"{n}.json").read_text())[2] == PROCESSORS
+
+
 def test_more_at_once_than_processors_share_them(tmp_path):
     number = len(PROCESSORS) + 1
     calls = {n: Call(note, (tmp_path / f"{n}", number), tmp_path / "log") for n in range(number)}

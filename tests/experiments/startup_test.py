@@ -38,6 +38,14 @@ def _run(program):
     return process.returncode, process.stdout.split("\n")[:-1], process.stderr
 
 
+_CAUGHT = """
+try:
+    {}
+except SystemExit:
+    startup.leave(1)
+"""
+
+
 @pytest.mark.parametrize(
     ("ending", "status", "output"),
     [
@@ -46,6 +54,11 @@ def _run(program):
         (_KILL.format("SIGINT"), -2, ["hook", "taken apart"]),
         (_KILL.format("SIGTERM"), 143, ["hook", "taken apart"]),
         (_KILL.format("SIGHUP"), 129, ["hook", "taken apart"]),
+        (
+            "try:\n    " + _KILL.format("SIGTERM") + "\nexcept SystemExit:\n    startup.leave(1)",
+            143,
+            ["hook"],
+        ),
     ],
 )
 def test_exit_hooks_run_however_it_ends(ending, status, output):
@@ -83,12 +96,56 @@ def test_a_handler_of_the_program_is_kept():
 @pytest.mark.parametrize("given", [None, "0"])
 def test_a_log_level_that_is_set_is_kept(monkeypatch, given):
     monkeypatch.setattr(os, "environ", {"TF_CPP_MIN_LOG_LEVEL": given} if given else {})
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     level = logging.getLogger("tensorflow").level
     with warnings.catch_warnings():
         startup._quiet_logs()
     logging.getLogger("tensorflow").setLevel(level)
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == (given or "3")
     assert ("GRPC_VERBOSITY" in os.environ) == (given is None)
+
+
+_TENSORFLOW = """
+import os, signal, sys
+def log(line):
+    os.write(2, line.encode() + b"\\n")
+log("WARNING: All log messages before absl::InitializeLog() is called are written to STDERR")
+log("I0000 00:00:1795650902.973057   28177 port.cc:153] oneDNN custom operations are on.")
+log("E0000 00:00:1795650902.977360   28177 cuda_dnn.cc:8310] Unable to register cuDNN.")
+log("I am no notice")
+print("nor am I", file=sys.stderr)
+"""
+_SEEN = [
+    "E0000 00:00:1795650902.977360   28177 cuda_dnn.cc:8310] Unable to register cuDNN.",
+    "I am no notice",
+    "nor am I",
+]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "after"),
+    [
+        ("", 0, ["I0000 00:00:1795650903.000000   28177 late.cc:1] and no more"]),
+        ("raise ImportError('no such library')", 1, ["ImportError: no such library"]),
+        ("os.abort()", -6, ["nor am I"]),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9, ["nor am I"]),
+        (_KILL.format("SIGTERM"), 143, ["nor am I"]),
+    ],
+)
+def test_an_import_of_tensorflow_drops_its_notices_alone(tmp_path, ending, status, after):
+    late = "I0000 00:00:1795650903.000000   28177 late.cc:1] and no more"
+    (tmp_path / "tensorflow.py").write_text(f"{_TENSORFLOW}\nimport time\n{ending}\n")
+    importing = f"sys.path.insert(0, {str(tmp_path)!r})\nimport tensorflow as tf\ntf.log({late!r})"
+    found, _, errors = _run(_BEGIN + importing)
+    lines = errors.splitlines()
+    assert (found, lines[:3], lines[-1:]) == (status, _SEEN, after)
+
+
+def test_whoever_sets_a_log_level_sees_all_of_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    (tmp_path / "tensorflow.py").write_text(_TENSORFLOW)
+    _, _, errors = _run(_BEGIN + f"sys.path.insert(0, {str(tmp_path)!r})\nimport tensorflow")
+    assert len(errors.splitlines()) == 5
 
 
 _FEWER = """

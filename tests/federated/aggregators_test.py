@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from fedpersonal.errors import UserError
 from fedpersonal.federated.cohort import Execution, make_cohort
@@ -14,6 +13,8 @@ from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
+
+tff = pytest.importorskip("tensorflow_federated")
 
 SGD = tff.learning.optimizers.build_sgdm(0.3)
 EXECUTION = Execution(batch_size=3, clients_per_shard=2)

@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from fedpersonal import tff
 from fedpersonal.evaluation.evaluate import evaluation_computation
 from fedpersonal.federated.boundary import (
     LocalVariableError,
@@ -25,8 +25,9 @@ from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.model.metrics import RATING_METRICS
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.tff.optimizers import build_sgdm
 
-SGD = tff.learning.optimizers.build_sgdm(0.1)
+SGD = build_sgdm(0.1)
 ALGORITHM = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
 NUM_ITEMS = 5
 BUILD_MODEL = matrix_factorization(num_items=NUM_ITEMS, embedding_dim=3, use_biases=True)
@@ -117,29 +118,35 @@ LEAK = tff.to_type(
 )
 
 
-@tff.tensorflow.computation
+@tff.tf_computation()
 def zero():
-    names = [name for name, _ in tff.structure.iter_elements(LEAK)]
+    names = [name for name, _ in tff.iter_elements(LEAK)]
     return collections.OrderedDict((name, tf.zeros([3])) for name in names)
 
 
-@tff.tensorflow.computation(LEAK, LEAK)
+@tff.tf_computation(LEAK, LEAK)
 def add(one, other):
     return tf.nest.map_structure(tf.add, one, other)
 
 
-@tff.tensorflow.computation(LEAK)
+@tff.tf_computation(LEAK)
 def same(value):
     return value
 
 
+def weight_of_one():
+    return tff.federated_value(1.0, tff.CLIENTS)
+
+
 AGGREGATIONS = {
     "sum": tff.federated_sum,
-    "mean": tff.federated_mean,
-    "weighted mean": lambda value: tff.federated_mean(value, tff.federated_value(1.0, tff.CLIENTS)),
+    "mean": tff.PACKAGE.federated_mean,
+    "weighted mean": lambda value: tff.PACKAGE.federated_mean(
+        value, tff.federated_value(1.0, tff.CLIENTS)
+    ),
     "aggregate": lambda value: tff.federated_aggregate(value, zero(), add, add, same),
-    "max": tff.federated_max,
-    "min": tff.federated_min,
+    "max": tff.PACKAGE.federated_max,
+    "min": tff.PACKAGE.federated_min,
     "nested": lambda value: tff.federated_sum(
         tff.federated_zip(collections.OrderedDict(deep=collections.OrderedDict(down=value)))
     ),
@@ -158,7 +165,7 @@ LEAKS = {
     **{name: (CLIENTS, send, "aggregate") for name, send in AGGREGATIONS.items()},
     "a secure sum": (
         tff.FederatedType(INTEGERS, tff.CLIENTS),
-        lambda value: tff.federated_secure_sum_bitwidth(value, 8),
+        lambda value: tff.PACKAGE.federated_secure_sum_bitwidth(value, 8),
         "aggregate",
     ),
     "within another computation": (CLIENTS, lambda value: summed(value), "aggregate"),
@@ -189,7 +196,7 @@ def test_a_local_variable_is_caught_on_its_way(model, kind):
 def test_selection_sends_keys_up_and_slices_down():
     """By type alone: keys come from clients, what they select from the server."""
 
-    @tff.tensorflow.computation(LEAK, np.int32)
+    @tff.tf_computation(LEAK, np.int32)
     def select(value, key):
         del key
         return value
@@ -200,29 +207,26 @@ def test_selection_sends_keys_up_and_slices_down():
         tff.FederatedType(LEAK, tff.SERVER),
     )
     def selection(keys, max_key, value):
-        return tff.federated_select(keys, max_key, value, select)
+        return tff.PACKAGE.federated_select(keys, max_key, value, select)
 
     crossings = [(c.direction, c.name) for c in list_crossings(selection)]
-    names = [f"2.{name}" for name, _ in tff.structure.iter_elements(LEAK)]
+    names = [f"2.{name}" for name, _ in tff.iter_elements(LEAK)]
     assert crossings == [("aggregate", ""), *(("broadcast", n) for n in ("1", *names))]
 
 
 def test_an_intrinsic_under_another_name_is_seen():
-    framework = tff.framework
     value = tff.FederatedType(LEAK, tff.CLIENTS)
     summed = tff.FederatedType(LEAK, tff.SERVER)
-    intrinsic = framework.Intrinsic("federated_sum", tff.FunctionType(value, summed))
-    call = framework.Call(
-        framework.Reference("add", intrinsic.type_signature), framework.Reference("own", value)
-    )
-    block = framework.Lambda("own", value, framework.Block([("add", intrinsic)], call))
+    intrinsic = tff.Intrinsic("federated_sum", tff.FunctionType(value, summed))
+    call = tff.Call(tff.Reference("add", intrinsic.type_signature), tff.Reference("own", value))
+    block = tff.Lambda("own", value, tff.Block([("add", intrinsic)], call))
 
     class Hidden:
         def to_building_block(self):
             return block
 
     assert [c.name for c in list_crossings(Hidden())] == [
-        name for name, _ in tff.structure.iter_elements(LEAK)
+        name for name, _ in tff.iter_elements(LEAK)
     ]
 
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 from plain_rounds import PlainEvaluation, client_of, model_of
 from round_models import BATCH_SIZE, DATA, RATINGS
 
@@ -20,12 +19,13 @@ from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.ifca import ifca
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.phases import GradientPhase, NeighboursPhase, Phase, RidgePhase
+from fedpersonal.tff.optimizers import build_adam, build_sgdm
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 
-SGD = tff.learning.optimizers.build_sgdm(0.3)
-ADAM = tff.learning.optimizers.build_adam(0.05)
-MOMENTUM = tff.learning.optimizers.build_sgdm(0.2, momentum=0.8)
+SGD = build_sgdm(0.3)
+ADAM = build_adam(0.05)
+MOMENTUM = build_sgdm(0.2, momentum=0.8)
 SEED = 4
 
 

@@ -9,7 +9,6 @@ import dataclasses
 
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from round_models import AGAINST_MEAN, Centred, build_with, in_batch_negatives, label_share
 
 from fedpersonal.errors import UserError
@@ -20,8 +19,9 @@ from fedpersonal.methods.furl import furl
 from fedpersonal.model.metrics import MAE, Metric
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.tff.optimizers import build_sgdm
 
-SGD = tff.learning.optimizers.build_sgdm(0.03)
+SGD = build_sgdm(0.03)
 FURL = furl(client_optimizer=SGD, local_epochs=1)
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 from round_models import BATCH_SIZE, COUNTS, DATA, MODELS, RATINGS
 
+from fedpersonal import tff
 from fedpersonal.audit.plain_model import Client
 from fedpersonal.audit.reference import Reference
 from fedpersonal.data.clients import ClientDataset
@@ -25,9 +25,10 @@ from fedpersonal.methods.phases import GradientPhase, NeighboursPhase
 from fedpersonal.model.names import CLUSTER_SHARES, MIXING
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runtime.context import make_stock_context
+from fedpersonal.tff.optimizers import build_sgdm
 
 SHARE = 0.4  # Of all clients, as processes are told.
-SERVER = tff.learning.optimizers.build_sgdm(0.9)
+SERVER = build_sgdm(0.9)
 
 
 class Case(NamedTuple):
@@ -194,12 +195,14 @@ def _clipped_mean(privacy, weights):
 
 def _tffs_mean(factory, model, weights):
     """Lets TFF itself aggregate the plain updates; rows of owned tables are summed beside it."""
+    import tensorflow_federated as tffs
+
     shared = {k: v for k, v in weights.items() if k not in model.owned}
     value_type = tff.to_type(
         collections.OrderedDict((k, (np.float32, v.shape)) for k, v in shared.items())
     )
-    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-        factory = tff.aggregators.as_weighted_aggregator(factory)
+    if isinstance(factory, tffs.aggregators.UnweightedAggregationFactory):
+        factory = tffs.aggregators.as_weighted_aggregator(factory)
     process = factory.create(value_type, tff.TensorType(np.float32))
     state = process.initialize()
 
@@ -221,6 +224,8 @@ def _tffs_mean(factory, model, weights):
 
 def tffs_rounds(case):
     """Lets TFF's own FedRecon compute the rounds of a case, in cohorts of at least one client."""
+    import tensorflow_federated as tffs
+
     model = prepared(case)
     local = {v.layer for v in model.local_variables}
     spec = collections.OrderedDict(
@@ -230,22 +235,30 @@ def tffs_rounds(case):
     def model_fn():
         keras_model = MODELS[case.model][0]()
         layers = [layer for layer in keras_model.layers if layer.variables]
-        return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
+        return tffs.learning.models.ReconstructionModel.from_keras_model_and_layers(
             keras_model=keras_model,
             global_layers=[layer for layer in layers if layer.name not in local],
             local_layers=[layer for layer in layers if layer.name in local],
             input_spec=spec,
         )
 
+    class Theirs(tffs.learning.optimizers.Optimizer):
+        """One of ours, which takes the same steps, as TFF wants it."""
+
+        def __init__(self, own):
+            self.initialize, self.next = own.initialize, own.next
+
+        initialize = next = None
+
     rebuild, update = case.algorithm.phases
     loss = tf.keras.losses.SparseCategoricalCrossentropy if case.model == "classes" else None
-    process = tff.learning.algorithms.build_fed_recon(
+    process = tffs.learning.algorithms.build_fed_recon(
         model_fn,
         loss_fn=loss or tf.keras.losses.MeanSquaredError,
-        server_optimizer_fn=case.server,
-        client_optimizer_fn=update.optimizer,
-        reconstruction_optimizer_fn=rebuild.optimizer,
-        dataset_split_fn=tff.learning.models.ReconstructionModel.build_dataset_split_fn(
+        server_optimizer_fn=Theirs(case.server),
+        client_optimizer_fn=Theirs(update.optimizer),
+        reconstruction_optimizer_fn=Theirs(rebuild.optimizer),
+        dataset_split_fn=tffs.learning.models.ReconstructionModel.build_dataset_split_fn(
             recon_epochs=rebuild.epochs,
             recon_steps_max=rebuild.max_steps,
             post_recon_epochs=update.epochs,
@@ -256,9 +269,9 @@ def tffs_rounds(case):
     names = [v.name for v in model.global_variables]
     start = model.initial_global_values(seed=5)
     stock = make_stock_context()  # It alone takes data sets.
-    with tff.framework.get_context_stack().install(stock):
+    with tff.get_context_stack().install(stock):
         state = process.initialize()
-    weights = tff.learning.models.ModelWeights([start[name] for name in names], [])
+    weights = tffs.learning.models.ModelWeights([start[name] for name in names], [])
     state = process.set_model_weights(state, weights)
     for indices in case.cohorts():
         clients = [client_of(model, case.clients, index) for index in indices]
@@ -268,7 +281,7 @@ def tffs_rounds(case):
             ).batch(case.batch_size)
             for x, y in clients
         ]
-        with tff.framework.get_context_stack().install(stock):
+        with tff.get_context_stack().install(stock):
             state = process.next(state, datasets).state
         yield dict(zip(names, process.get_model_weights(state).trainable))
 

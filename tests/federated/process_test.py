@@ -6,7 +6,6 @@ import collections
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from fedpersonal.errors import UserError
 from fedpersonal.federated.cohort import Execution, make_cohort
@@ -15,8 +14,9 @@ from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.furl import furl
 from fedpersonal.runs.kept import Rounds
 from fedpersonal.runs.store import LocalStateStore
+from fedpersonal.tff.optimizers import build_sgdm
 
-SGD = tff.learning.optimizers.build_sgdm(0.2)
+SGD = build_sgdm(0.2)
 EXECUTION = Execution(batch_size=2, clients_per_shard=2)
 
 
@@ -34,6 +34,7 @@ def _dataset(make_dataset):
 
 
 def test_a_process_is_used_as_tffs_learning_processes_are(model, dataset):
+    tffs = pytest.importorskip("tensorflow_federated")
     algorithm = fed_recon(client_optimizer=SGD, reconstruction_optimizer=SGD)
     process = build_process(model, algorithm, execution=EXECUTION, server_optimizer=SGD)
     cohort = make_cohort(model, dataset, [0, 1, 2], execution=EXECUTION)
@@ -47,7 +48,7 @@ def test_a_process_is_used_as_tffs_learning_processes_are(model, dataset):
     weights = process.get_model_weights(output.state)
     moved = collections.OrderedDict((k, v + 1) for k, v in weights.trainable.items())
     state = process.set_model_weights(
-        output.state, tff.learning.models.ModelWeights(moved, weights.non_trainable)
+        output.state, tffs.learning.models.ModelWeights(moved, weights.non_trainable)
     )
     assert state.client_work == 1
     for name, value in process.get_model_weights(state).trainable.items():

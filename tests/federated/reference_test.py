@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 from plain_rounds import SHARE, Case, Round, plain_rounds, prepared, tffs_rounds
 from round_models import BROKEN
 
@@ -33,6 +32,7 @@ from fedpersonal.methods.phases import BlendPhase, ChoicePhase, GradientPhase, R
 from fedpersonal.methods.reptile import reptile
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer
+from fedpersonal.tff.optimizers import build_adam, build_sgdm, build_yogi
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 
@@ -44,13 +44,13 @@ def _small_chunks(monkeypatch):
         monkeypatch.setattr(pooled_batches, name, 4)
 
 
-SGD = tff.learning.optimizers.build_sgdm(0.2)
-FAST = tff.learning.optimizers.build_sgdm(0.5)
-SLOW = tff.learning.optimizers.build_sgdm(0.05)
-BLOWING_UP = tff.learning.optimizers.build_sgdm(1e30)
-MOMENTUM = tff.learning.optimizers.build_sgdm(0.1, momentum=0.8)
-ADAM = tff.learning.optimizers.build_adam(0.05)
-YOGI = tff.learning.optimizers.build_yogi(0.2, epsilon=1e-2, initial_preconditioner_value=1e-2)
+SGD = build_sgdm(0.2)
+FAST = build_sgdm(0.5)
+SLOW = build_sgdm(0.05)
+BLOWING_UP = build_sgdm(1e30)
+MOMENTUM = build_sgdm(0.1, momentum=0.8)
+ADAM = build_adam(0.05)
+YOGI = build_yogi(0.2, epsilon=1e-2, initial_preconditioner_value=1e-2)
 
 
 def recon(client=SGD, rebuild=SGD, **options):
@@ -125,15 +125,26 @@ CHOSEN = {
     )
     for kept in ("rebuilt", "kept")
 }
-DP = tff.aggregators.DifferentiallyPrivateFactory
+
+
+def tffs():
+    """TFF itself, which has the factories."""
+    return pytest.importorskip("tensorflow_federated")
+
+
+def factory(make):
+    """What makes a factory of TFF's, when it is called."""
+    return lambda: make(tffs().aggregators)
+
+
 FACTORIES = {
-    "mean": lambda: tff.aggregators.MeanFactory(no_nan_division=True),
-    "clipping": lambda: tff.aggregators.clipping_factory(0.2, tff.aggregators.SumFactory()),
-    "zeroing": lambda: tff.aggregators.zeroing_factory(
-        1.0, tff.aggregators.MeanFactory(no_nan_division=True)
+    "mean": factory(lambda of: of.MeanFactory(no_nan_division=True)),
+    "clipping": factory(lambda of: of.clipping_factory(0.2, of.SumFactory())),
+    "zeroing": factory(lambda of: of.zeroing_factory(1.0, of.MeanFactory(no_nan_division=True))),
+    "robust": lambda: tffs().learning.robust_aggregator(),
+    "private, adaptive": factory(
+        lambda of: of.DifferentiallyPrivateFactory.gaussian_adaptive(0.0, 3.0)
     ),
-    "robust": tff.learning.robust_aggregator,
-    "private, adaptive": lambda: DP.gaussian_adaptive(0.0, 3.0),
 }
 
 
@@ -376,6 +387,7 @@ def test_rounds_are_those_of_plain_keras_and_numpy(name):
 
 @pytest.mark.parametrize("name", ["rebuilt, shared, stacked", "classes"])
 def test_rounds_of_fed_recon_are_tffs(name):
+    tffs()
     # Of a round without reports TFF's servers think otherwise, if they gather momentum.
     case = CASES[name]._replace(sizes=(3, 6))
     for number, (found, weights) in enumerate(zip(computed_rounds(case), tffs_rounds(case))):

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal.client.optimizer import optimizer_of
 from fedpersonal.federated.process import check_fit
@@ -20,9 +19,10 @@ from fedpersonal.methods.furl import furl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.phases import ChoicePhase, GradientPhase, LookAhead, RidgePhase
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.tff.optimizers import build_adam, build_sgdm
 
-SGD = tff.learning.optimizers.build_sgdm(0.1)
-ADAM = tff.learning.optimizers.build_adam(0.1)
+SGD = build_sgdm(0.1)
+ADAM = build_adam(0.1)
 CHOICE = ChoicePhase("all", 2)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 
 import pytest
-import tensorflow_federated as tff
 
 import fedpersonal as fp
 from fedpersonal.methods import method as method_module
 from fedpersonal.methods.method import methods
 from fedpersonal.optimizers import OptimizerFamily
 from fedpersonal.runs.description import describe
+from fedpersonal.tff.optimizers import build_sgdm
 
-SGD = tff.learning.optimizers.build_sgdm
+SGD = build_sgdm
 PROGRAMS = sorted(name for name in methods() if hasattr(fp, name))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal.audit.plain_model import Client
 from fedpersonal.audit.reference import Reference
@@ -29,6 +28,7 @@ from fedpersonal.methods.reptile import reptile
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.names import BLEND, CLUSTER, CLUSTER_SHARES, COPY, MIXING, SERVER_STATE
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.tff.optimizers import build_sgdm
 from fedpersonal.training.trainer import Trainer
 
 BATCH_SIZE, NUM_WORDS, DIM = 3, 6, 2
@@ -196,8 +196,8 @@ def of_fed_recon(sent, kept):
     return values, {}
 
 
-SGD, OWN = (tff.learning.optimizers.build_sgdm(rate) for rate in (RATE, OWN_RATE))
-ALPHA = tff.learning.optimizers.build_sgdm(ALPHA_RATE)
+SGD, OWN = (build_sgdm(rate) for rate in (RATE, OWN_RATE))
+ALPHA = build_sgdm(ALPHA_RATE)
 WORK = {"client_optimizer": SGD, "local_epochs": 2}
 FED_ROD = Algorithm(
     "fed_rod",

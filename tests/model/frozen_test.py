@@ -8,17 +8,18 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from fedpersonal import tff
 from fedpersonal.federated.boundary import check_boundary
 from fedpersonal.federated.cohort import Execution, make_cohort
 from fedpersonal.federated.process import build_process
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.tff.optimizers import build_sgdm
 
-SGD = tff.learning.optimizers.build_sgdm(0.2)
-SERVER = tff.learning.optimizers.build_sgdm(1.0)
+SGD = build_sgdm(0.2)
+SERVER = build_sgdm(1.0)
 
 
 def draw(*shape, seed=0):
@@ -38,7 +39,7 @@ def test_tensors_are_the_arrays(tmp_path):
     assert frozen.num_bytes == 4 * (15 + 1 + 1 + 24 + 12)
     assert frozen.shapes == {name: np.shape(value) for name, value in values.items()}
 
-    @tff.tensorflow.computation
+    @tff.tf_computation()
     def read():
         return collections.OrderedDict((name, frozen.tensor(name)) for name in values)
 

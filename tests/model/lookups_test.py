@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal.federated.cohort import Execution
 from fedpersonal.federated.process import build_process
@@ -13,6 +12,7 @@ from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.model.lookups import check_lookups, count_ids, fetch_rows
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.tff.optimizers import build_sgdm
 
 LAYERS = tf.keras.layers
 TABLE = "table/embeddings"
@@ -82,7 +82,7 @@ def test_models_that_see_more_are_refused(make, message):
 
 
 def test_training_refuses_at_once():
-    sgd = tff.learning.optimizers.build_sgdm(0.1)
+    sgd = build_sgdm(0.1)
     with pytest.raises(ValueError, match="lookups.*mask_zero"):
         build_process(
             words(mask_zero=True),

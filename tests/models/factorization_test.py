@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal.audit.plain_model import Client
 from fedpersonal.audit.reference import Reference
@@ -13,6 +12,7 @@ from fedpersonal.methods.furl import furl
 from fedpersonal.model.lookups import check_lookups
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import matrix_factorization
+from fedpersonal.tff.optimizers import build_sgdm
 
 ITEM = np.array([4, 0, 2], np.int32)
 USER = np.array([1, 1, 0], np.int32)
@@ -78,7 +78,7 @@ def a_step(local_layers, **options):
         local_layers=local_layers,
         loss=tf.keras.losses.BinaryCrossentropy(from_logits=True),
     )
-    sgd, own_sgd = (tff.learning.optimizers.build_sgdm(r) for r in (RATE, OWN_RATE))
+    sgd, own_sgd = (build_sgdm(r) for r in (RATE, OWN_RATE))
     algorithm = furl(client_optimizer=sgd, local_optimizer=own_sgd)
     reference = Reference(algorithm.prepare(model), algorithm, batch_size=3, seed=0)
     client, random = Client({"item": ITEM}, LABELS), np.random.default_rng(1)

@@ -6,9 +6,9 @@ import contextlib
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 import fedpersonal as fp
+from fedpersonal.tff.optimizers import build_sgdm
 
 
 def build_model():
@@ -20,7 +20,7 @@ def build_model():
 
 def train(folder, model, dataset, *, total_rounds):
     """What the program does: returns the clients' results after the last round."""
-    sgd, execution = tff.learning.optimizers.build_sgdm, fp.Execution(batch_size=5)
+    sgd, execution = build_sgdm, fp.Execution(batch_size=5)
     algorithm = fp.furl(client_optimizer=sgd(0.1))
     process = fp.build_process(model, algorithm, execution=execution, server_optimizer=sgd(1.0))
     sampler = fp.ClientSampler(num_clients=4, clients_per_round=3, seed=0)

@@ -12,7 +12,6 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
@@ -20,6 +19,8 @@ from fedpersonal.methods.furl import furl
 from fedpersonal.runtime import interpreter
 from fedpersonal.runtime.context import LocalContext, make_stock_context
 from fedpersonal.training.trainer import Trainer
+
+tff = pytest.importorskip("tensorflow_federated")
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 KNOWN = set()  # What computations of these tests call, of TFF's intrinsics.

@@ -8,26 +8,25 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from google.protobuf import text_format
 
-from fedpersonal import runtime
+from fedpersonal import runtime, tff
 from fedpersonal.runtime import graphs
 from fedpersonal.runtime.context import LocalContext
-from fedpersonal.runtime.graphs import for_xla, is_worth_compiling, keep_operations_whole
+from fedpersonal.runtime.graphs import for_xla, is_worth_compiling, set_xla_flags
 
 VECTORS = tff.FederatedType(tff.TensorType(np.float32, [None]), tff.CLIENTS)
 
 
 def mapped(function):
     """Returns the computation that maps TensorFlow code of a vector over the clients."""
-    work = tff.tensorflow.computation(tf.function(function), VECTORS.member)
+    work = tff.tf_computation(VECTORS.member)(tf.function(function))
     return tff.federated_computation(lambda x: tff.federated_map(work, x), VECTORS)
 
 
 def call(computation, values, compile):
     context = LocalContext(compile=compile)
-    with tff.framework.get_context_stack().install(context):
+    with tff.get_context_stack().install(context):
         return computation(values)
 
 
@@ -125,8 +124,22 @@ def test_graphs_may_have_functions_of_the_same_names():
     assert [run([np.ones(1, np.float32)])[0] for run in runs] == [[8.0], [27.0]]
 
 
-@pytest.mark.parametrize("given", [None, "--xla_cpu_enable_fast_math=false"])
-def test_flags_of_xla_are_set_only_while_it_reads_them(monkeypatch, given):
+_PASSES = "--xla_disable_hlo_passes=cpu-parallel-task-assigner,tree_reduction_rewriter"
+_OPTIONS = (
+    "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters,xla_cpu_disable_loop_unrolling"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "own"),
+    [
+        (None, [_PASSES, _OPTIONS]),
+        ("--xla_cpu_enable_fast_math=false", [_PASSES, _OPTIONS]),
+        ("--xla_disable_hlo_passes=dce", [_OPTIONS]),
+        ("--xla_backend_extra_options=a --xla_disable_hlo_passes=dce", []),
+    ],
+)
+def test_flags_of_xla_are_set_only_while_it_reads_them(monkeypatch, given, own):
     seen = []
 
     def function(fn, autograph, jit_compile):
@@ -137,9 +150,8 @@ def test_flags_of_xla_are_set_only_while_it_reads_them(monkeypatch, given):
     if given:
         monkeypatch.setenv("XLA_FLAGS", given)
     monkeypatch.setattr(tf, "function", function)
-    keep_operations_whole.__wrapped__()
-    own = "--xla_disable_hlo_passes=cpu-parallel-task-assigner,tree_reduction_rewriter"
-    assert seen == [[given, own] if given else [own]]
+    set_xla_flags.__wrapped__()
+    assert seen == [[*(given or "").split(), *own]]
     assert os.environ.get("XLA_FLAGS") == given
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 import fedpersonal as fp
+from fedpersonal.tff.optimizers import build_sgdm
 
-SGD = tff.learning.optimizers.build_sgdm(0.2)
+SGD = build_sgdm(0.2)
 WORK = {"batch_size": 4, "clients_per_round": 3, "shards": 1}
 COPY = "personal_copy/out/kernel"
 

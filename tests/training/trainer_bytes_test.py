@@ -7,13 +7,20 @@ import math
 
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
-from tensorflow_federated.python.aggregators import discretization, modular_clipping
-from tensorflow_model_optimization.python.core.internal import tensor_encoding as te
 
 import fedpersonal as fp
 from fedpersonal.federated.boundary import total_bytes
 from fedpersonal.models.factorization import matrix_factorization
+
+tff = pytest.importorskip("tensorflow_federated")
+
+from tensorflow_federated.python.aggregators import (  # noqa: E402
+    discretization,
+    modular_clipping,
+)
+from tensorflow_model_optimization.python.core.internal import (  # noqa: E402
+    tensor_encoding as te,
+)
 
 NUM_ITEMS, DIM = 2000, 11
 SIZE = NUM_ITEMS * DIM

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from fedpersonal.data.generated.corpus import generate_corpus
 from fedpersonal.data.stack_overflow import StackOverflow, StackOverflowClients
@@ -178,6 +177,7 @@ def test_too_little_is_refused(corpus):
 
 @pytest.fixture(name="stack_overflow", scope="module")
 def _stack_overflow():
+    tff = pytest.importorskip("tensorflow_federated")
     client_data = tff.simulation.datasets.stackoverflow.get_synthetic()
     vocabulary = Vocabulary(["the", "is", "."], 2)
     return StackOverflow(

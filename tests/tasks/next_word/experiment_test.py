@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from fedpersonal.data.generated.corpus import generate_corpus
 from fedpersonal.data.stack_overflow import StackOverflow, StackOverflowClients
@@ -106,6 +105,7 @@ def test_padding_in_the_loss(tiny):
 
 
 def test_clients_of_stack_overflow_are_read_when_they_take_part(tiny, tmp_path, monkeypatch):
+    tff = pytest.importorskip("tensorflow_federated")
     client_data = tff.simulation.datasets.stackoverflow.get_synthetic()
     counts = tff.simulation.datasets.stackoverflow.get_synthetic_word_counts()
     vocabulary = Vocabulary(list(counts)[:20], 4)
