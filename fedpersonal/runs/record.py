@@ -278,7 +278,8 @@ def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.Da
             converters={"client": str},
             float_precision="round_trip",
             keep_default_na=False,
-            na_values=["", "nan"],
+            # Clients may be called so; pandas 3 would look into converted columns, too.
+            na_values={name: ["", "nan"] for name in columns if name != "client"},
         )
     except (ValueError, csv.Error) as error:
         raise damaged(path) from error
