@@ -275,10 +275,10 @@ def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.Da
             raise damaged(path)
         return pd.read_csv(
             io.StringIO(text, newline=""),
-            converters={"client": str},
+            dtype={"client": str},
             float_precision="round_trip",
             keep_default_na=False,
-            na_values=["", "nan"],
+            na_values={name: ["", "nan"] for name in columns if name != "client"},
         )
     except (ValueError, csv.Error) as error:
         raise damaged(path) from error
