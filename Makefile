@@ -8,6 +8,11 @@ DOCS       := $(VENV)/docs/installed
 NUMBA      := $(VENV)/benchmark/installed
 RIVALS     := pfl fedjax flower
 QUICK      := experiments/presets/movielens_quick.flags
+TESTS      := tests
+
+# What CI runs on today's stack, too: what computes, and what a run keeps.
+TODAY_TESTS := tests/tff tests/methods tests/federated tests/runtime tests/tasks/contract_test.py \
+  tests/training/trainer_test.py tests/runs
 
 # Where texts are given, the next word task trains on them.
 TEXTS       = $(if $(TEXT_FILE),"--text_file=$(TEXT_FILE)") $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)")
@@ -24,7 +29,7 @@ FOUND_STACK      = $(or $(filter tff today,$(firstword $(FOUND))),$(error $(FOUN
 SUPPORTED_PYTHON = "$(subst ^$(FOUND_STACK) ,,^$(FOUND))"
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test bazel_test lint docs lock wheels clean force
+.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint docs lock wheels clean force
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -125,7 +130,10 @@ cluster_test: $(CLUSTER) ## Run the tests of Ray clusters (10 minutes)
 	@$(RUN) -m pytest -q tests/runtime/ray_test.py $(FLAGS)
 
 test: $(INSTALLED) ## Run the tests
-	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder tests $(FLAGS)
+	@$(RUN) -m pytest -q --numprocesses=logical --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder $(TESTS) $(FLAGS)
+
+today_test: ## Run the tests of what computes on today's stack, in .venv/today
+	@$(MAKE) --no-print-directory test STACK=today VENV=$(VENV)/today TESTS="$(wildcard $(TODAY_TESTS))"
 
 bazel_test: $(INSTALLED) ## Run the tests under Bazel, each file by itself
 	@bazel test --nocache_test_results --test_output=errors //tests/... $(FLAGS)

@@ -25,7 +25,7 @@ toolchain(
 # An active environment may be another project's: it must hold what this one needs.
 _PROBE = """\
 import importlib.util, sys
-sys.exit(importlib.util.find_spec("tensorflow_federated") is None)"""
+sys.exit(not any(map(importlib.util.find_spec, ("tensorflow_federated", "federated_language"))))"""
 
 def _python_environment_impl(repository_ctx):
     workspace = repository_ctx.path(Label("//:WORKSPACE")).dirname
@@ -36,7 +36,7 @@ def _python_environment_impl(repository_ctx):
             repository_ctx.execute([python, "-c", _PROBE]).return_code == 0):
             repository_ctx.file("BUILD", _BUILD.format(python = python))
             return
-    fail("No virtual environment with TensorFlow Federated: run `make install` first.")
+    fail("No virtual environment with the packages of fedpersonal: run `make install` first.")
 
 python_environment = repository_rule(
     doc = "Registers the interpreter of $VIRTUAL_ENV or of .venv as a Python toolchain.",
