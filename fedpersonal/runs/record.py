@@ -275,10 +275,9 @@ def _read_table(path: pathlib.Path, text: str, *, longest: int = 2**17) -> pd.Da
             raise damaged(path)
         return pd.read_csv(
             io.StringIO(text, newline=""),
-            converters={"client": str},
+            dtype={"client": str},
             float_precision="round_trip",
             keep_default_na=False,
-            # Clients may be called so; pandas 3 would look into converted columns, too.
             na_values={name: ["", "nan"] for name in columns if name != "client"},
         )
     except (ValueError, csv.Error) as error:

@@ -15,7 +15,7 @@ _is_own = False
 if importlib.util.find_spec("tensorflow_federated"):
     import tensorflow_federated as _language
 
-    _is_own = hasattr(_language.framework, "Block")
+    _is_own = hasattr(getattr(_language, "framework", None), "Block")
 
 if _is_own:
     from tensorflow_federated import framework as _framework
