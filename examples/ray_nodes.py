@@ -12,12 +12,12 @@ import dataclasses
 import os
 import pathlib
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 
-import portpicker
 import psutil
 
 _RUN = (
@@ -49,7 +49,7 @@ class Nodes:
         port, shown = self.address.partition(":")[2], []
         where = [f"--address={self.address}"]
         if not self.processes:
-            client_port = f"--ray-client-server-port={portpicker.pick_unused_port()}"
+            client_port = f"--ray-client-server-port={_free_port()}"
             where = ["--head", f"--port={port}", f"--temp-dir={self.folder}/r", client_port]
         command = ["--block", f"--num-cpus={processors}", "--object-store-memory=200000000"]
         process = subprocess.Popen(
@@ -106,7 +106,7 @@ def ray_nodes(*processors: int, **environment: str) -> Iterator[Nodes]:
             "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)]),
             **environment,
         }
-        nodes = Nodes(folder, f"127.0.0.1:{portpicker.pick_unused_port()}", settings)
+        nodes = Nodes(folder, f"127.0.0.1:{_free_port()}", settings)
         try:
             for count in processors:
                 nodes.start(count)
@@ -114,6 +114,11 @@ def ray_nodes(*processors: int, **environment: str) -> Iterator[Nodes]:
         finally:
             for number in reversed(range(len(nodes.processes))):
                 nodes.kill(number)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def main() -> None:
