@@ -30,7 +30,7 @@ def assert_same(what):
 
 was = state()
 import fedpersonal as fp
-for name in ("TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS"):  # Which Keras it is, and which kernels.
+for name in ("TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS"):  # Which Keras and kernels.
     was["environment " + name] = os.environ.get(name)
 assert_same("import")
 fp.UserError, fp.use_runtime
