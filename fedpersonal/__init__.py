@@ -15,8 +15,10 @@ from fedpersonal import runtime
 
 __version__ = "0.2.0"
 
-if importlib.util.find_spec("tf_keras"):  # Else tf.keras would be Keras 3, where it is there.
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+if importlib.util.find_spec("tf_keras"):  # As beside TensorFlow since 2.16.
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Else tf.keras would be Keras 3.
+    # Its oneDNN has computed a loss of GPT-2's that was wrong in the fifth digit.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 if TYPE_CHECKING:
     # These are the public names. Nothing is imported here: `__getattr__` reads where they are.

@@ -33,6 +33,7 @@ ALLOWED = {
         *("multiprocessing", "multiprocessing.process", "multiprocessing.queues"),
     },
     "benchmarks/bits.py": {"multiprocessing"},
+    "benchmarks/stacks.py": {"multiprocessing"},
 }
 
 

@@ -30,7 +30,8 @@ def assert_same(what):
 
 was = state()
 import fedpersonal as fp
-was["environment TF_USE_LEGACY_KERAS"] = os.environ.get("TF_USE_LEGACY_KERAS")  # Which Keras it is.
+for name in ("TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS"):  # Which Keras and kernels.
+    was["environment " + name] = os.environ.get(name)
 assert_same("import")
 fp.UserError, fp.use_runtime
 assert_same("a name")

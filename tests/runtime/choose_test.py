@@ -40,7 +40,9 @@ except Exception as error:
 def test_without_tff_what_it_alone_has_is_refused(run_program, tmp_path):
     output, errors, status = run_program("-c", _WITHOUT_TFF, cwd=tmp_path)
     assert (status, output.count("\n")) == (0, 1), errors
-    assert output.startswith("UserError TensorFlow Federated is not installed here. Its own runtime")
+    assert output.startswith(
+        "UserError TensorFlow Federated is not installed here. Its own runtime"
+    )
 
 
 _OTHER_KERAS = """
