@@ -28,7 +28,7 @@ def check_runtime(name: str) -> None:
     """Raises an error if a runtime is not known or not installed; loads nothing."""
     check_choice("use_runtime", "name", name, RUNTIMES)
     if name == "ray" and importlib.util.find_spec("ray") is None:
-        how = "`make cluster_install`" if sys.version_info >= (3, 10) else "Python 3.10 or 3.11"
+        how = "`make cluster_install`" if sys.version_info >= (3, 10) else "Python 3.10 or later"
         raise UserError(f"The runtime ray needs Ray, which is not installed here; it takes {how}.")
     if name == "tff" and importlib.util.find_spec("tensorflow_federated") is None:
         raise UserError(
