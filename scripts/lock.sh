@@ -16,7 +16,7 @@ if ! build/uv/bin/uv --version >/dev/null 2>&1; then
   "$python" -m venv build/uv
   build/uv/bin/python -m pip --quiet --disable-pip-version-check --no-cache-dir install uv==0.13.8
 fi
-uv() { build/uv/bin/uv --quiet pip "$@" --python "$python" --no-config --no-cache; }
+uv() { build/uv/bin/uv --quiet pip "$@" --python "$python" --no-config --no-cache --system-certs; }
 
 resolve() {
   UV_CUSTOM_COMPILE_COMMAND="make lock" uv compile "$@" \
