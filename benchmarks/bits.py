@@ -34,11 +34,9 @@ import numpy as np
 from absl import flags
 
 from benchmarks.tiny import (
-    FOR_A_ROUND,
-    FURTHER,
-    RUN,
     make_base,
     open_folder,
+    pairs_with,
     tiny_options,
     train,
     write_tables,
@@ -61,7 +59,7 @@ UNEQUAL = "unequal: "
 
 def main() -> None:
     """Measures, writes and compares."""
-    pairs = [pair for pair in [*RUN, *FOR_A_ROUND, *FURTHER] if FLAGS.only in " ".join(pair)]
+    pairs = pairs_with(FLAGS.only)
     pairs.sort(key=lambda pair: pair[0], reverse=True)  # Language models take longest.
     if not pairs:
         sys.exit(f"no pair has {FLAGS.only!r} in its name")

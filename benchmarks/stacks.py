@@ -21,7 +21,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks.bits import COMPILED, seed_all
-from benchmarks.tiny import FOR_A_ROUND, FURTHER, RUN, make_base, tiny_options, train, write_tables
+from benchmarks.tiny import make_base, pairs_with, tiny_options, train, write_tables
 
 FLAGS = flags.FLAGS
 
@@ -37,7 +37,7 @@ _BOUND = 1e-6
 
 def main() -> None:
     """Measures, writes and compares."""
-    pairs = [pair for pair in [*RUN, *FOR_A_ROUND, *FURTHER] if FLAGS.only in " ".join(pair)]
+    pairs = pairs_with(FLAGS.only)
     found: dict[str, np.ndarray] = {}
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(FLAGS.processes, spawn) as pool:

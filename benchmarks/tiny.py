@@ -118,6 +118,13 @@ FURTHER = [
     ("tv_shows", "meta_learning"),
     ("tv_shows", "split_learning"),
 ]
+
+
+def pairs_with(part: str) -> list[tuple[str, str]]:
+    """Returns all these pairs of task and method, or those with this in `task method`."""
+    return [pair for pair in [*RUN, *FOR_A_ROUND, *FURTHER] if part in " ".join(pair)]
+
+
 NUM_USERS = 20
 _PLACES = {
     "sea": "boat net tide gull harbour".split(),

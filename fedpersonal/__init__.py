@@ -15,9 +15,9 @@ from fedpersonal import runtime
 
 __version__ = "0.2.0"
 
-if importlib.util.find_spec("tf_keras"):  # As beside TensorFlow since 2.16.
+if importlib.util.find_spec("tf_keras"):  # Beside TensorFlow 2.21.
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Else tf.keras would be Keras 3.
-    # Its oneDNN has computed a loss of GPT-2's that was wrong in the fifth digit.
+    # With its oneDNN, a loss of GPT-2's was wrong in the fifth digit.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ if _is_own:
     from tensorflow_federated.proto.v0 import computation_pb2 as _messages
     from tensorflow_federated.python.core.impl.types import type_serialization
 
+    Computation = _language.Computation
     type_to_py_container = _language.types.type_to_py_container
 else:
     import federated_language as _language
@@ -30,6 +31,7 @@ else:
     from federated_language.common_libs import structure as _structure
     from federated_language.proto import computation_pb2 as _messages
 
+    Computation = _framework.Computation
     type_to_py_container = _framework.type_to_py_container
 
 # Which of the two sets of pinned packages this program runs on.
@@ -56,7 +58,6 @@ to_type = _language.to_type
 Type = _language.Type
 
 # Federated computations.
-Computation = _framework.Computation if not _is_own else _language.Computation
 federated_aggregate = _language.federated_aggregate
 federated_broadcast = _language.federated_broadcast
 federated_computation = _language.federated_computation

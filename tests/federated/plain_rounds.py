@@ -248,7 +248,7 @@ def tffs_rounds(case):
         def __init__(self, own):
             self.initialize, self.next = own.initialize, own.next
 
-        initialize = next = None
+        initialize = next = None  # Else the class would be abstract.
 
     rebuild, update = case.algorithm.phases
     loss = tf.keras.losses.SparseCategoricalCrossentropy if case.model == "classes" else None

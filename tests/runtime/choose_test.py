@@ -35,16 +35,6 @@ try:
 except Exception as error:
     print(type(error).__name__, error)
 """
-
-
-def test_without_tff_what_it_alone_has_is_refused(run_program, tmp_path):
-    output, errors, status = run_program("-c", _WITHOUT_TFF, cwd=tmp_path)
-    assert (status, output.count("\n")) == (0, 1), errors
-    assert output.startswith(
-        "UserError TensorFlow Federated is not installed here. Its own runtime"
-    )
-
-
 _OTHER_KERAS = """
 import sys, types
 import tensorflow as tf
@@ -58,7 +48,15 @@ except Exception as error:
 """
 
 
-def test_keras_3_is_refused(run_program, tmp_path):
-    output, errors, status = run_program("-c", _OTHER_KERAS, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (_WITHOUT_TFF, "TensorFlow Federated is not installed here. Its own runtime"),
+        (_OTHER_KERAS, "tf.keras is Keras 3 here"),
+    ],
+    ids=["what TFF alone has", "Keras 3"],
+)
+def test_what_is_not_there_is_refused_in_a_line(run_program, tmp_path, program, said):
+    output, errors, status = run_program("-c", program, cwd=tmp_path)
     assert (status, output.count("\n")) == (0, 1), errors
-    assert output.startswith("UserError tf.keras is Keras 3 here")
+    assert output.startswith(f"UserError {said}")
