@@ -27,7 +27,7 @@ flags.DEFINE_list(
     "methods",
     [],
     "Methods by name; FedAvg with fine-tuning, which others are compared with, is always there. "
-    "[default: all that fit, and of methods for a single task its usual one]",
+    "[default: all that fit any model, and what a task has of its own]",
 )
 flags.DEFINE_integer("seeds", 1, "Runs of a cell, each with a split of its own.", 1, 100)
 flags.DEFINE_integer(

@@ -38,7 +38,7 @@ class Board:
 
     Attributes:
         entries: The tasks.
-        names: The methods; none for all that fit any model, and each task's own usual one.
+        names: The methods; none for all that fit any model, and each task's own.
         size: `quick` or `full`.
         seeds: Seeds of a cell; each has a split of its own.
         output_dir: Receives the runs, the settings found and the pages.
@@ -65,8 +65,7 @@ class Board:
     def methods(self, entry: Entry) -> list[type[Method]]:
         """Returns the methods that a task is run with, the baseline among them."""
         fitting = entry.library.methods
-        usual = str(entry.library.options.declarations()["method"].default)
-        names = {*self.names, BASELINE} if self.names else {*methods(), usual}
+        names = {*self.names, BASELINE} if self.names else {*methods(), *entry.own}
         return [method for name, method in fitting.items() if name in names]
 
     @functools.cached_property

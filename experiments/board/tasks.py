@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class Entry:
         sizes: By name.
         chosen_by: The metric of validation clients that chooses settings; empty for `metric`.
         digits: Digits after the point.
+        own: Methods of this task alone that the table has, beside those of any model.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Entry:
     sizes: Mapping[str, Size]
     chosen_by: str = ""
     digits: int = 3
+    own: Sequence[str] = ()
 
     @property
     def library(self) -> Task:
@@ -123,6 +125,8 @@ _SMALL: dict[str, Value] = {
     "embedding_dim": 16,
     "lstm_units": 32,
     "projection_dim": 16,
+    "finetuning_learning_rate": 0.3,
+    "finetuning_epochs": 2,
 }
 _RATINGS = {
     QUICK: Size("movielens_quick", _rounds(100), server=_SERVER),
@@ -166,7 +170,7 @@ ENTRIES = (
         ClientMetric("accuracy_without_oov_or_eos_after", "num_known_words"),
         False,
         {
-            QUICK: Size("stackoverflow_generated", _rounds(20, **_SMALL)),
+            QUICK: Size("stackoverflow_generated", _rounds(80, **_SMALL)),
             FULL: Size("stackoverflow_quick", _rounds(500), DATA),
         },
     ),
@@ -213,6 +217,10 @@ ENTRIES = (
             FULL: Size("tv_shows_paper", _rounds(8), DATA),
         },
         digits=2,
+        own=(
+            *("fedperc", "lora", "ffa_lora", "fedsa_lora", "rolora", "feddpa", "personal_lora"),
+            *("shared_prefix", "split_learning", "meta_learning"),
+        ),
     ),
     Entry(
         "digits",
