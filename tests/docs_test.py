@@ -158,6 +158,21 @@ def test_the_comparison_counts_our_papers_and_lines():
     assert {name: len(lines) for name, lines in found.items()} == {n: int(c) for n, c in counted}
 
 
+def test_the_first_screen_says_what_other_pages_say():
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\*\*([\d.,]+)(?: %)?\*\* \| ([\d.,]+).*\]\((.*?)#", page)
+    assert len(rows) == 4
+    for *figures, name in rows:
+        said = (DOCS / name).read_text(encoding="utf-8")
+        assert all(re.search(rf"\b{re.escape(figure)}\b", said) for figure in figures), name
+    words = re.findall(r"\*\*(.*?)\*\*", page.split("## Seven words")[1])
+    glossary = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
+    assert len(words) == 7 and all(word.lower() in glossary.lower() for word in words)
+    comparison = (DOCS / "explanation" / "comparison.md").read_text(encoding="utf-8")
+    (papers,) = re.findall(r"methods of (\d+) papers", page)
+    assert f"| fedpersonal | {papers} |" in comparison
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
