@@ -30,7 +30,7 @@ FOUND_STACK      = $(or $(filter tff today,$(firstword $(FOUND))),$(error $(FOUN
 SUPPORTED_PYTHON = "$(subst ^$(FOUND_STACK) ,,^$(FOUND))"
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint docs lock wheels clean force
+.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint docs notebook lock wheels clean force
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -146,6 +146,9 @@ lint: $(INSTALLED) ## Check style and types
 docs: $(DOCS) ## Build the site of docs/ into build/docs, without the network
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs --quiet build --strict
 	@echo "The site is in build/docs: open build/docs/index.html"
+
+notebook: $(INSTALLED) $(DOCS) ## Run the cells of docs/start/ten_minutes.md in Jupyter's kernel, and keep what they show
+	@PYTHONPATH="$$(echo $(abspath $(VENV))/docs/lib/python*/site-packages)" $(RUN) -m experiments.notebook
 
 $(DOCS): requirements/docs_lock.txt
 	@scripts/install_apart.sh $(SUPPORTED_PYTHON) $(@D) $<

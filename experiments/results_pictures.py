@@ -18,7 +18,10 @@ from fedpersonal.files import atomic_write
 
 FOLDER = pathlib.Path(__file__).parents[1] / "docs" / "results"
 # Rows that learn nothing from clients, told by how their names begin.
-_GUESSES = ("Guess", "A user's", "The ", "Popularity", "Base model")
+GUESSES = (
+    *("Guess", "A user's", "The ", "Popularity", "Base model"),
+    *("Most frequent word", "Trigram counts"),
+)
 _LEFT, _RIGHT, _WIDTH, _ROW, _TOP = 250, 90, 760, 26, 74
 
 
@@ -125,7 +128,7 @@ def _lines(picture: Picture, cells: Mapping[str, Mapping[str, Any]], seeds: int)
     for place, (name, cell) in enumerate(cells.items()):
         y = _TOP + _ROW * place + 10
         mean = cell["mean"]
-        color = "#777" if name.startswith(_GUESSES) else "#2f6ea5"
+        color = "#777" if name.startswith(GUESSES) else "#2f6ea5"
         yield f'<text x="16" y="{y + 4}">{escape(name)}</text>'
         for value in cell["values"]:
             yield f'<circle cx="{x(value)}" cy="{y}" r="4" fill="{color}" fill-opacity=".55"/>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import types
 
@@ -29,6 +30,26 @@ def test_a_folder_stands_for_the_pages_that_are_not_named(tmp_path):
     SITE["on_config"](config)
     pages = ["methods/index.md", {"Alpha": "methods/b.md"}, {"beta": "methods/a.md"}]
     assert config["nav"] == [{"All": [{"Methods": pages}]}, "methods/c.md"]
+
+
+def test_a_cell_is_followed_by_what_the_notebook_shows(tmp_path):
+    page = types.SimpleNamespace(file=types.SimpleNamespace(abs_src_path=str(tmp_path / "a.md")))
+    text = "# A\n\n```python\n1\n```\n\nText.\n\n```python\n2\n```\n"
+    assert SITE["on_page_markdown"](text, page, None, None) == text
+    table = '<style scoped>\nb {}\n</style>\n<table border="1" class="dataframe"></table>'
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["one\n"]},
+        {"output_type": "execute_result", "data": {"text/plain": "t", "text/html": [table]}},
+        {"output_type": "display_data", "data": {"text/plain": "f", "image/png": "iVBO\nRw0\n"}},
+    ]
+    cells = [{"cell_type": "markdown", "source": "# A"}]
+    cells += [{"cell_type": "code", "outputs": some} for some in (outputs, [])]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    shown = SITE["on_page_markdown"](text, page, None, None)
+    first, second = shown.split("\nText.\n")
+    image = '<img alt="What the cell draws" src="data:image/png;base64,iVBORw0">'
+    assert first.endswith(f"```\n\n```text\none\n```\n\n<table></table>\n\n{image}\n")
+    assert second == "\n```python\n2\n```\n"
 
 
 @pytest.mark.parametrize(

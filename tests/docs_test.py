@@ -8,11 +8,16 @@ prints.
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import io
+import json
 import pathlib
 import re
 
 import pytest
 
+from experiments import notebook
 from tests.pages import (
     DOCS,
     FOREIGN_FLAGS,
@@ -66,6 +71,7 @@ def test_python_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     names = {"fp": fp, "__name__": "page"}
+    outputs = []
     for block in BLOCKS[page][0]:
         shown = SHOWN.fullmatch(block.text)
         if block.language != "python":
@@ -77,7 +83,37 @@ def test_python_runs(page, tmp_path, monkeypatch):
             assert (folder if folder != "examples" else name[: -len(".py")]) in tests
         else:
             for text in (block.first, block.text):
-                exec(compile(text, f"{page}:{block.line}", "exec"), names)
+                shown = _run(text, f"{page}:{block.line}", names)
+            outputs.append(shown)
+    if page == notebook.PAGE:
+        kept = json.loads(notebook.NOTEBOOK.read_text(encoding="utf-8"))
+        cells = notebook.notebook(page.read_text(encoding="utf-8"))
+        code = [cell for cell in cells["cells"] if cell["cell_type"] == "code"]
+        for cell, shown in zip(code, outputs):
+            cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": shown}]
+        assert len(code) == len(outputs) and not notebook.is_news(cells, kept), "make notebook"
+
+
+def _run(text, place, names):
+    """Returns what a cell prints, and its value as text."""
+    tree = ast.parse(text, place)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(tree, place, "exec"), names)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), place, "eval"), names)
+            print("" if value is None else repr(value))
+    return printed.getvalue()
+
+
+def test_a_notebook_is_old_where_text_or_numbers_differ():
+    cells = notebook.notebook("# Title\n\n```python\n1 + 1\n```\n")
+    assert [cell["cell_type"] for cell in cells["cells"]] == ["markdown", "code"]
+    assert "".join(cells["cells"][1]["source"]) == "1 + 1"
+    assert not notebook.is_news(cells, cells)
+    assert notebook.is_news(cells, notebook.notebook("# Title\n\n```python\n1 + 2\n```\n"))
+    assert notebook.agree("a   0.912\n", "a 0.915") and not notebook.agree("a 0.912", "b 0.912")
+    assert not notebook.agree("a 0.912", "a 0.95") and not notebook.agree("1 2", "1")
 
 
 def test_commands_are_those_of_our_programs():
@@ -120,6 +156,21 @@ def test_the_comparison_counts_our_papers_and_lines():
     }
     assert len(counted) == 10 and f"FedPer takes {dict(counted)['fed_per']}\nlines" in readme
     assert {name: len(lines) for name, lines in found.items()} == {n: int(c) for n, c in counted}
+
+
+def test_the_first_screen_says_what_other_pages_say():
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\*\*([\d.,]+)(?: %)?\*\* \| ([\d.,]+).*\]\((.*?)#", page)
+    assert len(rows) == 4
+    for *figures, name in rows:
+        said = (DOCS / name).read_text(encoding="utf-8")
+        assert all(re.search(rf"\b{re.escape(figure)}\b", said) for figure in figures), name
+    words = re.findall(r"\*\*(.*?)\*\*", page.split("## Seven words")[1])
+    glossary = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
+    assert len(words) == 7 and all(word.lower() in glossary.lower() for word in words)
+    comparison = (DOCS / "explanation" / "comparison.md").read_text(encoding="utf-8")
+    (papers,) = re.findall(r"methods of (\d+) papers", page)
+    assert f"| fedpersonal | {papers} |" in comparison
 
 
 @pytest.mark.parametrize(

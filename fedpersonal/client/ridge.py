@@ -90,7 +90,7 @@ def solve_local_values(
     residuals = tf.where(fitted, labels - offsets, 0.0)
     bias_l2 = phase.l2 if phase.bias_l2 is None else phase.bias_l2
     penalty = tf.concat(
-        [tf.fill([size], bias_l2 if size == 1 else phase.l2) for size in sizes], axis=0
+        [tf.fill([size], float(bias_l2 if size == 1 else phase.l2)) for size in sizes], axis=0
     )
     normal = tf.matmul(design, design, transpose_a=True) + tf.linalg.diag(penalty)
     moments = tf.matmul(design, residuals, transpose_a=True)

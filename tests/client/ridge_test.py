@@ -77,3 +77,10 @@ def test_training_refuses_at_once():
 def test_penalties_are_positive(option):
     with pytest.raises(ValueError, match=f"{option} must be positive, not 0"):
         RidgePhase(**{"data": "all", "l2": 1.0, option: 0.0})
+
+
+def test_a_penalty_may_be_an_integer():
+    sgd = build_sgdm(0.2)
+    algorithm = fed_recon(client_optimizer=sgd, reconstruction="ridge", ridge_l2=10)
+    execution = Execution(batch_size=3, clients_per_shard=2)
+    build_process(dense_model(), algorithm, execution=execution, server_optimizer=sgd)

@@ -20,7 +20,14 @@ from experiments import command
 
 NAMES = [name for group in command.SUBCOMMANDS.values() for name in group]
 # It is no program of users.
-WITHOUT = {"command", "methods_pages", "options_page", "results_pictures"}
+WITHOUT = {
+    "command",
+    "methods_pages",
+    "notebook",
+    "options_page",
+    "results_page",
+    "results_pictures",
+}
 
 
 @pytest.mark.parametrize("name", NAMES)

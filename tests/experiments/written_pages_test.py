@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 
-from experiments import methods_pages, options_page
+import pytest
+
+from experiments import methods_pages, options_page, results_page
 from fedpersonal.tasks.task import all_tasks
+
+TABLES = json.loads((results_page.FOLDER / "tables.json").read_text(encoding="utf-8"))
 
 
 def test_the_page_of_options_is_up_to_date():
@@ -16,6 +22,50 @@ def test_the_page_of_options_is_up_to_date():
 def test_the_pages_of_methods_are_up_to_date():
     written = {p.name: p.read_text(encoding="utf-8") for p in methods_pages.FOLDER.glob("*.md")}
     assert written == methods_pages.pages(), "run python -m experiments.methods_pages"
+
+
+def test_the_page_of_results_is_up_to_date():
+    written = results_page.PAGE.read_text(encoding="utf-8")
+    assert written == results_page.page(), "run python -m experiments.results_page"
+
+
+def test_a_row_of_results_stands_beside_its_best_guess():
+    """Its cells are the numbers of the JSON beside the page, rounded."""
+    cells = json.loads((results_page.FOLDER / "table1.json").read_text(encoding="utf-8"))
+    cells = cells["tables"]["unseen"]
+    means = {name: statistics.mean(row["RMSE"]["values"]) for name, row in cells.items()}
+    guess = min(mean for name, mean in means.items() if name.startswith("Guess"))
+    row = rf"^\| FedRecon \| 0\.907 \| {means['FedRecon']:.3f} ± .* \| {guess:.3f} ± "
+    assert re.search(row, results_page.page(), re.MULTILINE)
+
+
+# Figures of these pages that no JSON has: the page of results says so.
+WITHOUT_JSON = {
+    "fedrecon": set(),
+    "fedperc": set(),
+    "pfedrec": set(),
+    "furl": {"57.9 ± 0.7", "58.1 ± 0.6", "50.5 ± 1.5"},
+    "movielens": {"0.868 ± 0.011", "44.9 ± 0.6", "0.874 ± 0.011", "1.36 ± 0.53"},
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_JSON)
+def test_a_page_has_the_digits_of_the_tables(name):
+    page = (results_page.FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    said = re.findall(r"(?<![\w+-])(\d*\.?\d+) ± (\d*\.?\d+)", page)
+    measured = set()
+    for path in {results_page.FOLDER / f"{one['source']}.json" for one in TABLES}:
+        for table in json.loads(path.read_text(encoding="utf-8"))["tables"].values():
+            for cell in (cell for row in table.values() for cell in row.values()):
+                values, sd = cell["values"], cell["deviation"]
+                if len(values) > 1 and not isinstance(values[0], str):
+                    sd = statistics.stdev(values) if sd is None else sd
+                    mean = statistics.mean(values)
+                    measured |= {f"{mean:.{n}f} ± {sd:.{n}f}" for n in range(4)}
+                elif sd is not None:
+                    measured |= {f"{values[0]:.{n}f} ± {sd:.{n}f}" for n in range(4)}
+    zeros = {re.sub(r"(?<!\d)\.", "0.", f"{mean} ± {sd}") for mean, sd in said}
+    assert zeros - measured == WITHOUT_JSON[name]
 
 
 def test_every_method_of_every_task_has_its_section():
