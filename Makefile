@@ -7,7 +7,6 @@ CLUSTER    := $(VENV)/cluster_installed
 DOCS       := $(VENV)/docs/installed
 NUMBA      := $(VENV)/benchmark/installed
 RIVALS     := pfl fedjax flower
-QUICK      := experiments/presets/movielens_quick.flags
 TESTS      := tests
 
 # What CI runs on today's stack, too, in six minutes with the installing: rounds against plain Keras and
@@ -51,25 +50,25 @@ doctor: ## Check that experiments can run here, and say what to do: make doctor 
 	  $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)
 
 movielens: $(INSTALLED) ## Train FedRecon on MovieLens-100K, which comes with the packages
-	@$(RUN) -m experiments.movielens --flagfile=$(QUICK) $(FLAGS)
+	@$(RUN) -m experiments.movielens --size=quick $(FLAGS)
 
 interactions: $(INSTALLED) ## Train PFedRec on MovieLens-100K: which film does a user see next?
-	@$(RUN) -m experiments.interactions --flagfile=experiments/presets/interactions_quick.flags $(FLAGS)
+	@$(RUN) -m experiments.interactions --size=quick $(FLAGS)
 
 digits: $(INSTALLED) ## Train Ditto on handwritten digits, of clients who write each in a way of their own
-	@$(RUN) -m experiments.digits --flagfile=experiments/presets/digits_quick.flags $(FLAGS)
+	@$(RUN) -m experiments.digits --size=quick $(FLAGS)
 
 stackoverflow: $(INSTALLED) ## Train FedRecon on text: make stackoverflow TEXT_FILE=... (or generated text)
 	@$(RUN) -m experiments.stackoverflow --flagfile=$(QUICK_TEXTS) $(TEXTS) $(FLAGS)
 
 reddit: $(INSTALLED) ## Train FURL on labelled texts: make reddit TEXT_FILE=... (or generated comments)
-	@$(RUN) -m experiments.reddit --flagfile=experiments/presets/reddit_quick.flags $(TEXTS) $(FLAGS)
+	@$(RUN) -m experiments.reddit --size=quick $(TEXTS) $(FLAGS)
 
 films: $(INSTALLED) ## Train FURL on MovieLens-100K: who likes which film, by its title and genres
 	@$(RUN) -m experiments.reddit --flagfile=experiments/presets/films_quick.flags $(FLAGS)
 
 tv_shows: $(INSTALLED) ## Train FedPerC on utterances: make tv_shows DATA_DIR=... (or generated dialogues)
-	@$(RUN) -m experiments.tv_shows --flagfile=experiments/presets/tv_shows_quick.flags $(TEXTS) $(FLAGS)
+	@$(RUN) -m experiments.tv_shows --size=quick $(TEXTS) $(FLAGS)
 
 table1: $(INSTALLED) ## Reproduce table 1 of FedRecon: make table1 DATA_DIR=<folder of MovieLens-1M>
 	@$(RUN) -m experiments.reproduce --target=table1 $(if $(DATA_DIR),"--data_dir=$(DATA_DIR)") $(FLAGS)

@@ -1,4 +1,4 @@
-"""Own ratings: a binary trains on a CSV file, and its run is opened to predict for somebody new.
+"""Own ratings: a command trains on a CSV file, and its run is opened to predict for somebody new.
 
 python examples/own_ratings.py [ratings.csv]
 
@@ -32,9 +32,8 @@ def make_up_table() -> str:
 
 path = sys.argv[1] if sys.argv[1:] else make_up_table()
 folder = tempfile.mkdtemp() + "/run"
-flags = ["--flagfile=experiments/presets/movielens_quick.flags", f"--ratings_file={path}"]
-command = [sys.executable, "-m", "experiments.movielens", *flags, f"--output_dir={folder}"]
-subprocess.run(command, check=True)
+flags = [f"--ratings_file={path}", "--size=quick", f"--output_dir={folder}"]
+subprocess.run([sys.executable, "-m", "experiments.command", "ratings", *flags], check=True)
 
 run = fp.load_run(folder)
 table = run.per_client

@@ -1,4 +1,4 @@
-"""Own texts: a binary trains on a table of texts with labels, and its run is opened to look at.
+"""Own texts: a command trains on a table of texts with labels, and its run is opened to look at.
 
 python examples/own_texts.py [comments.csv]
 
@@ -31,9 +31,9 @@ def make_up_table() -> str:
 
 path = sys.argv[1] if sys.argv[1:] else make_up_table()
 folder = tempfile.mkdtemp() + "/run"
-flags = ["--flagfile=experiments/presets/reddit_quick.flags", f"--text_file={path}"]
-flags += ["--total_rounds=100", "--rounds_per_eval=25", f"--output_dir={folder}"]
-subprocess.run([sys.executable, "-m", "experiments.reddit", *flags], check=True)
+flags = [f"--text_file={path}", "--size=quick", f"--output_dir={folder}"]
+flags += ["--total_rounds=100", "--rounds_per_eval=25"]
+subprocess.run([sys.executable, "-m", "experiments.command", "labels", *flags], check=True)
 
 run = fp.load_run(folder)
 table = run.per_client.sort_values("accuracy_after")

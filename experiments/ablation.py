@@ -13,12 +13,16 @@ import pathlib
 from absl import flags
 
 from experiments import launch, option_flags
+from experiments.command import OWN_DATA
 from fedpersonal import runtime
 from fedpersonal.tasks.task import all_tasks
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum("task", None, list(all_tasks()), "Whose flags the others are.", required=True)
+flags.DEFINE_enum(
+    "task", None, [*OWN_DATA, *all_tasks()], "Whose flags the others are.", required=True
+)
+option_flags.define_size(*all_tasks())
 flags.DEFINE_string(
     "layer_sets",
     None,
@@ -35,15 +39,15 @@ _OPTIONS = option_flags.define_shared(*(task.options for task in all_tasks().val
 
 def main() -> None:
     """Runs what is missing and prints the table."""
-    task = all_tasks()[FLAGS.task]
-    given = option_flags.given(_OPTIONS, task.options, f"--task={task.name}")
+    task = option_flags.find_task(FLAGS.task)
+    given = option_flags.given(_OPTIONS, task.options, f"--task={FLAGS.task}")
     task.options(**given)
     runtime.check_runtime(str(given.get("runtime", "local")))
     # Mistakes in flags show before TensorFlow is imported.
     from experiments.papers.ablation import Ablation, layer_sets
 
     sets = layer_sets(FLAGS.layer_sets)
-    output_dir = pathlib.Path(FLAGS.output_dir or f"results/ablation_{task.name}")
+    output_dir = pathlib.Path(FLAGS.output_dir or f"results/ablation_{FLAGS.task}")
     given = {name: value for name, value in given.items() if name not in SETTLED}
     report = Ablation(task, given, sets, range(FLAGS.seeds), output_dir).run()
     print(report.write(output_dir))

@@ -13,13 +13,17 @@ import sys
 from absl import flags
 
 from experiments import launch, option_flags
+from experiments.command import OWN_DATA
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.task import all_tasks
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum("task", None, list(all_tasks()), "Whose flags the others are.", required=True)
+flags.DEFINE_enum(
+    "task", None, [*OWN_DATA, *all_tasks()], "Whose flags the others are.", required=True
+)
+option_flags.define_size(*all_tasks())
 flags.DEFINE_integer("audit_rounds", 4, "Rounds to look at.", lower_bound=1, upper_bound=10_000)
 flags.DEFINE_string("output", None, "Receives what was found, as JSON.")
 # Presets name their runs.
@@ -32,8 +36,8 @@ _LEAK = 1
 
 def main() -> None:
     """Audits the process that the flags describe."""
-    task = all_tasks()[FLAGS.task]
-    options = task.options(**option_flags.given(_OPTIONS, task.options, f"--task={task.name}"))
+    task = option_flags.find_task(FLAGS.task)
+    options = task.options(**option_flags.given(_OPTIONS, task.options, f"--task={FLAGS.task}"))
     runtime.check_runtime(str(options.values()["runtime"]))
     source = task.read(options)
     print(source.summary(), flush=True)

@@ -13,21 +13,74 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import NamedTuple
 
+
+class OwnData(NamedTuple):
+    """What a command for one's own table runs.
+
+    Attributes:
+        task: The task, whose program of that name has the defaults of a data set.
+        does: What it does with the table.
+        file_flag: The flag that names the table.
+        columns: The columns that the table must have.
+        instead: What the task's program trains on where no table is named.
+    """
+
+    task: str
+    does: str
+    file_flag: str
+    columns: str
+    instead: str
+
+
+# The commands for one's own table, by name; `sweep` and others take these names, too.
+OWN_DATA: Mapping[str, OwnData] = {
+    "ratings": OwnData(
+        "movielens", "predict ratings", "ratings_file", "user, item, rating", "MovieLens"
+    ),
+    "ranking": OwnData(
+        "interactions",
+        "rank the item that a user chooses next",
+        "interactions_file",
+        "user, item",
+        "MovieLens",
+    ),
+    "next_word": OwnData(
+        "stackoverflow", "predict the next word", "text_file", "user, text", "generated texts"
+    ),
+    "labels": OwnData(
+        "reddit",
+        "predict labels of texts",
+        "text_file",
+        "user, text, context (the label)",
+        "generated comments",
+    ),
+    "utterances": OwnData(
+        "tv_shows",
+        "fit a language model to speakers",
+        "text_file",
+        "user, text, context (where it is said)",
+        "generated dialogues",
+    ),
+}
 # Nothing but the standard library is imported here: help comes at once, and `doctor` runs where
 # packages are missing. By group and name of a subcommand, what it does; `experiments` has a module
-# of its name.
+# of its name, or of its task's.
 SUBCOMMANDS: Mapping[str, Mapping[str, str]] = {
-    "train": {
-        "movielens": "predict ratings: FedRecon and rivals",
-        "interactions": "rank the item that a user chooses next: PFedRec and rivals",
-        "digits": "read handwritten digits of unlike clients: Ditto and rivals",
-        "stackoverflow": "predict the next word: FedRecon and rivals",
-        "reddit": "label texts, such as comments by subreddit: FURL and rivals",
-        "tv_shows": "predict utterances of characters: FedPerC and rivals",
+    "train on your own table": {
+        name: f"{own.does}; columns {own.columns}" for name, own in OWN_DATA.items()
+    },
+    "train on public or made-up data": {
+        "movielens": "ratings of MovieLens: FedRecon and rivals",
+        "interactions": "the next film of MovieLens: PFedRec and rivals",
+        "digits": "handwritten digits of unlike clients: Ditto and rivals",
+        "stackoverflow": "next words of Stack Overflow: FedRecon and rivals",
+        "reddit": "subreddits of comments, or films liked: FURL and rivals",
+        "tv_shows": "utterances of characters: FedPerC and rivals",
         "pretrain": "make a small GPT-2 from texts, as a base model",
     },
-    "look": {
+    "look at runs": {
         "report": "write the page of finished runs again",
         "compare": "compare two to ten finished runs on one page",
         "generate": "write texts as a user of a FedPerC run would",
@@ -43,6 +96,8 @@ SUBCOMMANDS: Mapping[str, Mapping[str, str]] = {
         "reproduce": "make a paper's table or figure, published figures beside measured",
     },
 }
+# The name of a global of the module that runs: the subcommand by which it was called.
+CALLED = "_called"
 _COMPLETION = "completion"
 _MISTAKE = 2
 _FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
@@ -78,7 +133,9 @@ def main() -> None:
             _complain("completion is for bash or zsh: fedpersonal completion bash")
     elif name in _names():
         sys.argv = [sys.argv[0], *rest]
-        runpy.run_module(f"experiments.{name}", run_name="__main__", alter_sys=True)
+        module = OWN_DATA[name].task if name in OWN_DATA else name
+        called = {CALLED: name}
+        runpy.run_module(f"experiments.{module}", called, run_name="__main__", alter_sys=True)
     else:
         near = difflib.get_close_matches(name, [*_names(), _COMPLETION], 1)
         advice = f"did you mean {near[0]}?" if near else "`fedpersonal --help` lists all."
@@ -94,7 +151,9 @@ def _usage() -> str:
     for group, members in SUBCOMMANDS.items():
         lines += ["", f"{group}:", *(f"  {name:14} {help}" for name, help in members.items())]
     lines += [
-        "\nfedpersonal SUBCOMMAND --help shows the flags that matter, --helpfull all of them.",
+        "\nBegin with: fedpersonal ratings --ratings_file=ratings.csv --size=quick",
+        "It prints the folder of the run; open report.html there in a browser.",
+        "fedpersonal SUBCOMMAND --help shows the flags that matter, --helpfull all of them.",
         "fedpersonal completion bash|zsh prints a script that completes names and flags.",
     ]
     return "\n".join(lines)
@@ -110,7 +169,7 @@ def _completion(shell: str) -> str:
 
 def _flags(name: str) -> list[str]:
     """Returns the flags of a program."""
-    command = [sys.executable, "-m", f"experiments.{name}", "--helpfull"]
+    command = [sys.executable, "-m", "experiments.command", name, "--helpfull"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return [f"--{flag}" for flag in _FLAG.findall(done.stdout)]
 

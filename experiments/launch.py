@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags, logging
 
 from experiments import option_flags, program_help, startup
+from experiments.command import CALLED
 from fedpersonal import runtime
 from fedpersonal.errors import UserError, counted, escaped
 
@@ -57,7 +58,7 @@ def run(main: Callable[..., None]) -> None:
     """
     _enter_calling_folder()
     takes_arguments = bool(inspect.signature(main).parameters)
-    arguments, files = _parse_flags(sys.argv, takes_arguments=takes_arguments)
+    arguments = _parse_flags(sys.argv, takes_arguments=takes_arguments)
     logging.use_absl_handler()
     startup.start()
     status = 0
@@ -65,7 +66,7 @@ def run(main: Callable[..., None]) -> None:
         _check_temporary_folder()
         main(arguments) if takes_arguments else main()
     except UserError as error:
-        status = _complain(error, files)
+        status = _complain(error)
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _is_unread():
             startup.leave(_UNREAD)
@@ -81,8 +82,12 @@ def run(main: Callable[..., None]) -> None:
 
 def task_main(task: Task) -> Callable[[], None]:
     """Defines the flags of a task and returns the program that runs it."""
+    called = str(vars(sys.modules["__main__"]).get(CALLED, task.name))
     flags.DEFINE_string("output_dir", None, "The run folder. [default: results/<experiment_name>]")
-    flags.DEFINE_string("experiment_name", None, f"The run's name. [default: {task.name}]")
+    flags.DEFINE_string(
+        "experiment_name", None, f"The run's name. [default: {called}, and the size]"
+    )
+    option_flags.define_size(task.name)
     option_flags.define(task.options)
 
     def main() -> None:
@@ -104,9 +109,10 @@ def task_main(task: Task) -> Callable[[], None]:
         from fedpersonal.runs.folder import check_writable
 
         given = flags.FLAGS
+        name = option_flags.complete(called, task.name)
         options = option_flags.parse(task.options)
         runtime.check_runtime(str(options.values()["runtime"]))
-        path = given.output_dir or f"results/{given.experiment_name or task.name}"
+        path = given.output_dir or f"results/{given.experiment_name or name}"
         check_writable(path)
         source = task.read(options)
         print(source.summary(), flush=True)
@@ -178,31 +184,32 @@ def _enter_calling_folder() -> None:
         os.chdir(folder)
 
 
-def _parse_flags(argv: list[str], *, takes_arguments: bool) -> tuple[list[str], Mapping[str, str]]:
-    """Returns the arguments that are no flags, and which flags are set by which files."""
+def _parse_flags(argv: list[str], *, takes_arguments: bool) -> list[str]:
+    """Returns the arguments that are no flags."""
     program_help.define_flags(option_flags.defined)
     flags.FLAGS.set_gnu_getopt()  # Flags may come last.
     expanded: list[str] = []
     try:
         expanded = option_flags.expand_flagfiles(argv)
+        option_flags.set_by.update(option_flags.files_of(expanded[1:]))
         rest = flags.FLAGS(expanded)
     except UserError as error:
         sys.exit(_complain(error))
     except flags.Error as error:
-        sys.exit(_complain(option_flags.mistake(error), option_flags.files_of(expanded[1:])))
+        sys.exit(_complain(option_flags.mistake(error)))
     except BrokenPipeError:  # Nobody reads the help.
         os._exit(_UNREAD)
     if len(rest) > 1 and not takes_arguments:
         sys.exit(_complain(f"unexpected argument {rest[1]!r}; flags are written --name=value."))
-    return rest[1:], option_flags.files_of(expanded[1:])
+    return rest[1:]
 
 
-def _complain(error: object, files: Mapping[str, str] | None = None) -> int:
-    """Prints a mistake of the user, with the `files` of the flags it names; returns the status."""
-    line = " ".join(str(error).replace("ERROR::", "").split())
-    named = [name for name in dict.fromkeys(re.findall(r"--(\w+)", line)) if name in (files or {})]
-    if files and named:
-        told = ", ".join(f"{files[name]} sets --{name}" for name in named)
+def _complain(error: object) -> int:
+    """Prints a mistake of the user, with what has set the flags it names; returns the status."""
+    line, set_by = " ".join(str(error).replace("ERROR::", "").split()), option_flags.set_by
+    named = [name for name in dict.fromkeys(re.findall(r"--(\w+)", line)) if name in set_by]
+    if named:
+        told = ", ".join(f"{set_by[name]} sets --{name}" for name in named)
         line = f"{line.removesuffix('.')} ({told})."
     with contextlib.suppress(OSError):  # The disk with the log may be full, too.
         print("error:", escaped(line), file=sys.stderr)

@@ -7,17 +7,33 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
+from experiments.command import OWN_DATA
 from fedpersonal.errors import UserError, did_you_mean
 from fedpersonal.options import Declaration, Options, Value
+
+if TYPE_CHECKING:
+    from fedpersonal.tasks.task import Task
 
 # Flags belong to the binary that asks for them.
 flags.disclaim_key_flags()
 
 # The options that flags of this program stand for, by name.
 defined: dict[str, Declaration] = {}
+# What has set a flag, by name: a file of flags, or a size. Flags of the command line are not there.
+set_by: dict[str, str] = {}
+# The sizes of presets, and what each is for.
+SIZES = {
+    "quick": "a first look",
+    "paper": "as the paper trains on its data",
+    "best": "the best found on MovieLens-1M",
+}
+# A size says neither what the data are nor where a run goes.
+_NOT_SIZED = ("dataset", "experiment_name")
+_PRESETS = pathlib.Path(__file__).parent / "presets"
 _REPOSITORY = pathlib.Path(__file__).parents[1]
 
 
@@ -81,6 +97,61 @@ def given(
         if options not in shared[name]:
             raise UserError(f"--{name} is no option of {who}.")
     return found
+
+
+def define_size(*tasks: str) -> None:
+    """Defines `--size`, which names a preset of the task; `complete` sets what that says."""
+    known = [size for size in SIZES if any(_preset(task, size).is_file() for task in tasks)]
+    if known:
+        sizes = ", ".join(f"{size} ({SIZES[size]})" for size in known)
+        text = f"Sets options by a preset: {sizes}. Other flags and --flagfile win over it."
+        flags.DEFINE_string("size", None, f"{text} [default: none]")
+
+
+def find_task(name: str) -> Task:
+    """Returns the task of a name, once `complete` has set what the name stands for."""
+    from fedpersonal.tasks.task import all_tasks
+
+    task = all_tasks()[OWN_DATA[name].task if name in OWN_DATA else name]
+    complete(name, task.name)
+    return task
+
+
+def complete(name: str, task: str) -> str:
+    """Sets the flags of the size asked for that nobody has set, and looks for a table.
+
+    Args:
+        name: The name by which the task was called, perhaps one of `OWN_DATA`.
+        task: The task's own name.
+
+    Returns:
+        What a run is called: the name, and the size.
+
+    Raises:
+        UserError: If the task lacks the size, or a name for one's own data comes without a table.
+    """
+    # A task that has no presets may have an option of that name.
+    size = flags.FLAGS.size if "size" in flags.FLAGS and "size" not in defined else None
+    if size is not None:
+        known = [size for size in SIZES if _preset(task, size).is_file()]
+        if size not in known:
+            raise UserError(f"--size is {size}; {name} has {', '.join(known) or 'no sizes'}.")
+        lines = expand_flagfiles([f"--flagfile={_preset(task, size)}"])
+        unset = {n: line for line in lines for n in files_of([line]) if not flags.FLAGS[n].present}
+        told = {n: line for n, line in unset.items() if n not in _NOT_SIZED}
+        flags.FLAGS([name, *told.values()])
+        set_by.update(dict.fromkeys(told, f"--size={size}"))
+    own = OWN_DATA.get(name)
+    if own and not any(flags.FLAGS[n].present for n in (own.file_flag, "data_dir", "dataset")):
+        raise UserError(
+            f"{name} needs a table: --{own.file_flag}=FILE, with columns {own.columns}; "
+            f"`fedpersonal {task}` trains on {own.instead}."
+        )
+    return f"{name}_{size}" if size else name
+
+
+def _preset(task: str, size: str) -> pathlib.Path:
+    return _PRESETS / f"{task}_{size}.flags"
 
 
 class FromFile(str):

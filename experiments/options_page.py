@@ -9,6 +9,7 @@ import pathlib
 import sys
 from collections.abc import Iterator, Mapping
 
+from experiments.command import OWN_DATA
 from fedpersonal.files import atomic_write
 from fedpersonal.options import Declaration
 from fedpersonal.tasks.task import Task, all_tasks
@@ -28,7 +29,9 @@ def page() -> str:
 
 
 def _lines(task: Task) -> Iterator[str]:
+    own = [name for name, own in OWN_DATA.items() if own.task == task.name]
     yield f"## {task.name}\n"
+    yield f"Of {' and '.join(f'`fedpersonal {name}`' for name in [*own, task.name])}.\n"
     yield from options_table(task.options.declarations())
     yield "\n| `--method` | name | from |\n| --- | --- | --- |"
     for name, method in task.methods.items():

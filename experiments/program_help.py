@@ -13,6 +13,7 @@ from typing import Any
 
 from absl import flags
 
+from experiments.command import CALLED, OWN_DATA, OwnData
 from fedpersonal.options import Declaration
 
 _MOST_COLUMNS = 100
@@ -20,6 +21,8 @@ _INDENT = 24
 # Presets name their runs; people give --output_dir.
 _UNSHOWN = "experiment_name"
 _FLAGFILE = f"{'  --flagfile':{_INDENT}}A file of flags, such as those in experiments/presets."
+# What names data of others.
+_OTHER_DATA = ("dataset", "data_dir")
 _OWN, _OTHERS = "This program", "Every program"
 
 
@@ -42,9 +45,26 @@ class _Help(flags.BooleanFlag):
     def parse(self, argument: str | bool) -> None:
         if self._parse(argument):
             page = _full if self.name == "helpfull" else _short
-            about = (sys.modules["__main__"].__doc__ or "").strip()
-            print("\n".join([about, *page(self._options)]), flush=True)
+            print("\n".join([_about(), *page(self._options)]), flush=True)
             sys.exit(0)
+
+
+def _own_data() -> OwnData | None:
+    """Returns what the program was called for, where that is one's own table."""
+    return OWN_DATA.get(vars(sys.modules["__main__"]).get(CALLED, ""))
+
+
+def _about() -> str:
+    """Returns what the program says of itself."""
+    called, own = vars(sys.modules["__main__"]).get(CALLED), _own_data()
+    if own is None:
+        return (sys.modules["__main__"].__doc__ or "").strip()
+    command = f"fedpersonal {called} --{own.file_flag}=table.csv --size=quick"
+    return f"""{own.does.capitalize()}, from your own table with these columns, and time if known:
+{own.columns}.
+
+{command}
+{command} --user_column=person"""
 
 
 def _groups(options: Mapping[str, Declaration]) -> dict[str, list[flags.Flag]]:
@@ -57,12 +77,16 @@ def _groups(options: Mapping[str, Declaration]) -> dict[str, list[flags.Flag]]:
 
 
 def _short(options: Mapping[str, Declaration]) -> Iterable[str]:
-    own = [flag for group in _groups(options).values() for flag in group]
+    own = {flag.name: flag for group in _groups(options).values() for flag in group}
+    shown = [n for n in own if (options[n].rule.in_help if n in options else n != _UNSHOWN)]
+    if table := _own_data():
+        user, time = "user_column", "time_column"
+        columns = [n for n in own if n.endswith("_column") and n not in (user, time)]
+        first = [table.file_flag, user, *columns, time, "num_users", "users_file", "size"]
+        shown = [*first, *(n for n in shown if n not in (*first, *_OTHER_DATA))]
     yield ""
-    for flag in own:
-        option = options.get(flag.name)
-        if option.rule.in_help if option else flag.name != _UNSHOWN:
-            yield from _lines(flag)
+    for name in shown:
+        yield from _lines(own[name])
     yield f"{_FLAGFILE}\n\n--helpfull lists all {len(own)} flags, in groups."
 
 

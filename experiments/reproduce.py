@@ -20,8 +20,11 @@ from fedpersonal.errors import UserError
 
 # Runs a row, where not 3.
 _SEEDS = {"figure3": 1, "dp_table": 4}
-# Rows settle these.
-_SETTLED = ("vocab_size", "num_oov_buckets", "evaluate_on", "split_by", "leaky_negatives")
+# Rows settle these, and tables are of all users.
+_SETTLED = (
+    *("vocab_size", "num_oov_buckets", "evaluate_on", "split_by", "leaky_negatives"),
+    *("num_users", "users_file"),
+)
 
 FLAGS = flags.FLAGS
 

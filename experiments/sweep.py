@@ -1,7 +1,7 @@
 """Chooses options of a program: runs of a grid, or drawn at random, judged on validation clients.
 
 python -m experiments.sweep movielens --grid='client_learning_rate=0.1,0.3;embedding_dim=16,32'
-python -m experiments.sweep movielens --grid='client_learning_rate=log:0.01..1' --random=20
+python -m experiments.sweep ratings --ratings_file=ratings.csv --size=quick --grid=ridge_l2=3,10
 
 The other flags are those of the program. The same command goes on where it was interrupted.
 """
@@ -13,6 +13,7 @@ import pathlib
 from absl import flags
 
 from experiments import launch, option_flags
+from experiments.command import OWN_DATA
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
 from fedpersonal.tasks.task import all_tasks
@@ -46,6 +47,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_string("output_dir", None, "Where all goes. [default: results/sweep_<program>]")
 flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
+option_flags.define_size(*all_tasks())
 _OPTIONS = option_flags.define_shared(
     *(task.options for task in all_tasks().values()), without=["seed"]
 )
@@ -53,11 +55,13 @@ _OPTIONS = option_flags.define_shared(
 
 def main(programs: list[str]) -> None:
     """Runs what is missing, and prints the table and the chosen command."""
-    if len(programs) != 1 or programs[0] not in all_tasks():
-        given = f"not {' '.join(programs)}" if programs else "such as movielens"
-        raise UserError(f"give one program, {given}: {', '.join(all_tasks())}.")
-    task = all_tasks()[programs[0]]
-    shared = option_flags.given(_OPTIONS, task.options, task.name)
+    known = [*OWN_DATA, *all_tasks()]
+    if len(programs) != 1 or programs[0] not in known:
+        given = f"not {' '.join(programs)}" if programs else "such as ratings"
+        raise UserError(f"give one program, {given}: {', '.join(known)}.")
+    (program,) = programs
+    task = option_flags.find_task(program)
+    shared = option_flags.given(_OPTIONS, task.options, program)
     runtime.check_runtime(str(shared.get("runtime", "local")))
     from experiments.sweeping import page
     from experiments.sweeping.grid import all_settings, draw_settings, parse_grid
@@ -68,7 +72,7 @@ def main(programs: list[str]) -> None:
         raise UserError("--grid: --seeds says how many seeds each setting has.")
     number = FLAGS.random
     settings = draw_settings(grid, number, FLAGS.draw_seed) if number else all_settings(grid)
-    output_dir = pathlib.Path(FLAGS.output_dir or f"results/sweep_{task.name}").resolve()
+    output_dir = pathlib.Path(FLAGS.output_dir or f"results/sweep_{program}").resolve()
     sweep = Sweep(
         task,
         {name: value for name, value in shared.items() if name not in grid},
@@ -83,7 +87,7 @@ def main(programs: list[str]) -> None:
     # Mistakes in the data show before the first run.
     print(task.read(sweep.trials[0].run.options).summary(), flush=True)
     ranked = sweep.run()
-    print(page.write_page(sweep, ranked, task.name))
+    print(page.write_page(sweep, ranked, program))
     written = [output_dir / "sweep.md", output_dir / "sweep.csv", *page.compare(sweep, ranked)]
     print(f"written: {', '.join(map(str, written))}")
 

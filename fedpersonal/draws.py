@@ -72,6 +72,8 @@ class Purpose(enum.IntEnum):
     """Labels and predictions with which a model's loss and metrics are tried."""
     WRITERS = 30
     """Which client has written which digit, and the style of each."""
+    USERS = 31
+    """The users of a table that take part in anything, where not all do."""
 
 
 # These are drawn once for a seed, and with the keys that published splits and base models had.

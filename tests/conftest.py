@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Two commands define some flags alike, hence a fork imports its own.
 _COMMANDS = """
 import contextlib, importlib, io, json, os, runpy, sys
-from experiments import launch, startup
+from experiments import command, startup
 
 startup.leave = sys.exit  # What a fork has printed is still to be handed on.
 startup.start()  # As a command would, before anything heavy is imported.
@@ -42,16 +42,17 @@ found = []
 for binary, *arguments in commands:
     read, write = os.pipe()
     if os.fork() == 0:
-        sys.argv = [binary, *arguments]
+        sys.argv = ["fedpersonal", binary, *arguments]
         output, errors, status = io.StringIO(), io.StringIO(), None
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             try:
+                if "." not in binary:
+                    command.main()
+                sys.argv = sys.argv[1:]
                 if binary.endswith(".py"):
                     runpy.run_path(binary, run_name="__main__")
-                elif "." in binary:
-                    runpy.run_module(binary, run_name="__main__", alter_sys=True)
                 else:
-                    launch.run(importlib.import_module(f"experiments.{binary}").main)
+                    runpy.run_module(binary, run_name="__main__", alter_sys=True)
                 status = 0
             except SystemExit as end:
                 status = end.code

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import unicodedata
 
+from experiments.command import OWN_DATA
+
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 # Programs of others, whose arguments are not looked at.
@@ -138,7 +140,8 @@ def check(words):
         if not (ROOT / rest[0]).is_file():
             yield f"there is no {rest[0]}", None
     elif program == "fedpersonal":
-        yield from check_module(f"experiments.{rest[0]}", rest[1:])
+        name = OWN_DATA[rest[0]].task if rest[0] in OWN_DATA else rest[0]
+        yield from check_module(f"experiments.{name}", rest[1:])
     elif program == "bazel":
         target = re.fullmatch(r"//(\w+):([\w/]+)", rest[1])
         if target is None or not (ROOT / target[1] / f"{target[2]}.py").is_file():

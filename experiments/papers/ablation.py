@@ -53,7 +53,8 @@ class Ablation:
         print(source.summary(), flush=True)
         rows, own, refused = self._rows(source)
         every = [job for jobs in rows.values() for of_whom in jobs.values() for job in of_whom]
-        complete(every, source.describe())
+        # Each seed draws users of its own.
+        complete(every, None if self.given.get("num_users") else source.describe())
         metric = next(
             filter(None, (find_metric(n, every[0].summary["test"]) for n in task.metrics))
         )

@@ -126,12 +126,12 @@ def share_trainings(jobs: Mapping[RowT, Sequence[Job]]) -> dict[RowT, list[Job]]
     return {row: [shared(job) for job in own] for row, own in jobs.items()}
 
 
-def complete(jobs: Iterable[Job], about: Mapping[str, Any]) -> None:
+def complete(jobs: Iterable[Job], about: Mapping[str, Any] | None) -> None:
     """Does what is missing, one job after another; a training that others share comes before them.
 
     Args:
         jobs: The jobs.
-        about: What tells their data from others, `describe()` of the source.
+        about: What tells their data from others, `describe()` of the source; None asks each job's.
 
     Raises:
         UserError: Before the first job if a folder holds another one; or if training diverges.
@@ -197,7 +197,7 @@ def open_job(
     )
 
 
-def _work(job: Job, about: Mapping[str, Any]) -> None:
+def _work(job: Job, about: Mapping[str, Any] | None) -> None:
     from fedpersonal.report.page import write_report
     from fedpersonal.runs.saved import load_run
     from fedpersonal.tasks.running import run_experiment

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol, TypeVar
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.clients import ClientDataset, number_names
+from fedpersonal.data.clients import ClientDataset, group_rows, number_names
 from fedpersonal.data.rows import Column
 from fedpersonal.data.sources import LoadedData, check_distinct
 from fedpersonal.data.tables import read_table, time_columns
@@ -81,6 +81,21 @@ class LabelledTexts(LoadedData):
         """How many texts, users and labels there are."""
         texts, labels = (f"num_{noun}" for noun in self.nouns)
         return {texts: self.texts.size, "num_users": self.num_clients, labels: self.num_labels}
+
+    def subset(self: _Texts, client_indices: np.ndarray) -> _Texts:
+        """Returns the texts of some clients only, with all labels.
+
+        Args:
+            client_indices: (n,) integers in [0, num_clients).
+        """
+        rows, offsets = group_rows(self.offsets, client_indices)
+        return dataclasses.replace(
+            self,
+            client_ids=self.client_ids[client_indices],
+            offsets=offsets,
+            texts=self.texts[rows],
+            labels=self.labels[rows],
+        )
 
     def to_client_dataset(self) -> ClientDataset:
         """The texts as examples with the feature "text", (num_texts,) str objects."""

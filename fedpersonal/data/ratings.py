@@ -17,6 +17,8 @@ from fedpersonal.data.sources import LoadedData, check_count, errors_of
 from fedpersonal.data.tables import named_columns, read_table, time_columns
 from fedpersonal.errors import UserError
 
+RatingsT = TypeVar("RatingsT", bound="Ratings")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ratings(LoadedData):
@@ -55,6 +57,19 @@ class Ratings(LoadedData):
         num_rated = np.bincount(self.users, minlength=self.user_ids.size)
         return candidates_suffix(num_rated, self.item_ids.size)
 
+    @property
+    def client_ids(self) -> np.ndarray:
+        """The users' names, (num_users,) str objects."""
+        return self.user_ids
+
+    def subset(self: RatingsT, client_indices: np.ndarray) -> RatingsT:
+        """Returns the ratings of some users only, and the items that these have rated.
+
+        Args:
+            client_indices: (n,) integers in [0, num_users), ascending.
+        """
+        return _only(self, np.isin(np.arange(self.user_ids.size), client_indices))
+
     def to_client_dataset(self) -> ClientDataset:
         """Makes each user a client, in the order of the users and of each user's ratings.
 
@@ -63,9 +78,6 @@ class Ratings(LoadedData):
         counts = np.bincount(self.users, minlength=self.user_ids.size)
         features = {"user": self.users, "item": self.items}
         return ClientDataset(self.user_ids, np.append(0, np.cumsum(counts)), features, self.ratings)
-
-
-RatingsT = TypeVar("RatingsT", bound=Ratings)
 
 
 def read_ratings(
@@ -175,15 +187,22 @@ def keep_users(
         raise UserError(
             f"no user has {bound} ratings; the most that one has is {counts.max(initial=0)}"
         )
-    chosen = kept[ratings.users]
-    rated = np.bincount(ratings.items[chosen], minlength=ratings.item_ids.size) > 0
-    if kept.all() and rated.all():
-        return ratings
     left_out = {
         f"users with fewer than {min_ratings} ratings": int(few.sum()),
         f"users with more than {most} ratings": int(many.sum()),
         "ratings of these users": int(counts[~kept].sum()),
     }
+    report = {**ratings.report, **{what: n for what, n in left_out.items() if n}}
+    only = _only(ratings, kept)
+    return only if only is ratings else dataclasses.replace(only, report=report)
+
+
+def _only(ratings: RatingsT, kept: np.ndarray) -> RatingsT:
+    """Returns the ratings of users of a mask, bool (num_users,), and the items that they rated."""
+    chosen = kept[ratings.users]
+    rated = np.bincount(ratings.items[chosen], minlength=ratings.item_ids.size) > 0
+    if kept.all() and rated.all():
+        return ratings
     return dataclasses.replace(
         ratings,
         users=(np.cumsum(kept) - 1)[ratings.users[chosen]].astype(np.int32),
@@ -192,5 +211,4 @@ def keep_users(
         times=None if ratings.times is None else ratings.times[chosen],
         user_ids=ratings.user_ids[kept],
         item_ids=ratings.item_ids[rated],
-        report={**ratings.report, **{what: n for what, n in left_out.items() if n}},
     )

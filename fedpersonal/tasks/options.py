@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from fedpersonal.data.sources import Sources, find_source
+from fedpersonal.data.users import DataT, choose_users
 from fedpersonal.errors import UserError
 from fedpersonal.methods.fed_recon import FedReconOptions
 from fedpersonal.methods.method import FinetuningOptions
@@ -186,6 +187,12 @@ class TableOptions(Options):
     data_dir: str | None = option(None, "The folder with the data.", in_help=True)
     user_column: str = option("user", "The table's column of users.")
     time_column: str = option("time", "Its column of times; may be missing.")
+    num_users: int | None = option(
+        None, "Takes so many users alone, drawn by --seed. [default: all]", at_least=1
+    )
+    users_file: str | None = option(
+        None, "Takes the users alone whom this file names, one a line. [default: all]"
+    )
 
     def find(self, sources: Sources) -> tuple[str, str | None]:
         """Settles what `auto` means, and where the data are, as `find_source` does."""
@@ -195,6 +202,12 @@ class TableOptions(Options):
     def columns(self, *names: str) -> dict[str, Any]:
         """Returns what columns are called, as readers of tables take it."""
         return {key: getattr(self, key) for key in (f"{name}_column" for name in names)}
+
+    def choose_users(self, data: DataT) -> DataT:
+        """Returns the data of the users that options ask for, as `data.users.choose_users` does."""
+        seed = getattr(self, "seed", 0)  # Of any run.
+        number, file = self.num_users, self.users_file
+        return choose_users(data, num_users=number, users_file=file, seed=seed)
 
 
 class TextOptions(TableOptions):

@@ -99,6 +99,32 @@ def test_a_binary_runs(finished, folder, binary):
     assert json.loads((path / "summary.json").read_text())["rounds"] == 1
 
 
+def test_an_own_table_trains_at_a_size_on_some_users(folder, run_commands):
+    (folder / "users.txt").write_text("\n".join(f"u{i}" for i in range(4, 18)))
+    usual = ["--ratings_file=ratings.csv", "--user_column=who", "--size=quick", "--total_rounds=1"]
+    some = [*usual, "--users_file=users.txt", "--num_users=12"]
+    run = "results/ratings_quick"
+    commands = [["ratings", *some], ["ratings", *some, "--num_users=11"]]
+    commands += [["ratings", *some, "--method=fed_avg", "--output_dir=other"]]
+    commands += [["report", run], ["compare", run, "other"]]
+    outcomes = run_commands(commands, modules=["fedpersonal.tasks.experiment"], cwd=folder)
+    said = (
+        "ratings: 144 ratings of 12 users, .* items; 6 users who are not in --users_file; 2 users"
+    )
+    assert re.match(said, outcomes[0][0])
+    assert [status for *_, status in outcomes] == [0, 2, 0, 0, 0], outcomes
+    assert "num_users was 12 and is now 11" in outcomes[1][1]
+    config = read_json(folder / run / "config.json", checked=True)
+    # A size's values are the run's options, and flags win over them.
+    values, task = config["options"], "fedpersonal.tasks.ratings.task"
+    assert (values["task"], values["reconstruction"], values["total_rounds"]) == (task, "ridge", 1)
+    assert config["data"]["num_users"] == 12
+    # The same command, but the file names others.
+    (folder / "users.txt").write_text("\n".join(f"u{i}" for i in range(14)))
+    ((_, errors, status),) = run_commands([commands[0]], modules=[], cwd=folder)
+    assert status == 2 and "other data: values was" in errors
+
+
 def test_nothing_is_written_to_the_home(finished, folder):
     assert not list((folder / "home").rglob("*"))
 

@@ -95,9 +95,32 @@ FLAGS = [
         *("stackoverflow alone", "--dataset=stack_overflow --data_dir=damaged"),
         "Stack Overflow cannot be loaded (",
     ),
+    # Own data, sizes, and some of the users.
+    (
+        *("ratings alone", ""),
+        "ratings needs a table: --ratings_file=FILE, with columns user, item, rating; `fedpersonal "
+        "movielens` trains on MovieLens.",
+    ),
+    ("utterances alone", "--size=best", "--size is best; utterances has quick, paper."),
+    ("digits", "--size=huge", "--size is huge; digits has quick."),
+    ("sweep alone", "labels --grid=seed=1", "labels needs a table: --text_file=FILE"),
+    ("audit alone", "--task=ranking --size=paper", "--size is paper; ranking has quick."),
+    ("movielens alone", "--size=quick --decay_rounds=5", " (--size=quick sets --total_rounds)."),
+    ("movielens", "--num_users=21", "--num_users is 21, but ratings has 20 users."),
+    ("interactions", "--users_file=absent.txt", "absent.txt: no such file"),
+    ("reddit", "--users_file=empty.txt", "--users_file=empty.txt: it is empty; give the name of"),
+    (
+        *("tv_shows", "--users_file=who.txt"),
+        "who.txt, line 3: 'zoe' is none of the 20 users of texts with enough examples; 2 of the "
+        "file's 3 names are not.",
+    ),
+    (
+        *("stackoverflow alone", "--dataset=stack_overflow --num_users=9 --data_dir=folder"),
+        "--num_users is 9, which has no effect on TFF's Stack Overflow: leave it out",
+    ),
     # Sweeps; `alone` is without the flags of a task.
     ("sweep alone", "", "--grid must have a value other than None"),
-    ("sweep alone", "--grid=seed=1", "give one program, such as movielens: "),
+    ("sweep alone", "--grid=seed=1", "give one program, such as ratings: "),
     ("sweep alone", "movies --grid=seed=1", "give one program, not movies: "),
     ("sweep alone", "movielens --grid=rate=1", "--grid: 'rate' is no option that can be chosen"),
     ("sweep alone", "movielens --grid=seed=1,2", "--grid: --seeds says how many seeds"),
@@ -170,6 +193,8 @@ def _folder(tmp_path_factory, tiny_base):
         "circle.flags": b"--flagfile=back.flags\n",
         "back.flags": b"--flagfile=./circle.flags\n",
         "wrong.flags": b"--method=fast\n",
+        "empty.txt": b"\n",
+        "who.txt": b"u3\n\nzoe\nann\nzoe\n",
         "inner.flags": b"--seed=-1\n",
         "outer.flags": b"--flagfile=inner.flags\n--total_rounds=0\n",
     }

@@ -1,4 +1,4 @@
-"""The help of every task's program: ten flags that matter, and all of them in groups."""
+"""The help of every task's program: the flags that matter, and all of them in groups."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from experiments.command import OWN_DATA
 from fedpersonal.tasks.task import all_tasks
 
 _FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
@@ -24,15 +25,15 @@ def _shown_help(run_program, tmp_path):
 
 
 @pytest.mark.parametrize("binary", sorted(all_tasks()))
-def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(binary, shown_help):
+def test_help_shows_flags_that_matter_and_helpfull_every_option_once(binary, shown_help):
     output = shown_help(binary, "--help")
     shown = _FLAG.findall(output)
     assert shown.pop() == "flagfile"
-    assert len(shown) == len(set(shown)) == 10
+    assert len(shown) == len(set(shown)) == 11
     declared = set(all_tasks()[binary].options.declarations())
     usual = {"method", "total_rounds", "clients_per_round", "seed", "client_learning_rate"}
     usual |= {"dataset", "data_dir"} & declared
-    assert usual | {"output_dir"} < set(shown)
+    assert usual | {"output_dir", "size"} < set(shown)
     assert max(map(len, output.splitlines())) <= 100
 
     output = shown_help(binary, "--helpfull")
@@ -41,6 +42,22 @@ def test_help_shows_ten_flags_that_matter_and_helpfull_every_option_once(binary,
     assert declared | {"output_dir", "experiment_name", "flagfile", "verbosity"} < set(everything)
     groups = [line for line in output.splitlines()[3:] if line.endswith(":") and line[0] != " "]
     assert len(groups) == len(set(groups)) > 10 and groups[-1] == "Every program:"
+
+
+@pytest.mark.parametrize("name", OWN_DATA)
+def test_help_of_a_command_for_own_data_begins_with_the_table(name, run_program, tmp_path):
+    output, errors, status = run_program("-m", "experiments.command", name, "--help", cwd=tmp_path)
+    own, shown = OWN_DATA[name], _FLAG.findall(output)
+    assert (errors, status) == ("", 0) and own.columns in output
+    declared = all_tasks()[own.task].options.declarations()
+    # The columns of which the first lines speak are what options call them.
+    columns = [n for n in shown if n.endswith("_column")]
+    assert {declared[n].default for n in columns} == {
+        *re.findall(r"\w+(?=,|$| \()", own.columns)
+    } | {"time"}
+    first = [own.file_flag, *columns, "num_users", "users_file", "size"]
+    assert shown[: len(first)] == first and not {"dataset", "data_dir"} & {*shown}
+    assert max(map(len, output.splitlines())) <= 100
 
 
 def test_an_option_of_several_tasks_is_one_flag_and_what_rows_settle_is_none(shown_help):

@@ -154,26 +154,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
 
     def read(self, options: DocumentRun) -> LabelledTexts:
         """Reads the texts that options name."""
-        dataset, path = options.find(SOURCES)
-        if dataset == "generated":
-            # One set of texts for all seeds; what differs is its split.
-            return generate_subreddits(seed=0)
-        limits: dict[str, Any] = {
-            "min_texts": options.min_texts,
-            "max_texts": options.max_texts or None,
-        }
-        if dataset == "movielens_100k":
-            return load_films_100k(**limits)
-        if dataset == "movielens_1m":
-            assert path
-            return load_films_1m(path, **limits)
-        if dataset == "reddit_tfds":
-            from fedpersonal.data.documents import load_reddit
-
-            return load_reddit(path, num_labels=options.num_labels, **limits)
-        assert path  # A table has one.
-        columns = options.columns("user", "text", "label", "time")
-        return read_documents(path, **columns, num_labels=options.num_labels or None, **limits)
+        return options.choose_users(_read(options))
 
     def split(self, source: LabelledTexts, options: DocumentRun) -> DocumentData:
         """Splits the texts."""
@@ -284,6 +265,30 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
             area = f"; then {figures_text(unseen, ['auc'])}" if "auc" in unseen else ""
             lines.append(unseen_text(unseen, "accuracy") + area)
         return lines
+
+
+def _read(options: DocumentRun) -> LabelledTexts:
+    """Reads the texts of all users."""
+    dataset, path = options.find(SOURCES)
+    if dataset == "generated":
+        # One set of texts for all seeds; what differs is its split.
+        return generate_subreddits(seed=0)
+    limits: dict[str, Any] = {
+        "min_texts": options.min_texts,
+        "max_texts": options.max_texts or None,
+    }
+    if dataset == "movielens_100k":
+        return load_films_100k(**limits)
+    if dataset == "movielens_1m":
+        assert path
+        return load_films_1m(path, **limits)
+    if dataset == "reddit_tfds":
+        from fedpersonal.data.documents import load_reddit
+
+        return load_reddit(path, num_labels=options.num_labels, **limits)
+    assert path  # A table has one.
+    columns = options.columns("user", "text", "label", "time")
+    return read_documents(path, **columns, num_labels=options.num_labels or None, **limits)
 
 
 def _evaluate(

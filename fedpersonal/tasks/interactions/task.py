@@ -107,7 +107,8 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
         least = options.min_interactions
         columns = {**options.columns("user", "item", "time"), "rating_column": None}
         ratings = movielens.load(*options.find(SOURCES), min_ratings=least, columns=columns)
-        return keep_users(Interactions(**vars(ratings)), min_ratings=least)
+        interactions = keep_users(Interactions(**vars(ratings)), min_ratings=least)
+        return options.choose_users(interactions)
 
     def split(self, source: Interactions, options: InteractionRun) -> InteractionData:
         """Splits the interactions."""

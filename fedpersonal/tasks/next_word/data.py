@@ -205,9 +205,9 @@ class Sentences:
         options = self.options
         if self.kind == "generated":
             # One corpus for all seeds; what differs is its split.
-            return generate_corpus(seed=0)
+            return options.choose_users(generate_corpus(seed=0))
         assert self.path  # A table has one.
-        return read_text(
+        corpus = read_text(
             self.path,
             **options.columns("user", "text", "time"),
             min_sentences=options.min_sentences,
@@ -215,6 +215,7 @@ class Sentences:
             kept_sentences=options.kept_sentences,
             cache_dir=options.cache_dir,
         )
+        return options.choose_users(corpus)
 
     @property
     def name(self) -> str:

@@ -100,6 +100,7 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
         """Finds the sentences that options name."""
         kind, path = options.find(SOURCES)
         if kind == STACK_OVERFLOW:
+            options.refuse_idle("num_users", "users_file", where="on TFF's Stack Overflow")
             find_database(path)
         return Sentences(kind, path, options)
 

@@ -111,7 +111,8 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
         )
         is_ordered(ratings, options)
         most = options.max_ratings or None
-        return keep_users(ratings, min_ratings=options.min_ratings, max_ratings=most)
+        ratings = keep_users(ratings, min_ratings=options.min_ratings, max_ratings=most)
+        return options.choose_users(ratings)
 
     def warnings(self, source: Ratings, options: RatingRun) -> list[str]:
         """Says where predictions start far from the ratings, which training then diverges from."""

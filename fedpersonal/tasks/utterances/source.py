@@ -94,10 +94,9 @@ class Dialogues:
     def utterances(self) -> Utterances:
         """The utterances that are kept."""
         if self.path is None:
-            return _generated().named
-        return read_utterances(
-            self.path, **self._columns, **self.options.columns("time"), **self._filter
-        )
+            return self.options.choose_users(_generated().named)
+        columns = {**self._columns, **self.options.columns("time")}
+        return self.options.choose_users(read_utterances(self.path, **columns, **self._filter))
 
     @property
     def name(self) -> str:
