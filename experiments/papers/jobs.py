@@ -220,7 +220,8 @@ def _test(
     job: Job, experiment: Experiment, trained: TrainedModel, folder: RunFolder
 ) -> dict[str, Any]:
     """Tests what another method has trained by the method of a job; returns the summary."""
-    from fedpersonal.tasks.running import with_findings, write_test
+    from fedpersonal.runs.tested import write_test
+    from fedpersonal.tasks.running import with_findings
 
     task, options, trainer = job.task, job.options, job.trainer
     built = task.build(task.sizes(experiment.data), options)

@@ -31,11 +31,6 @@ _ELSEWHERE = frozenset(
 )
 # The column of clients that have examples to predict, 1.0 or 0.0.
 _HAS_EXAMPLES = "has_examples"
-# How a metric of one client becomes a mean that adds up over clients, and back.
-_MEANS: Mapping[str, Mapping[str, Any]] = {
-    "rmse": {"to_mean": np.square, "finalize": np.sqrt},
-    "perplexity": {"to_mean": np.log, "finalize": np.exp},
-}
 # Figures of `summary.json` are the same numbers, but for rounding.
 _ROUNDING = 1e-5
 
@@ -368,7 +363,7 @@ def _client_metric(name: str, runs: Sequence[RunData]) -> ClientMetric:
     column = after if all(after in run.clients for run in runs) else name
     numbers = [n for n in runs[0].clients if n.startswith("num_")]
     for weights in (None, *(n for n in numbers if all(n in run.clients for run in runs))):
-        metric = ClientMetric(column, weights, **_MEANS.get(name, {}))
+        metric = ClientMetric.of(name, column, weights)
         if all(_agrees(metric, run, run.test[name]) for run in runs):
             return metric
     return ClientMetric(column, _HAS_EXAMPLES)

@@ -24,6 +24,7 @@ from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Layers, Method, methods
 from fedpersonal.methods.phases import restrict
 from fedpersonal.options import Options, Value, join, option
+from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.figures import beside, figures_text, tested_text
 from fedpersonal.tasks.options import RunOptions
 
@@ -108,26 +109,6 @@ class Built:
 OptionsT = TypeVar("OptionsT", bound=RunOptions)
 SourceT = TypeVar("SourceT", bound=Source)
 DataT = TypeVar("DataT", bound=Data)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class TestReport:
-    """What the test of a trained model came to.
-
-    Attributes:
-        results: Of the test clients.
-        metrics: Further metrics over all clients.
-        columns: Further columns of a value for each client, those of metrics NaN where a client
-            does not count.
-        description: Further entries of the summary.
-        further: Further entries of the summary's `test`, beside metrics.
-    """
-
-    results: ClientResults
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    further: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Task(Generic[OptionsT, SourceT, DataT]):
