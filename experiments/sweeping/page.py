@@ -38,7 +38,7 @@ def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
     """Writes `compare.html`, and its rows as CSV, of the tested runs, the chosen setting's first.
 
     Returns:
-        The files; none where a single run was tested. Of many seeds the first ones are compared.
+        The files; none where a single run was tested.
     """
     # What draws is imported when all else is done.
     from fedpersonal.report.comparison_page import write_page
@@ -52,8 +52,7 @@ def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
 
 def _compared(sweep: Sweep, ranked: Sequence[Scored]) -> tuple[list[pathlib.Path], str | None]:
     """Returns the folders of tested runs that are compared, and the metric they are judged by."""
-    tested = sweep.tested(ranked)[:MOST]
-    runs = [trial.run for one in tested for trial in one.trials[: MOST // len(tested)]]
+    runs = [trial.run for one in sweep.tested(ranked)[:MOST] for trial in one.trials]
     metric = sweep.metric if sweep.metric in runs[0].record.per_client else None
     return [run.path for run in runs], metric
 
