@@ -12,13 +12,12 @@ import pathlib
 
 from absl import flags
 
-from experiments import launch, option_flags
+from experiments import launch
+from experiments.task_flags import TaskFlags
 from fedpersonal import runtime
-from fedpersonal.tasks.task import all_tasks
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum("task", None, list(all_tasks()), "Whose flags the others are.", required=True)
 flags.DEFINE_string(
     "layer_sets",
     None,
@@ -30,13 +29,12 @@ flags.DEFINE_string("output_dir", None, "Where the table goes. [default: results
 flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
 # What a row settles.
 SETTLED = ("method", "local_layers", "local_state", "evaluate_on", "seed")
-_OPTIONS = option_flags.define_shared(*(task.options for task in all_tasks().values()))
+_TASK = TaskFlags()
 
 
-def main() -> None:
+def _main() -> None:
     """Runs what is missing and prints the table."""
-    task = all_tasks()[FLAGS.task]
-    given = option_flags.given(_OPTIONS, task.options, f"--task={task.name}")
+    task, given = _TASK.given()
     task.options(**given)
     runtime.check_runtime(str(given.get("runtime", "local")))
     # Mistakes in flags show before TensorFlow is imported.
@@ -49,6 +47,8 @@ def main() -> None:
     print(report.write(output_dir))
     print(f"written to {output_dir}/{report.name}.md, .json and .csv")
 
+
+main = launch.Program(_main, _TASK.define)
 
 if __name__ == "__main__":
     launch.run(main)

@@ -16,11 +16,15 @@ from absl import flags
 
 from experiments import launch
 from fedpersonal.errors import UserError, escaped
+from fedpersonal.tasks.task import find_task
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("output", "compare.html", "The page; its rows are written beside it as CSV.")
 flags.DEFINE_string("metric", None, "The metric to judge by. [default: the usual one of the runs]")
+flags.DEFINE_string(
+    "task", None, "The module of the own task whose runs these are, for the metrics that it names."
+)
 flags.DEFINE_bool("show_clients", False, "Give clients' names, which others need not know.")
 
 
@@ -31,6 +35,8 @@ def main(folders: list[str]) -> None:
     from fedpersonal.report.comparison import compare_runs
     from fedpersonal.report.comparison_page import verdicts, write_page
 
+    if FLAGS.task:
+        find_task(FLAGS.task)  # It has been imported then, where runs look for it.
     comparison = compare_runs(_by_name(folders), metric=FLAGS.metric)
     paths = write_page(comparison, FLAGS.output, show_clients=FLAGS.show_clients)
     for line in verdicts(comparison):

@@ -2,8 +2,10 @@
 
 python -m experiments.sweep movielens --grid='client_learning_rate=0.1,0.3;embedding_dim=16,32'
 python -m experiments.sweep movielens --grid='client_learning_rate=log:0.01..1' --random=20
+python -m experiments.sweep my_package.houses --grid='hidden_dim=16,32'
 
-The other flags are those of the program. The same command goes on where it was interrupted.
+The other flags are those of the program, a task's name or the module of an own one. The same
+command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ import pathlib
 
 from absl import flags
 
-from experiments import launch, option_flags
+from experiments import launch
+from experiments.task_flags import TaskFlags
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.task import all_tasks
 
 FLAGS = flags.FLAGS
 
@@ -46,18 +48,12 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_string("output_dir", None, "Where all goes. [default: results/sweep_<program>]")
 flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
-_OPTIONS = option_flags.define_shared(
-    *(task.options for task in all_tasks().values()), without=["seed"]
-)
+_TASK = TaskFlags(without=["seed"])
 
 
-def main(programs: list[str]) -> None:
+def _main(programs: list[str]) -> None:
     """Runs what is missing, and prints the table and the chosen command."""
-    if len(programs) != 1 or programs[0] not in all_tasks():
-        given = f"not {' '.join(programs)}" if programs else "such as movielens"
-        raise UserError(f"give one program, {given}: {', '.join(all_tasks())}.")
-    task = all_tasks()[programs[0]]
-    shared = option_flags.given(_OPTIONS, task.options, task.name)
+    task, shared = _TASK.given(programs)
     runtime.check_runtime(str(shared.get("runtime", "local")))
     from experiments.sweeping import page
     from experiments.sweeping.grid import all_settings, draw_settings, parse_grid
@@ -87,6 +83,8 @@ def main(programs: list[str]) -> None:
     written = [output_dir / "sweep.md", output_dir / "sweep.csv", *page.compare(sweep, ranked)]
     print(f"written: {', '.join(map(str, written))}")
 
+
+main = launch.Program(_main, _TASK.define)
 
 if __name__ == "__main__":
     launch.run(main)

@@ -88,7 +88,7 @@ class Job:
     def config(self) -> dict[str, Any]:
         """Returns what tells it from other jobs, as `load_run` reads it."""
         keywords = getattr(self.measure, "keywords", {})
-        return {"task": type(self.task).__module__, **self.options.values(), **keywords}
+        return {"task": self.task.module, **self.options.values(), **keywords}
 
     def may_differ(self) -> set[str]:
         """Returns the options that do not tell it from other jobs."""

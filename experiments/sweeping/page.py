@@ -16,6 +16,7 @@ from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.files import write_csv, write_text
 from fedpersonal.report.comparison import FEWEST, MOST, compare_runs
+from fedpersonal.report.run import OUR_TASKS
 
 _DIGITS = 4
 
@@ -64,7 +65,9 @@ def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     values = {**sweep.shared, **best.setting, "seed": sweep.seeds[0]}
     flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
     flags.append(f"--output_dir={sweep.output_dir / 'chosen'}")
-    command = shlex.join(["fedpersonal", binary, *flags])
+    is_ours = sweep.task.module.startswith(OUR_TASKS)
+    program = ["fedpersonal", binary] if is_ours else ["python", "-m", sweep.task.module]
+    command = shlex.join([*program, *flags])
     parts = [
         f"# Sweep of {binary}",
         f"{len(sweep.settings)} settings, {over}, each with a split of its own. A setting is "
