@@ -157,10 +157,10 @@ def evaluate(clients: int, shards: int | None) -> None:
     from fedpersonal import runtime
     from fedpersonal.data.splits import split_support_query
     from fedpersonal.runs.folder import RunFolder
+    from fedpersonal.runs.tested import TestReport, report_run
     from fedpersonal.tasks.experiment import build_experiment
     from fedpersonal.tasks.ratings.task import TASK
-    from fedpersonal.tasks.running import report_run
-    from fedpersonal.tasks.task import EvaluationSet, TestReport
+    from fedpersonal.tasks.task import EvaluationSet
 
     options = TASK.options(method="fed_recon")
     # Many have few ratings, and few many.
@@ -176,7 +176,8 @@ def evaluate(clients: int, shards: int | None) -> None:
         times.append(time.perf_counter())
         folder = RunFolder.open(path, {"method": options.method})
         told = {"dataset": source.name, "method": options.method, "rounds": 0}
-        report_run(folder, None, TestReport(results), [], description=told, guesses={})
+        folder.write_boundary([])
+        report_run(folder, TestReport(results), description=told, guesses={})
         times.append(time.perf_counter())
     seconds = [round(end - start, 1) for start, end in zip(times, times[1:])]
     report = {

@@ -232,7 +232,7 @@ def open_folder(path: pathlib.Path, experiment: Any) -> Any:
     """Opens the folder of an experiment's run."""
     from fedpersonal.runs.folder import RunFolder
 
-    task = type(experiment.task).__module__
+    task = experiment.task.module
     return RunFolder.open(path, {"task": task, **experiment.options.values()})
 
 

@@ -12,17 +12,12 @@ import pathlib
 
 from absl import flags
 
-from experiments import launch, option_flags
-from experiments.command import OWN_DATA
+from experiments import launch
+from experiments.task_flags import TaskFlags
 from fedpersonal import runtime
-from fedpersonal.tasks.task import all_tasks
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum(
-    "task", None, [*OWN_DATA, *all_tasks()], "Whose flags the others are.", required=True
-)
-option_flags.define_size(*all_tasks())
 flags.DEFINE_string(
     "layer_sets",
     None,
@@ -34,25 +29,26 @@ flags.DEFINE_string("output_dir", None, "Where the table goes. [default: results
 flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
 # What a row settles.
 SETTLED = ("method", "local_layers", "local_state", "evaluate_on", "seed")
-_OPTIONS = option_flags.define_shared(*(task.options for task in all_tasks().values()))
+_TASK = TaskFlags()
 
 
-def main() -> None:
+def _main() -> None:
     """Runs what is missing and prints the table."""
-    task = option_flags.find_task(FLAGS.task)
-    given = option_flags.given(_OPTIONS, task.options, f"--task={FLAGS.task}")
+    name, task, given = _TASK.given()
     task.options(**given)
     runtime.check_runtime(str(given.get("runtime", "local")))
     # Mistakes in flags show before TensorFlow is imported.
     from experiments.papers.ablation import Ablation, layer_sets
 
     sets = layer_sets(FLAGS.layer_sets)
-    output_dir = pathlib.Path(FLAGS.output_dir or f"results/ablation_{FLAGS.task}")
+    output_dir = pathlib.Path(FLAGS.output_dir or f"results/ablation_{name}")
     given = {name: value for name, value in given.items() if name not in SETTLED}
     report = Ablation(task, given, sets, range(FLAGS.seeds), output_dir).run()
     print(report.write(output_dir))
     print(f"written to {output_dir}/{report.name}.md, .json and .csv")
 
+
+main = launch.Program(_main, _TASK.define)
 
 if __name__ == "__main__":
     launch.run(main)

@@ -12,32 +12,27 @@ import sys
 
 from absl import flags
 
-from experiments import launch, option_flags
-from experiments.command import OWN_DATA
+from experiments import launch
+from experiments.task_flags import TaskFlags
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.task import all_tasks
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_enum(
-    "task", None, [*OWN_DATA, *all_tasks()], "Whose flags the others are.", required=True
-)
-option_flags.define_size(*all_tasks())
 flags.DEFINE_integer("audit_rounds", 4, "Rounds to look at.", lower_bound=1, upper_bound=10_000)
 flags.DEFINE_string("output", None, "Receives what was found, as JSON.")
 # Presets name their runs.
 for _name in ("experiment_name", "output_dir"):
     flags.DEFINE_string(_name, None, "Of a run's flags; not used.")
-_OPTIONS = option_flags.define_shared(*(task.options for task in all_tasks().values()))
+_TASK = TaskFlags()
 
 _LEAK = 1
 
 
-def main() -> None:
+def _main() -> None:
     """Audits the process that the flags describe."""
-    task = option_flags.find_task(FLAGS.task)
-    options = task.options(**option_flags.given(_OPTIONS, task.options, f"--task={FLAGS.task}"))
+    _, task, given = _TASK.given()
+    options = task.options(**given)
     runtime.check_runtime(str(options.values()["runtime"]))
     source = task.read(options)
     print(source.summary(), flush=True)
@@ -64,6 +59,8 @@ def main() -> None:
     if not found.holds:
         sys.exit(_LEAK)
 
+
+main = launch.Program(_main, _TASK.define)
 
 if __name__ == "__main__":
     launch.run(main)

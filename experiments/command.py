@@ -82,7 +82,7 @@ SUBCOMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "look at runs": {
         "report": "write the page of finished runs again",
-        "compare": "compare two to ten finished runs on one page",
+        "compare": "compare finished runs of several methods on one page",
         "generate": "write texts as a user of a FedPerC run would",
     },
     "check": {

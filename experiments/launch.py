@@ -7,6 +7,7 @@ A binary of a task is `main = launch.task_main(TASK)`, and ends with
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import gc
 import inspect
@@ -15,7 +16,7 @@ import re
 import select
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags, logging
@@ -42,7 +43,20 @@ _INTERRUPTED = 130
 _UNREAD = 141
 
 
-def run(main: Callable[..., None]) -> None:
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program whose flags are defined when it runs: those of a task, which others may import.
+
+    Attributes:
+        main: The program, as `run` takes it.
+        define: Defines its flags, given the arguments, with what flag files say in their place.
+    """
+
+    main: Callable[..., None]
+    define: Callable[[Sequence[str]], None]
+
+
+def run(main: Callable[..., None] | Program) -> None:
     """Parses the flags, runs `main` and exits.
 
     Importing TensorFlow Federated takes seconds, so `main` imports it, not the module around it:
@@ -57,8 +71,10 @@ def run(main: Callable[..., None]) -> None:
             the list of the arguments that are no flags, which other programs refuse.
     """
     _enter_calling_folder()
+    program = main if isinstance(main, Program) else Program(main, lambda arguments: None)
+    main = program.main
     takes_arguments = bool(inspect.signature(main).parameters)
-    arguments = _parse_flags(sys.argv, takes_arguments=takes_arguments)
+    arguments = _parse_flags(program, sys.argv, takes_arguments=takes_arguments)
     logging.use_absl_handler()
     startup.start()
     status = 0
@@ -80,17 +96,22 @@ def run(main: Callable[..., None]) -> None:
     startup.leave(status)
 
 
-def task_main(task: Task) -> Callable[[], None]:
-    """Defines the flags of a task and returns the program that runs it."""
+def task_main(task: Task) -> Program:
+    """Returns the program that runs a task."""
     called = str(vars(sys.modules["__main__"]).get(CALLED, task.name))
-    flags.DEFINE_string("output_dir", None, "The run folder. [default: results/<experiment_name>]")
-    flags.DEFINE_string(
-        "experiment_name", None, f"The run's name. [default: {called}, and the size]"
-    )
-    option_flags.define_size(task.name)
-    option_flags.define(task.options)
+
+    def define(arguments: Sequence[str]) -> None:
+        del arguments  # Flags are those of this task.
+        where = "The run folder. [default: results/<experiment_name>]"
+        flags.DEFINE_string("output_dir", None, where)
+        name = f"The run's name. [default: {called}, and the size]"
+        flags.DEFINE_string("experiment_name", None, name)
+        option_flags.define_size(task.name)
+        option_flags.define(task.options)
 
     def main() -> None:
+        # A program may be its task's module, too, which nobody is to import a second time.
+        sys.modules.setdefault(task.module, sys.modules[type(task).__module__])
         with _nothing_begun():
             experiment, folder = prepare()
         from fedpersonal.tasks.running import run_experiment
@@ -130,12 +151,12 @@ def task_main(task: Task) -> Callable[[], None]:
             source,
             options,
             path,
-            config={"task": type(task).__module__, **options.values()},
+            config={"task": task.module, **options.values()},
             may_differ=[name for name, declaration in declared if declaration.rule.may_differ],
             data={**sizes, "values": source.fingerprint()},
         )
 
-    return main
+    return Program(main, define)
 
 
 @contextlib.contextmanager
@@ -179,12 +200,15 @@ def _check_temporary_folder() -> None:
 
 
 def _enter_calling_folder() -> None:
+    """Enters the folder where one types, whose modules can be imported, as by `python -m`."""
     folder = os.environ.get("BUILD_WORKING_DIRECTORY")
     if folder:
         os.chdir(folder)
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append(os.getcwd())
 
 
-def _parse_flags(argv: list[str], *, takes_arguments: bool) -> list[str]:
+def _parse_flags(program: Program, argv: list[str], *, takes_arguments: bool) -> list[str]:
     """Returns the arguments that are no flags."""
     program_help.define_flags(option_flags.defined)
     flags.FLAGS.set_gnu_getopt()  # Flags may come last.
@@ -192,6 +216,7 @@ def _parse_flags(argv: list[str], *, takes_arguments: bool) -> list[str]:
     try:
         expanded = option_flags.expand_flagfiles(argv)
         option_flags.set_by.update(option_flags.files_of(expanded[1:]))
+        program.define(expanded)
         rest = flags.FLAGS(expanded)
     except UserError as error:
         sys.exit(_complain(error))

@@ -15,14 +15,19 @@ from collections.abc import Collection
 from absl import flags
 
 from experiments import launch
-from experiments.board.tasks import DATA, ENTRIES, MOVIELENS, QUICK
+from experiments.board.tasks import DATA, ENTRIES, MOVIELENS, QUICK, own_entry
 from fedpersonal import runtime
 from fedpersonal.errors import UserError, did_you_mean, listed
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_enum("size", QUICK, ["quick", "full"], "Small data and few rounds, or the real ones.")
-flags.DEFINE_list("tasks", [], f"Some of {', '.join(e.name for e in ENTRIES)}. [default: all]")
+flags.DEFINE_list(
+    "tasks",
+    [],
+    f"Some of {', '.join(e.name for e in ENTRIES)}, or modules of own tasks, such as "
+    "my_package.houses, at their defaults. [default: all but own ones]",
+)
 flags.DEFINE_list(
     "methods",
     [],
@@ -59,7 +64,8 @@ flags.DEFINE_string("output_dir", None, "Where all goes. [default: results/leade
 def main() -> None:
     """Runs what is missing, and prints what to take, and where the table is."""
     known = {entry.name: entry for entry in ENTRIES}
-    entries = [known[name] for name in _chosen("tasks", FLAGS.tasks, known)] or [*ENTRIES]
+    asked = dict.fromkeys(FLAGS.tasks or known)
+    entries = [known[name] if name in known else own_entry(name) for name in asked]
     methods = {name for entry in entries for name in entry.library.methods}
     names = _chosen("methods", FLAGS.methods, sorted(methods))
     runtime.check_runtime(FLAGS.runtime)

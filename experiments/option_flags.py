@@ -7,16 +7,12 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from experiments.command import OWN_DATA
 from fedpersonal.errors import UserError, did_you_mean
 from fedpersonal.options import Declaration, Options, Value
-
-if TYPE_CHECKING:
-    from fedpersonal.tasks.task import Task
 
 # Flags belong to the binary that asks for them.
 flags.disclaim_key_flags()
@@ -106,15 +102,6 @@ def define_size(*tasks: str) -> None:
         sizes = ", ".join(f"{size} ({SIZES[size]})" for size in known)
         text = f"Sets options by a preset: {sizes}. Other flags and --flagfile win over it."
         flags.DEFINE_string("size", None, f"{text} [default: none]")
-
-
-def find_task(name: str) -> Task:
-    """Returns the task of a name, once `complete` has set what the name stands for."""
-    from fedpersonal.tasks.task import all_tasks
-
-    task = all_tasks()[OWN_DATA[name].task if name in OWN_DATA else name]
-    complete(name, task.name)
-    return task
 
 
 def complete(name: str, task: str) -> str:

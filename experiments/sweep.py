@@ -2,8 +2,10 @@
 
 python -m experiments.sweep movielens --grid='client_learning_rate=0.1,0.3;embedding_dim=16,32'
 python -m experiments.sweep ratings --ratings_file=ratings.csv --size=quick --grid=ridge_l2=3,10
+python -m experiments.sweep my_package.houses --grid='hidden_dim=log:16..64' --random=20
 
-The other flags are those of the program. The same command goes on where it was interrupted.
+The other flags are those of the program, a task's name or the module of an own one. The same
+command goes on where it was interrupted.
 """
 
 from __future__ import annotations
@@ -12,11 +14,10 @@ import pathlib
 
 from absl import flags
 
-from experiments import launch, option_flags
-from experiments.command import OWN_DATA
+from experiments import launch
+from experiments.task_flags import TaskFlags
 from fedpersonal import runtime
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.task import all_tasks
 
 FLAGS = flags.FLAGS
 
@@ -47,21 +48,12 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_string("output_dir", None, "Where all goes. [default: results/sweep_<program>]")
 flags.DEFINE_string("experiment_name", None, "Of a run's flags; not used.")
-option_flags.define_size(*all_tasks())
-_OPTIONS = option_flags.define_shared(
-    *(task.options for task in all_tasks().values()), without=["seed"]
-)
+_TASK = TaskFlags(without=["seed"])
 
 
-def main(programs: list[str]) -> None:
+def _main(programs: list[str]) -> None:
     """Runs what is missing, and prints the table and the chosen command."""
-    known = [*OWN_DATA, *all_tasks()]
-    if len(programs) != 1 or programs[0] not in known:
-        given = f"not {' '.join(programs)}" if programs else "such as ratings"
-        raise UserError(f"give one program, {given}: {', '.join(known)}.")
-    (program,) = programs
-    task = option_flags.find_task(program)
-    shared = option_flags.given(_OPTIONS, task.options, program)
+    program, task, shared = _TASK.given(programs)
     runtime.check_runtime(str(shared.get("runtime", "local")))
     from experiments.sweeping import page
     from experiments.sweeping.grid import all_settings, draw_settings, parse_grid
@@ -91,6 +83,8 @@ def main(programs: list[str]) -> None:
     written = [output_dir / "sweep.md", output_dir / "sweep.csv", *page.compare(sweep, ranked)]
     print(f"written: {', '.join(map(str, written))}")
 
+
+main = launch.Program(_main, _TASK.define)
 
 if __name__ == "__main__":
     launch.run(main)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fedpersonal.methods.furl import furl
     from fedpersonal.methods.ifca import ifca
     from fedpersonal.methods.lg_fed_avg import lg_fed_avg
+    from fedpersonal.methods.local_only import local_only
     from fedpersonal.methods.method import ClientOptions, KeepingOptions, Layers, Method, register
     from fedpersonal.methods.mr_mtl import mr_mtl
     from fedpersonal.methods.per_fed_avg import per_fed_avg
@@ -61,8 +62,8 @@ if TYPE_CHECKING:
     from fedpersonal.methods.scaffold import scaffold
     from fedpersonal.model.metrics import Metric
     from fedpersonal.model.partition import PartitionedModel
-    from fedpersonal.optimizers import optimizer
-    from fedpersonal.options import option
+    from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer, optimizer
+    from fedpersonal.options import Options, option
     from fedpersonal.report.comparison import compare
     from fedpersonal.report.page import write_report
     from fedpersonal.runs.checkpoints import StoreCheckpoints
@@ -70,10 +71,11 @@ if TYPE_CHECKING:
     from fedpersonal.runs.kept import Rounds, read_kept
     from fedpersonal.runs.saved import LoadedRun, load_run
     from fedpersonal.runs.store import LocalStateStore
+    from fedpersonal.runs.tested import TestReport
     from fedpersonal.runtime import use_runtime
-    from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
+    from fedpersonal.tasks.task import EvaluationSet, Task
     from fedpersonal.training.budget import PrivacyBudget
-    from fedpersonal.training.callbacks import BestModel, Callback, EarlyStopping
+    from fedpersonal.training.callbacks import BestModel, Callback, EarlyStopping, Run
     from fedpersonal.training.clients import ClientSampler
     from fedpersonal.training.loop import run_rounds
     from fedpersonal.training.participation import ClientClock, Participation

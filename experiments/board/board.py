@@ -218,7 +218,8 @@ class Board:
 def test(run: Job) -> None:
     """Trains and tests a run, or says that it diverges; then tests other starts of seen clients."""
     from fedpersonal.runs.saved import load_run
-    from fedpersonal.tasks.running import run_experiment, summarize
+    from fedpersonal.runs.tested import summarize
+    from fedpersonal.tasks.running import run_experiment
 
     experiment, opened = open_job(run)
     starts: dict[str, Any] = {}

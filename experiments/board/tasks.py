@@ -9,10 +9,11 @@ import numpy as np
 
 from experiments.option_flags import read_flagfile
 from experiments.papers.reproduction import PRESETS
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric, lower_is_better
 from fedpersonal.methods.method import Method
 from fedpersonal.options import Value
-from fedpersonal.tasks.task import Task, all_tasks
+from fedpersonal.tasks.task import Task, find_task, import_task
 
 QUICK, FULL = "quick", "full"
 # The flags that say where data are.
@@ -24,7 +25,7 @@ class Size:
     """How a task is run in one size of the table.
 
     Attributes:
-        preset: The file of its hyperparameters.
+        preset: The file of its hyperparameters; empty for the task's defaults.
         values: Options in place of the preset's.
         data: The flag that says where its data are; empty of data that are installed or generated.
         server_preset: The file for methods whose server has all data; empty for the same one.
@@ -45,7 +46,7 @@ class Entry:
     Attributes:
         name: As `--tasks` takes it.
         title: For people.
-        task: The name of the library's task.
+        task: The task's name, or its module, as of `find_task`.
         metric: The metric of test clients that is shown.
         compared: How clients' values make what intervals and ranks are of.
         is_seen: Whether test clients are those that train.
@@ -68,8 +69,8 @@ class Entry:
 
     @property
     def library(self) -> Task:
-        """The library's task."""
-        return all_tasks()[self.task]
+        """The library's task, or an own one."""
+        return find_task(self.task)
 
     @property
     def compared_name(self) -> str:
@@ -91,7 +92,8 @@ class Entry:
         """
         own, is_central = self.sizes[size], not method.is_federated
         preset = (is_central and own.server_preset) or own.preset
-        values = read_flagfile(PRESETS / f"{preset}.flags", self.library.options)
+        file = PRESETS / f"{preset}.flags"
+        values = read_flagfile(file, self.library.options) if preset else {}
         values.update({**own.values, **(own.server if is_central else {})})
         usual = method.server_optimizer
         rate = method.server_learning_rate
@@ -232,3 +234,21 @@ ENTRIES = (
         {QUICK: Size("digits_quick"), FULL: Size("digits_quick")},
     ),
 )
+
+
+def own_entry(module: str) -> Entry:
+    """Returns the entry of an own task, with its defaults in each size, by its module.
+
+    Raises:
+        UserError: If there is no such task, its data cannot be read, or nobody knows which way its
+            first metric gets better.
+    """
+    task = import_task(module, [entry.name for entry in ENTRIES])
+    metric, options = task.metrics[0], task.settle(task.options())
+    if lower_is_better(metric) is None:
+        raise UserError(
+            f"--tasks={module}: it is not known whether less or more of {metric} is better."
+        )
+    is_seen = task.split(task.read(options), options).test.seen
+    compared, size = ClientMetric.of(metric, f"{metric}_after"), Size("")
+    return Entry(module, task.name, module, metric, compared, is_seen, {QUICK: size, FULL: size})

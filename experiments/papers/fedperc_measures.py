@@ -55,7 +55,7 @@ def test_base_model(job: Job, experiment: Experiment, trained: TrainedModel) -> 
     See `evaluate_alone`.
     """
     from fedpersonal.models.pretraining import NOTES
-    from fedpersonal.tasks.running import test_summary
+    from fedpersonal.runs.tested import test_summary
     from fedpersonal.tasks.utterances.models import evaluate_alone
 
     data = experiment.data

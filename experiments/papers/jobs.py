@@ -88,7 +88,7 @@ class Job:
     def config(self) -> dict[str, Any]:
         """Returns what tells it from other jobs, as `load_run` reads it."""
         keywords = getattr(self.measure, "keywords", {})
-        return {"task": type(self.task).__module__, **self.options.values(), **keywords}
+        return {"task": self.task.module, **self.options.values(), **keywords}
 
     def may_differ(self) -> set[str]:
         """Returns the options that do not tell it from other jobs."""
@@ -220,7 +220,8 @@ def _test(
     job: Job, experiment: Experiment, trained: TrainedModel, folder: RunFolder
 ) -> dict[str, Any]:
     """Tests what another method has trained by the method of a job; returns the summary."""
-    from fedpersonal.tasks.running import with_findings, write_test
+    from fedpersonal.runs.tested import write_test
+    from fedpersonal.tasks.running import with_findings
 
     task, options, trainer = job.task, job.options, job.trainer
     built = task.build(task.sizes(experiment.data), options)

@@ -101,7 +101,7 @@ def run(asked: Reproduction) -> Report:
 def untrained(job: Job, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
     """Tests initial weights in place of those trained, beside the guesses."""
     from fedpersonal.evaluation.guess import overall
-    from fedpersonal.tasks.running import summarize
+    from fedpersonal.runs.tested import summarize
 
     with experiment.trainer.untrained() as initial:
         test = summarize(job.task.test(experiment, initial))

@@ -16,6 +16,7 @@ from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.files import write_csv, write_text
 from fedpersonal.report.comparison import FEWEST, MOST, compare_runs
+from fedpersonal.report.run import OUR_TASKS
 
 _DIGITS = 4
 
@@ -38,7 +39,7 @@ def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
     """Writes `compare.html`, and its rows as CSV, of the tested runs, the chosen setting's first.
 
     Returns:
-        The files; none where a single run was tested. Of many seeds the first ones are compared.
+        The files; none where a single run was tested.
     """
     # What draws is imported when all else is done.
     from fedpersonal.report.comparison_page import write_page
@@ -52,8 +53,7 @@ def compare(sweep: Sweep, ranked: Sequence[Scored]) -> list[pathlib.Path]:
 
 def _compared(sweep: Sweep, ranked: Sequence[Scored]) -> tuple[list[pathlib.Path], str | None]:
     """Returns the folders of tested runs that are compared, and the metric they are judged by."""
-    tested = sweep.tested(ranked)[:MOST]
-    runs = [trial.run for one in tested for trial in one.trials[: MOST // len(tested)]]
+    runs = [trial.run for one in sweep.tested(ranked)[:MOST] for trial in one.trials]
     metric = sweep.metric if sweep.metric in runs[0].record.per_client else None
     return [run.path for run in runs], metric
 
@@ -65,7 +65,9 @@ def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     values = {**sweep.shared, **best.setting, "seed": sweep.seeds[0]}
     flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
     flags.append(f"--output_dir={sweep.output_dir / 'chosen'}")
-    command = shlex.join(["fedpersonal", binary, *flags])
+    is_ours = sweep.task.module.startswith(OUR_TASKS)
+    program = ["fedpersonal", binary] if is_ours else ["python", "-m", sweep.task.module]
+    command = shlex.join([*program, *flags])
     parts = [
         f"# Sweep of {binary}",
         f"{len(sweep.settings)} settings, {over}, each with a split of its own. A setting is "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -73,6 +73,13 @@ def _same(values: np.ndarray) -> np.ndarray:
     return values
 
 
+# How a metric of one client becomes a mean that adds up over clients, and back.
+_MEANS: Mapping[str, tuple[Callable, Callable]] = {
+    "rmse": (np.square, np.sqrt),
+    "perplexity": (np.log, np.exp),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class ClientMetric:
     """A metric of `per_client.csv`, and how clients' values make that of them all.
@@ -90,6 +97,11 @@ class ClientMetric:
     to_mean: Callable[[np.ndarray], np.ndarray] = _same
     finalize: Callable[[np.ndarray], np.ndarray] = _same
     scale: float = 1.0
+
+    @classmethod
+    def of(cls, name: str, column: str, weights: str | None = "num_examples") -> ClientMetric:
+        """Returns the metric of a name, whose clients' values make means that add up, or are."""
+        return cls(column, weights, *_MEANS.get(name, (_same, _same)))
 
     def sums(self, clients: pd.DataFrame) -> pd.DataFrame:
         """Returns each client's sums of values and of weights, by its name."""

@@ -6,7 +6,7 @@ A new method is a new list of phases; `fedpersonal.methods` holds one file a pap
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedpersonal.errors import check_choice
@@ -128,6 +128,8 @@ class Algorithm:
         assignments: What is made of states after the phases, all of it from what they were before.
         server_remembers: Whether the server adds to each mean update the sum of all so far, each
             times the share of clients that took part (FedDyn).
+        trains: Whether there are rounds. Where there are none, nothing is ever sent: the phases are
+            what a client does with the initial weights before it predicts.
 
     Examples:
         What `fed_recon` does: a client rebuilds what is local, and trains what is global from it.
@@ -149,6 +151,7 @@ class Algorithm:
     personal: PersonalCopies | None = None
     assignments: tuple[Assignment, ...] = ()
     server_remembers: bool = False
+    trains: bool = True
 
     def __post_init__(self):
         check_positive(self, "max_update_norm", "max_local_update_norm")
@@ -199,6 +202,10 @@ class Algorithm:
     def choice(self) -> ChoicePhase | None:
         """The phase by which a client chooses one of the server's models, or None."""
         return next((phase for phase in self.phases if isinstance(phase, ChoicePhase)), None)
+
+    def finetuning(self, given: Sequence[Phase] = ()) -> tuple[Phase, ...]:
+        """Returns what a client does before it predicts: what is given, or, without rounds, all."""
+        return tuple(given) or (() if self.trains else self.phases)
 
     def prepare(self, model: PartitionedModel) -> PartitionedModel:
         """Returns a model with the personal copies or clusters that the algorithm asks for."""

@@ -97,7 +97,8 @@ def _docstring(
     families: Mapping[str, OptimizerFamily],
     options: Mapping[str, Declaration],
 ) -> str:
-    lines = [f"Returns what a client of {method.title} does in a round.", "", "Args:"]
+    when = "in a round" if method.trains else "before it predicts"
+    lines = [f"Returns what a client of {method.title} does {when}.", "", "Args:"]
     for family in families.values():
         end = "; None where another one does its work" if family.stand_in else ""
         lines.append(f"    {family.parameter}: An optimizer of TFF's or of Keras'{end}.")

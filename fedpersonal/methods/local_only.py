@@ -6,6 +6,8 @@ what it has before it predicts.
 
 from __future__ import annotations
 
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.methods.constructor import constructor
 from fedpersonal.methods.method import FinetuningOptions, Method
 
 
@@ -18,3 +20,10 @@ class LocalOnly(
     trains=False,
 ):
     """What a client does by itself."""
+
+    def algorithm(self) -> Algorithm:
+        """Returns what a client does before it predicts."""
+        return Algorithm(self.name, self.phases(), self.local_variables, trains=False)
+
+
+local_only = constructor(LocalOnly, without=("weighting", "max_update_norm"), local_epochs=5)

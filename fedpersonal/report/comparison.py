@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Optional, Union
 
 import numpy as np
 import pandas as pd
@@ -21,21 +21,22 @@ from fedpersonal.evaluation.client_metrics import (
     paired_difference,
 )
 from fedpersonal.evaluation.guess import best_guess
+from fedpersonal.report.pictures import SERIES
 from fedpersonal.report.run import RunData, is_number, option_text, read_run, shown
+from fedpersonal.runs.record import TRAINING
 
-FEWEST, MOST = 2, 10
-# These say where a run computes and keeps things, not what it does.
+# Of so many runs at least, and as many methods as pages have colours.
+FEWEST, MOST = 2, len(SERIES)
+# These say where a run computes and keeps things, not what it does; or follow from its seed.
 _ELSEWHERE = frozenset(
     "seed output_dir runtime ray_address rounds_per_checkpoint shards data_dir "
-    "cache_dir base_model_dir".split()
+    "cache_dir base_model_dir initial_local_values".split()
 )
+_Folder = Union[str, os.PathLike]
+# Folders; or by the name of a method those of its runs, under None those without a name.
+Folders = Union[Sequence[_Folder], Mapping[Optional[str], Union[_Folder, Sequence[_Folder]]]]
 # The column of clients that have examples to predict, 1.0 or 0.0.
 _HAS_EXAMPLES = "has_examples"
-# How a metric of one client becomes a mean that adds up over clients, and back.
-_MEANS: Mapping[str, Mapping[str, Any]] = {
-    "rmse": {"to_mean": np.square, "finalize": np.sqrt},
-    "perplexity": {"to_mean": np.log, "finalize": np.exp},
-}
 # Figures of `summary.json` are the same numbers, but for rounding.
 _ROUNDING = 1e-5
 
@@ -45,7 +46,8 @@ class ComparedMethod:
     """Runs that differ by their seed alone.
 
     Attributes:
-        name: Its name, with the options that tell it from others of that name.
+        name: The name that its runs were given; or else its method's, with the options that tell it
+            from others of that name.
         runs: The runs by seed, in ascending order.
         seeds: The seeds that all compared methods have.
     """
@@ -104,16 +106,17 @@ class Comparison:
         return pd.DataFrame(list(self.rows.values()))
 
 
-def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = None) -> Comparison:
+def compare_runs(folders: Folders, *, metric: str | None = None) -> Comparison:
     """Compares finished runs, those of one method but for the seed together.
 
     Args:
-        folders: 2 to 10 run folders. The method of the first is the baseline.
+        folders: Run folders, of at most 10 methods, the first of which is the baseline.
         metric: The main metric; None for the first that all runs have.
 
     Raises:
-        UserError: If a folder is no finished run's or is given twice, methods are not tested on the
-            same examples of the same clients, or runs have no metric in common, or not that metric.
+        UserError: If a folder is no finished run's or is given twice, runs of one name differ by
+            more than the seed, methods are not tested on the same examples of the same clients, or
+            runs have no metric in common, or not that metric.
     """
     methods = _read_methods(folders)
     runs = [run for method in methods for run in method.runs.values()]
@@ -140,12 +143,13 @@ def compare_runs(folders: Sequence[str | os.PathLike], *, metric: str | None = N
     return Comparison(methods, metrics, pooled, rows)
 
 
-def compare(folders: Sequence[str | os.PathLike], *, metric: str | None = None) -> pd.DataFrame:
+def compare(folders: Folders, *, metric: str | None = None) -> pd.DataFrame:
     """Compares finished runs and returns a row a method and metric, the baseline's first.
 
     Args:
-        folders: 2 to 10 run folders. Runs that differ by their seed alone are one method; that of
-            the first folder is the baseline.
+        folders: The folders of commands' runs, or of programs' that `TrainedModel.test` has tested.
+            Runs that differ by their seed alone are one method, of at most 10; that of the first
+            folder is the baseline. Names are given as `{"FedPer": ["runs/a", "runs/b"]}`.
         metric: The metric whose rows come first; None for the first that all runs have.
 
     Returns:
@@ -169,8 +173,15 @@ def tested_clients(run: RunData) -> pd.Series:
 
 def differing_options(runs: Sequence[RunData]) -> dict[str, list[str]]:
     """Returns the options that differ, by name, with each run's value as a page shows it."""
-    names = dict.fromkeys(name for run in runs for name in run.options if name not in _ELSEWHERE)
-    values = {name: [run.options.get(name, "absent") for run in runs] for name in names}
+    asked = [_asked(run) for run in runs]
+    # What programs train has entries of each method's own, of no use side by side.
+    options = {name for run in runs for name in run.options}
+    names = [
+        name
+        for name in dict.fromkeys(name for of_run in asked for name in of_run)
+        if name in options or all(name in of_run for of_run in asked)
+    ]
+    values = {name: [of_run.get(name, "absent") for of_run in asked] for name in names}
     return {
         name: [option_text(name, value) for value in of_runs]
         for name, of_runs in values.items()
@@ -197,22 +208,33 @@ def read_tested(folder: str | os.PathLike) -> RunData:
     return dataclasses.replace(run, clients=clients)
 
 
-def _read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
+def _asked(run: RunData) -> dict[str, Any]:
+    """Returns the options that tell a run from others, of a program also what it trains."""
+    asked = {**run.config.get(TRAINING, {}), **run.options}
+    return {k: v for k, v in asked.items() if k.rpartition(".")[2] not in _ELSEWHERE}
+
+
+def _read_methods(folders: Folders) -> list[ComparedMethod]:
     """Reads runs and puts the seeds of each method together, in the order of the folders."""
-    if not FEWEST <= len(folders) <= MOST:
-        given = f"{len(folders)} {'is' if len(folders) == 1 else 'are'} given"
-        raise UserError(f"a comparison is of {FEWEST} to {MOST} run folders; {given}.")
+    named = folders if isinstance(folders, Mapping) else {None: folders}
+    pairs = [
+        (name, folder)
+        for name, own in named.items()
+        for folder in ([own] if isinstance(own, (str, os.PathLike)) else own)
+    ]
+    if len(pairs) < FEWEST:
+        given = f"{len(pairs)} {'is' if len(pairs) == 1 else 'are'} given"
+        raise UserError(f"a comparison is of at least {FEWEST} run folders; {given}.")
     groups: dict[str, dict[int | None, RunData]] = {}
-    for run in map(read_tested, folders):
-        options = {k: v for k, v in run.options.items() if k not in _ELSEWHERE}
-        runs = groups.setdefault(json.dumps(options, sort_keys=True), {})
-        seed = run.config.get("seed")
-        if seed in runs:
-            raise UserError(
-                f"{_folder(runs[seed])} and {_folder(run)} are the same run: no option differs, "
-                f"and the seed of both is {one_line(seed)}."
-            )
-        runs[seed] = run
+    names: dict[str, str | None] = {}
+    for name, folder in pairs:
+        run = read_tested(folder)
+        key = json.dumps(_asked(run), sort_keys=True) if name is None else f"name {name}"
+        names[key], runs = name, groups.setdefault(key, {})
+        _check_alike(name, [*runs.values(), run])
+        runs[run.config.get("seed")] = run
+    if len(groups) > MOST:
+        raise UserError(f"a comparison is of at most {MOST} methods; {len(groups)} are given.")
     ordered = [dict(sorted(runs.items(), key=lambda of: of[0] or 0)) for runs in groups.values()]
     seeds = [seed for seed in ordered[0] if all(seed in runs for runs in ordered)]
     firsts = [next(iter(runs.values())) for runs in ordered]
@@ -225,7 +247,27 @@ def _read_methods(folders: Sequence[str | os.PathLike]) -> list[ComparedMethod]:
     for seed in seeds:
         for runs in ordered[1:]:
             _check_match(ordered[0][seed], runs[seed])
-    return [ComparedMethod(n, runs, seeds) for n, runs in zip(_names(firsts), ordered)]
+    titles = _names(firsts, [*names.values()])
+    return [ComparedMethod(title, runs, seeds) for title, runs in zip(titles, ordered)]
+
+
+def _check_alike(name: str | None, runs: Sequence[RunData]) -> None:
+    """Raises a UserError if the last of some runs is one of the others, or no seed of theirs."""
+    first, last = runs[0], runs[-1]
+    seed = last.config.get("seed")
+    if _asked(first) != _asked(last):
+        differ = [f"{n} is {' and '.join(v)}" for n, v in differing_options((first, last)).items()]
+        why = one_line("; ".join(differ) or "they have other phases or models")
+        raise UserError(
+            f"{_folder(first)} and {_folder(last)} are both named {quoted(str(name))}, but differ "
+            f"by more than the seed: {why}."
+        )
+    for other in runs[:-1]:
+        if other.config.get("seed") == seed:
+            raise UserError(
+                f"{_folder(other)} and {_folder(last)} are the same run: no option differs, and "
+                f"the seed of both is {one_line(seed)}."
+            )
 
 
 def _check_match(*pair: RunData) -> None:
@@ -252,14 +294,15 @@ def _folder(run: RunData) -> str:
     return escaped(str(run.path))
 
 
-def _names(firsts: Sequence[RunData]) -> list[str]:
-    """Returns a name for each: that of its method, and the options that tell it from others."""
+def _names(firsts: Sequence[RunData], given: Sequence[str | None]) -> list[str]:
+    """Returns a name for each: the given one, or its method's, with options that tell it apart."""
     names: list[str] = []
-    for run in firsts:
+    for run, own in zip(firsts, given):
         alike = [other for other in firsts if other.method == run.method]
-        options = differing_options(alike).items()
+        options = differing_options(alike).items() if own is None else ()
         words = [f"{name}={values[alike.index(run)]}" for name, values in options]
-        name = shown(run.method) + (f" ({shown(', '.join(words))})" if words else "")
+        name = shown(run.method if own is None else own)
+        name += f" ({shown(', '.join(words))})" if words else ""
         names.append(f"{name} #{len(names) + 1}" if name in names else name)
     return names
 
@@ -368,7 +411,7 @@ def _client_metric(name: str, runs: Sequence[RunData]) -> ClientMetric:
     column = after if all(after in run.clients for run in runs) else name
     numbers = [n for n in runs[0].clients if n.startswith("num_")]
     for weights in (None, *(n for n in numbers if all(n in run.clients for run in runs))):
-        metric = ClientMetric(column, weights, **_MEANS.get(name, {}))
+        metric = ClientMetric.of(name, column, weights)
         if all(_agrees(metric, run, run.test[name]) for run in runs):
             return metric
     return ClientMetric(column, _HAS_EXAMPLES)

@@ -199,7 +199,8 @@ def read_run(
     else:  # What was written when the run ended before is not of the rounds since then.
         found = rounds_of_files(record.path)
         last = found.get("metrics.csv")
-        has = {name: has[name] and found.get(name, last) == last for name in _FILES}
+        if last is not None:
+            has = {name: has[name] and found.get(name, last) == last for name in _FILES}
 
     rounds = record.metrics if has["metrics.csv"] else pd.DataFrame({"round": [], "seconds": []})
     about = read_about(record.path) if has[ABOUT] else {}

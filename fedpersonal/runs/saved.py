@@ -180,7 +180,7 @@ class LoadedRun(RunRecord):
             pieces = self._of_program()
             trains = pieces["model"]
         known = {name: saved.about[name] for name in ("batch_size", "seed", "round_number")}
-        trained = TrainedModel(**{**known, **pieces}, weights=saved.weights)
+        trained = TrainedModel(**{**known, **pieces}, weights=saved.weights, folder=self.path)
         check_model(self.path, trained.model, saved)
         # Clients who are evaluated with another model have kept nothing of it.
         if not trained.algorithm.keeps or trained.model is not trains:
@@ -206,7 +206,8 @@ class LoadedRun(RunRecord):
                 f"{self.path} is the run of a program of one's own: give load_run its model, and "
                 f"its algorithm, {one_line(options.get('method'))}."
             )
-        found = {"method": given.name, "finetuning_phases": len(self._finetuning)}
+        finetuning = given.finetuning(self._finetuning)
+        found = {"method": given.name, "finetuning_phases": len(finetuning)}
         for name, value in found.items():
             if value != options.get(name):
                 raise UserError(
@@ -227,7 +228,7 @@ class LoadedRun(RunRecord):
             "model": model,
             "algorithm": given,
             "rebuilding": given.personalization(model),
-            "finetuning": self._finetuning,
+            "finetuning": finetuning,
             "packing": packing,
             "together": EVALUATED_TOGETHER,
         }

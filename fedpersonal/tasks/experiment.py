@@ -188,8 +188,6 @@ def build_experiment(
         seed=options.seed,
         **work,
     )
-    if not method.trains:
-        trainer.crossings = []  # Its process gives initial weights alone, and runs no round.
     return Experiment(
         **vars(built),
         task=task,

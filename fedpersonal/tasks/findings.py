@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.data.sources import fingerprint
 from fedpersonal.data.splits import check_query_sets, count_query_examples, is_query
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.runs.tested import hash_labels
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Data
 from fedpersonal.training.clients import ReadWhenDrawn
@@ -45,8 +45,7 @@ def check_clients(data: Data, algorithm: Algorithm, options: RunOptions) -> dict
         )
     if not data.validation.query.num_examples:
         _warn("no validation client has anything to predict: there will be no eval/ figures")
-    labels = {name: getattr(query, name) for name in ("client_ids", "offsets", "labels")}
-    told = {"test_labels": fingerprint(labels)}
+    told = {"test_labels": hash_labels(query)}
     has_query = is_query(algorithm.phases[-1].data)
     if not has_query or not isinstance(data.train, ClientDataset):
         return told

@@ -1,7 +1,8 @@
 """What a task is: data, a model, and how its clients are evaluated.
 
 Building, running, evaluating and reporting are written once, in `tasks.experiment`; a task says
-what differs. It needs no registration: `experiments.launch.task_main` makes a binary of it.
+what differs. It needs no registration: `experiments.launch.task_main` makes a binary of it, and
+`find_task` finds it by its module.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import pathlib
 import pkgutil
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -18,12 +22,13 @@ import numpy as np
 
 import fedpersonal.tasks
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.errors import UserError, counted
+from fedpersonal.errors import UserError, counted, did_you_mean, one_line, quoted
 from fedpersonal.methods import fed_recon
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Layers, Method, methods
 from fedpersonal.methods.phases import restrict
 from fedpersonal.options import Options, Value, join, option
+from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.figures import beside, figures_text, tested_text
 from fedpersonal.tasks.options import RunOptions
 
@@ -110,26 +115,6 @@ SourceT = TypeVar("SourceT", bound=Source)
 DataT = TypeVar("DataT", bound=Data)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TestReport:
-    """What the test of a trained model came to.
-
-    Attributes:
-        results: Of the test clients.
-        metrics: Further metrics over all clients.
-        columns: Further columns of a value for each client, those of metrics NaN where a client
-            does not count.
-        description: Further entries of the summary.
-        further: Further entries of the summary's `test`, beside metrics.
-    """
-
-    results: ClientResults
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    further: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
 class Task(Generic[OptionsT, SourceT, DataT]):
     """A task; subclasses give its data and its model, and change what differs from the usual.
 
@@ -188,9 +173,19 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         body = {"__doc__": f"Options of the task {self.name}.", "check": check}
         return type(joined.__name__, (joined,), body, defaults=self.defaults)
 
+    @functools.cached_property
+    def module(self) -> str:
+        """The module that has it as `TASK`, by which runs and other processes find it again."""
+        name = type(self).__module__
+        main = sys.modules[name]
+        if name != "__main__":
+            return name
+        spec = getattr(main, "__spec__", None)
+        return spec.name if spec else pathlib.Path(str(main.__file__)).stem
+
     def __reduce__(self):
         # A task has no state; its class of options could not be pickled.
-        return type(self), ()
+        return find_task, (self.module,)
 
     def check(self, options: OptionsT) -> None:
         """Raises a `UserError` where options contradict each other."""
@@ -409,3 +404,48 @@ def all_tasks() -> Mapping[str, Task]:
     folders = [m.name for m in pkgutil.iter_modules(fedpersonal.tasks.__path__) if m.ispkg]
     tasks = [importlib.import_module(f"fedpersonal.tasks.{name}.task").TASK for name in folders]
     return {task.name: task for task in tasks}
+
+
+def find_task(name: str) -> Task:
+    """Returns a task of the library by its name, or any by the module that has it as `TASK`.
+
+    Args:
+        name: Such as `movielens` or `my_package.houses`.
+
+    Raises:
+        UserError: If there is no such task, or its module cannot be imported.
+    """
+    return all_tasks().get(name) or import_task(name, [*all_tasks()])
+
+
+def import_task(name: str, others: Sequence[str]) -> Task:
+    """Returns the task that a module has as `TASK`.
+
+    Args:
+        name: The module's.
+        others: What else the user could have named.
+
+    Raises:
+        UserError: If there is no such module, it cannot be imported, or has no task.
+    """
+    try:
+        module = importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if not name.strip(".") or (missing and f"{name}.".startswith(f"{missing}.")):
+            raise UserError(
+                f"there is no task {quoted(name)}, and no module of this name"
+                f"{did_you_mean(name, others)} There are {', '.join(others)}; an own task is named "
+                "by its module, such as my_package.houses."
+            ) from None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(
+            f"the module {name} cannot be imported: {type(error).__name__}: {one_line(error)} "
+            f"({pathlib.Path(last.filename).name}, line {last.lineno})."
+        ) from error
+    task = getattr(module, "TASK", None)
+    if not isinstance(task, Task):
+        raise UserError(f"the module {name} has no TASK, an instance of a class of fp.Task.")
+    # A module may also register methods for a task of the library's.
+    task.module = name
+    return task

@@ -92,7 +92,8 @@ class Session:
     ) -> TrainedModel:
         """Returns the model of the last round, or of the best one, saved where that is ours."""
         rounds, snapshot = trained.round_number, None
-        trained = dataclasses.replace(trained, resources=self.resources)
+        folder = self.folder.path if self.is_ours else None
+        trained = dataclasses.replace(trained, resources=self.resources, folder=folder)
         if best and not best.best_round:
             logging.warning(
                 "%s was NaN in every round, so there is no best round; this is the model of the "

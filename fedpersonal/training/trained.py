@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -54,6 +55,7 @@ class TrainedModel(Evaluator):
         kept_by: Maps clients' names to what they have kept; None where clients keep nothing.
         round_number: The round whose model it is; 0 before the first.
         loop: The rounds' times; None between rounds.
+        folder: That of its run; None between rounds, and where it is removed at the end.
         resources: What `close` gives back.
 
     Examples:
@@ -73,6 +75,7 @@ class TrainedModel(Evaluator):
     kept_by: Callable[[Sequence[str]], Kept] | None = None
     round_number: int = 0
     loop: LoopResult | None = None
+    folder: pathlib.Path | None = None
     resources: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> TrainedModel:
@@ -163,21 +166,94 @@ class TrainedModel(Evaluator):
             UserError: If a client is not in the support set, nobody has anything to predict,
                 `start` is none of these, or `guess` has another metric, or not a number a client.
         """
-        names = ["loss", *(metric.name for metric in self.model.metrics)]
-        unknown = [name for name in guess or () if name not in names]
-        if unknown:
-            raise UserError(
-                f"guess has {unknown[0]!r}, which is no metric of the model: {listed(names)}."
-            )
-        told = {
-            name + GUESS: check_column(f"guess[{name!r}]", values, clients.num_clients)
-            for name, values in (guess or {}).items()
-        }
+        told = {n + GUESS: values for n, values in self._guess(guess or {}, clients).items()}
         kept = self._kept(clients.client_ids)
         table = pd.DataFrame({**self._results(clients, support, kept, start).per_client(), **told})
         table.insert(2, "has_kept", kept[0])
         table[ROUND] = self.round_number
         return table
+
+    def test(
+        self,
+        clients: ClientDataset,
+        *,
+        support: ClientDataset | None = None,
+        start: str = "kept",
+        guess: Mapping[str, npt.ArrayLike] | None = None,
+        folder: str | os.PathLike | None = None,
+    ) -> ClientResults:
+        """Tests clients, and writes to the folder of the run what commands do.
+
+        These are `per_client.csv`, `summary.json` and the page, by which `compare` takes the run.
+
+        Args:
+            clients: What is predicted.
+            support: What clients' models are personalised on, by the same names; None: every
+                second batch of `clients`, which is then not predicted.
+            start: Local variables that clients have kept are `kept`, `rebuilt` or `updated`.
+            guess: What the model must beat, as of `evaluate`.
+            folder: The folder that `fit` was given; None: this model knows it.
+
+        Returns:
+            What `results` returns.
+
+        Raises:
+            UserError: As of `evaluate`, or the folder is not that of this model's run.
+            TrainingError: If the loss is not finite.
+
+        Examples:
+            With all names of `Trainer`'s example:
+
+            >>> with trainer.fit(rounds=2, folder="runs/tested", progress=False) as trained:
+            ...     results = trained.test(clients)
+            >>> summary = fp.load_run("runs/tested").summary
+            >>> summary["test"]["loss"] == results.overall()["loss"]
+            True
+        """
+        from fedpersonal.runs.tested import TestReport, hash_labels, report_program
+
+        told = self._guess(guess or {}, clients)
+        path = self._folder(folder)
+        results = self.results(clients, support=support, start=start)
+        # Without support sets, batches say what is predicted.
+        how = {} if support is not None else {"batch_size": self.batch_size}
+        about = {"test_labels": hash_labels(clients, **how)}
+        report_program(path, self, TestReport(results, description=about), told)
+        return results
+
+    def report(self, *, show_clients: bool = False) -> pathlib.Path:
+        """Writes the page of the run, `report.html`, anew, and returns where it is.
+
+        Args:
+            show_clients: Whether the page has clients' names; else it is made to be shared.
+
+        Raises:
+            UserError: If the run has no folder.
+        """
+        from fedpersonal.report.page import write_report
+
+        return write_report(self._folder(None), show_clients=show_clients)
+
+    def _folder(self, given: str | os.PathLike | None) -> str | os.PathLike:
+        folder = self.folder if given is None else given
+        if folder is None:
+            raise UserError("the run has no folder: train with fit(folder=...).")
+        return folder
+
+    def _guess(
+        self, guess: Mapping[str, npt.ArrayLike], clients: ClientDataset
+    ) -> dict[str, np.ndarray]:
+        """Returns each client's values by a guess, once they are known to be of metrics."""
+        names = ["loss", *(metric.name for metric in self.model.metrics)]
+        unknown = [name for name in guess if name not in names]
+        if unknown:
+            raise UserError(
+                f"guess has {unknown[0]!r}, which is no metric of the model: {listed(names)}."
+            )
+        return {
+            name: check_column(f"guess[{name!r}]", values, clients.num_clients)
+            for name, values in guess.items()
+        }
 
     def overall(
         self,

@@ -138,10 +138,10 @@ class Trainer:
         self.algorithm = algorithm
         if isinstance(train, ClientDataset):
             check_own_rows(model, train)
-        self._finetuning = tuple(finetuning)
+        self._finetuning = algorithm.finetuning(finetuning)
         self._batch_size, self._seed = batch_size, seed
         self._secret = new_secret() if privacy is not None and privacy.is_secret else None
-        self.crossings: list[Crossing] = []  # Known once the process is built.
+        self.crossings: list[Crossing] = []  # Known once the process is built; none without rounds.
         self._draw_by = functools.partial(
             Draw,
             algorithm,
@@ -189,7 +189,8 @@ class Trainer:
         adds_up = packing == "pooled" and not self._has_aggregator
         self._steps_once = adds_up and steps_once_a_batch(self.model, algorithm)
         self.process = self._build(model, aggregator=aggregator, **self._private())
-        self.crossings = check_boundary(model, self.process.next, folding=self.process.folding)
+        if algorithm.trains:
+            self.crossings = check_boundary(model, self.process.next, folding=self.process.folding)
 
     def cohort(self, round_number: int) -> Cohort:
         """Returns the clients of a round, in shards."""
@@ -222,7 +223,7 @@ class Trainer:
         """Runs the rounds that are missing.
 
         Args:
-            rounds: Rounds in all.
+            rounds: Rounds in all; an algorithm without rounds, such as `local_only`, runs none.
             folder: The run's folder, which receives `metrics.csv`, TensorBoard events, checkpoints,
                 what clients keep, the model, for `load_run`, and `report.html`, to look at; a run
                 that is there goes on. None for one that is removed when the model is closed.
@@ -256,6 +257,8 @@ class Trainer:
             self._take_secret(run_folder)
             if files.is_program:
                 run_folder.check_training(self._describe_training())
+            if not self.algorithm.trains:
+                return files.finish(self.untrained(), None, self.describe_privacy)
             store = None
             if self.algorithm.keeps:
                 store = files.open_store(self.model.local_variables)
@@ -321,9 +324,12 @@ class Trainer:
         Returns:
             What was found; it `holds` if that is nothing.
         """
-        from fedpersonal.audit.audit import audit
+        from fedpersonal.audit.audit import Audit, audit, guarantee
         from fedpersonal.audit.subject import Subject
 
+        if not self.algorithm.trains:
+            notes = ["There are no rounds: nothing is ever sent."]
+            return Audit((), (), (), notes, guarantee(self.describe_privacy(rounds)))
         drawn = map(self._draw.clients_of_round, range(1, 101))
         try:
             data, indices = next(one for one in drawn if len(one[1]))

@@ -80,7 +80,9 @@ def test_presets_are_taken():
     from experiments import audit
     from fedpersonal.tasks.task import all_tasks
 
+    audit.main.define(["audit"])
+    shared = audit._TASK.shared
     for task in all_tasks().values():
-        assert set(task.options.declarations()) <= set(audit._OPTIONS)
-        assert all(task.options in audit._OPTIONS[name] for name in task.options.declarations())
+        assert set(task.options.declarations()) <= set(shared)
+        assert all(task.options in shared[name] for name in task.options.declarations())
     assert {"experiment_name", "output_dir"} <= set(audit.FLAGS)

@@ -120,8 +120,8 @@ FLAGS = [
     ),
     # Sweeps; `alone` is without the flags of a task.
     ("sweep alone", "", "--grid must have a value other than None"),
-    ("sweep alone", "--grid=seed=1", "give one program, such as ratings: "),
-    ("sweep alone", "movies --grid=seed=1", "give one program, not movies: "),
+    ("sweep alone", "--grid=seed=1", "give one task, such as --task=ratings: "),
+    ("sweep alone", "movies --grid=seed=1", "there is no task 'movies', and no module of this "),
     ("sweep alone", "movielens --grid=rate=1", "--grid: 'rate' is no option that can be chosen"),
     ("sweep alone", "movielens --grid=seed=1,2", "--grid: --seeds says how many seeds"),
     ("sweep alone", "movielens --grid=l2=1 --seed=3", "--seed is no flag; did you mean --seeds?"),
@@ -129,13 +129,19 @@ FLAGS = [
     ("sweep alone", "movielens --grid=l2=0..1", "--grid: l2 has a range, from which --random=N"),
     # The leaderboard.
     ("leaderboard alone", "--size=large", "one of <quick|full>"),
-    ("leaderboard alone", "--tasks=rating", "--tasks: 'rating' is none of ratings, ratings_seen"),
+    (
+        "leaderboard alone",
+        "--tasks=rating",
+        "; did you mean ratings? There are ratings, ",
+    ),
     ("leaderboard alone", "--methods=fedavg", "; did you mean fed_avg?"),
     ("leaderboard alone", "--tasks=films --methods=fedperc", "--methods: 'fedperc' is none of "),
     ("leaderboard alone", "--seeds=0", "seeds"),
     ("leaderboard alone", "--settings=absent.json", "--settings=absent.json: there is no such"),
     # Other commands.
-    ("audit alone", "--method=furl", "--task"),
+    ("audit alone", "--method=furl", "give one task, such as --task=movielens: "),
+    ("audit alone", "--task movies", "there is no task 'movies', and no module of this name; did "),
+    ("ablation alone", "--task=json", "the module json has no TASK"),
     ("audit alone", "--task=movielens --text_file=x", "--text_file is no option of --task=mov"),
 ]
 # What is found when more than the data's own reader is at work.

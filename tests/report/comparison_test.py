@@ -165,9 +165,19 @@ def test_runs_without_a_metric_of_each_client_are_refused_in_one_line(write_run)
 
 def test_a_comparison_is_of_some_runs_and_by_a_metric_that_they_have(write_run):
     folders = [write_run("a"), write_run("b")]
-    for number, why in [(1, "of 2 to 10 run folders; 1 is given"), (11, "11 are given")]:
+    many = [write_run(f"m{n}") for n in range(11)]
+    for some, why in [
+        (folders[:1], "of at least 2 run folders; 1 is given"),
+        (many, "of at most 10 methods; 11 are given"),
+        ({"x": folders}, "are both named 'x', but differ by more than the seed: method is a and b"),
+    ]:
         with pytest.raises(UserError, match=why):
-            compare(folders[:1] * number)
+            compare(some)
+    # As many seeds as there are.
+    many = [write_run(name, seed=seed) for name in "ab" for seed in range(1, 7)]
+    named = compare({"first": many[0], None: many[6:], "second": many[:2]}, metric="rmse")
+    assert [*named["method"][::3]] == ["first", "b", "second"]
+    assert [*named["num_seeds"][::3]] == [1, 6, 2]
     with pytest.raises(UserError, match="has no metric 'auc'; it has rmse, accuracy, loss"):
         compare(folders, metric="auc")
     assert compare(folders, metric="accuracy")["metric"][0] == "accuracy"

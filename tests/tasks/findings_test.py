@@ -10,7 +10,7 @@ import numpy as np
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.model.metrics import Metric
-from fedpersonal.tasks import running as report
+from fedpersonal.runs.tested import test_summary as summarize_test
 from fedpersonal.tasks.findings import check_clients, tell_attendance
 from fedpersonal.tasks.task import Data, EvaluationSet, before_and_after
 
@@ -53,7 +53,7 @@ def test_a_summary_says_how_many_count_and_leaves_out_what_nobody_counts_in():
     metrics = tuple(Metric(name, None) for name in ("known", "some"))
     results = dataclasses.replace(results, before=after, after=after, metrics=metrics)
     hits = np.array([np.nan, 1.0, np.nan, 0.0])
-    found = report.test_summary(results, {**results.overall(), "hr@10": 0.5}, {"hr@10": hits})
+    found = summarize_test(results, {**results.overall(), "hr@10": 0.5}, {"hr@10": hits})
     assert (found["num_clients"], found["num_clients_without_query"]) == (3, 1)
     assert found["num_clients_of"] == {"known": 0, "some": 2, "hr@10": 2}
     assert found.keys() & {"known", "some", "loss", "hr@10"} == {"some", "loss", "hr@10"}

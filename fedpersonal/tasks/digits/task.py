@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpersonal.methods.method import KeepingOptions, Layers
 from fedpersonal.options import Options, option
+from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.digits.data import (
     NUM_DIGITS,
     DigitData,
@@ -17,7 +18,7 @@ from fedpersonal.tasks.digits.data import (
     split_digits,
 )
 from fedpersonal.tasks.options import RunOptions
-from fedpersonal.tasks.task import EvaluationSet, Task, TestReport, unseen_text
+from fedpersonal.tasks.task import EvaluationSet, Task, unseen_text
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess

@@ -15,10 +15,11 @@ from fedpersonal.data.ratings import keep_users
 from fedpersonal.errors import counted
 from fedpersonal.methods.fedrap import FedRapOptions
 from fedpersonal.options import option
+from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.interactions.data import InteractionData, split_interactions
 from fedpersonal.tasks.items import LAYERS, OWN_ITEMS, FactorizationOptions, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
-from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
+from fedpersonal.tasks.task import EvaluationSet, Task
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess

@@ -11,10 +11,11 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.movielens import item_titles
 from fedpersonal.data.ratings import Ratings, keep_users
 from fedpersonal.options import option
+from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.items import LAYERS, FactorizationOptions, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, add_rated, is_ordered, split_ratings
-from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
+from fedpersonal.tasks.task import EvaluationSet, Task
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess

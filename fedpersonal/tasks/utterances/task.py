@@ -15,8 +15,9 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.guess import strongest
 from fedpersonal.methods.method import Layers
+from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.figures import tested_text
-from fedpersonal.tasks.task import EvaluationSet, Task, TestReport
+from fedpersonal.tasks.task import EvaluationSet, Task
 from fedpersonal.tasks.utterances.data import (
     UtteranceData,
     add_history_of,
@@ -213,7 +214,7 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
 
     def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> TestReport:
         """Tests after fine-tuning on more and more; a client's query set is always the same."""
-        from fedpersonal.tasks.running import test_summary
+        from fedpersonal.runs.tested import test_summary
 
         data, options = experiment.data, experiment.options
         mean = self._noisy_mean(experiment)

@@ -10,10 +10,10 @@ import pytest
 from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.data.interactions import Interactions
 from fedpersonal.runs.saved import load_run
+from fedpersonal.runs.tested import summarize
 from fedpersonal.tasks.experiment import build_experiment
 from fedpersonal.tasks.interactions.data import rank_by_popularity
 from fedpersonal.tasks.interactions.task import TASK
-from fedpersonal.tasks.running import summarize
 
 NUM_USERS, NUM_ITEMS = 60, 150
 
