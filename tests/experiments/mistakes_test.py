@@ -139,7 +139,7 @@ FLAGS = [
     ("leaderboard alone", "--seeds=0", "seeds"),
     ("leaderboard alone", "--settings=absent.json", "--settings=absent.json: there is no such"),
     # Other commands.
-    ("audit alone", "--method=furl", "give one task, such as --task=movielens: "),
+    ("audit alone", "--method=furl", "give one task, such as --task=ratings: "),
     ("audit alone", "--task movies", "there is no task 'movies', and no module of this name; did "),
     ("ablation alone", "--task=json", "the module json has no TASK"),
     ("audit alone", "--task=movielens --text_file=x", "--text_file is no option of --task=mov"),
