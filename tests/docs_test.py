@@ -9,8 +9,6 @@ prints.
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
 import json
 import pathlib
 import re
@@ -65,7 +63,7 @@ def test_every_block_says_what_it_is(page):
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if any(b.language == "python" for b in BLOCKS[p][0])], ids=of_root
 )
-def test_python_runs(page, tmp_path, monkeypatch):
+def test_python_runs(page, tmp_path, monkeypatch, capfd):
     import fedpersonal as fp
 
     monkeypatch.chdir(tmp_path)
@@ -83,8 +81,9 @@ def test_python_runs(page, tmp_path, monkeypatch):
             assert (folder if folder != "examples" else name[: -len(".py")]) in tests
         else:
             for text in (block.first, block.text):
-                shown = _run(text, f"{page}:{block.line}", names)
-            outputs.append(shown)
+                capfd.readouterr()
+                _run(text, f"{page}:{block.line}", names)
+            outputs.append(capfd.readouterr().out)
     if page == notebook.PAGE:
         kept = json.loads(notebook.NOTEBOOK.read_text(encoding="utf-8"))
         cells = notebook.notebook(page.read_text(encoding="utf-8"))
@@ -95,15 +94,13 @@ def test_python_runs(page, tmp_path, monkeypatch):
 
 
 def _run(text, place, names):
-    """Returns what a cell prints, and its value as text."""
+    """Runs a cell and prints its value."""
     tree = ast.parse(text, place)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(tree, place, "exec"), names)
-        if last is not None:
-            value = eval(compile(ast.Expression(last.value), place, "eval"), names)
-            print("" if value is None else repr(value))
-    return printed.getvalue()
+    exec(compile(tree, place, "exec"), names)
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), place, "eval"), names)
+        print("" if value is None else repr(value))
 
 
 def test_a_notebook_is_old_where_text_or_numbers_differ():
