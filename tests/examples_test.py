@@ -55,20 +55,13 @@ OWN_BINARY = (
 OPENS_AGAIN = """
 import sys
 import fedpersonal as fp
-from examples.own_task.task import TASK
+from examples.own_task import TASK
 run = fp.load_run("own_task")
 options = TASK.options(**{n: v for n, v in run.config["options"].items() if n != "task"})
 test = TASK.split(TASK.read(options), options).test
 with run.trained as trained:
     assert trained.evaluate(test.query)["has_kept"].all()
     print(trained.overall(test.query)["accuracy"])
-"""
-TABLE = """
-import sys
-import examples.own_task.table as table
-table.METHODS = ("fed_avg", "fed_rep")
-sys.argv += ["--total_rounds=2", "--num_clients=20"]
-table.main()
 """
 
 
@@ -79,7 +72,6 @@ def _folder(tmp_path_factory):
         "data.csv": "\n".join(["client,x1,x2,y", *OWN_DATA, ""]),
         "ratings.csv": "\n".join(["user,item,rating", *OWN_RATINGS, ""]),
         "opens_again.py": OPENS_AGAIN,
-        "table.py": TABLE,
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -93,10 +85,9 @@ def _ran(run_commands, folder):
     programs = {
         **files,
         "own data": [*files["own_model"], "data.csv"],
-        "own_task": ["examples.own_task.run", *OWN_TASK.split()],
+        "own_task": ["examples.own_task", *OWN_TASK.split()],
         "own_binary": ["examples.own_binary", *OWN_BINARY.split()],
         "opens again": ["opens_again.py"],
-        "table": ["table.py"],
     }
     modules = ["tensorflow_federated", "pandas"]
     outcomes = run_commands([*programs.values()], modules=modules, cwd=folder)
@@ -140,11 +131,6 @@ def test_the_task_of_ones_own_runs_to_its_end(ran, folder):
     assert float(ran["opens again"]) == pytest.approx(summary["test"]["accuracy"], rel=1e-6)
 
 
-def test_the_task_of_ones_own_has_a_table_of_methods(ran):
-    rows = re.findall(r"^\| (fed_\w+) +\| +(0\.\d+) \| +(0\.\d+) \|$", ran["table"], re.MULTILINE)
-    assert [row[0] for row in rows] == ["fed_avg", "fed_rep"]
-
-
 def test_a_registered_method_is_a_choice_of_a_binary(ran, folder):
     summary = json.loads((folder / "own_binary" / "summary.json").read_text())
     assert summary["method"] == "slow_body"
@@ -160,6 +146,4 @@ def test_an_example_is_short_and_uses_the_one_door(name):
 
 
 def test_the_task_of_ones_own_is_small():
-    files = list((EXAMPLES / "own_task").glob("*.py"))
-    assert len(files) <= 3
-    assert sum(len(path.read_text().splitlines()) for path in files) <= 110
+    assert len((EXAMPLES / "own_task.py").read_text().splitlines()) <= 60

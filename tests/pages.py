@@ -22,7 +22,7 @@ FOREIGN |= {".venv/bin/ray"}
 # Flags of others' programs that pages speak of.
 FOREIGN_FLAGS = {"address", "flags", "head", "logdir", "num-cpus", "temp-dir", "upgrade"}
 
-# Flags of a binary are defined when it is imported, hence a fork for each.
+# Flags of a binary are defined when it is imported or begins, hence a fork for each.
 _PARSE = """
 import importlib, json, os, sys
 from absl import flags
@@ -33,8 +33,11 @@ for module, *arguments in json.load(sys.stdin):
     read, write = os.pipe()
     if os.fork() == 0:
         try:
-            importlib.import_module(module)
-            flags.FLAGS(option_flags.expand_flagfiles([module, *arguments]))
+            main = getattr(importlib.import_module(module), "main", None)
+            arguments = option_flags.expand_flagfiles([module, *arguments])
+            if hasattr(main, "define"):
+                main.define(arguments)
+            flags.FLAGS(arguments)
             fault = ""
         except BaseException as error:
             fault = str(error) or repr(error)

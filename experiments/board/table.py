@@ -20,6 +20,7 @@ from experiments.board.tasks import Entry
 from experiments.papers.table import Cell as Figure
 from experiments.papers.table import difference
 from experiments.sweeping.trials import Trial
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import find_metric
 from fedpersonal.evaluation.guess import GUESS, best_guess
 from fedpersonal.files import read_json
@@ -182,6 +183,11 @@ def _tested(entry: Entry, trials: Sequence[Trial]) -> _Tested:
     metric, clients, tests = entry.compared, [], []
     for trial in trials:
         table = trial.run.record.per_client
+        if metric.column not in table:
+            raise UserError(
+                f"--tasks={entry.name}: {trial.run.path}/per_client.csv has no {metric.column}, by "
+                "which methods would be compared: let the task's first metric be one of the model."
+            )
         if metric.weights is None:
             table = table.dropna(subset=[metric.column])
         clients.append(table)

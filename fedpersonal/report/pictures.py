@@ -40,7 +40,7 @@ ROLES = {
 
 # For series of curves, in this order; on dark paper they are lighter.
 _DARK_SERIES = "#6fa8e8 #f0925c #6cc793 #b998e0 #dcb45c #ee82a4 #5fd0d0 #c08f6a".split()
-# Two more than pictures have: pages compare ten runs.
+# Two more than pictures have: pages compare ten methods.
 SERIES = (
     *zip(COLORS, _DARK_SERIES),
     ("#4d4d4d", "#bdbdbd"),

@@ -438,10 +438,11 @@ def import_task(name: str, others: Sequence[str]) -> Task:
                 f"{did_you_mean(name, others)} There are {', '.join(others)}; an own task is named "
                 "by its module, such as my_package.houses."
             ) from None
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == "<module>"]
+        places = [f" ({pathlib.Path(f.filename).name}, line {f.lineno})" for f in frames]
         raise UserError(
-            f"the module {name} cannot be imported: {type(error).__name__}: {one_line(error)} "
-            f"({pathlib.Path(last.filename).name}, line {last.lineno})."
+            f"the module {name} cannot be imported: {type(error).__name__}: {one_line(error)}"
+            f"{(places or [''])[-1]}."
         ) from error
     task = getattr(module, "TASK", None)
     if not isinstance(task, Task):

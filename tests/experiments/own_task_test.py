@@ -52,6 +52,7 @@ def _folder(tmp_path_factory):
     (package / "__init__.py").touch()
     (package / "houses.py").write_text(HOUSES)
     (package / "broken.py").write_text("import fedpersonal\n\nTASK = fedpersonal.Tusk()\n")
+    (package / "wrong.py").write_text("TASK = (\n")
     (package / "lacks.py").write_text("import absent_package\n")
     return folder
 
@@ -96,7 +97,11 @@ def _importable(folder, monkeypatch):
         ("my_package.house", "there is no task 'my_package.house', and no module of this name"),
         ("", "there is no task ''"),
         ("my_package", "the module my_package has no TASK"),
-        ("my_package.broken", r"cannot be imported: AttributeError: .*'Tusk' \(.*, line \d+\)"),
+        (
+            "my_package.broken",
+            r"cannot be imported: AttributeError: .*Tusk. \(broken.py, line 3",
+        ),
+        ("my_package.wrong", r"cannot be imported: SyntaxError: .* \(wrong.py, line 1\)\."),
         ("my_package.lacks", r"cannot be imported: ModuleNotFoundError: .*\(lacks.py, line 1\)"),
     ],
 )
@@ -109,8 +114,8 @@ def test_what_is_no_task_is_told_in_one_line(importable, name, why):
 def test_an_own_task_is_an_entry_of_the_leaderboard_at_its_defaults(importable, monkeypatch):
     from experiments.board.tasks import QUICK, own_entry
 
-    task = find_task("examples.own_task.task")
-    entry = own_entry("examples.own_task.task")
+    task = find_task("examples.own_task")
+    entry = own_entry("examples.own_task")
     assert (entry.library, entry.metric, entry.is_seen, entry.lower) == (
         *(task, "accuracy", True, False),
     )
@@ -118,4 +123,4 @@ def test_an_own_task_is_an_entry_of_the_leaderboard_at_its_defaults(importable, 
     assert entry.values(QUICK, method, {}) == {"method": "fed_rep"}
     monkeypatch.setattr(type(task), "metrics", ("cosiness",))
     with pytest.raises(UserError, match="not known whether less or more of cosiness is better"):
-        own_entry("examples.own_task.task")
+        own_entry("examples.own_task")

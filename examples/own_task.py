@@ -1,4 +1,8 @@
-"""A task of one's own: the library's digits, and another model of them."""
+"""A task of one's own: the library's digits, and another model of them.
+
+python -m examples.own_task --method=fed_rep
+fedpersonal sweep examples.own_task --grid='hidden_dim=16,32'
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import fedpersonal as fp
+from experiments import launch
 from fedpersonal.tasks.digits.task import DigitRun, DigitTask
 
 
@@ -41,3 +46,7 @@ class DeepDigits(DigitTask):
 
 
 TASK = DeepDigits()
+main = launch.task_main(TASK)
+
+if __name__ == "__main__":
+    launch.run(main)
