@@ -107,7 +107,7 @@ def build_vocabulary(
     there = np.flatnonzero(counts)
     if vocab_size > there.size:
         raise UserError(
-            f"vocab_size={vocab_size} is more than the {there.size} distinct words that the"
+            f"--vocab_size={vocab_size} is more than the {there.size} distinct words that the"
             f" {len(client_indices)} training clients have"
         )
     ranked = sorted(there, key=lambda i: (-counts[i], corpus.lexicon[i]))

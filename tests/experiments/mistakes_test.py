@@ -149,6 +149,15 @@ LATER = [
     ("reddit", "--num_labels=0", "labels must be 0 or 1, got such as 'cats'"),
     ("reddit", "--text_file=few.csv", "few has 9 users"),
     ("tv_shows", "--base_model=empty", "empty: there is no config.json"),
+    (
+        *("utterances alone", "--text_file=texts.csv --size=quick --base_model_dir=frozen"),
+        "texts.csv: all users take part, so none is left to pretrain a base model on: give --base_",
+    ),
+    (
+        "next_word alone",
+        "--text_file=texts.csv --size=quick --min_sentences=2 --cache_dir=cache",
+        "--vocab_size).",
+    ),
     ("tv_shows", "--text_length=4 --too_long=error", "positions"),
     ("tv_shows", "--text_length=25", "need 25 positions; the base model tiny has 24"),
     ("tv_shows", "--text_file=two.csv --evaluate_on=unseen", "two has 2 users"),

@@ -23,6 +23,8 @@ def _read(tmp_path, monkeypatch):
     """Reads and splits a task's data; of utterances, which need a base model, it reads them."""
     monkeypatch.chdir(tmp_path)
     small.write_ratings(tmp_path / "ratings.csv", num_users=20)
+    with open(tmp_path / "ratings.csv", "a") as table:
+        table.write("u0,an item of others,3\n")
     small.write_texts(tmp_path / "texts.csv", num_users=20)
     (tmp_path / "users.txt").write_text("\n".join(CHOSEN))
 
@@ -47,6 +49,17 @@ def test_users_of_a_file_are_as_a_table_of_theirs(name, read, tmp_path):
         assert len(own) < len(rows)
         path.write_bytes(header + b"".join(own))
     assert chosen == read(name)
+
+
+def test_a_base_model_is_of_the_users_who_are_left(read):
+    task = all_tasks()["tv_shows"]
+    told = [
+        task.read(task.options(**TABLES["tv_shows"], num_users=10, seed=seed)).describe()
+        for seed in (0, 0, 1)
+    ]
+    # What names a base model's folder; both draws have as many utterances.
+    assert told[0] == told[1] != told[2]
+    assert told[0]["num_utterances"] == told[2]["num_utterances"]
 
 
 def test_a_draw_follows_from_the_seed_and_has_each_smaller_one(read):

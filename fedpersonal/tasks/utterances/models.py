@@ -217,6 +217,11 @@ def find_base_model(
         texts = dialogues.other_texts().tolist()
         for more in files[1:]:
             texts += list(read_table(more, [Column("text")], bad_rows="count").columns["text"])
+        if not texts:
+            raise UserError(
+                f"{dialogues.path}: all users take part, so none is left to pretrain a base model "
+                "on: give --base_model, or take some of the users by --num_users."
+            )
         return texts
 
     base = cache.find(settings, all_texts, start=sizes, steps=steps, learning_rate=_RATE)

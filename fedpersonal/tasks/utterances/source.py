@@ -148,7 +148,11 @@ class Dialogues:
 
     def describe(self) -> dict[str, object]:
         """Returns what tells these utterances from others, and how many there are."""
-        return {**self.utterances.describe(), **(self._filter if self.path else {})}
+        options, about = self.options, self.utterances.describe()
+        if options.num_users is not None or options.users_file is not None:
+            # A base model that others are to have trained must not have seen these.
+            about["users"] = fingerprint({"users": self.utterances.client_ids})
+        return {**about, **(self._filter if self.path else {})}
 
     @property
     def _columns(self) -> dict[str, Any]:
