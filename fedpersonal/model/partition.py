@@ -31,7 +31,7 @@ from fedpersonal.model.inspection import (
     creation_key,
     inspect_model,
 )
-from fedpersonal.model.keras import keras
+from fedpersonal.model.keras import freeze, keras
 from fedpersonal.model.lookups import skip_lookups
 from fedpersonal.model.metrics import ExampleFn, Loss, Metrics, PerExample, as_metrics
 from fedpersonal.model.noise import NoiseDraws, fold
@@ -116,7 +116,8 @@ class PartitionedModel:
             local_layers: What is local: names of top-level layers, of nested ones by their path
                 (`encoder/head`), or of single variables (`dense/bias`).
             frozen_layers: What never moves, by such names. The more specific name counts.
-            frozen: Their values, under the variables' names.
+            frozen: Their values, under the variables' names. None for those of the model itself,
+                where it is a built one; they are then in a temporary folder of this machine.
             loss: A Keras loss or its name, or a function of (labels, predictions), shaped as in
                 Keras' fit, that returns one float an example, or one of the batch; it may compare
                 a client's examples. None for what the model was compiled with, or else `mse`.
@@ -179,7 +180,12 @@ class PartitionedModel:
         local, frozen_names = ((n,) if isinstance(n, str) else tuple(n) for n in layers)
         self.all_variables = split_variables(found.variables, local, frozen_names)
         self._creation_keys = found.keys
-        self.frozen = FrozenVariables({}, {}) if frozen is None else frozen
+        if frozen is None:
+            names = [v.name for v in self.all_variables if v.is_frozen]
+            frozen = FrozenVariables.of({n: found.values[n] for n in names if n in found.values})
+        self.frozen = frozen
+        moving = {n for v in self.all_variables if not v.is_frozen for n in v.names}
+        self._frozen_paths = {n for v in self.all_variables for n in v.names} - moving
         self._check_frozen(found.untrained)
         self.variables = tuple(v for v in self.all_variables if not v.is_frozen)
         self.global_variables = tuple(v for v in self.variables if not v.is_local)
@@ -197,14 +203,15 @@ class PartitionedModel:
             raise UserError(
                 f"variables {moving} are not trained by gradient (batch normalisation, or a layer "
                 "that is not named in frozen_layers); use layers whose variables all are, such as "
-                "GroupNormalization."
+                "GroupNormalization, or name theirs in frozen_layers."
             )
         for variable in self.all_variables:
             given = self.frozen.shapes.get(variable.name)
             if variable.is_frozen and given != variable.shape:
                 raise UserError(
                     f"frozen variable {variable.name!r} of shape {variable.shape} needs a value of "
-                    f"that shape; given: {given or 'none'}."
+                    f"that shape; given: {given or 'none'}. Give a built Keras model, whose values "
+                    "are taken, or frozen=."
                 )
 
     def _check_lookups(self) -> None:
@@ -281,7 +288,9 @@ class PartitionedModel:
 
     def build(self) -> keras.Model:
         """Returns a new Keras model, whose variables are its own."""
-        return self._build_model()
+        model = self._build_model()
+        freeze(model, self._frozen_paths)
+        return model
 
     def arrange(self, features: Mapping[str, tf.Tensor]) -> ModelInputs:
         """Returns features by input name in the structure with which the model is called."""
