@@ -11,7 +11,7 @@ import os
 import pathlib
 from typing import TYPE_CHECKING
 
-from fedpersonal import runtime
+from fedpersonal import errors, runtime
 
 __version__ = "0.2.0"
 
@@ -92,7 +92,8 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 def _load(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        nearest = errors.did_you_mean(name, _HOMES)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest}")
     with runtime.quick_imports():
         module = importlib.import_module(_HOMES[name])
     value = getattr(module, name)

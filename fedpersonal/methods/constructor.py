@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from fedpersonal.errors import check_choice
+from fedpersonal.errors import check_choice, did_you_mean
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import FinetuningOptions, Method, RebuildingOptions
 from fedpersonal.optimizers import OptimizerFamily
@@ -42,6 +42,10 @@ def constructor(
     further = [name for name in defaults if name not in options]
 
     def make(**arguments: Any) -> Algorithm:
+        for name in arguments:
+            if name not in known:
+                nearest = did_you_mean(name, known)
+                raise TypeError(f"{method.trains_as} has no argument {name!r}{nearest}")
         try:
             bound = signature.bind(**arguments)
         except TypeError as error:

@@ -15,7 +15,7 @@ from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import CompileOptions, recorded_compile
-from fedpersonal.model.keras import keras, layers_within
+from fedpersonal.model.keras import keras, layers_within, list_layers, mixes_precision
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec, seeded_initializer
 
@@ -105,6 +105,7 @@ class Inspection(NamedTuple):
         takes: Whether the model is called with a `dict`, a `list` or one `tensor`.
         compiled: What the model was compiled with, or None.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
+        num_outputs: The last size of its output, or None where that is open.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -115,6 +116,7 @@ class Inspection(NamedTuple):
     takes: str
     compiled: CompileOptions | None
     draws_noise: bool
+    num_outputs: int | None
 
 
 def creation_key(kwargs: Mapping[str, Any]) -> tuple:
@@ -168,6 +170,13 @@ def inspect_model(
         model = build_model()
         if not isinstance(model, keras.Model):
             raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
+        mixed = [layer for layer in list_layers(model) if mixes_precision(layer)]
+        if mixed:
+            raise UserError(
+                f"layer {mixed[-1].name!r} computes in {mixed[-1].compute_dtype}: mixed precision "
+                "cannot be trained here. Build the model after "
+                "tf.keras.mixed_precision.set_global_policy('float32')."
+            )
         specs, takes = read_inputs(model, input_spec)
         for name, spec in specs.items():
             check_is_numbers(f"input {name!r}", spec)
@@ -183,7 +192,8 @@ def inspect_model(
     if len(set(names)) != len(names):
         raise UserError(f"two variables share a name; name their layers apart: {names}.")
     options, draws_noise = compiled.get(id(model)), draws.count > 0
-    return Inspection(variables, untrained, values, keys, specs, takes, options, draws_noise)
+    last = output.shape[-1] if output.shape.rank else None
+    return Inspection(variables, untrained, values, keys, specs, takes, options, draws_noise, last)
 
 
 def _check_output(model: keras.Model, output: object) -> None:

@@ -68,6 +68,23 @@ def mean_function(metric: keras.metrics.Metric) -> Callable[..., tf.Tensor] | No
     return lambda labels, predictions: fn(labels, predictions, **options)
 
 
+def label_range(loss: object, num_outputs: int | None) -> tuple[int, int] | None:
+    """Returns the least and the largest label that a loss of Keras takes; None of others."""
+    found = keras.losses.get(loss)
+    fn, options = getattr(found, "fn", found), getattr(found, "_fn_kwargs", {})
+    if fn is keras.losses.binary_crossentropy:
+        return 0, 1
+    is_sparse = fn is keras.losses.sparse_categorical_crossentropy
+    if not is_sparse or num_outputs is None or options.get("ignore_class") is not None:
+        return None
+    return 0, num_outputs - 1
+
+
+def mixes_precision(layer: keras.layers.Layer) -> bool:
+    """Tells whether a layer computes in other numbers than its variables are of."""
+    return layer.compute_dtype != layer.variable_dtype
+
+
 def record_inputs(model: keras.Model, name: str) -> list[Any]:
     """Has a layer of a model write down what it is called with, in the list that is returned."""
     seen: list[Any] = []

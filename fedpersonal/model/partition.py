@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api as autograph
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, kind_of, named_arguments
 from fedpersonal.model.compiled import choose_loss_and_metrics, recorded_compile, take_apart
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.inspection import (
@@ -31,7 +31,7 @@ from fedpersonal.model.inspection import (
     creation_key,
     inspect_model,
 )
-from fedpersonal.model.keras import freeze, keras
+from fedpersonal.model.keras import freeze, keras, label_range
 from fedpersonal.model.lookups import skip_lookups
 from fedpersonal.model.metrics import ExampleFn, Loss, Metrics, PerExample, as_metrics
 from fedpersonal.model.noise import NoiseDraws, fold
@@ -58,6 +58,7 @@ class PartitionedModel:
         given_metrics: The metrics as they were given, or compiled.
         given_builder: What builds the Keras model.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
+        label_range: The least and the largest label that the loss takes, or None for any.
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
         own_rows: Name of each copy that has a single row, of a table of which each row belongs to
             one client, to the input that tells whose.
@@ -87,6 +88,7 @@ class PartitionedModel:
     clustered: frozenset[str] = frozenset()
     _base: PartitionedModel | None = None
 
+    @named_arguments
     def __init__(
         self,
         build_model: ModelBuilder | keras.Model,
@@ -150,6 +152,11 @@ class PartitionedModel:
                 metrics are not as said above.
         """
         check_not_forked()
+        if not callable(build_model):
+            raise UserError(
+                "build_model must be a function that returns a new Keras model at each call, or a "
+                f"built Keras model, not {kind_of(build_model)}."
+            )
         check_is_numbers("label_spec", label_spec)
         start = compiled = None
         if isinstance(build_model, keras.Model):
@@ -175,6 +182,7 @@ class PartitionedModel:
         loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
         self.given_loss, self.given_metrics, self.given_builder = loss, metrics, build_model
         self._example_loss: ExampleFn = PerExample(loss)
+        self.label_range = label_range(loss, found.num_outputs)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         layers = (local_layers, frozen_layers)
         local, frozen_names = ((n,) if isinstance(n, str) else tuple(n) for n in layers)
