@@ -17,7 +17,7 @@ from fedpersonal.data.sources import (
     errors_of,
     fingerprint,
 )
-from fedpersonal.errors import UserError, listed, named_arguments, quoted
+from fedpersonal.errors import UserError, counted, listed, named_arguments, quoted
 
 _TEXTS = ("string", "bytes", "empty")
 # What does the same as Keras' weights of examples.
@@ -49,6 +49,8 @@ class ClientDataset:
         >>> clients.client(1)
         ({'x': array([[6, 7],
                [8, 9]])}, array([1, 1]))
+        >>> clients
+        <ClientDataset: 2 clients, 5 examples: x int64[2], labels int64>
     """
 
     client_ids: np.ndarray
@@ -80,6 +82,12 @@ class ClientDataset:
             rows = column.shape[0] if column.ndim else "no"
             if rows != self.num_examples:
                 raise UserError(f"{name} has {rows} rows; the offsets end at {self.num_examples}")
+
+    def __repr__(self) -> str:
+        columns = {**self.features, "labels": self.labels}
+        shown = listed([f"{n} {c.dtype}{[*c.shape[1:]] or ''}" for n, c in columns.items()])
+        clients, examples = counted(self.num_clients, "clients"), f"{self.num_examples:,} examples"
+        return f"<ClientDataset: {clients}, {examples}: {shown}>"
 
     def _check_clients(self):
         ids, offsets = self.client_ids, self.offsets

@@ -40,7 +40,7 @@ from fedpersonal.runtime.context import check_not_forked
 
 Values = dict[str, tf.Tensor]
 # What follows from the variables, and is not taken over by a model around another.
-_DERIVED = ("tables", "global_tables", "owned")
+_DERIVED = ("tables", "global_tables", "owned", "_draws")
 
 
 class PartitionedModel:
@@ -77,6 +77,8 @@ class PartitionedModel:
         >>> model = fp.PartitionedModel(keras_model, local_layers=["head"], loss="mse")
         >>> [variable.name for variable in model.local_variables]
         ['head/kernel', 'head/bias']
+        >>> model
+        <PartitionedModel: 12 global (body/kernel, body/bias), 5 local (head/kernel, head/bias)>
     """
 
     copies: Mapping[str, str] = types.MappingProxyType({})
@@ -200,6 +202,22 @@ class PartitionedModel:
         self.local_variables = tuple(v for v in self.variables if v.is_local)
         self._check_lookups()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.describe_variables()}>"
+
+    def describe_variables(self) -> str:
+        """Returns how many numbers of each kind there are, and the first variables' names."""
+        frozen = [v for v in self.all_variables if v.is_frozen]
+        kinds = {
+            "global": self.global_variables, "local": self.local_variables, "frozen": frozen
+        }  # fmt: skip
+        said = []
+        for kind, variables in kinds.items():
+            names = ", ".join(v.name for v in variables[:4]) + ", ..." * (len(variables) > 4)
+            if variables:
+                said.append(f"{sum(v.size for v in variables):,} {kind} ({names})")
+        return ", ".join(said)
+
     def _take_over(self, base: PartitionedModel) -> None:
         """Becomes a model around another, which has the same layers and data."""
         self.__dict__.update({k: v for k, v in vars(base).items() if k not in _DERIVED})
@@ -320,8 +338,17 @@ class PartitionedModel:
         return self._draw(self.drawn_variables, [seed, -1])
 
     def _draw(self, variables: Sequence[VariableSpec], seed: Sequence[int]) -> dict:
-        draw = tf.function(lambda s: self.initial_values(variables, s), autograph=False)
-        return {k: v.numpy() for k, v in draw(tf.constant(seed, tf.int32)).items()}
+        names = tuple(v.name for v in variables)
+        if names not in self._draws:  # Each would be traced again, of which TensorFlow warns.
+            draw = functools.partial(self.initial_values, variables)
+            self._draws[names] = tf.function(draw, autograph=False)
+        drawn = self._draws[names](tf.constant(seed, tf.int32))
+        return {k: v.numpy() for k, v in drawn.items()}
+
+    @functools.cached_property
+    def _draws(self) -> dict[tuple[str, ...], Callable[[tf.Tensor], Values]]:
+        """What draws the initial values of some variables, by their names."""
+        return {}
 
     def predict(
         self,

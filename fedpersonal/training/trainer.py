@@ -193,6 +193,11 @@ class Trainer:
         self.process = self._build(model, aggregator=aggregator, **self._private())
         self.crossings = check_boundary(model, self.process.next, folding=self.process.folding)
 
+    def __repr__(self) -> str:
+        drawn = f"{self._draw.clients_per_round:,} of {self._draw.num_clients:,} clients a round"
+        said = f"{self.algorithm.name}, {drawn}, batches of {self._batch_size:,}"
+        return f"<Trainer: {said}: {self.model.describe_variables()}>"
+
     def cohort(self, round_number: int) -> Cohort:
         """Returns the clients of a round, in shards."""
         make = functools.partial(

@@ -94,6 +94,21 @@ def test_clients_of_an_older_round_are_not_shown(trainer, data, tmp_path):
         assert has_clients()
 
 
+def test_what_is_printed_is_a_line(trainer, data):
+    with fit(trainer, 1) as trained:
+        found = [trainer, trained, trained.results(data.subset([10, 11])), trainer.cohort(1)]
+        found.append(trained.loop)
+    expected = [
+        r"<Trainer: \w+, 4 of 10 clients a round, batches of 4: 9 global \(shared/kernel, .*",
+        r"<TrainedModel: \w+, round 1: 9 global .*, 4 local \(own/kernel, own/bias\)>",
+        r"<ClientResults: 2 clients, 16 examples: .*loss \S+ \(before: \S+\)>",
+        r"<Cohort: 4 clients in \d+ shards?>",
+        r"LoopResult\(rounds_run=1, .*",
+    ]
+    for one, pattern in zip(found, expected):
+        assert re.fullmatch(pattern, repr(one)) and len(repr(one)) < 200, repr(one)
+
+
 def test_weights_beside_labels_are_those_of_keras():
     """What the tutorial shows in place of `sample_weight`; they are 1 on average."""
     random = np.random.default_rng(1)
