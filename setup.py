@@ -45,6 +45,8 @@ setup(
     packages=find_packages(include=["fedpersonal*", "experiments*"]),
     package_data={
         "experiments": ["presets/*.flags", "papers/*.csv", "board/*.json"],
+        "fedpersonal": ["py.typed"],
+        "fedpersonal.methods": ["*.pyi"],
         "fedpersonal.report": ["page/*"],
     },
     entry_points={"console_scripts": ["fedpersonal = experiments.command:main"]},

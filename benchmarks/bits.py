@@ -33,14 +33,8 @@ from unittest import mock
 import numpy as np
 from absl import flags
 
-from benchmarks.tiny import (
-    make_base,
-    open_folder,
-    pairs_with,
-    tiny_options,
-    train,
-    write_tables,
-)
+from benchmarks.tiny import make_base, pairs_with, tiny_options, write_tables
+from fedpersonal.testing import open_folder, train
 
 FLAGS = flags.FLAGS
 

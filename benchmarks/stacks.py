@@ -21,7 +21,8 @@ import numpy as np
 from absl import flags
 
 from benchmarks.bits import COMPILED, seed_all
-from benchmarks.tiny import make_base, pairs_with, tiny_options, train, write_tables
+from benchmarks.tiny import make_base, pairs_with, tiny_options, write_tables
+from fedpersonal.testing import train
 
 FLAGS = flags.FLAGS
 

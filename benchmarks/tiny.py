@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import pathlib
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+
+from fedpersonal.testing import SMALL, SMALL_DIGITS
 
 # Sizes and rates with which each task learns something in two rounds.
 SIZES: dict[str, dict[str, Any]] = {
@@ -18,7 +19,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "rating_offset": 3.5,
         "client_learning_rate": 0.1,
     },
-    "digits": {"num_clients": 20, "hidden_dim": 8},
+    "digits": {**SMALL_DIGITS},
     "interactions": {"embedding_dim": 3, "num_negatives": 2, "support_negatives": 2},
     "stackoverflow": {
         "vocab_size": 14,
@@ -54,16 +55,6 @@ MAIN = {
     "stackoverflow": "fed_recon_finetuning",
     "reddit": "lg_fed_avg",
     "tv_shows": "fedperc",
-}
-_EVERYWHERE: dict[str, Any] = {
-    "total_rounds": 2,
-    "clients_per_round": 5,
-    "client_batch_size": 4,
-    "local_epochs": 1,
-    "finetuning_epochs": 1,
-    "reconstruction_epochs": 1,
-    "rounds_per_eval": 2,
-    "rounds_per_checkpoint": 1,
 }
 # What is run to the end, and what for a round, by the tests of all tasks.
 RUN = [
@@ -225,43 +216,4 @@ def tiny_options(
     if base_model is not None:
         table["base_model"] = base_model
         table["base_model_dir"] = str(folder)
-    return task.options(**{**_EVERYWHERE, **SIZES[task.name], **table, **options})
-
-
-def open_folder(path: pathlib.Path, experiment: Any) -> Any:
-    """Opens the folder of an experiment's run."""
-    from fedpersonal.runs.folder import RunFolder
-
-    task = experiment.task.module
-    return RunFolder.open(path, {"task": task, **experiment.options.values()})
-
-
-@dataclasses.dataclass(frozen=True)
-class Weights:
-    """What rounds have led to: the last weights, and who of the training clients has kept what."""
-
-    loop: Any
-    weights: dict[str, np.ndarray]
-    known: np.ndarray | None = None
-    kept: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All of it by name, kept values of those who have any."""
-        own = {f"kept {name}": value[self.known] for name, value in self.kept.items()}
-        return {**self.weights, **own}
-
-
-def train(experiment: Any, path: pathlib.Path, *, rounds: int | None = None) -> Weights:
-    """Runs the rounds that are missing, without evaluation."""
-    options = experiment.options
-    if not experiment.method.trains:
-        return Weights(None, experiment.trainer.untrained().weights)
-    with experiment.trainer.fit(
-        rounds=rounds or options.total_rounds,
-        folder=open_folder(path, experiment),
-        rounds_per_checkpoint=options.rounds_per_checkpoint,
-        progress=False,
-    ) as trained:
-        weights = {name: np.array(value) for name, value in trained.weights.items()}
-        kept = trained.kept_by(experiment.data.train.client_ids) if trained.kept_by else ()
-        return Weights(trained.loop, weights, *kept)
+    return task.options(**{**SMALL, **SIZES[task.name], **table, **options})

@@ -1,5 +1,7 @@
 """Writes docs/methods/, a page for each file of methods, from what these files declare.
 
+So are the types of methods' functions, `fedpersonal/methods/signatures.pyi`.
+
 python -m experiments.methods_pages
 """
 
@@ -10,6 +12,7 @@ import inspect
 import pathlib
 import pkgutil
 import re
+import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -26,6 +29,15 @@ from fedpersonal.tasks.utterances import methods as language_methods
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "methods"
+STUB = pathlib.Path(fedpersonal.methods.__path__[0]) / "signatures.pyi"
+_STUB = """\"\"\"The types of methods' functions. Made by python -m experiments.methods_pages.\"\"\"
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.optimizers import AnyOptimizer
+"""
 _MADE = "<!-- Made by python -m experiments.methods_pages, from {}. -->"
 _PARTS = ("embedding", "head", "body", "table", "own_items")
 _LAYERS = Layers(**{part: (part,) for part in _PARTS}, everything=_PARTS[:4])
@@ -69,8 +81,23 @@ def pages() -> dict[str, str]:
     return {"index.md": "".join(index), **found}
 
 
+def signatures() -> str:
+    """Returns the types of the functions that make algorithms in programs, as a stub has them."""
+    lines = [_STUB]
+    for name in (name for name in sorted(fp.__all__) if name in _modules()):
+        lines.append(f"\ndef {name}(\n    *,\n")
+        for p in inspect.signature(getattr(fp, name)).parameters.values():
+            default = "" if p.default is p.empty else f" = {p.default!r}".replace("'", '"')
+            lines.append(f"    {p.name}: {p.annotation}{default},\n".replace("'", '"'))
+        said = textwrap.indent(inspect.getdoc(getattr(fp, name)) or "", "    ").lstrip()
+        lines.append(f') -> Algorithm:\n    """{said}\n    """\n')
+    return "".join(lines)
+
+
 def write() -> None:
     """Writes the pages, and removes those of methods that are gone."""
+    with atomic_write(STUB) as file:
+        file.write(signatures())
     texts = pages()
     for path in FOLDER.glob("*.md"):
         if path.name not in texts:

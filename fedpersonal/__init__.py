@@ -11,7 +11,7 @@ import os
 import pathlib
 from typing import TYPE_CHECKING
 
-from fedpersonal import runtime
+from fedpersonal import errors, runtime
 
 __version__ = "0.2.0"
 
@@ -32,24 +32,8 @@ if TYPE_CHECKING:
     from fedpersonal.federated.privacy import DifferentialPrivacy
     from fedpersonal.federated.process import build_process
     from fedpersonal.methods.algorithm import Algorithm, Assignment, PersonalCopies
-    from fedpersonal.methods.apfl import apfl
     from fedpersonal.methods.constructor import constructor
-    from fedpersonal.methods.ditto import ditto
-    from fedpersonal.methods.fed_avg import fed_avg
-    from fedpersonal.methods.fed_dyn import fed_dyn
-    from fedpersonal.methods.fed_per import fed_per
-    from fedpersonal.methods.fed_recon import fed_recon
-    from fedpersonal.methods.fed_rep import fed_rep
-    from fedpersonal.methods.fedperc import fedperc
-    from fedpersonal.methods.furl import furl
-    from fedpersonal.methods.ifca import ifca
-    from fedpersonal.methods.lg_fed_avg import lg_fed_avg
-    from fedpersonal.methods.local_only import local_only
     from fedpersonal.methods.method import ClientOptions, KeepingOptions, Layers, Method, register
-    from fedpersonal.methods.mr_mtl import mr_mtl
-    from fedpersonal.methods.per_fed_avg import per_fed_avg
-    from fedpersonal.methods.pfedme import pfedme
-    from fedpersonal.methods.pfedrec import pfedrec
     from fedpersonal.methods.phases import (
         BlendPhase,
         ChoicePhase,
@@ -58,8 +42,26 @@ if TYPE_CHECKING:
         NeighboursPhase,
         RidgePhase,
     )
-    from fedpersonal.methods.reptile import reptile
-    from fedpersonal.methods.scaffold import scaffold
+    from fedpersonal.methods.signatures import (
+        apfl,
+        ditto,
+        fed_avg,
+        fed_dyn,
+        fed_per,
+        fed_recon,
+        fed_rep,
+        fedperc,
+        furl,
+        ifca,
+        lg_fed_avg,
+        local_only,
+        mr_mtl,
+        per_fed_avg,
+        pfedme,
+        pfedrec,
+        reptile,
+        scaffold,
+    )
     from fedpersonal.model.metrics import Metric
     from fedpersonal.model.partition import PartitionedModel
     from fedpersonal.optimizers import LinearDecay, ScheduledOptimizer, optimizer
@@ -83,7 +85,8 @@ if TYPE_CHECKING:
     from fedpersonal.training.trainer import Trainer
 
 _HOMES = {
-    name.name: str(node.module)
+    # `signatures` has the types of methods' functions, of which each is in its own file.
+    name.name: str(node.module).replace(".signatures", f".{name.name}")
     for node in ast.walk(ast.parse(pathlib.Path(__file__).read_text(encoding="utf-8")))
     if isinstance(node, ast.ImportFrom) and str(node.module).startswith(f"{__name__}.")
     for name in node.names
@@ -94,7 +97,8 @@ __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 def _load(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        nearest = errors.did_you_mean(name, _HOMES)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest}")
     with runtime.quick_imports():
         module = importlib.import_module(_HOMES[name])
     value = getattr(module, name)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 _LONGEST = 60
 _LONGEST_LINE = 200
@@ -22,6 +25,32 @@ def check_choice(owner: str, option: str, value: object, choices: tuple[str, ...
     """Raises a ValueError that names the option unless `value` is one of `choices`."""
     if value not in choices:
         raise ValueError(f"{owner}: {option} must be one of {list(choices)}, not {value!r}.")
+
+
+_Fn = TypeVar("_Fn", bound=Callable[..., Any])
+
+
+def named_arguments(fn: _Fn) -> _Fn:
+    """Has a function ask, of a keyword argument that it does not have, which one was meant."""
+    names = list(inspect.signature(fn).parameters)
+
+    @functools.wraps(fn)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if name not in names:
+                what = fn.__qualname__.replace(".__init__", "")
+                raise TypeError(f"{what} has no argument {name!r}{did_you_mean(name, names)}")
+        return fn(*args, **kwargs)
+
+    return checked  # type: ignore[return-value]
+
+
+def kind_of(value: object) -> str:
+    """Returns what a message calls a value of the wrong type."""
+    name = getattr(value, "__qualname__", None)
+    if name:
+        return f"{'the class' if isinstance(value, type) else 'the function'} {name}"
+    return type(value).__name__.lstrip("_")
 
 
 def escaped(text: str) -> str:

@@ -21,6 +21,7 @@ ORDER = [
     {"audit"},
     {"training", "runs", "report"},
     {"tasks"},
+    {"testing"},
 ]
 PLACES = {room: place for place, rooms in enumerate(ORDER) for room in rooms}
 

@@ -17,9 +17,14 @@ from fedpersonal.data.sources import (
     errors_of,
     fingerprint,
 )
-from fedpersonal.errors import UserError, listed, quoted
+from fedpersonal.errors import UserError, counted, listed, named_arguments, quoted
 
 _TEXTS = ("string", "bytes", "empty")
+# What does the same as Keras' weights of examples.
+IGNORED_WEIGHT = (
+    "Weights would be ignored: make them a column of labels, which loss and example_weight of "
+    "PartitionedModel read."
+)
 
 
 # Generated equality would compare arrays for truth, which NumPy refuses: identity it is.
@@ -44,6 +49,8 @@ class ClientDataset:
         >>> clients.client(1)
         ({'x': array([[6, 7],
                [8, 9]])}, array([1, 1]))
+        >>> clients
+        <ClientDataset: 2 clients, 5 examples: x int64[2], labels int64>
     """
 
     client_ids: np.ndarray
@@ -75,6 +82,12 @@ class ClientDataset:
             rows = column.shape[0] if column.ndim else "no"
             if rows != self.num_examples:
                 raise UserError(f"{name} has {rows} rows; the offsets end at {self.num_examples}")
+
+    def __repr__(self) -> str:
+        columns = {**self.features, "labels": self.labels}
+        shown = listed([f"{n} {c.dtype}{[*c.shape[1:]] or ''}" for n, c in columns.items()])
+        clients, examples = counted(self.num_clients, "clients"), f"{self.num_examples:,} examples"
+        return f"<ClientDataset: {clients}, {examples}: {shown}>"
 
     def _check_clients(self):
         ids, offsets = self.client_ids, self.offsets
@@ -281,6 +294,7 @@ def _order_of(texts: list[str]) -> Callable[[int], tuple[int, str] | str]:
     return texts.__getitem__
 
 
+@named_arguments
 def clients_from_table(
     table: pd.DataFrame,
     *,
@@ -347,21 +361,27 @@ def clients_from_datasets(
 
     Args:
         datasets: For each client a `tf.data.Dataset`, or a list, of batches `(x, y)` or
-            `OrderedDict(x=x, y=y)`: `x` maps each input of the model to an array (batch, ...), `y`
-            are the labels, (batch, ...). By client's name, or a list of clients, who are then named
-            `client0`, `client1`, ...
+            `OrderedDict(x=x, y=y)`: `x` maps each input of the model to an array (batch, ...), or
+            is the array of the only one; `y` are the labels, (batch, ...). By client's name, or a
+            list of clients, who are then named `client0`, `client1`, ...
 
     Returns:
         The clients, with their examples in the same order. Batches are cut anew in training.
 
     Raises:
-        UserError: If there is no batch at all, or batches differ in their inputs or shapes.
+        UserError: If there is no batch at all, batches differ in their inputs or shapes, or have
+            more than inputs and labels, such as weights of examples.
     """
+    if hasattr(datasets, "element_spec"):
+        raise UserError(
+            "clients_from_datasets takes a data set for each client, {name: dataset}, and this is "
+            "one alone."
+        )
     if not isinstance(datasets, Mapping):
         datasets = {f"client{number}": own for number, own in enumerate(datasets)}
     counts, batches = [], []
     for dataset in datasets.values():
-        pairs = [(b["x"], b["y"]) if isinstance(b, Mapping) else tuple(b) for b in dataset]
+        pairs = [_pair(batch) for batch in dataset]
         batches += [
             ({name: np.asarray(column) for name, column in x.items()}, np.asarray(y))
             for x, y in pairs
@@ -379,3 +399,13 @@ def clients_from_datasets(
         raise UserError(f"batches have columns of different shapes: {error}") from error
     offsets = np.append(0, np.cumsum(counts))
     return ClientDataset(list(datasets), offsets, features, labels)
+
+
+def _pair(batch: Any) -> tuple[Mapping[str, Any], Any]:
+    """Returns a batch's inputs by name, and its labels."""
+    parts = [*batch] if isinstance(batch, Mapping) else [*"xy", "sample_weight"][: len(batch)]
+    if sorted(parts) != ["x", "y"]:
+        hint = f" {IGNORED_WEIGHT}" if "sample_weight" in parts else ""
+        raise UserError(f"a batch must be (x, y), or have x and y alone; it has {parts}.{hint}")
+    x, y = (batch["x"], batch["y"]) if isinstance(batch, Mapping) else batch
+    return (x if isinstance(x, Mapping) else {"x": x}), y

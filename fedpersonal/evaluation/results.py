@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpersonal.errors import counted
 from fedpersonal.evaluation import PERCENTILES
 
 if TYPE_CHECKING:  # Tasks read their flags before TensorFlow is imported.
@@ -35,6 +36,16 @@ class ClientResults:
     after: Mapping[str, np.ndarray]
     predictions: np.ndarray | None
     metrics: tuple[Metric, ...]
+
+    def __repr__(self) -> str:
+        before = self.overall_before()
+        figures = [
+            f"{name} {value:.4g}" + (f" (before: {before[name]:.4g})" if name in before else "")
+            for name, value in self.overall().items()
+        ]
+        clients = counted(len(self.client_ids), "clients")
+        examples = f"{self.num_examples.sum():,.0f} examples"
+        return f"<ClientResults: {clients}, {examples}: {', '.join(figures) or 'nothing'}>"
 
     def some(self, chosen: np.ndarray) -> ClientResults:
         """Returns the results of some clients, bool (num_clients,)."""

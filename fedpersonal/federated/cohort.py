@@ -15,7 +15,7 @@ from fedpersonal import runtime, tff
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.client.values import Kept
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.errors import UserError, check_choice
+from fedpersonal.errors import UserError, check_choice, counted
 from fedpersonal.federated.packing import pack_clients, packed_type
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel, Values
@@ -122,6 +122,10 @@ class Cohort:
         places = places[places >= 0]
         if not np.array_equal(np.sort(places), np.arange(len(counts))):
             raise ValueError(f"shards must hold each of {len(counts)} clients once, not {places}.")
+
+    def __repr__(self) -> str:
+        clients = counted(len(self.client_ids), "clients")
+        return f"<Cohort: {clients} in {counted(len(self.shards), 'shards')}>"
 
     def only(self, places: Sequence[int]) -> Cohort:
         """Returns the cohort, in its shapes, where some places' clients alone have examples."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 from fedpersonal import tff
 from fedpersonal.client.values import Examples
 from fedpersonal.data.batches import pad_batches, touched_rows
-from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.clients import IGNORED_WEIGHT, ClientDataset
 from fedpersonal.data.splits import is_in_part
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
@@ -21,6 +21,9 @@ from fedpersonal.model.partition import PartitionedModel
 # Data whose only column has another name than the model's only input: the same with that name.
 _RENAMED: weakref.WeakKeyDictionary[ClientDataset, dict[str, ClientDataset]]
 _RENAMED = weakref.WeakKeyDictionary()
+
+# The least and the largest label.
+_RANGES: weakref.WeakKeyDictionary[ClientDataset, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
 # The largest of so many clients is about as large in each round; that of fewer is not.
 _MANY = 16
@@ -30,14 +33,31 @@ def check_data(model: PartitionedModel, dataset: ClientDataset) -> ClientDataset
     """Checks clients' examples against a model, and returns them under the model's names.
 
     Features are the model's inputs by name; there may be others. One feature alone is the input of
-    a model with one input, whatever their names. A UserError says that an input has no feature, or
-    that a column's shape or dtype is not the model's.
+    a model with one input, whatever their names. A UserError says that an input has no feature, a
+    column's shape or dtype is not the model's, a label is not one of the loss, or that nothing
+    would read the feature `sample_weight`.
     """
     dataset = _matched(model, dataset)
     for name, spec in model.input_spec.items():
         _check_column(f"feature {name!r}", f"input {name!r}", dataset.features[name], spec)
     _check_column("labels", "label_spec", dataset.labels, model.label_spec)
+    _check_labels(model, dataset)
+    if "sample_weight" in dataset.features and "sample_weight" not in model.input_spec:
+        raise UserError(f"sample_weight is a feature, and no input of the model. {IGNORED_WEIGHT}")
     return dataset
+
+
+def _check_labels(model: PartitionedModel, dataset: ClientDataset) -> None:
+    if model.label_range is None or not len(dataset.labels):
+        return
+    if dataset not in _RANGES:  # It is looked at in each round.
+        _RANGES[dataset] = dataset.labels.min(), dataset.labels.max()
+    (least, most), (from_, to) = _RANGES[dataset], model.label_range
+    if not from_ <= least <= most <= to:
+        wrong = most if most > to else least
+        raise UserError(
+            f"labels must be {from_} to {to}, as of the model's loss and outputs; some is {wrong}."
+        )
 
 
 def _matched(model: PartitionedModel, dataset: ClientDataset) -> ClientDataset:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from fedpersonal.errors import check_choice
+from fedpersonal.errors import check_choice, did_you_mean
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import FinetuningOptions, Method, RebuildingOptions
+from fedpersonal.methods.phases import GradientPhase
 from fedpersonal.optimizers import OptimizerFamily
 from fedpersonal.options import Declaration
 
@@ -39,9 +41,20 @@ def constructor(
     signature = inspect.Signature(
         [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in known.items()]
     )
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(GradientPhase)}
+    kinds.update({f.parameter: "AnyOptimizer" for f in families.values()})
+    kinds.update({name: _kind(declared) for name, declared in options.items()})
+    typed = [
+        p.replace(annotation=kinds[p.name] + (" | None" if p.default is None else ""))
+        for p in signature.parameters.values()
+    ]
     further = [name for name in defaults if name not in options]
 
     def make(**arguments: Any) -> Algorithm:
+        for name in arguments:
+            if name not in known:
+                nearest = did_you_mean(name, known)
+                raise TypeError(f"{method.trains_as} has no argument {name!r}{nearest}")
         try:
             bound = signature.bind(**arguments)
         except TypeError as error:
@@ -58,7 +71,9 @@ def constructor(
     make.__name__ = make.__qualname__ = method.trains_as
     make.__module__ = method.__module__
     make.__doc__ = _docstring(method, families, options)
-    make.__signature__ = signature  # type: ignore[attr-defined]
+    make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        typed, return_annotation="Algorithm"
+    )
     return make
 
 
@@ -90,6 +105,13 @@ def _options(method: type[Method], without: Collection[str]) -> dict[str, Declar
     for family in method.options.families().values():
         idle.update(family.members)
     return {n: d for n, d in method.options.declarations().items() if n not in idle}
+
+
+def _kind(declared: Declaration) -> str:
+    """Returns the type of an option as an annotation has it, but for None."""
+    if declared.rule.choices:
+        return f"Literal[{', '.join(map(repr, declared.rule.choices))}]"
+    return declared.kind.__name__
 
 
 def _docstring(

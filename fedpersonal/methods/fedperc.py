@@ -12,6 +12,7 @@ text that is predicted.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -55,3 +56,10 @@ def fedperc(*, layers: Sequence[str] | None = None, **options: Any) -> Algorithm
     moving: str | tuple[str, ...] = "all" if layers is None else tuple(layers)
     phase = dataclasses.replace(algorithm.last_phase, variables=moving)
     return dataclasses.replace(algorithm, phases=(phase,))
+
+
+_taken = inspect.signature(_fedperc)
+_layers = inspect.signature(fedperc).parameters["layers"]
+fedperc.__signature__ = _taken.replace(  # type: ignore[attr-defined]
+    parameters=[*_taken.parameters.values(), _layers]
+)

@@ -382,7 +382,7 @@ def _options_of(
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Makes a method of one's own known to every task that it fits, before a task is used."""
+    """Makes a method of one's own known to every task that it fits."""
     if not (isinstance(method, type) and issubclass(method, Method) and method.name):
         raise TypeError(f"register: {method!r} is no subclass of Method with a name.")
     _registered[method.name] = method

@@ -7,15 +7,22 @@ and processes on one machine share it; one elsewhere needs the same folder.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import os
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from fedpersonal.files import atomic_write
+
+# So many numbers of a variable, a megabyte, are copied in no time; what is larger is mapped alone.
+_MOST_COPIED = 2**18
 
 
 class FrozenVariables:
@@ -60,12 +67,36 @@ class FrozenVariables:
             paths[name], shapes[name] = path, value.shape
         return cls(paths, shapes)
 
+    @classmethod
+    def of(cls, values: Mapping[str, np.ndarray]) -> FrozenVariables:
+        """Writes values by variable name where this process has its own, until it ends."""
+        return cls.write(_own_folder(), values) if values else cls({}, {})
+
     def tensor(self, name: str) -> tf.Tensor:
         """Returns a variable's value, in a graph."""
-        return tf.raw_ops.ImmutableConst(
-            dtype=tf.float32, shape=self.shapes[name], memory_region_name=str(self.paths[name])
+        shape, count = self.shapes[name], int(np.prod(self.shapes[name]))
+        mapped = functools.partial(
+            tf.raw_ops.ImmutableConst, dtype=tf.float32, memory_region_name=str(self.paths[name])
         )
+        if count > _MOST_COPIED:
+            return mapped(shape=shape)
+        # TensorFlow may write a result over its operand, as of what batch normalisation adds to a
+        # variance: into a file that is only read, the process would end.
+        return tf.reshape(tf.gather(mapped(shape=[count]), tf.range(count)), shape)
 
     def array(self, name: str) -> np.ndarray:
         """Returns a variable's value."""
         return np.fromfile(self.paths[name], np.float32).reshape(self.shapes[name])
+
+
+@functools.cache
+def _own_folder() -> str:
+    """Returns a folder of this process: what is traced may outlive the model that it was for."""
+    folder = tempfile.mkdtemp(prefix="fedpersonal_frozen_")
+    atexit.register(_remove, folder, os.getpid())
+    return folder
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # And no fork of it.
+        shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,7 @@ from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import CompileOptions, recorded_compile
-from fedpersonal.model.keras import inner_layers, keras
+from fedpersonal.model.keras import keras, layers_within, list_layers, mixes_precision
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec, seeded_initializer
 
@@ -99,20 +99,24 @@ class Inspection(NamedTuple):
     Attributes:
         variables: Its variables, in the order in which it creates them.
         untrained: Names of those that Keras does not train by gradient.
+        values: Variable's name to value, of a model that has been built.
         keys: For each of them what tells it from variables that are not the model's.
         input_spec: Input name to `tf.TensorSpec`, batch dimension first.
         takes: Whether the model is called with a `dict`, a `list` or one `tensor`.
         compiled: What the model was compiled with, or None.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
+        num_outputs: The last size of its output, or None where that is open.
     """
 
     variables: tuple[VariableSpec, ...]
     untrained: frozenset[str]
+    values: Mapping[str, np.ndarray]
     keys: tuple[tuple, ...]
     input_spec: dict[str, tf.TensorSpec]
     takes: str
     compiled: CompileOptions | None
     draws_noise: bool
+    num_outputs: int | None
 
 
 def creation_key(kwargs: Mapping[str, Any]) -> tuple:
@@ -166,6 +170,13 @@ def inspect_model(
         model = build_model()
         if not isinstance(model, keras.Model):
             raise UserError(f"build_model must return a tf.keras.Model, it returned {model!r}.")
+        mixed = [layer for layer in list_layers(model) if mixes_precision(layer)]
+        if mixed:
+            raise UserError(
+                f"layer {mixed[-1].name!r} computes in {mixed[-1].compute_dtype}: mixed precision "
+                "cannot be trained here. Build the model after "
+                "tf.keras.mixed_precision.set_global_policy('float32')."
+            )
         specs, takes = read_inputs(model, input_spec)
         for name, spec in specs.items():
             check_is_numbers(f"input {name!r}", spec)
@@ -176,12 +187,13 @@ def inspect_model(
         output = model(arrange_inputs(inputs, specs, takes), training=True)
         _check_output(model, output)
         _check_draws({*_list_operations(graph)} - {*before})
-        variables, keys, untrained = _list_variables(model, created, start)
+        variables, keys, untrained, values = _list_variables(model, created, start)
     names = [v.name for v in variables]
     if len(set(names)) != len(names):
         raise UserError(f"two variables share a name; name their layers apart: {names}.")
     options, draws_noise = compiled.get(id(model)), draws.count > 0
-    return Inspection(variables, untrained, keys, specs, takes, options, draws_noise)
+    last = output.shape[-1] if output.shape.rank else None
+    return Inspection(variables, untrained, values, keys, specs, takes, options, draws_noise, last)
 
 
 def _check_output(model: keras.Model, output: object) -> None:
@@ -220,12 +232,12 @@ def _check_draws(added: set[tuple[str, str]]) -> None:
 
 def _list_variables(
     model: keras.Model, created: list[tuple[tf.Variable, dict]], start: list[np.ndarray] | None
-) -> tuple[tuple[VariableSpec, ...], tuple[tuple, ...], frozenset[str]]:
+) -> tuple[tuple[VariableSpec, ...], tuple[tuple, ...], frozenset[str], dict[str, np.ndarray]]:
     """Lists the model's own variables: those of an optimizer or of Keras' metrics are not.
 
     Returns:
-        The variables, their keys and the names of the untrained ones. Where Keras gives two one
-        name, they are called by their layers' paths.
+        The variables, their keys, the names of the untrained ones, and values that are given. Where
+        Keras gives two one name, they are called by their layers' paths.
     """
     weights = {v.ref(): i for i, v in enumerate(model.weights)}
     untrained = {v.ref() for v in model.non_trainable_variables}
@@ -234,6 +246,7 @@ def _list_variables(
     owned = [(v, kwargs) for v, kwargs in created if v.ref() in weights or v.trainable]
     uses = collections.Counter(_name(v) for v, _ in owned)
     variables, keys, names_of_untrained = [], [], set()
+    values: dict[str, np.ndarray] = {}
     for variable, kwargs in owned:
         shape, dtype = tuple(variable.shape), variable.dtype.base_dtype
         name, own_paths = _name(variable), around.get(variable.ref(), [model.name])
@@ -246,7 +259,7 @@ def _list_variables(
         names = [name, *reversed(own_paths), *(p for p in prefixes if p not in paths)]
         initial_value = kwargs.get("initial_value")
         if start is not None and variable.ref() in weights:
-            initial_value = start[weights[variable.ref()]]
+            initial_value = values[name] = start[weights[variable.ref()]]
         initializer = seeded_initializer(initial_value, shape, dtype)
         unique = tuple(dict.fromkeys(names))
         variables.append(VariableSpec(name, own_paths[0], shape, dtype, False, initializer, unique))
@@ -255,7 +268,7 @@ def _list_variables(
     counts = collections.Counter(name for v in variables for name in v.names)
     ordered = [tuple(sorted(v.names, key=counts.__getitem__)) for v in variables]
     variables = [dataclasses.replace(v, names=names) for v, names in zip(variables, ordered)]
-    return tuple(variables), tuple(keys), frozenset(names_of_untrained)
+    return tuple(variables), tuple(keys), frozenset(names_of_untrained), values
 
 
 def _layers_around(model: keras.Model) -> dict[object, list[str]]:
@@ -264,14 +277,8 @@ def _layers_around(model: keras.Model) -> dict[object, list[str]]:
     Of a layer that is used in several places the last one counts.
     """
     around: dict[object, list[str]] = {}
-
-    def walk(layer: keras.layers.Layer, outer: list[str]) -> None:
-        for child in inner_layers(layer):
-            paths = [*outer, f"{outer[-1]}/{child.name}" if outer else child.name]
-            around.update({v.ref(): paths for v in child.variables})
-            walk(child, paths)
-
-    walk(model, [])
+    for paths, layer in layers_within(model):
+        around.update({v.ref(): paths for v in layer.variables})
     return around
 
 

@@ -10,7 +10,7 @@ import copy
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -35,9 +35,24 @@ def list_layers(model: keras.Model) -> list[keras.layers.Layer]:
     return list(model._flatten_layers())
 
 
-def inner_layers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
-    """Yields the layers that a layer or a model is made of, not those within these."""
-    return layer._flatten_layers(recursive=False, include_self=False)
+def layers_within(
+    layer: keras.layers.Layer, outer: Sequence[str] = ()
+) -> Iterator[tuple[list[str], keras.layers.Layer]]:
+    """Yields all layers within a layer or model, each with the paths that lead to it, and it last.
+
+    Outer layers come before inner ones.
+    """
+    for child in layer._flatten_layers(recursive=False, include_self=False):
+        paths = [*outer, f"{outer[-1]}/{child.name}" if outer else child.name]
+        yield paths, child
+        yield from layers_within(child, paths)
+
+
+def freeze(model: keras.Model, paths: Collection[str]) -> None:
+    """Has the layers at some paths do what they do outside of training, such as normalise."""
+    for around, layer in layers_within(model):
+        if around[-1] in paths:
+            layer.trainable = False
 
 
 def compile_arguments(model: keras.Model) -> Mapping[str, Any] | None:
@@ -51,6 +66,23 @@ def mean_function(metric: keras.metrics.Metric) -> Callable[..., tf.Tensor] | No
         return None
     fn, options = metric._fn, metric._fn_kwargs
     return lambda labels, predictions: fn(labels, predictions, **options)
+
+
+def label_range(loss: object, num_outputs: int | None) -> tuple[int, int] | None:
+    """Returns the least and the largest label that a loss of Keras takes; None of others."""
+    found = keras.losses.get(loss)
+    fn, options = getattr(found, "fn", found), getattr(found, "_fn_kwargs", {})
+    if fn is keras.losses.binary_crossentropy:
+        return 0, 1
+    is_sparse = fn is keras.losses.sparse_categorical_crossentropy
+    if not is_sparse or num_outputs is None or options.get("ignore_class") is not None:
+        return None
+    return 0, num_outputs - 1
+
+
+def mixes_precision(layer: keras.layers.Layer) -> bool:
+    """Tells whether a layer computes in other numbers than its variables are of."""
+    return layer.compute_dtype != layer.variable_dtype
 
 
 def record_inputs(model: keras.Model, name: str) -> list[Any]:

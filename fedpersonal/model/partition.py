@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api as autograph
 
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, kind_of, named_arguments
 from fedpersonal.model.compiled import choose_loss_and_metrics, recorded_compile, take_apart
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.inspection import (
@@ -31,7 +31,7 @@ from fedpersonal.model.inspection import (
     creation_key,
     inspect_model,
 )
-from fedpersonal.model.keras import keras
+from fedpersonal.model.keras import freeze, keras, label_range
 from fedpersonal.model.lookups import skip_lookups
 from fedpersonal.model.metrics import ExampleFn, Loss, Metrics, PerExample, as_metrics
 from fedpersonal.model.noise import NoiseDraws, fold
@@ -40,7 +40,7 @@ from fedpersonal.runtime.context import check_not_forked
 
 Values = dict[str, tf.Tensor]
 # What follows from the variables, and is not taken over by a model around another.
-_DERIVED = ("tables", "global_tables", "owned")
+_DERIVED = ("tables", "global_tables", "owned", "_draws")
 
 
 class PartitionedModel:
@@ -58,6 +58,7 @@ class PartitionedModel:
         given_metrics: The metrics as they were given, or compiled.
         given_builder: What builds the Keras model.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
+        label_range: The least and the largest label that the loss takes, or None for any.
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
         own_rows: Name of each copy that has a single row, of a table of which each row belongs to
             one client, to the input that tells whose.
@@ -76,6 +77,8 @@ class PartitionedModel:
         >>> model = fp.PartitionedModel(keras_model, local_layers=["head"], loss="mse")
         >>> [variable.name for variable in model.local_variables]
         ['head/kernel', 'head/bias']
+        >>> model
+        <PartitionedModel: 12 global (body/kernel, body/bias), 5 local (head/kernel, head/bias)>
     """
 
     copies: Mapping[str, str] = types.MappingProxyType({})
@@ -87,6 +90,7 @@ class PartitionedModel:
     clustered: frozenset[str] = frozenset()
     _base: PartitionedModel | None = None
 
+    @named_arguments
     def __init__(
         self,
         build_model: ModelBuilder | keras.Model,
@@ -116,7 +120,8 @@ class PartitionedModel:
             local_layers: What is local: names of top-level layers, of nested ones by their path
                 (`encoder/head`), or of single variables (`dense/bias`).
             frozen_layers: What never moves, by such names. The more specific name counts.
-            frozen: Their values, under the variables' names.
+            frozen: Their values, under the variables' names. None for those of the model itself,
+                where it is a built one; they are then in a temporary folder of this machine.
             loss: A Keras loss or its name, or a function of (labels, predictions), shaped as in
                 Keras' fit, that returns one float an example, or one of the batch; it may compare
                 a client's examples. None for what the model was compiled with, or else `mse`.
@@ -149,6 +154,11 @@ class PartitionedModel:
                 metrics are not as said above.
         """
         check_not_forked()
+        if not callable(build_model):
+            raise UserError(
+                "build_model must be a function that returns a new Keras model at each call, or a "
+                f"built Keras model, not {kind_of(build_model)}."
+            )
         check_is_numbers("label_spec", label_spec)
         start = compiled = None
         if isinstance(build_model, keras.Model):
@@ -174,17 +184,39 @@ class PartitionedModel:
         loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
         self.given_loss, self.given_metrics, self.given_builder = loss, metrics, build_model
         self._example_loss: ExampleFn = PerExample(loss)
+        self.label_range = label_range(loss, found.num_outputs)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         layers = (local_layers, frozen_layers)
         local, frozen_names = ((n,) if isinstance(n, str) else tuple(n) for n in layers)
         self.all_variables = split_variables(found.variables, local, frozen_names)
         self._creation_keys = found.keys
-        self.frozen = FrozenVariables({}, {}) if frozen is None else frozen
+        if frozen is None:
+            names = [v.name for v in self.all_variables if v.is_frozen]
+            frozen = FrozenVariables.of({n: found.values[n] for n in names if n in found.values})
+        self.frozen = frozen
+        moving = {n for v in self.all_variables if not v.is_frozen for n in v.names}
+        self._frozen_paths = {n for v in self.all_variables for n in v.names} - moving
         self._check_frozen(found.untrained)
         self.variables = tuple(v for v in self.all_variables if not v.is_frozen)
         self.global_variables = tuple(v for v in self.variables if not v.is_local)
         self.local_variables = tuple(v for v in self.variables if v.is_local)
         self._check_lookups()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.describe_variables()}>"
+
+    def describe_variables(self) -> str:
+        """Returns how many numbers of each kind there are, and the first variables' names."""
+        frozen = [v for v in self.all_variables if v.is_frozen]
+        kinds = {
+            "global": self.global_variables, "local": self.local_variables, "frozen": frozen
+        }  # fmt: skip
+        said = []
+        for kind, variables in kinds.items():
+            names = ", ".join(v.name for v in variables[:4]) + ", ..." * (len(variables) > 4)
+            if variables:
+                said.append(f"{sum(v.size for v in variables):,} {kind} ({names})")
+        return ", ".join(said)
 
     def _take_over(self, base: PartitionedModel) -> None:
         """Becomes a model around another, which has the same layers and data."""
@@ -197,14 +229,15 @@ class PartitionedModel:
             raise UserError(
                 f"variables {moving} are not trained by gradient (batch normalisation, or a layer "
                 "that is not named in frozen_layers); use layers whose variables all are, such as "
-                "GroupNormalization."
+                "GroupNormalization, or name theirs in frozen_layers."
             )
         for variable in self.all_variables:
             given = self.frozen.shapes.get(variable.name)
             if variable.is_frozen and given != variable.shape:
                 raise UserError(
                     f"frozen variable {variable.name!r} of shape {variable.shape} needs a value of "
-                    f"that shape; given: {given or 'none'}."
+                    f"that shape; given: {given or 'none'}. Give a built Keras model, whose values "
+                    "are taken, or frozen=."
                 )
 
     def _check_lookups(self) -> None:
@@ -281,7 +314,9 @@ class PartitionedModel:
 
     def build(self) -> keras.Model:
         """Returns a new Keras model, whose variables are its own."""
-        return self._build_model()
+        model = self._build_model()
+        freeze(model, self._frozen_paths)
+        return model
 
     def arrange(self, features: Mapping[str, tf.Tensor]) -> ModelInputs:
         """Returns features by input name in the structure with which the model is called."""
@@ -303,8 +338,17 @@ class PartitionedModel:
         return self._draw(self.drawn_variables, [seed, -1])
 
     def _draw(self, variables: Sequence[VariableSpec], seed: Sequence[int]) -> dict:
-        draw = tf.function(lambda s: self.initial_values(variables, s), autograph=False)
-        return {k: v.numpy() for k, v in draw(tf.constant(seed, tf.int32)).items()}
+        names = tuple(v.name for v in variables)
+        if names not in self._draws:  # Each would be traced again, of which TensorFlow warns.
+            draw = functools.partial(self.initial_values, variables)
+            self._draws[names] = tf.function(draw, autograph=False)
+        drawn = self._draws[names](tf.constant(seed, tf.int32))
+        return {k: v.numpy() for k, v in drawn.items()}
+
+    @functools.cached_property
+    def _draws(self) -> dict[tuple[str, ...], Callable[[tf.Tensor], Values]]:
+        """What draws the initial values of some variables, by their names."""
+        return {}
 
     def predict(
         self,

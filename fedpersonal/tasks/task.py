@@ -148,16 +148,23 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     metrics: ClassVar[Sequence[str]] = ("accuracy",)
     usual_server_optimizer: ClassVar[str] = "sgd"
 
-    @functools.cached_property
+    @property
     def methods(self) -> Mapping[str, type[Method]]:
-        """The methods that fit its model, by name."""
+        """The methods that fit its model, by name; those that are registered later, too."""
         fitting = [method for method in methods().values() if method.fits(self.layers)]
         return {method.name: method for method in [*self.own_methods, *fitting]}
 
-    @functools.cached_property
+    @property
     def options(self) -> type[OptionsT]:
         """The class of all its options: its own, those of any run and those of its methods."""
-        names = tuple(self.methods)
+        methods = tuple(self.methods.values())
+        known = self.__dict__.setdefault("_options", {})
+        if methods not in known:
+            known[methods] = self._join_options(methods)
+        return known[methods]
+
+    def _join_options(self, methods: Sequence[type[Method]]) -> type[OptionsT]:
+        names = tuple(method.name for method in methods)
 
         class Choice(RunOptions):
             """The algorithm."""
@@ -168,7 +175,7 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             joined.check(options)
             self.check(options)
 
-        of_methods = dict.fromkeys(method.options for method in self.methods.values())
+        of_methods = dict.fromkeys(method.options for method in methods)
         joined = join(f"{type(self).__name__}Options", self.own_options, Choice, *of_methods)
         body = {"__doc__": f"Options of the task {self.name}.", "check": check}
         return type(joined.__name__, (joined,), body, defaults=self.defaults)

@@ -36,7 +36,7 @@ class LoopResult:
         stop_reason: Why a callback has ended the run before `total_rounds`, or None.
     """
 
-    state: Any
+    state: Any = dataclasses.field(repr=False)
     rounds_run: int
     resumed_from: int
     train_wall_seconds: float

@@ -78,6 +78,10 @@ class TrainedModel(Evaluator):
     folder: pathlib.Path | None = None
     resources: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
+    def __repr__(self) -> str:
+        rounds, model = f"{self.algorithm.name}, round {self.round_number:,}", self.model
+        return f"<TrainedModel: {rounds}: {model.describe_variables()}>"
+
     def __enter__(self) -> TrainedModel:
         return self
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedpersonal.client.one_gradient import steps_once_a_batch
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import fingerprint
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, kind_of, named_arguments
 from fedpersonal.federated.boundary import (
     as_table,
     bytes_per_client,
@@ -83,6 +83,7 @@ class Trainer:
         True
     """
 
+    @named_arguments
     def __init__(
         self,
         model: PartitionedModel,
@@ -133,6 +134,7 @@ class Trainer:
             LocalVariableError: If a local variable would leave its client.
         """
         check_not_forked()
+        _check_parts(model, algorithm, train)
         self._plain_model = model
         self.model = model = algorithm.prepare(model)
         self.algorithm = algorithm
@@ -192,6 +194,11 @@ class Trainer:
         if algorithm.trains:
             self.crossings = check_boundary(model, self.process.next, folding=self.process.folding)
 
+    def __repr__(self) -> str:
+        drawn = f"{self._draw.clients_per_round:,} of {self._draw.num_clients:,} clients a round"
+        said = f"{self.algorithm.name}, {drawn}, batches of {self._batch_size:,}"
+        return f"<Trainer: {said}: {self.model.describe_variables()}>"
+
     def cohort(self, round_number: int) -> Cohort:
         """Returns the clients of a round, in shards."""
         make = functools.partial(
@@ -207,6 +214,7 @@ class Trainer:
         data, indices = self._draw.lost_of_round(round_number)
         return dataclasses.replace(cohort, lost=make(data, indices) if len(indices) else None)
 
+    @named_arguments
     def fit(
         self,
         *,
@@ -411,3 +419,22 @@ class Trainer:
             **self._draw.options,
             **({"privacy": dataclasses.asdict(self.privacy)} if self.privacy else {}),
         }
+
+
+def _check_parts(model: object, algorithm: object, train: object) -> None:
+    """Raises a UserError that says what is to be given in place of what is no such part."""
+    if not isinstance(model, PartitionedModel):
+        raise UserError(
+            "model must be a PartitionedModel, which takes a Keras model or its builder, not "
+            f"{kind_of(model)}."
+        )
+    if not isinstance(algorithm, Algorithm):
+        raise UserError(
+            "algorithm must be what a method's function returns, such as "
+            f"fp.fed_avg(client_optimizer=...), not {kind_of(algorithm)}."
+        )
+    if not hasattr(train, "num_clients"):
+        raise UserError(
+            "train must be a ClientDataset, as of clients_from_datasets({name: dataset}) or "
+            f"clients_from_table(...), not {kind_of(train)}."
+        )

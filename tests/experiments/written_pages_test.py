@@ -22,6 +22,8 @@ def test_the_page_of_options_is_up_to_date():
 def test_the_pages_of_methods_are_up_to_date():
     written = {p.name: p.read_text(encoding="utf-8") for p in methods_pages.FOLDER.glob("*.md")}
     assert written == methods_pages.pages(), "run python -m experiments.methods_pages"
+    types = methods_pages.STUB.read_text(encoding="utf-8")
+    assert types == methods_pages.signatures(), "run python -m experiments.methods_pages"
 
 
 def test_the_page_of_results_is_up_to_date():

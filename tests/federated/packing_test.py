@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fedpersonal as fp
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.evaluate import evaluate_clients
 from fedpersonal.federated.cohort import Execution, make_cohort
@@ -13,6 +14,7 @@ from fedpersonal.federated.packing import check_data
 from fedpersonal.model.partition import PartitionedModel
 
 LAYERS = tf.keras.layers
+AVERAGE = fp.fed_avg(client_optimizer=tf.keras.optimizers.SGD(0.1))
 PACKED = Execution(batch_size=2, clients_per_shard=2)
 
 
@@ -69,6 +71,16 @@ OF_CLASSES = {"label_spec": tf.TensorSpec([None], tf.int32)}
         ({}, X, {}, r"labels has shape \(3,\) an example; the model's label_spec has \(\). Give"),
         ({}, LABELS.astype(str), {}, "labels has dtype <U.*label_spec is float32"),
         ({}, LABELS, OF_CLASSES, "labels has dtype float32.*or give.*another label_spec"),
+        (
+            *(
+                {},
+                LABELS.astype(int) + 9,
+                {**OF_CLASSES, "loss": "sparse_categorical_crossentropy"},
+            ),
+            r"labels must be 0 to 0, .*; some is \d+",
+        ),
+        ({}, -1 - LABELS, {"loss": tf.keras.losses.BinaryCrossentropy()}, "be 0 to 1.*some is -"),
+        ({"sample_weight": LABELS}, LABELS, {}, "sample_weight is a feature.*would be ignored"),
     ],
 )
 def test_data_that_is_refused(make_dataset, features, labels, options, message):
@@ -86,6 +98,19 @@ def of_texts():
     return tf.keras.Model({"text": text}, LAYERS.Dense(1)(ids))
 
 
+def mixed():
+    x = tf.keras.Input([3], name="x")
+    return tf.keras.Model(x, LAYERS.Dense(1, dtype="mixed_float16", name="half")(x))
+
+
+BATCHES = tf.data.Dataset.from_tensor_slices((X, LABELS)).batch(2)
+
+
+def trainer(**parts):
+    usual = {"model": PartitionedModel(one_input), "algorithm": AVERAGE, "train": None}
+    return fp.Trainer(**{**usual, **parts})
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -95,9 +120,28 @@ def of_texts():
             lambda: PartitionedModel(one_input, label_spec=tf.TensorSpec([None], tf.string)),
             "label_spec is string; .* must be numbers",
         ),
+        (lambda: PartitionedModel(mixed), "layer 'half' computes in float16: mixed precision"),
+        (lambda: PartitionedModel(3), "build_model must be a function.*or a built.*, not int."),
+        (
+            lambda: PartitionedModel(one_input, local_layer=[]),
+            "'local_layer'; did you mean local_l",
+        ),
+        (lambda: trainer(model=one_input), "model must be a Part.*, not the function one_input"),
+        (lambda: trainer(model=one_input()), "model must be a PartitionedModel.*, not Sequential"),
+        (lambda: trainer(algorithm=fp.fed_avg), "algorithm must be .*, not the function fed_avg"),
+        (lambda: trainer(train=BATCHES), "train must be a .*clients_from_da.*, not .*BatchDataset"),
+        (
+            lambda: trainer(client_per_round=3),
+            "'client_per_round'; did you mean clients_per_round?",
+        ),
+        (lambda: fp.clients_from_datasets(BATCHES), "takes a data set for each client, .* alone"),
+        (lambda: fp.clients_from_datasets([[(X, LABELS, LABELS)]]), "'sample_weight'.*be ignored"),
+        (lambda: fp.clients_from_datasets([[{"x": X, "y": X, "w": X}]]), "it has .'x', 'y', 'w'."),
+        (lambda: fp.fed_avg(client_optimiser=None), "'client_optimiser'; did you mean client_opt"),
+        (lambda: fp.fedavg, "no attribute 'fedavg'; did you mean fed_avg?"),
     ],
 )
-def test_texts_are_refused_before_anything_is_built(make, message):
-    with pytest.raises(UserError, match=message) as caught:
+def test_mistakes_are_refused_in_a_line_before_anything_is_built(make, message):
+    with pytest.raises((UserError, TypeError, AttributeError), match=message) as caught:
         make()
     assert "\n" not in str(caught.value)

@@ -13,10 +13,12 @@ from fedpersonal import tff
 from fedpersonal.federated.boundary import check_boundary
 from fedpersonal.federated.cohort import Execution, make_cohort
 from fedpersonal.federated.process import build_process
+from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.model.frozen import FrozenVariables
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.tff.optimizers import build_sgdm
+from fedpersonal.training.trainer import Trainer
 
 SGD = build_sgdm(0.2)
 SERVER = build_sgdm(1.0)
@@ -131,6 +133,43 @@ def test_frozen_layers_neither_cross_nor_move(model, make_dataset):
         assert list(weights) == ["shared/kernel"]
         np.testing.assert_allclose(weights["shared/kernel"], shared, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(model.frozen.array("base/kernel"), BASE)
+
+
+@pytest.fixture(name="pretrained", scope="module")
+def _pretrained():
+    """A built model whose body normalises by what other data were like."""
+    layers = tf.keras.layers
+    body = tf.keras.Sequential(
+        [layers.Dense(4, name="deep"), layers.BatchNormalization(name="bn"), layers.ReLU()],
+        name="body",
+    )
+    x = tf.keras.Input([3], name="x")
+    keras_model = tf.keras.Model(x, layers.Dense(1, name="head")(body(x)))
+    keras_model.compile("sgd", "mse")
+    keras_model.fit(draw(64, 3) * 3 + 1, draw(64, seed=1), epochs=1, verbose=0)
+    return keras_model
+
+
+@pytest.mark.parametrize("packing", ["stacked", "pooled"])
+def test_a_pretrained_body_stays_as_it_is_in_keras(pretrained, packing, make_dataset):
+    """Its values are the built model's; a round of one client is a step of Keras' own fit."""
+    model = PartitionedModel(pretrained, frozen_layers=["body"])
+    assert [v.name for v in model.variables] == ["head/kernel", "head/bias"]
+    x, y = draw(8, 3, seed=2), draw(8, seed=3)
+    trainer = Trainer(
+        model, fed_avg(client_optimizer=SGD), make_dataset([({"x": x}, y)]), packing=packing
+    )
+    with trainer.fit(rounds=1, progress=False) as trained:
+        ours = trained.to_keras()
+    expected = tf.keras.models.clone_model(pretrained)
+    expected.set_weights(pretrained.get_weights())
+    expected.get_layer("body").trainable = False
+    expected.compile(tf.keras.optimizers.SGD(0.2), "mse")
+    expected.fit(x, y, batch_size=8, verbose=0)
+    before, found = pretrained.get_weights(), ours.get_weights()
+    for own, value in zip(found, expected.get_weights()):
+        np.testing.assert_allclose(own, value, 1e-5, 1e-6)
+    assert np.abs(found[-1] - before[-1]).max() > 1e-2  # The head's bias.
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,15 @@ def test_the_more_specific_name_counts(tmp_path):
     assert [v.name for v in model.global_variables] == ["out/kernel", "out/bias"]
 
 
+def test_initial_values_are_traced_once():
+    """TensorFlow warns of what is traced over and over."""
+    model = PartitionedModel(dense(), local_layers=["only/bias"])
+    for draw in (model.initial_global_values, model.initial_local_values):
+        first, *others = (draw(seed=seed) for seed in (3, 4, 3))
+        assert all(np.array_equal(first[name], others[-1][name]) for name in first)
+    assert [draw.experimental_get_tracing_count() for draw in model._draws.values()] == [1, 1]
+
+
 def test_owned_tables():
     model = PartitionedModel(
         matrix_factorization(num_items=4, num_users=3, embedding_dim=2, use_biases=True),

@@ -94,6 +94,45 @@ def test_clients_of_an_older_round_are_not_shown(trainer, data, tmp_path):
         assert has_clients()
 
 
+def test_what_is_printed_is_a_line(trainer, data):
+    with fit(trainer, 1) as trained:
+        found = [trainer, trained, trained.results(data.subset([10, 11])), trainer.cohort(1)]
+        found.append(trained.loop)
+    expected = [
+        r"<Trainer: \w+, 4 of 10 clients a round, batches of 4: 9 global \(shared/kernel, .*",
+        r"<TrainedModel: \w+, round 1: 9 global .*, 4 local \(own/kernel, own/bias\)>",
+        r"<ClientResults: 2 clients, 16 examples: .*loss \S+ \(before: \S+\)>",
+        r"<Cohort: 4 clients in \d+ shards?>",
+        r"LoopResult\(rounds_run=1, .*",
+    ]
+    for one, pattern in zip(found, expected):
+        assert re.fullmatch(pattern, repr(one)) and len(repr(one)) < 200, repr(one)
+
+
+def test_weights_beside_labels_are_those_of_keras():
+    """What the tutorial shows in place of `sample_weight`; they are 1 on average."""
+    random = np.random.default_rng(1)
+    x, y, weights = random.normal(size=(8, 2)), random.normal(size=8), random.uniform(size=8)
+    weights /= weights.mean()
+    inputs = tf.keras.Input([2], name="x")
+    keras_model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, name="d")(inputs))
+    model = fp.PartitionedModel(
+        keras_model,
+        loss=lambda labels, found: labels[:, 1] * (found[:, 0] - labels[:, 0]) ** 2,
+        example_weight=lambda labels: labels[:, 1],
+        label_spec=tf.TensorSpec([None, 2]),
+    )
+    data = fp.ClientDataset(["a"], [0, 8], {"x": x}, np.stack([y, weights], 1))
+    with fit(fp.Trainer(model, fp.fed_avg(client_optimizer=SGD), data), 1) as trained:
+        found, loss = trained.weights, trained.overall(data)["loss"]
+    keras_model.compile(tf.keras.optimizers.SGD(0.2), "mse")
+    keras_model.fit(x, y, sample_weight=weights, batch_size=8, verbose=0)
+    for name, value in zip(("d/kernel", "d/bias"), keras_model.get_weights()):
+        np.testing.assert_allclose(found[name], value, 1e-5, 1e-6)
+    expected = keras_model.evaluate(x, y, sample_weight=weights, batch_size=8, verbose=0)
+    np.testing.assert_allclose(loss, expected, 1e-5)
+
+
 def test_a_run_without_a_folder_leaves_none(trainer, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with fit(trainer, 1):

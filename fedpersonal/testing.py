@@ -1,0 +1,165 @@
+"""What every method promises, as a test of a method of one's own: `check_method(SlowBody)`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpersonal.errors import UserError
+from fedpersonal.methods.method import Method, methods, register
+
+if TYPE_CHECKING:
+    from fedpersonal.runs.folder import RunFolder
+    from fedpersonal.tasks.experiment import Experiment
+    from fedpersonal.tasks.task import Task
+    from fedpersonal.training.loop import LoopResult
+
+# With these, two rounds of any task take a moment, and change something.
+SMALL: Mapping[str, Any] = {
+    "total_rounds": 2,
+    "clients_per_round": 5,
+    "client_batch_size": 4,
+    "local_epochs": 1,
+    "finetuning_epochs": 1,
+    "reconstruction_epochs": 1,
+    "rounds_per_eval": 2,
+    "rounds_per_checkpoint": 1,
+}
+SMALL_DIGITS: Mapping[str, Any] = {"num_clients": 20, "hidden_dim": 8}
+
+
+def check_method(
+    method: type[Method], *, task: Task[Any, Any, Any] | None = None, **options: Any
+) -> None:
+    """Runs a method on little data, and makes sure that it does what every method must.
+
+    It is offered by the task. Two rounds change something, and lead to finite metrics and a run
+    folder that opens again, to the same bits. So do they if the run is stopped between them; shards
+    of one client lead to the same but for rounding. And what each client sends is what a plain
+    computation by Keras and NumPy gives, as `Trainer.audit` finds.
+
+    Args:
+        method: The method, which is registered if it is not yet.
+        task: A task that has the layers which it needs; None for the handwritten digits, whose
+            model has all but tables of items.
+        **options: Options of the task that differ from small ones.
+
+    Raises:
+        AssertionError: If it breaks a promise; the message says which.
+        UserError: If the task does not offer it, or an option is wrong.
+
+    Examples:
+        >>> from fedpersonal.testing import check_method
+        >>> class InTurn(fp.Method, name="in_turn", local_variables="kept", local_part="head"):
+        ...     def phases(self):
+        ...         return self.phase("local"), self.phase("global")
+        >>> check_method(InTurn)
+    """
+    from fedpersonal.runs.saved import load_run
+    from fedpersonal.tasks.experiment import build_experiment
+    from fedpersonal.tasks.running import run_experiment
+    from fedpersonal.tasks.task import all_tasks
+
+    if not isinstance(method, type) or methods().get(method.name) is not method:
+        register(method)
+    small = {**SMALL, **(SMALL_DIGITS if task is None else {})}
+    task = task or all_tasks()["digits"]
+    if method.name not in task.methods:
+        raise UserError(
+            f"{method.name} needs layers that the task {task.name} lacks: give another, task=..."
+        )
+    chosen = task.options(**{**small, **options, "method": method.name})
+    source = task.read(chosen)
+    experiment = build_experiment(task, source, chosen)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        run_folder = open_folder(folder / "run", experiment)
+        summary = run_experiment(experiment, run_folder, progress=False)
+        loss = summary["test"]["loss"]
+        _require(math.isfinite(loss), f"the test loss is {loss}")
+        if not method.trains:
+            return
+        expected = train(experiment, folder / "run")
+        initial = experiment.trainer.untrained().weights
+        moved = any((expected.weights[n] != value).any() for n, value in initial.items())
+        _require(moved or bool(expected.kept), "two rounds change nothing")
+        with load_run(folder / "run").trained as loaded:
+            check_equal("the run, opened again", dict(loaded.weights), expected.weights)
+        train(experiment, folder / "stopped", rounds=1)
+        again = train(experiment, folder / "stopped")
+        check_equal("a run that was stopped", again.arrays(), expected.arrays())
+        apart = build_experiment(task, source, chosen, shards=100)
+        found = train(apart, folder / "apart").arrays()
+        check_equal("clients in shards of their own", found, expected.arrays(), rounding=1e-4)
+    if method.is_federated:
+        audit = experiment.trainer.audit(rounds=2)
+        _require(audit.holds, "; ".join(audit.found))
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)
+
+
+def check_equal(
+    what: str,
+    found: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+    *,
+    rounding: float = 0.0,
+) -> None:
+    """Raises an AssertionError unless arrays are equal, to the bit or but for rounding."""
+    names = f"{what}: {sorted(found)}, not {sorted(expected)}"
+    _require(found.keys() == expected.keys(), names)
+    for name, value in expected.items():
+        message = f"{what}: {name}"
+        np.testing.assert_allclose(found[name], value, rounding, rounding, err_msg=message)
+
+
+def open_folder(path: pathlib.Path, experiment: Experiment[Any, Any]) -> RunFolder:
+    """Opens the folder of an experiment's run."""
+    from fedpersonal.runs.folder import RunFolder
+
+    task = experiment.task.module
+    return RunFolder.open(path, {"task": task, **experiment.options.values()})
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """What rounds have led to: the last weights, and who of the training clients has kept what."""
+
+    loop: LoopResult | None
+    weights: dict[str, np.ndarray]
+    known: np.ndarray | None = None
+    kept: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it by name, kept values of those who have any."""
+        own = {f"kept {name}": value[self.known] for name, value in self.kept.items()}
+        return {**self.weights, **own}
+
+
+def train(
+    experiment: Experiment[Any, Any], path: pathlib.Path, *, rounds: int | None = None
+) -> Weights:
+    """Runs the rounds that are missing, without evaluation."""
+    options = experiment.options
+    if not experiment.method.trains:
+        return Weights(None, dict(experiment.trainer.untrained().weights))
+    with experiment.trainer.fit(
+        rounds=rounds or options.total_rounds,
+        folder=open_folder(path, experiment),
+        rounds_per_checkpoint=options.rounds_per_checkpoint,
+        progress=False,
+    ) as trained:
+        weights = {name: np.array(value) for name, value in trained.weights.items()}
+        if not trained.kept_by:
+            return Weights(trained.loop, weights)
+        known, kept = trained.kept_by(experiment.data.train.client_ids)
+        return Weights(trained.loop, weights, known, dict(kept))

@@ -1,0 +1,49 @@
+"""Every method keeps what all of them promise: those of files that are dropped in, too."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import fedpersonal as fp
+from benchmarks.tiny import pairs_with
+from fedpersonal.methods import method as method_module
+from fedpersonal.methods.method import methods
+from fedpersonal.testing import check_method
+
+pytestmark = pytest.mark.usefixtures("not_compiled")
+METHODS = methods()
+# tests/tasks/contract_test.py runs those that `benchmarks.tiny` names; one of them runs here, too.
+ELSEWHERE = {name for _, name in pairs_with("")} - {"fed_rep"}
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ELSEWHERE])
+def test_a_method_keeps_its_promises(name):
+    check_method(METHODS[name])
+
+
+class Idle(fp.Method, name="idle"):
+    """A method that trains nothing."""
+
+    def phases(self):
+        return (self.phase(epochs=0),)
+
+
+class Moody(fp.Method, name="moody"):
+    """A method that is another one each time."""
+
+    moods = itertools.count(1)
+
+    def phases(self):
+        return (self.phase(epochs=next(self.moods)),)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [(Idle, "two rounds change nothing"), (Moody, "clients in shards of their own: h")],
+)
+def test_a_broken_promise_is_named(method, message, monkeypatch):
+    monkeypatch.setattr(method_module, "_registered", {})
+    with pytest.raises(AssertionError, match=message):
+        check_method(method)
