@@ -114,7 +114,8 @@ class Audit:
                 yield f"  {leak}"
             if len(verdict.found) > _MOST_SHOWN:
                 yield f"  and {len(verdict.found) - _MOST_SHOWN} more"
-        yield from map(_inherent_line, _by_table(self.inherent))
+        for group in _by_table(self.inherent):
+            yield from _inherent_lines(group)
         yield from self.notes
         yield self.promise
 
@@ -141,21 +142,26 @@ def _by_table(inherent: Sequence[Inherent]) -> Iterator[list[Inherent]]:
         yield list(group)
 
 
-def _inherent_line(group: list[Inherent]) -> str:
-    def listed(values: list[str]) -> str:
-        return " / ".join(values)
-
+def _inherent_lines(group: list[Inherent]) -> Iterator[str]:
+    """Yields what the updates of a table tell, a sentence for each size of a cohort."""
     first = group[0]
-    line = (
-        f"inherent: in a sum of {listed([str(one.cohort) for one in group])} honest updates of "
-        f"{first.table}, {listed([f'{one.share_of_rows:.0%}' for one in group])} of the rows that "
-        "change are those of one client's examples, of which "
-        f"{listed([f'{one.rows_seen:.0%}' for one in group])} change"
+    yield (
+        f"inherent: the server adds up honest updates of {first.table}, and this tells it of one "
+        "client"
     )
-    if first.variable is None:
-        return line
-    cosines = listed([f"{one.cosine:.2f}" for one in group if one.cosine is not None])
-    return f"{line}; cosine with {first.variable}: {cosines}"
+    for one in group:
+        alone = one.cohort == 1
+        line = (
+            f"  {'alone' if alone else f'among {one.cohort}'}: {one.rows_seen:.0%} of the rows "
+            "that its examples look up change; they are "
+            f"{one.share_of_rows:.0%} of all rows that change"
+        )
+        if one.cosine is not None and one.chance is not None:
+            line += (
+                f"; the change points where its {one.variable} does by a cosine of "
+                f"{one.cosine:.2f} (1: just there; by chance: {one.chance:.2f})"
+            )
+        yield line
 
 
 def audit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Optional
 
@@ -294,6 +295,7 @@ class Inherent:
         rows_seen: Share of the rows that this client looks up which changed.
         variable: The local variable compared with the rows, or None.
         cosine: The absolute cosine between the update's first direction and that variable.
+        chance: What it is on average between that variable and a random direction.
     """
 
     table: str
@@ -302,6 +304,7 @@ class Inherent:
     rows_seen: float
     variable: str | None = None
     cosine: float | None = None
+    chance: float | None = None
 
 
 def measure(
@@ -330,6 +333,11 @@ def measure(
             total = sum(member[place] for member in traffic.members for place in places)
             measured += list(_compare(subject, name, np.asarray(total), size, looked_at, vectors))
     return measured
+
+
+def _mean_cosine(size: int) -> float:
+    """Returns the mean absolute cosine between a vector of so many numbers and random ones."""
+    return math.exp(math.lgamma(size / 2) - math.lgamma((size + 1) / 2)) / math.sqrt(math.pi)
 
 
 def _vectors(reference: Reference, last: Round, client: Client) -> dict[str, np.ndarray]:
@@ -366,6 +374,7 @@ def _compare(
     for name in fitting:
         flat = [own[name].reshape(-1) for own in vectors]
         cosines = [abs(direction @ vector) / np.linalg.norm(vector) for vector in flat]
-        yield Inherent(table, size, *shares, name, float(np.mean(cosines)))
+        chance = _mean_cosine(direction.size)
+        yield Inherent(table, size, *shares, name, float(np.mean(cosines)), chance)
     if not fitting:
         yield Inherent(table, size, *shares)

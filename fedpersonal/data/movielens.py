@@ -31,6 +31,7 @@ SOURCES = Sources(
     files={"movielens_1m": (MOVIELENS_1M_FILES[0], "")},
     folders=("movielens_1m_tfds",),
     file_flag="ratings_file",
+    public=("movielens_100k", "movielens_1m_tfds"),
 )
 _ML_1M_URL = "https://files.grouplens.org/datasets/movielens/ml-1m.zip"
 _GIVE_DATA_DIR = "give the folder of ratings.dat or ratings.csv.gz as --data_dir"

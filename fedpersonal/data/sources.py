@@ -37,6 +37,7 @@ class Sources:
         only_by_name: Those of `files` that "auto" does not look for.
         file_flag: The flag of a table of one's own.
         advice: What else to do where a folder has none of the files.
+        public: Datasets whose items and texts are nobody's secret, and name no people.
     """
 
     holding: str
@@ -47,11 +48,23 @@ class Sources:
     only_by_name: Sequence[str] = ()
     file_flag: str = "text_file"
     advice: str = "use --dataset=generated"
+    public: Sequence[str] = ("generated",)
 
     @property
     def choices(self) -> tuple[str, ...]:
         """All that `--dataset` may be."""
         return (AUTO, *self.datasets)
+
+    def are_public(self, options: Mapping[str, object]) -> bool:
+        """Tells whether options name data whose items and texts are nobody's secret.
+
+        Whatever is read from a file or a folder that a user names is not.
+        """
+        dataset = options.get("dataset")
+        chosen = self.default if dataset == AUTO else dataset
+        return chosen in self.public and not (
+            options.get(self.file_flag) or options.get("data_dir")
+        )
 
 
 def find_source(

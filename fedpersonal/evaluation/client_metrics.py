@@ -1,10 +1,12 @@
-"""Metrics of `per_client.csv`: which way they get better, how clients' values make that of all."""
+"""Metrics of `per_client.csv`: what they mean, which way they get better, how they add up."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -27,6 +29,38 @@ _HIGHER = frozenset(
 )
 # The first of these that a run has is what its clients are judged by.
 _FIRST = ("rmse", "perplexity", "auc", "ndcg", "accuracy", "loss")
+# What metrics mean wherever they are met; a task says where it means another thing.
+_MEANINGS: Mapping[str, str] = {
+    "loss": "what training minimises, a mean over examples",
+    "rmse": "root of the mean squared error",
+    "mse": "mean squared error",
+    "mae": "mean absolute error",
+    "accuracy": "share of examples predicted right",
+    "auc": "chance that a positive example gets a higher score than a negative one; 0.5 is chance",
+    "perplexity": "e to the power of the loss: among how many equally likely choices a model "
+    "hesitates",
+    "hr": "share of clients whose held-out item is among the {at} of highest scores{among}",
+    "ndcg": "like HR@{at}, but a hit counts 1 at the first place, and less at each that follows, "
+    "{least:.2f} at the last",
+}
+
+
+def meaning(name: str, own: Mapping[str, str] = MappingProxyType({})) -> str | None:
+    """Returns what a metric means, in words; None where that is not known.
+
+    Args:
+        name: Such as `rmse`, or `hr@10_of_50`.
+        own: What a task says of its metrics, which comes first.
+    """
+    kind, _, rest = name.partition("@")
+    at, _, among = rest.partition("_")
+    if name in own or not rest:
+        return own.get(name) or _MEANINGS.get(name)
+    if kind not in _MEANINGS or not at.isdecimal():
+        return None
+    of = {"": " of its candidates", "all": " of all items that the client has not"}
+    told = of.get(among, f" {among.replace('_', ' ')} candidates")
+    return _MEANINGS[kind].format(at=at, among=told, least=1 / math.log2(int(at) + 1))
 
 
 def lower_is_better(name: str) -> bool | None:

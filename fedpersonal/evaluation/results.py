@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from fedpersonal.errors import counted
 from fedpersonal.evaluation import PERCENTILES
+from fedpersonal.evaluation.client_metrics import lower_is_better, meaning
 
 if TYPE_CHECKING:  # Tasks read their flags before TensorFlow is imported.
     from fedpersonal.model.metrics import Metric
@@ -28,6 +30,8 @@ class ClientResults:
         predictions: (num_clients, longest query set, ...) after it, padded; None where packing is
             `pooled`, which sums them up at once unless asked for them.
         metrics: The metrics, for their finalizers.
+        guess: What the model must beat: metric's name to float64 (num_clients,) of a guess on the
+            same examples; none where none was given.
     """
 
     client_ids: np.ndarray
@@ -36,6 +40,7 @@ class ClientResults:
     after: Mapping[str, np.ndarray]
     predictions: np.ndarray | None
     metrics: tuple[Metric, ...]
+    guess: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         before = self.overall_before()
@@ -60,6 +65,31 @@ class ClientResults:
             before=None if self.before is None else part(self.before),
             after=part(self.after),
             predictions=None if self.predictions is None else self.predictions[chosen],
+            guess={name: values[chosen] for name, values in self.guess.items()},
+        )
+
+    def _repr_html_(self) -> str:
+        """Returns the mean client's metrics as a table, with the guess, as notebooks show it."""
+        columns, known = self.per_client(), self.num_examples > 0
+        stages = {"before": self.before, "after": self.after, "guess": self.guess}
+        rows = []
+        for name in self.after:
+            of = {
+                stage: self.guess[name] if stage == "guess" else columns[f"{name}_{stage}"]
+                for stage, values in stages.items()
+                if name in (values or {})
+            }
+            finite = known & np.all([np.isfinite(values) for values in of.values()], axis=0)
+            means = {n: f"{v[finite].mean():.4g}" for n, v in of.items() if finite.any()}
+            better = {True: " ↓", False: " ↑", None: ""}[lower_is_better(name)]
+            cells = "".join(f"<td>{means.get(stage, '–')}</td>" for stage in stages)
+            title = html.escape(meaning(name) or "")
+            rows.append(f'<tr><th title="{title}">{html.escape(name)}{better}</th>{cells}</tr>')
+        head = "".join(f"<th>{stage}</th>" for stage in stages)
+        told = f"The mean of {known.sum():,} clients, before and after personalisation"
+        return (
+            f"<table><caption>{told}; ↓: lower is better</caption><thead><tr><th></th>{head}</tr>"
+            f"</thead><tbody>{''.join(rows)}</tbody></table>"
         )
 
     def replace(self, places: np.ndarray, others: ClientResults) -> ClientResults:

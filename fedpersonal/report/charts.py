@@ -23,6 +23,8 @@ _MOST_BOXES = 6
 # What a process puts before the names of variables.
 _PREFIXES = ("trainable.", "updates.")
 _GLOBAL, _TABLE = "global ", "/embeddings"
+# A table is named after the input that picks its rows; those of this input are clients.
+_EMBEDDING, _CLIENTS = "_embedding", "user"
 _FEWEST_ROWS, _MOST_ROWS = 3, 3_000
 
 
@@ -30,8 +32,8 @@ def curve_panels(run: RunData) -> list[dict[str, Any]]:
     """Returns the panels that `curves.js` draws of a run, the main metric first.
 
     Returns:
-        `label`, `lower` (whether less is better, or None) and `series` of each: `name`, `color` (a
-        CSS variable) and what `curve` returns.
+        `label`, `meaning` (or None), `lower` (whether less is better, or None) and `series` of
+        each: `name`, `color` (a CSS variable) and what `curve` returns.
     """
     metrics: dict[str, list[dict[str, Any]]] = {}
     for name in sorted(run.round_metrics, key=lambda n: n.startswith("eval/")):
@@ -43,7 +45,12 @@ def curve_panels(run: RunData) -> list[dict[str, Any]]:
         series.append({"name": title, "color": color, **curve([run], name)})
     first = run.main_metric if run.main_metric in metrics else main_metric(list(metrics))
     return [
-        {"label": label(metric), "lower": lower_is_better(metric), "series": metrics[metric]}
+        {
+            "label": label(metric),
+            "meaning": run.meaning(metric),
+            "lower": lower_is_better(metric),
+            "series": metrics[metric],
+        }
         for metric in sorted(metrics, key=lambda name: (name != first, name != "loss"))
     ]
 
@@ -172,13 +179,19 @@ def _largest(rows: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | No
     return [*rows[: _MOST_BOXES - 1], (f"{len(rest)} others", _total(rest))]
 
 
-def embedding_map(run: RunData) -> dict[str, Any] | None:
+def embedding_map(run: RunData, *, show_clients: bool = False) -> dict[str, Any] | None:
     """Returns the largest global table's rows along the two axes in which they differ most (PCA).
 
+    Args:
+        run: The run.
+        show_clients: Whether rows may have names whatever they are; else only those of public data
+            that are no clients have.
+
     Returns:
-        `name`; `rows`, how many there are; `x` and `y`, numbers; and `share`, of their variance in
-        both axes. None where the run has no table of at least two dimensions. Of a long table,
-        every n-th row is shown.
+        `name`; `rows`, how many there are; `x` and `y`, numbers; `share`, of their variance in both
+        axes; `kind`, what a row stands for, and `names`, the rows', both None where they have none.
+        None where the run has no table of at least two dimensions. Of a long table, every n-th row
+        is shown.
     """
     path = run.path / "model.npz"
     try:
@@ -196,7 +209,9 @@ def embedding_map(run: RunData) -> dict[str, Any] | None:
         return None
     name = max(tables, key=lambda n: tables[n].size)
     table = tables[name].astype(np.float64)
-    table = table[:: -(-len(table) // _MOST_ROWS)]
+    kind, names = _row_names(run, name, len(table), show_clients=show_clients)
+    step = -(-len(table) // _MOST_ROWS)
+    table = table[::step]
     table -= table.mean(0)
     # Not by the matrix of covariances: a row may have a hundred thousand numbers.
     _, deviations, axes = np.linalg.svd(table, full_matrices=False)
@@ -213,4 +228,17 @@ def embedding_map(run: RunData) -> dict[str, Any] | None:
         "x": rounded(x, 3),
         "y": rounded(y, 3),
         "share": round(float(variances[:2].sum() / variances.sum()), 5),
+        "kind": kind,
+        "names": names and [shown(row) for row in names[::step]],
     }
+
+
+def _row_names(
+    run: RunData, table: str, rows: int, *, show_clients: bool
+) -> tuple[str | None, Sequence[str] | None]:
+    """Returns what a table's rows stand for, and their names where they may be shown."""
+    for kind, names in run.names.items():
+        may_be_shown = show_clients or (run.is_public and kind != _CLIENTS)
+        if f"{kind}{_EMBEDDING}" in table and len(names) == rows and may_be_shown:
+            return kind, names
+    return None, None

@@ -177,6 +177,19 @@ def rank_order(run: RunData) -> np.ndarray:
     return np.argsort(gain if lower_is_better(metric) else -gain, kind="stable")
 
 
+def client_names(run: RunData, *, show_clients: bool) -> dict[str, str]:
+    """Returns what a page calls each client, by its name in the data, those first who gained most.
+
+    Args:
+        run: The run.
+        show_clients: Whether clients have their names; else their rank.
+    """
+    if "client" not in run.clients:
+        return {}
+    names = run.clients["client"].iloc[rank_order(run)]
+    return {n: shown(n) if show_clients else f"client {i}" for i, n in enumerate(names, 1)}
+
+
 def dots(run: RunData, *, show_clients: bool) -> dict[str, Any] | None:
     """Returns what `points.js` draws of a run's clients; None where nobody was evaluated.
 
@@ -243,8 +256,9 @@ def percentile_rows(run: RunData) -> list[dict[str, Any]]:
     """Returns the rows of the table of percentiles.
 
     Returns:
-        Each has `metric`, `stage` (such as `before`), `values`, the texts of the percentiles and of
-        the mean, and `hurt`, the share of clients hurt, where the stage is `change`.
+        Each has `metric`, a label, `stage` (such as `before`), `values`, the texts of the
+        percentiles and of the mean, and `hurt`, the share of clients hurt, where the stage is
+        `change`.
     """
     rows = []
     for metric in sorted(run.client_metrics, key=lambda name: name != run.main_metric):

@@ -17,7 +17,7 @@ from fedpersonal.evaluation.client_metrics import lower_is_better
 from fedpersonal.files import atomic_write, write_text
 from fedpersonal.report.charts import curve
 from fedpersonal.report.comparison import Comparison, differing_options, tested_clients
-from fedpersonal.report.page import render
+from fedpersonal.report.page import meanings, render
 from fedpersonal.report.pictures import series_of
 from fedpersonal.report.run import label, rounded, shown
 
@@ -70,6 +70,8 @@ def comparison_page(comparison: Comparison, *, show_clients: bool = False) -> st
             "dots": _client_dots(comparison, colors, show_clients),
         },
         title=_title(comparison),
+        predicts=methods[0].first.predicts,
+        meanings=meanings(methods[0].first, [*comparison.metrics, *comparison.pooled]),
         verdicts=verdicts(comparison),
         baseline=names[0],
         seeds=methods[0].seeds,
@@ -103,7 +105,8 @@ def _curve_panels(comparison: Comparison, colors: Mapping[str, str]) -> list[dic
             if all(name in run.round_metrics for run in runs):
                 look = {"color": colors[method.name], "dash": _DASHES[number % len(_DASHES)]}
                 series.append({"name": method.name, **look, **curve(runs, name, most)})
-        head = {"label": f"{label(metric)}, {words}", "lower": lower_is_better(metric)}
+        meaning, lower = methods[0].first.meaning(metric), lower_is_better(metric)
+        head = {"label": f"{label(metric)}, {words}", "meaning": meaning, "lower": lower}
         panels += [{**head, "series": series}] if series else []
     return panels
 

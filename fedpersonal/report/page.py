@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import os
 import pathlib
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
 
 import fedpersonal
 from fedpersonal.evaluation import PERCENTILES
-from fedpersonal.evaluation.guess import CHANCE, strongest
+from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
+from fedpersonal.evaluation.guess import CHANCE, GUESS, strongest
 from fedpersonal.files import to_json, write_text
 from fedpersonal.report import run as numbers
 from fedpersonal.report.charts import boundary_groups, curve_panels, embedding_map
-from fedpersonal.report.clients import dots, judge, percentile_rows
+from fedpersonal.report.clients import client_names, dots, judge, percentile_rows
 from fedpersonal.report.pictures import css_variables
 from fedpersonal.report.run import (
     OUR_TASKS,
@@ -46,31 +48,47 @@ PAGE = pathlib.Path(__file__).parent / "page"
 _SCRIPTS = ("base.js", "curves.js", "points.js", "tables.js", "start.js")
 
 
+class Page(pathlib.PosixPath):
+    """The path of a written page; a notebook shows what the page says first."""
+
+    def _repr_html_(self) -> str | None:
+        """Returns the verdict and the key figures; None where there is no page of a run."""
+        if self.name != REPORT or not self.exists():
+            return None
+        run = read_run(self.parent, only_last=True)
+        return (
+            _environment()
+            .get_template("notebook.jinja")
+            .render(run=run, verdict=judge(run), figures=key_figures(run), page=self)
+        )
+
+
 def write_report(
     folder: str | os.PathLike,
     *,
     show_clients: bool = False,
     failure: str | None = None,
     only_last: bool = False,
-) -> pathlib.Path:
+) -> Page:
     """Writes `report.html` to the folder of a finished run.
 
     Args:
         folder: The folder, of a binary or of a program that gave it to `Trainer.fit`.
-        show_clients: Whether the page has clients' names; else it is made to be shared, and they
-            are numbered by their rank.
+        show_clients: Whether the page has clients' names, and the items and texts of any data;
+            else it is made to be shared: clients are numbered by their rank, and items and texts
+            are those of public data alone.
         failure: What has ended the run before its time; such a run need not be finished.
         only_last: Whether files of other rounds than the last, such as a `per_client.csv` from
             before a run went on, are left out; else they are an error.
 
     Returns:
-        The file.
+        The file, which a notebook shows in short.
 
     Raises:
         UserError: It is no finished run's folder, or a file is damaged or cannot be written.
     """
     run = read_run(folder, failure=failure, only_last=only_last)
-    path = run.path / REPORT
+    path = Page(run.path / REPORT)
     write_text(path, report_page(run, show_clients=show_clients))
     return path
 
@@ -85,15 +103,15 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
     texts, recommendations = Texts(), Recommendations()
     # A model, texts and recommendations are of the end, which a run that has failed lacks.
     if not run.failure:
-        data["map"] = embedding_map(run)
-        texts = read_texts(run.path, rounds=run.summary.get("rounds"))
-        recommendations = read_recommendations(run.path)
+        data["map"] = embedding_map(run, show_clients=show_clients)
+        texts, recommendations = _samples(run, show_clients=show_clients)
     return render(
         "report.jinja",
         data=data,
         run=run,
         verdict=judge(run),
         figures=key_figures(run),
+        meanings=meanings(run, shown_metrics(run)),
         percents=PERCENTILES,
         percentiles=percentile_rows(run),
         boundary=boundary_groups(run),
@@ -102,7 +120,27 @@ def report_page(run: RunData, *, show_clients: bool = False) -> str:
         texts=texts,
         recommendations=recommendations,
         show_clients=show_clients,
+        show_items=show_clients or run.is_public,
     )
+
+
+def _samples(run: RunData, *, show_clients: bool) -> tuple[Texts, Recommendations]:
+    """Returns texts and recommendations with what the page calls their clients."""
+    names, guesses = client_names(run, show_clients=show_clients), {}
+
+    def called(client: str) -> str:
+        return names.get(client, shown(client) if show_clients else "a client")
+
+    texts = read_texts(run.path, rounds=run.summary.get("rounds"))
+    found = read_recommendations(run.path)
+    if f"{found.metric}{GUESS}" in run.clients:
+        guesses = run.clients.set_index("client")[f"{found.metric}{GUESS}"].to_dict()
+    clients = [
+        dataclasses.replace(one, client=called(one.client), guess=guesses.get(one.client))
+        for one in found.clients
+    ]
+    texts = dataclasses.replace(texts, clients=[*map(called, texts.clients)])
+    return texts, dataclasses.replace(found, clients=clients)
 
 
 def render(template: str, *, data: Mapping[str, Any], **context: Any) -> str:
@@ -150,6 +188,7 @@ def _environment() -> jinja2.Environment:
         plain=numbers.plain,
         percent=numbers.percent,
         shown=numbers.shown,
+        label=numbers.label,
         count="{:,}".format,
         rating="{:g}".format,
     )
@@ -157,34 +196,78 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def key_figures(run: RunData) -> list[tuple[str, str]]:
-    """Returns names and texts of what a run came to, and what it took."""
-    test, figures = run.summary.get("test") or {}, []
+class Figure(NamedTuple):
+    """What a run came to, or took.
+
+    Attributes:
+        name: Its name.
+        text: Its value.
+        beside: What is to be seen with it, such as the guess that it must beat.
+        metric: The label of its metric; empty of others.
+    """
+
+    name: str
+    text: str
+    beside: Sequence[str] = ()
+    metric: str = ""
+
+
+def shown_metrics(run: RunData) -> list[str]:
+    """Returns the metrics of a run that a page shows, those of the test first."""
+    rounds = [name.rpartition("/")[2] for name in run.round_metrics]
+    return [*dict.fromkeys([*_test_metrics(run), *run.client_metrics, *rounds])]
+
+
+def _test_metrics(run: RunData) -> list[str]:
+    """Returns the metrics of the test, those that the task prints first, and the loss last."""
+    found = [
+        name
+        for name, value in run.test.items()
+        if is_number(value) and not name.startswith("num_") and name != "share_hurt"
+    ]
+    usual = [find_metric(name, found) for name in run.task_metrics]
+    places = {name: place for place, name in enumerate(usual)}
+    return sorted(found, key=lambda name: (name == "loss", places.get(name, len(usual))))
+
+
+def meanings(run: RunData, metrics: Iterable[str]) -> dict[str, str]:
+    """Returns what metrics mean, in words, by their labels; those that nobody knows are missing."""
+    better = {True: "; lower is better", False: "; higher is better", None: ""}
+    found = {name: run.meaning(name) for name in metrics}
+    return {label(n): told + better[lower_is_better(n)] for n, told in found.items() if told}
+
+
+def key_figures(run: RunData) -> list[Figure]:
+    """Returns what a run came to, each metric beside what it must beat, and what it took."""
+    test, figures = run.test, []
     before, counting = test.get("before") or {}, test.get("num_clients_of") or {}
     chance = (test.get("guesses") or {}).get(CHANCE) or {}
-    for name, value in test.items():
-        if is_number(value) and not name.startswith("num_") and name != "share_hurt":
-            text = plain(value, 4)
-            guess, score = strongest(test.get("guesses"), name) or ("", None)
-            beside = {"before": before.get(name), shown(guess): score, CHANCE: chance.get(name)}
-            notes = [f"{what}: {plain(v, 4)}" for what, v in beside.items() if is_number(v)]
-            notes += [f"{counting[name]:,} clients"] if is_number(counting.get(name)) else []
-            text += f" ({'; '.join(notes)})" if notes else ""
-            figures.append((label(name) + _whose(run, name, value), text))
+    for name in _test_metrics(run):
+        base = name.removesuffix("_after")
+        if name.endswith("_before") and f"{name.removesuffix('_before')}_after" in test:
+            continue  # It stands beside the figure after.
+        guess, score = strongest(test.get("guesses"), base) or ("", None)
+        earlier = before.get(name, test.get(f"{base}_before"))
+        others = {"before": earlier, shown(guess): score, CHANCE: chance.get(name)}
+        notes = [f"{what}: {plain(v, 4)}" for what, v in others.items() if is_number(v)]
+        notes += [f"{counting[name]:,} clients"] if is_number(counting.get(name)) else []
+        whose = label(name) + _whose(run, name, test[name])
+        figures.append(Figure(whose, plain(test[name], 4), notes, label(base)))
     counts = {
         "clients tested": test.get("num_clients"),
         "clients without a query set": test.get("num_clients_without_query") or None,
         "examples": test.get("num_examples"),
         "rounds": len(run.rounds),
     }
-    figures += [(name, f"{value:,}") for name, value in counts.items() if is_number(value)]
-    figures += _attendance(run, test)
+    costs = [(name, f"{value:,}") for name, value in counts.items() if is_number(value)]
+    costs += _attendance(run, test)
     seconds = run.rounds["seconds"].sum() if len(run.rounds) else None
     if seconds:
-        figures.append(("time in rounds", f"{plain(float(seconds))} s"))
+        costs.append(("time in rounds", f"{plain(float(seconds))} s"))
     if run.bytes_per_client:
-        figures.append(("each client, each round", size(run.bytes_per_client)))
-    return figures + _epsilons(run.summary.get("privacy") or {})
+        costs.append(("sent and received, each client, each round", size(run.bytes_per_client)))
+    costs += _epsilons(run.summary.get("privacy") or {})
+    return [*figures, *(Figure(name, text) for name, text in costs)]
 
 
 def _attendance(run: RunData, test: Mapping[str, Any]) -> list[tuple[str, str]]:

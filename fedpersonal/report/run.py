@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.errors import UserError, escaped
-from fedpersonal.evaluation.client_metrics import find_metric, main_metric
+from fedpersonal.evaluation.client_metrics import find_metric, main_metric, meaning
 from fedpersonal.evaluation.guess import GUESS, strongest
 from fedpersonal.model.names import COPY, MIXING
 from fedpersonal.runs.folder import RunFolder
@@ -43,6 +43,7 @@ class RunData:
         boundary: What crossed, a tensor each: `name`, `direction`, `dtype`, `num_bytes`.
         local: Each local variable: `name`, `dtype`, `shape`, `num_bytes`.
         keeps: Whether clients keep them from round to round; None where that is not known.
+        names: What rows of tables stand for, by the input that picks them, such as `item`.
         failure: What ended it before its time, or None.
     """
 
@@ -54,6 +55,7 @@ class RunData:
     boundary: Sequence[Mapping[str, Any]]
     local: Sequence[Mapping[str, Any]]
     keeps: bool | None
+    names: Mapping[str, Sequence[str]]
     failure: str | None = None
 
     @property
@@ -71,6 +73,23 @@ class RunData:
         """What was done, in a few words."""
         dataset = self.summary.get("dataset")
         return f"{self.method} on {dataset}" if dataset else self.method
+
+    @property
+    def predicts(self) -> str:
+        """What is predicted from what for how many; empty of programs of one's own."""
+        data = self.config.get("data")
+        known = {**self.options, **(data if isinstance(data, Mapping) else {})}
+        known["dataset"] = self.summary.get("dataset")
+        return self.task.title(known) if self.task else ""
+
+    @property
+    def is_public(self) -> bool:
+        """Whether the items and texts of its data are nobody's secret."""
+        return bool(self.task and self.task.is_public(self.options))
+
+    def meaning(self, metric: str) -> str | None:
+        """Returns what a metric means, in words; None where that is not known."""
+        return meaning(metric, self.task.meanings if self.task else {})
 
     @property
     def paired_metrics(self) -> list[str]:
@@ -212,7 +231,8 @@ def read_run(
         "metrics.csv": "seconds" in rounds,
         ABOUT: isinstance(local, dict)
         and local.get("kept") in (None, False, True)
-        and _are_variables(local.get("variables", [])),
+        and _are_variables(local.get("variables", []))
+        and _are_names(about.get("names", {})),
         "summary.json": _is_summary(summary),
         "boundary.json": _are_variables(boundary),
     }
@@ -231,6 +251,7 @@ def read_run(
         boundary=boundary,
         local=local.get("variables", []),
         keeps=local.get("kept"),
+        names=about.get("names", {}),
         failure=failure,
     )
 
@@ -241,6 +262,13 @@ def _are_variables(value: Any) -> bool:
         and isinstance(entry.get("name"), str)
         and (entry.get("num_bytes") is None or is_number(entry["num_bytes"]))
         for entry in value
+    )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+        for names in value.values()
     )
 
 
@@ -280,7 +308,8 @@ def plain(value: float | None, digits: int = 3) -> str:
         return "none" if value is None or math.isnan(value) else str(value)
     if value and not 1e-4 <= abs(value) < 1e15:
         return f"{value:.{digits - 1}e}".replace("-", "−")
-    magnitude = math.floor(math.log10(abs(value))) if value else 0
+    # Of the rounded number: 0.09999999 is 0.100.
+    magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])
     text = f"{value:,.{max(0, digits - 1 - magnitude)}f}"
     return text.replace("-", "−")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpersonal.errors import UserError
 from fedpersonal.files import OWNER_ONLY, read_json, write_json
-from fedpersonal.report.run import label, shown
+from fedpersonal.report.run import shown
 
 GENERATED, RECOMMENDATIONS = "generated.json", "recommendations.json"
 _KEYS = ("client", "context", "prompt")
@@ -23,7 +23,7 @@ class Texts:
     """Generated texts, side by side.
 
     Attributes:
-        clients: The clients' names.
+        clients: The clients' names in the data.
         rows: A context and a prompt each, and a list of texts for each client.
     """
 
@@ -53,10 +53,11 @@ class ClientItems:
     """A client, and what is recommended to it.
 
     Attributes:
-        client: Its name.
+        client: Its name in the data.
         group: Why it is shown, such as "most helped".
         before: Its metric before personalisation; None where that was not evaluated.
         after: The same after it.
+        guess: The same by the best guess; None where there is none, and in the file.
         has: Some of the items that it has.
         top: The items of the highest scores among those that it has not, the highest first.
     """
@@ -67,6 +68,7 @@ class ClientItems:
     after: float | None
     has: Sequence[Item]
     top: Sequence[Item]
+    guess: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +107,7 @@ def add_texts(
 
 
 def read_texts(folder: pathlib.Path, *, rounds: object = None) -> Texts:
-    """Returns the texts of a run as a page shows them.
+    """Returns the texts of a run as a page shows them, but for clients' names.
 
     Args:
         folder: The run's folder.
@@ -123,7 +125,7 @@ def read_texts(folder: pathlib.Path, *, rounds: object = None) -> Texts:
         cells = [found.get((client, context, prompt), []) for client in clients]
         short = [[shown(text, _LONGEST_TEXT) for text in cell] for cell in cells]
         rows.append((shown(context), shown(prompt), short))
-    return Texts([shown(client) for client in clients], rows)
+    return Texts(clients, rows)
 
 
 def _read_texts(folder: pathlib.Path, rounds: object) -> list[dict]:
@@ -148,7 +150,9 @@ def write_recommendations(folder: pathlib.Path, found: Recommendations, *, round
 
 
 def read_recommendations(folder: pathlib.Path) -> Recommendations:
-    """Returns the recommendations of a run as a page shows them; none where there are none.
+    """Returns the recommendations of a run as a page shows them, but for clients' names.
+
+    There are none where the folder has none.
 
     Raises:
         UserError: If the file is damaged.
@@ -157,18 +161,17 @@ def read_recommendations(folder: pathlib.Path) -> Recommendations:
     if not path.exists():
         return Recommendations()
     found = read_json(path, {"metric": (str, type(None)), "clients": list}, checked=True)
-    metric = found.get("metric")
     try:
         clients = [_read_client(entry) for entry in found["clients"]]
     except TypeError:
         raise UserError(f"{path} is damaged: an entry is not a client's items.") from None
-    return Recommendations(metric and label(metric), clients)
+    return Recommendations(found.get("metric"), clients)
 
 
 def _read_client(entry: Any) -> ClientItems:
     client = ClientItems(**_checked(entry))
     has, top = ([Item(**_checked(item)) for item in items] for items in (client.has, client.top))
-    return dataclasses.replace(client, has=has, top=top)
+    return dataclasses.replace(client, client=entry["client"], has=has, top=top)
 
 
 def _checked(entry: Any) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.interactions import Interactions
+from fedpersonal.data.movielens import item_titles
 from fedpersonal.data.ranking import AT, as_clients
 from fedpersonal.data.ratings import Ratings
 from fedpersonal.draws import Purpose, generator
@@ -18,7 +19,7 @@ from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better, 
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.methods.method import Layers
 from fedpersonal.options import Options, option
-from fedpersonal.tasks.task import Data, EvaluationSet
+from fedpersonal.tasks.task import Data, EvaluationSet, OptionsT, SourceT, Task
 
 if TYPE_CHECKING:
     from fedpersonal.model.metrics import Loss, Metric
@@ -37,7 +38,6 @@ def recommend(
     results: ClientResults,
     *,
     held_out: ClientDataset,
-    titles: Mapping[str, str],
 ) -> Recommendations:
     """Scores all items for some test clients, each by its personalised model.
 
@@ -51,7 +51,6 @@ def recommend(
         results: Of the test clients.
         held_out: What the test clients have chosen, and their models were not told, with the
             feature "item".
-        titles: Items' titles by their names; an item without one goes by its name.
     """
     from fedpersonal.report.samples import ClientItems, Item, Recommendations
 
@@ -59,7 +58,7 @@ def recommend(
     source, everything = data.source, data.source.to_client_dataset()
     metric, chosen, groups = _choose(experiment, results)
     columns = results.per_client()
-    names = [titles.get(name, name) for name in source.item_ids.tolist()]
+    names = item_names(experiment)
     has_ratings = not isinstance(source, Interactions)
     places = {name: place for place, name in enumerate(everything.client_ids.tolist())}
     clients = []
@@ -92,6 +91,14 @@ def recommend(
             )
         )
     return Recommendations(metric, clients)
+
+
+def item_names(experiment: Experiment) -> list[str]:
+    """Returns the items' titles; an item without one goes by its name in the data."""
+    sources = experiment.task.sources
+    assert sources  # Items have names.
+    titles = item_titles(*experiment.options.find(sources))
+    return [titles.get(name, name) for name in experiment.data.source.item_ids.tolist()]
 
 
 def _choose(
@@ -165,6 +172,32 @@ class ItemData(Data):
     def num_items(self) -> int:
         """Rows of the item table."""
         return len(self.source.item_ids)
+
+
+ItemDataT = TypeVar("ItemDataT", bound=ItemData)
+
+
+class ItemTask(Task[OptionsT, SourceT, ItemDataT]):
+    """A task whose clients are users who choose or rate items."""
+
+    layers = LAYERS
+    evaluation_packing = "stacked"
+
+    def title(self, data: Mapping[str, Any]) -> str:
+        """Returns what is predicted; the items of MovieLens are films."""
+        title = super().title(data)
+        is_of_films = str(data.get("dataset")).startswith("movielens")
+        return title.replace("items", "films") if is_of_films else title
+
+    def sizes(self, data: ItemDataT) -> dict[str, int]:
+        """Returns the numbers of users and items."""
+        return {"num_users": data.num_users, "num_items": data.num_items}
+
+    def names(self, experiment: Experiment[OptionsT, ItemDataT]) -> dict[str, Sequence[str]]:
+        """Names the items, too, where they are nobody's secret: other users may read the file."""
+        is_public = self.is_public(experiment.options.values())
+        items = {"item": item_names(experiment)} if is_public else {}
+        return {**super().names(experiment), **items}
 
 
 class FactorizationOptions(Options):

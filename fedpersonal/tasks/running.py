@@ -131,8 +131,7 @@ def run_experiment(
     quiet: Any = np.errstate(over="ignore", invalid="ignore")
     with train_experiment(experiment, run_folder, progress=progress) as trained, quiet:
         report = task.test(experiment, trained)
-        names = {name: column.tolist() for name, column in task.names(experiment).items()}
-        about = {"sizes": task.sizes(experiment.data), "names": names}
+        about = {"sizes": task.sizes(experiment.data), "names": task.names(experiment)}
         save_model(run_folder, trained, about)
         guesses = task.guesses(experiment, experiment.data.test)
         recommendations = task.recommend(experiment, trained, report.results)

@@ -12,6 +12,7 @@ import functools
 import importlib
 import pathlib
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 
 import fedpersonal.tasks
 from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.sources import Sources
 from fedpersonal.errors import UserError, counted, did_you_mean, one_line, quoted
 from fedpersonal.methods import fed_recon
 from fedpersonal.methods.algorithm import Algorithm
@@ -133,6 +135,10 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         evaluation_packing: `stacked` or `pooled`.
         examples: What its examples are called.
         metrics: The metrics that a program prints, the headline first; a run may lack some.
+        meanings: What metrics mean here, where that differs from what they mean anywhere.
+        predicts: What is predicted from what, with counts of the data in braces.
+        client: What a client is, a noun.
+        sources: The data that it knows by name; None of tasks without items and texts.
         usual_server_optimizer: The server optimizer of methods that have no usual one.
     """
 
@@ -146,6 +152,10 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     evaluation_packing: ClassVar[str] = "pooled"
     examples: ClassVar[str] = "examples"
     metrics: ClassVar[Sequence[str]] = ("accuracy",)
+    meanings: ClassVar[Mapping[str, str]] = {}
+    predicts: ClassVar[str] = ""
+    client: ClassVar[str] = "user"
+    sources: ClassVar[Sources | None] = None
     usual_server_optimizer: ClassVar[str] = "sgd"
 
     @property
@@ -214,6 +224,18 @@ class Task(Generic[OptionsT, SourceT, DataT]):
     def method(self, options: OptionsT) -> type[Method]:
         """Returns the method that options name."""
         return self.methods[options.method]
+
+    def title(self, data: Mapping[str, Any]) -> str:
+        """Returns what is predicted from what for how many, as a page of a run says it.
+
+        Args:
+            data: Of the run's `config.json`; empty where it does not say how many there are.
+        """
+        return filled(self.predicts, data)
+
+    def is_public(self, options: Mapping[str, Any]) -> bool:
+        """Tells whether the items and texts of a run's data are nobody's secret."""
+        return self.sources is not None and self.sources.are_public(options)
 
     def read(self, options: OptionsT) -> SourceT:
         """Reads the data; imports no TensorFlow, so that mistakes in them show at once."""
@@ -374,13 +396,13 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         """Returns further entries of the summary that are known before the test."""
         return {}
 
-    def names(self, experiment: Experiment[OptionsT, DataT]) -> Mapping[str, np.ndarray]:
+    def names(self, experiment: Experiment[OptionsT, DataT]) -> Mapping[str, Sequence[str]]:
         """Returns what the rows of tables stand for, by the input that picks them: of users here.
 
         They are rows of the server's where it has everybody's data.
         """
         has_rows = self.has_own_rows and experiment.method.has_table
-        return {"user": experiment.data.train.client_ids} if has_rows else {}
+        return {"user": experiment.data.train.client_ids.tolist()} if has_rows else {}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
         """Returns the lines that a program prints of its summary."""
@@ -389,6 +411,16 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             f"{tested_text(test)}, {test['num_examples']:,} {self.examples}: "
             f"{figures_text(test, self.metrics)}"
         ]
+
+
+def filled(text: str, counts: Mapping[str, Any]) -> str:
+    """Returns a text with counts in place of names in braces; those not known are left out."""
+
+    def count(match: re.Match[str]) -> str:
+        value = counts.get(match[1])
+        return f"{value:,} " if isinstance(value, int) else ""
+
+    return re.sub(r"\{(\w+)\} ", count, text)
 
 
 def before_and_after(test: Mapping[str, Any], name: str, *, is_personalised: bool) -> str:

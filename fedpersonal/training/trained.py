@@ -98,6 +98,7 @@ class TrainedModel(Evaluator):
         *,
         support: ClientDataset | None = None,
         start: str = "kept",
+        guess: Mapping[str, npt.ArrayLike] | None = None,
     ) -> ClientResults:
         """Evaluates clients, each before and after its model is personalised.
 
@@ -110,15 +111,32 @@ class TrainedModel(Evaluator):
                 (`kept`), rebuild them from the support set (`rebuilt`), or bring them up to date by
                 the same steps (`updated`), for which a `RidgePhase` rebuilds. A client that has
                 kept nothing rebuilds its own in any case.
+            guess: As of `evaluate`; a notebook shows it beside the results.
 
         Returns:
             Sums over each client's examples, in the order of `clients`, without predictions.
 
         Raises:
-            UserError: If a client is not in the support set, nobody has anything to predict, or
-                `start` is none of these.
+            UserError: As of `evaluate`.
         """
-        return self._results(clients, support, self._kept(clients.client_ids), start)
+        told = self._guess(guess or {}, clients)
+        results = self._results(clients, support, self._kept(clients.client_ids), start)
+        return dataclasses.replace(results, guess=told)
+
+    def _guess(
+        self, guess: Mapping[str, npt.ArrayLike], clients: ClientDataset
+    ) -> dict[str, np.ndarray]:
+        """Returns each client's values by a guess, once they are known to be of metrics."""
+        names = ["loss", *(metric.name for metric in self.model.metrics)]
+        unknown = [name for name in guess if name not in names]
+        if unknown:
+            raise UserError(
+                f"guess has {unknown[0]!r}, which is no metric of the model: {listed(names)}."
+            )
+        return {
+            name: check_column(f"guess[{name!r}]", values, clients.num_clients)
+            for name, values in guess.items()
+        }
 
     def _results(
         self, clients: ClientDataset, support: ClientDataset | None, kept: Kept, start: str
@@ -170,7 +188,7 @@ class TrainedModel(Evaluator):
             UserError: If a client is not in the support set, nobody has anything to predict,
                 `start` is none of these, or `guess` has another metric, or not a number a client.
         """
-        told = {n + GUESS: values for n, values in self._guess(guess or {}, clients).items()}
+        told = {n + GUESS: v for n, v in self._guess(guess or {}, clients).items()}
         kept = self._kept(clients.client_ids)
         table = pd.DataFrame({**self._results(clients, support, kept, start).per_client(), **told})
         table.insert(2, "has_kept", kept[0])
@@ -216,13 +234,12 @@ class TrainedModel(Evaluator):
         """
         from fedpersonal.runs.tested import TestReport, hash_labels, report_program
 
-        told = self._guess(guess or {}, clients)
         path = self._folder(folder)
-        results = self.results(clients, support=support, start=start)
+        results = self.results(clients, support=support, start=start, guess=guess)
         # Without support sets, batches say what is predicted.
         how = {} if support is not None else {"batch_size": self.batch_size}
         about = {"test_labels": hash_labels(clients, **how)}
-        report_program(path, self, TestReport(results, description=about), told)
+        report_program(path, self, TestReport(results, description=about), results.guess)
         return results
 
     def report(self, *, show_clients: bool = False) -> pathlib.Path:
@@ -243,21 +260,6 @@ class TrainedModel(Evaluator):
         if folder is None:
             raise UserError("the run has no folder: train with fit(folder=...).")
         return folder
-
-    def _guess(
-        self, guess: Mapping[str, npt.ArrayLike], clients: ClientDataset
-    ) -> dict[str, np.ndarray]:
-        """Returns each client's values by a guess, once they are known to be of metrics."""
-        names = ["loss", *(metric.name for metric in self.model.metrics)]
-        unknown = [name for name in guess if name not in names]
-        if unknown:
-            raise UserError(
-                f"guess has {unknown[0]!r}, which is no metric of the model: {listed(names)}."
-            )
-        return {
-            name: check_column(f"guess[{name!r}]", values, clients.num_clients)
-            for name, values in guess.items()
-        }
 
     def overall(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from fedpersonal.audit.audit import Audit, Verdict, guarantee
@@ -43,11 +44,16 @@ def test_an_update_of_one_client_shows_its_items_and_points_where_its_vector_doe
 def test_it_is_told_in_lines_and_as_json(audit):
     assert audit.holds and audit.found == []
     lines = list(audit.lines())
-    assert any(
-        line.startswith("inherent: in a sum of 1 / 10 honest updates of item_embedding/embeddings")
-        and "100% / " in line and "cosine with user_embedding/vector: 1.00 / " in line
-        for line in lines
-    )  # fmt: skip
+    place = next(i for i, line in enumerate(lines) if line.startswith("inherent: "))
+    one, ten = lines[place + 1 : place + 3]
+    assert "honest updates of item_embedding/embeddings" in lines[place]
+    assert one.startswith("  alone: 100% of the rows") and "they are 100% of all rows" in one
+    random = np.random.default_rng(0).normal(size=(200_000, DIM))
+    chance = np.abs(random[:, 0] / np.linalg.norm(random, axis=1)).mean()
+    said = (
+        f"user_embedding/vector does by a cosine of 1.00 (1: just there; by chance: {chance:.2f})"
+    )
+    assert said in one and ten.startswith("  among 10: 100% of the rows")
     told = json.loads(json.dumps(audit.as_json()))
     assert told["broadcast_bytes_per_client"] == 4 * NUM_ITEMS * DIM + 4
     assert [row["cohort"] for row in told["inherent"]] == [1, 10]

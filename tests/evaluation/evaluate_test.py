@@ -5,8 +5,10 @@ What they predict is in the table of evaluations.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -111,6 +113,16 @@ def results_of(before, after, num_examples):
 def test_overall_is_the_mean_over_examples():
     results = results_of([9.0, 9.0], [1.0, 4.0], [3, 1])
     assert results.overall() == {"loss": 7 / 4, "rmse": (7 / 4) ** 0.5}
+
+
+def test_a_notebook_shows_the_mean_client_beside_the_guess():
+    results = results_of([9.0, 1.0, 2.0], [1.0, 4.0, 5.0], [3, 1, 0])
+    shown = dataclasses.replace(results, guess={"rmse": np.array([2.5, 0.5, 9.0])})._repr_html_()
+    rows = re.findall(
+        "<tr><th title=[^>]*>(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", shown
+    )
+    assert rows == [("loss ↓", "5", "2.5", "–"), ("rmse ↓", "2", "1.5", "1.5")]
+    assert "2 clients" in shown
 
 
 def test_columns_are_means_of_each_client():

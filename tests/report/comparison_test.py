@@ -232,7 +232,7 @@ def test_the_guess_and_metrics_of_all_clients_at_once_stand_beside(write_run):
     assert verdicts(comparison)[-1] == said
     assert verdicts(compare_runs(folders))[-1] == "The best guess, nothing, has RMSE 9.0000."
     page = comparison_page(comparison)
-    assert "<th>AUC</th>" in page and "0.8000" in page and "0.7000, a habit" in page
+    assert ">AUC</th>" in page and "0.8000" in page and "0.7000, a habit" in page
     table = compare(folders).set_index(["method", "metric"])
     row = table.loc[("b", "auc")]
     assert (row["value"], row["guess"], row["guess_value"]) == (0.8, "a habit", 0.7)

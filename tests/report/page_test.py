@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import html.parser
 import json
 import os
@@ -36,7 +37,7 @@ from fedpersonal.report.samples import (
     add_texts,
     write_recommendations,
 )
-from fedpersonal.runs.record import RunRecord
+from fedpersonal.runs.record import RunRecord, read_about
 from fedpersonal.tasks.documents.task import TASK as DOCUMENTS
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
@@ -286,7 +287,9 @@ def test_figures_say_which_mean_they_are(write_run):
     columns = {"hr@10": hits, "words_after": words, "num_words": np.arange(1, 31)}
     mean = np.average(words, weights=columns["num_words"])
     test = {"hr@10": hits.mean(), "words": mean, "words_after": words.mean(), "x": 3.0}
-    names = {name for name, _ in key_figures(read_run(write_run("a", columns=columns, test=test)))}
+    names = {
+        figure.name for figure in key_figures(read_run(write_run("a", columns=columns, test=test)))
+    }
     assert {"RMSE, all together", "HR@10, mean client", "words, all together"} <= names
     assert {"words after, mean client", "x", "rounds"} <= names
 
@@ -355,15 +358,20 @@ def test_a_map_has_the_axes_of_most_variance(tmp_path, make_run, shape):
         assert np.square(found[axis]).sum() == pytest.approx(variance, rel=0.01)
 
 
-@pytest.mark.parametrize("show_clients", [False, True])
-def test_hostile_texts_are_texts(tmp_path, make_run, show_clients):
-    path = make_run(tmp_path, clients=len(HOSTILE), names=HOSTILE)
+@pytest.mark.parametrize("kind", ["private", "public", "named"])
+def test_hostile_texts_are_texts(tmp_path, make_run, kind):
+    show_clients, folder = kind == "named", None if kind == "public" else "films"
+    path = make_run(tmp_path, clients=len(HOSTILE), names=HOSTILE, data_dir=folder)
     evil = {"<b onclick=alert(1)>_after": 1.0, "note": "secret"}
     table = pd.read_csv(path / "per_client.csv", dtype={"client": str}).assign(**evil)
     table.to_csv(path / "per_client.csv", index=False)
     add_texts(path, HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE, rounds=20)
     items = ClientItems(HOSTILE[0], HOSTILE[1], 1.5, 0.5, [], [Item(n, 1.0) for n in HOSTILE])
     write_recommendations(path, Recommendations("rmse", [items]), rounds=20)
+    table = np.random.default_rng(0).normal(size=(len(HOSTILE), 4)).astype(np.float32)
+    (path / "model.npz").write_bytes(pack_arrays({"global item_embedding/embeddings": table}))
+    about = {**read_about(path), "names": {"item": HOSTILE, "user": ["a person"] * 8}}
+    write_json(path / "model.json", about, checked=True)
     crossing = {"direction": HOSTILE[1], "name": HOSTILE[0], "dtype": HOSTILE[0]}
     (path / "boundary.json").write_text(json.dumps([crossing, {**crossing, "name": ""}]))
     change_summary(
@@ -383,11 +391,18 @@ def test_hostile_texts_are_texts(tmp_path, make_run, show_clients):
         assert {*HOSTILE[:2], HOSTILE[5], "x" * 60 + "…", "\\u202egnp.exe\\u2066"} <= set(names)
     else:
         assert names == [f"client {i}" for i in range(1, len(HOSTILE) + 1)]
-        assert "gnp" not in page and HOSTILE[5] not in page
+        assert ("gnp" in page) == (HOSTILE[5] in page) == (kind == "public")
+    assert bool(parsed.data["map"]["names"]) == (kind != "private") and "a person" not in page
+    assert ("details" in dict(parsed.elements)) == (kind == "private")
 
 
 def test_the_page_is_one_small_file_that_refers_to_nothing_outside(tmp_path, make_run):
-    page = write_report(make_run(tmp_path, rounds=1_000, clients=600)).read_text(encoding="utf-8")
+    path = write_report(make_run(tmp_path / "run", rounds=1_000, clients=600))
+    page = path.read_text(encoding="utf-8")
+    shown = path._repr_html_()
+    assert judge(read_run(path.parent)) in html.unescape(shown) and "run/report.html" in shown
+    assert all(figure.text in shown for figure in key_figures(read_run(path.parent)))
+    assert len(shown) < 2_000 and path.parent._repr_html_() is None
     assert len(page) < 200_000
     assert not re.findall(r"(?:src|href)=(?!\"data:)", page)
     assert not set(re.findall(r"https?://[^\"' ]+", page)) - {"http://www.w3.org/2000/svg"}
@@ -426,7 +441,13 @@ def test_what_is_missing_is_said_and_no_finished_run_is_refused(tmp_path, make_r
     ("value", "text"),
     [
         *((0.91478, "0.915"), (1234.5, "1,234"), (-0.0012345, "−0.00123"), (0, "0.00")),
-        *((1e-7, "1.00e−07"), (None, "none"), (float("nan"), "none"), (float("inf"), "inf")),
+        *(
+            (0.0999999, "0.100"),
+            (1e-7, "1.00e−07"),
+            (None, "none"),
+            (float("nan"), "none"),
+            (float("inf"), "inf"),
+        ),
     ],
 )
 def test_numbers_as_people_read_them(value, text):

@@ -1,15 +1,17 @@
-"""What a model generates or recommends is kept in a run's folder, and shown to whom asks."""
+"""What a model generates or recommends is kept, and shown of public data or to whom asks."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
+import pandas as pd
 import pytest
 from damage import with_digest
 
 from fedpersonal.errors import UserError
 from fedpersonal.report.page import report_page
-from fedpersonal.report.run import read_run
+from fedpersonal.report.run import plain, read_run
 from fedpersonal.report.samples import (
     GENERATED,
     RECOMMENDATIONS,
@@ -53,7 +55,7 @@ def test_texts_stand_side_by_side(tmp_path):
 
 
 def test_they_are_shown_on_demand(tmp_path, make_run):
-    path = make_run(tmp_path)
+    path = make_run(tmp_path, names=["Ann"], clients=1, data_dir="somewhere")
     page = report_page(read_run(path))
     assert "Top recommendations" not in page and "Generated texts" not in page
     add_texts(path, "Ann", "harbour", "We", ["secret", "y" * 10_000], rounds=20)
@@ -62,10 +64,25 @@ def test_they_are_shown_on_demand(tmp_path, make_run):
     page = report_page(read_run(path))
     assert "as 1 of its clients would write" in page
     assert "recommendations for 1 of its clients" in page
+    assert "<code>fedpersonal report --show_clients path/to/" in page
+    assert "no client&#39;s name, item or text" in page or "no client's name, item or text" in page
     assert not [text for text in ("Ann", "Sea", "secret", "held out") if text in page]
     page = report_page(read_run(path), show_clients=True)
-    assert "RMSE 1.50 before, 0.500 after" in page and "Sea</bdi>, rated 4.5" in page
+    guess = float(pd.read_csv(path / "per_client.csv")["rmse_guess"][0])
+    told = f"RMSE 1.50 before, 0.500 after, {plain(guess)} by the best guess"
+    assert told in page and "Ann</bdi>" in page and "Sea</bdi>, rated 4.5" in page
     assert "secret" in page and "y" * 400 + "…" in page and "y" * 401 not in page
+    run = read_run(path)
+    for options, are_public in [
+        ({}, True),
+        ({"dataset": "movielens_100k"}, True),
+        ({"dataset": "insteval"}, False),
+        ({"ratings_file": "mine.csv"}, False),
+    ]:
+        config = {**run.config, "options": {**run.options, "data_dir": None, **options}}
+        page = report_page(dataclasses.replace(run, config=config))
+        assert ("Sea" in page) == ("secret" in page) == are_public
+        assert "Ann" not in page and "client 1" in page
     failed = report_page(read_run(path, failure="Failed."), show_clients=True)
     assert "Sea" not in failed and "secret" not in failed
 

@@ -1,4 +1,4 @@
-// Panels of curves: {panels: [{label, lower, series: [{name, color, round, y, ...}]}]}. A series may
+// Panels of curves: {panels: [{label, meaning, lower, series: [{name, color, round, y, ...}]}]}. A series may
 // have `seconds` and `bytes` beside `round`, `low` and `high` for a band around y, and `dash`.
 const X_AXES = {
   round: ["round", number],
@@ -32,10 +32,10 @@ charts.curves = (figure, { panels }) => {
   drawn(draw);
 };
 
-function headOf({ label, lower, series }) {
+function headOf({ label, meaning, lower, series }) {
   const better = lower === null ? "" : `, ${lower ? "lower" : "higher"} is better`;
   return [
-    html("h3", {}, label, html("small", {}, better)),
+    html("h3", { title: meaning || null }, label, html("small", {}, better)),
     html("div", { class: "plot", tabindex: 0, role: "img", "aria-label": `${label} over rounds; arrow keys read it out` }),
     html("div", { class: "key" }, ...series.map(keyOf)),
   ];

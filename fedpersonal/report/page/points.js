@@ -165,15 +165,40 @@ function drawHistogram(place, { label, color: name, values, range: [low, high], 
   place.replaceChildren(root);
 }
 
-// Rows of a table on two axes: {x, y}.
-charts.map = (figure, { x, y }) => {
-  const place = html("div", { class: "plot", role: "img", "aria-label": "Map of rows" });
+const LETTER = 6.4; // Pixels.
+
+// Writes names of points beside them, the farthest from the middle first, where there is room.
+function nameFarthest({ root, box }, points, [x, y]) {
+  const away = (point) => Math.hypot(point.x - x, point.y - y);
+  const taken = [];
+  for (const point of [...points].sort((a, b) => away(b) - away(a)).slice(0, 300)) {
+    const text = point.name.length > 30 ? `${point.name.slice(0, 29)}…` : point.name;
+    const width = LETTER * text.length + 8;
+    const left = point.x + width > box.right ? point.x - width : point.x;
+    const [right, top, bottom] = [left + width, point.y - 8, point.y + 8];
+    if (left < box.left || top < box.top || bottom > box.bottom) continue;
+    if (taken.some((one) => left < one.right && one.left < right && top < one.bottom && one.top < bottom)) continue;
+    taken.push({ left, right, top, bottom });
+    if (taken.length > Math.min(24, (box.right - box.left) / 40)) break;
+    const anchor = left < point.x ? "end" : "start";
+    root.append(svg("text", { class: "name", x: point.x + (left < point.x ? -6 : 6), y: point.y + 4, "text-anchor": anchor }, text));
+  }
+}
+
+// Rows of a table on two axes: {x, y, names}; there may be no names.
+charts.map = (figure, { x, y, names }) => {
+  const place = html("div", { class: "plot", tabindex: names ? 0 : null, role: "img", "aria-label": `Map of rows${names ? "; arrow keys read them out" : ""}` });
   figure.append(place);
   drawn(() => {
-    const found = frame(place, 0.6, 460);
+    const found = frame(place, place.clientWidth < 600 ? 0.9 : 0.6, 460);
     const { root, box } = found;
     const [across, up] = [scale(span(x), [box.left, box.right]), scale(span(y), [box.bottom, box.top])];
     drawAxes(root, box, across, up, { x: "first axis", y: "second axis" });
-    drawPoints(place, found, x.map((_, i) => ({ x: across(x[i]), y: up(y[i]), size: 0.5, color: "server", isHurt: false })));
+    const points = x.map((_, i) => ({
+      x: across(x[i]), y: up(y[i]), size: 0.5, color: "server", isHurt: false,
+      name: names && names[i], text: names && (() => names[i]),
+    }));
+    if (names) nameFarthest(found, points, [across(0), up(0)]);
+    drawPoints(place, found, points);
   });
 };

@@ -11,6 +11,8 @@ addEventListener("resize", () => {
   clearTimeout(wait);
   wait = setTimeout(redraw, 100);
 });
+// What is folded has no width until it is opened.
+for (const part of document.querySelectorAll("details")) part.addEventListener("toggle", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 for (const [event, isLight] of [["beforeprint", true], ["afterprint", false]]) {
   addEventListener(event, () => {

@@ -73,6 +73,8 @@ class DigitTask(Task[DigitRun, Digits, DigitData]):
         "reconstruction_epochs": 20,
         "rounds_per_eval": 50,
     }
+    predicts = "Digits that {num_clients} writers wrote in {num_images} images, from the pixels"
+    client = "writer"
     layers = Layers(embedding=(_STYLE,), head=("head",), body=("hidden",), table=(_STYLE,))
     has_own_rows = True
     evaluation_packing = "stacked"

@@ -161,10 +161,11 @@ class ResultsWithArea(ClientResults):
         query: What was predicted.
     """
 
-    query: ClientDataset
+    query: ClientDataset | None = None
 
     def overall(self) -> dict[str, float]:
         """Returns the metrics over all clients, after personalisation."""
+        assert self.query is not None
         return {**super().overall(), **area_metric(self, self.query)}
 
 

@@ -22,7 +22,7 @@ from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.documents.data import DocumentData, guess_labels, split_documents
 from fedpersonal.tasks.figures import figures_text
 from fedpersonal.tasks.options import RunOptions, TextOptions
-from fedpersonal.tasks.task import EvaluationSet, Task, unseen_text
+from fedpersonal.tasks.task import EvaluationSet, Task, filled, unseen_text
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess
@@ -47,6 +47,7 @@ SOURCES = Sources(
     folders=("reddit_tfds",),
     only_by_name=("movielens_1m",),
     advice="ask TensorFlow Datasets by --dataset=reddit_tfds",
+    public=("generated", "movielens_100k"),
 )
 
 
@@ -126,6 +127,9 @@ class DocumentRun(DocumentOptions, KeepingOptions, RunOptions):
     """These options, and those of any run."""
 
 
+_FILMS = "Whether {num_users} users like films, in {num_texts} ratings, from the film's words"
+
+
 class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
     """An encoder of texts, beside a user embedding (Bui et al., section 4)."""
 
@@ -152,6 +156,19 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
     has_own_rows = True
     examples = "texts"
     metrics = ("auc", "accuracy")
+    meanings = {
+        "auc": "chance that a text with label 1 gets a higher score than one with label 0, over "
+        "all clients' texts"
+    }
+    predicts = (
+        "One of {num_labels} labels for each of {num_texts} texts by {num_users} users, from its "
+        "words"
+    )
+    sources = SOURCES
+
+    def title(self, data: Mapping[str, Any]) -> str:
+        """Returns what is predicted; the texts of MovieLens are films' words."""
+        return filled(_FILMS, data) if "film" in str(data.get("dataset")) else super().title(data)
 
     def read(self, options: DocumentRun) -> LabelledTexts:
         """Reads the texts that options name."""

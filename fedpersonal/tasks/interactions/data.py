@@ -74,7 +74,7 @@ class RankedResults(ClientResults):
         suffix: What these names end with, as of `candidates_suffix`.
     """
 
-    suffix: str
+    suffix: str = ""
 
     @property
     def ranking(self) -> dict[str, np.ndarray]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedpersonal.data import movielens
 from fedpersonal.data.interactions import Interactions
-from fedpersonal.data.movielens import item_titles
 from fedpersonal.data.ranking import FEWEST
 from fedpersonal.data.ratings import keep_users
 from fedpersonal.errors import counted
@@ -17,9 +18,15 @@ from fedpersonal.methods.fedrap import FedRapOptions
 from fedpersonal.options import option
 from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.interactions.data import InteractionData, split_interactions
-from fedpersonal.tasks.items import LAYERS, OWN_ITEMS, FactorizationOptions, factorization
+from fedpersonal.tasks.items import (
+    LAYERS,
+    OWN_ITEMS,
+    FactorizationOptions,
+    ItemTask,
+    factorization,
+)
 from fedpersonal.tasks.options import RunOptions, TableOptions
-from fedpersonal.tasks.task import EvaluationSet, Task
+from fedpersonal.tasks.task import EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess
@@ -88,7 +95,7 @@ class InteractionRun(InteractionOptions, FedRapOptions, RunOptions):
     """These options, and those of any run."""
 
 
-class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
+class InteractionTask(ItemTask[InteractionRun, Interactions, InteractionData]):
     """Logistic matrix factorization: who chooses which item next.
 
     A user's last interaction is ranked among items that the user has not chosen. Where no layer is
@@ -99,9 +106,17 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
     own_options = InteractionOptions
     defaults = {"method": "furl"}
     layers = dataclasses.replace(LAYERS, own_items=(OWN_ITEMS,))
-    evaluation_packing = "stacked"
     examples = "items"
     metrics = ("hr@10", "ndcg@10", "hr@10_all", "ndcg@10_all")
+    meanings = {
+        "accuracy": "share of candidates told right, as chosen next or not; most are not, so no "
+        "measure of a ranking",
+    }
+    predicts = (
+        "Which of {num_items} items each of {num_users} users chooses next, from those chosen "
+        "before"
+    )
+    sources = SOURCES
 
     def read(self, options: InteractionRun) -> Interactions:
         """Reads the interactions that options name."""
@@ -114,10 +129,6 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
     def split(self, source: Interactions, options: InteractionRun) -> InteractionData:
         """Splits the interactions."""
         return split_interactions(source, options)
-
-    def sizes(self, data: InteractionData) -> dict[str, int]:
-        """Returns the numbers of users and items."""
-        return {"num_users": data.num_users, "num_items": data.num_items}
 
     def build_model(
         self, sizes: SimpleNamespace, options: InteractionRun, local_layers: Sequence[str]
@@ -165,13 +176,14 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
         return TestReport(results, ranked_means(among_all), columns)
 
     def guesses(self, experiment: InteractionExperiment, part: EvaluationSet) -> dict[str, Guess]:
-        """Ranks by popularity, the same for all users, and at random."""
+        """Ranks by popularity, the same for all users, and at random; tells all as not chosen."""
         from fedpersonal.evaluation.guess import CHANCE, Guess
         from fedpersonal.tasks.interactions.data import rank_by_chance, rank_by_popularity
 
         guesses = {"popularity": rank_by_popularity, CHANCE: rank_by_chance}
         data = experiment.data
-        return {name: Guess.of_clients(rank(data, part)) for name, rank in guesses.items()}
+        ranked = {name: Guess.of_clients(rank(data, part)) for name, rank in guesses.items()}
+        return {**ranked, "none is chosen": Guess.of_labels(part.query, np.zeros(1))}
 
     def recommend(
         self, experiment: InteractionExperiment, trained: TrainedModel, results: ClientResults
@@ -179,10 +191,9 @@ class InteractionTask(Task[InteractionRun, Interactions, InteractionData]):
         """Scores the items for some test users; held out is their last interaction."""
         from fedpersonal.tasks.items import recommend
 
-        titles = item_titles(*experiment.options.find(SOURCES))
         query = experiment.data.test.query
         held_out = query.filter_examples(query.labels == 1)
-        return recommend(experiment, trained, results, held_out=held_out, titles=titles)
+        return recommend(experiment, trained, results, held_out=held_out)
 
     def describe(self, experiment: InteractionExperiment) -> dict[str, Any]:
         """Says whether negatives leak what is held out."""

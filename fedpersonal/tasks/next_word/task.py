@@ -89,6 +89,19 @@ class NextWordTask(Task[NextWordRun, Sentences, NextWordData]):
         embedding=("oov_embedding",), head=("logits",), body=("known_embedding", "lstm")
     )
     examples = "sentences"
+    meanings = {
+        "accuracy": "share of next words predicted right, unknown words and ends of sentences too",
+        "accuracy_without_oov": "the same, where the next word is a known one or the end",
+        "accuracy_without_oov_or_eos": "the same, where the next word is a known one",
+        "accuracy_among_known": "the same, by the likeliest known word: fair to any number of "
+        "buckets of unknown words",
+        "personal_word_accuracy": "share of known words predicted right that follow a word of the "
+        "client's own",
+    }
+    predicts = (
+        "The next word in {num_sentences} sentences by {num_users} users, from the words before it"
+    )
+    sources = SOURCES
     usual_server_optimizer = "yogi"
 
     def settle(self, options: NextWordRun) -> NextWordRun:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from fedpersonal.data import movielens
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.data.movielens import item_titles
 from fedpersonal.data.ratings import Ratings, keep_users
 from fedpersonal.options import option
 from fedpersonal.runs.tested import TestReport
-from fedpersonal.tasks.items import LAYERS, FactorizationOptions, factorization
+from fedpersonal.tasks.items import FactorizationOptions, ItemTask, factorization
 from fedpersonal.tasks.options import RunOptions, TableOptions
 from fedpersonal.tasks.ratings.data import RatingData, add_rated, is_ordered, split_ratings
-from fedpersonal.tasks.task import EvaluationSet, Task
+from fedpersonal.tasks.task import EvaluationSet
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess
@@ -87,7 +86,7 @@ class RatingRun(RatingOptions, RunOptions):
 _FAR = 20.0
 
 
-class RatingTask(Task[RatingRun, Ratings, RatingData]):
+class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     """Matrix factorization of ratings (Singhal et al., section 5.1.1).
 
     Where no layer is local, users' embeddings are rows of a table that the server has. Evaluated
@@ -98,10 +97,17 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     own_options = RatingOptions
     # The paper leaves these to its appendix C.1; they are those of its reference code.
     defaults = {"method": "fed_recon", "max_reconstruction_steps": 50, "max_local_steps": 50}
-    layers = LAYERS
-    evaluation_packing = "stacked"
     examples = "ratings"
     metrics = ("rmse", "mae", "accuracy", "hr@10", "ndcg@10")
+    meanings = {
+        "rmse": "root of the mean squared error, in stars",
+        "mae": "mean absolute error, in stars",
+        "accuracy": "share of predictions within half a star of the rating",
+    }
+    predicts = (
+        "Ratings of {num_items} items by {num_users} users, from the other ratings of each user"
+    )
+    sources = movielens.SOURCES
 
     def read(self, options: RatingRun) -> Ratings:
         """Reads the ratings that options name."""
@@ -129,10 +135,6 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
     def split(self, source: Ratings, options: RatingRun) -> RatingData:
         """Splits the ratings."""
         return split_ratings(source, options)
-
-    def sizes(self, data: RatingData) -> dict[str, int]:
-        """Returns the numbers of users and items."""
-        return {"num_users": data.num_users, "num_items": data.num_items}
 
     def build_model(
         self, sizes: SimpleNamespace, options: RatingRun, local_layers: Sequence[str]
@@ -212,9 +214,7 @@ class RatingTask(Task[RatingRun, Ratings, RatingData]):
         """Scores the items for some test users; held out is what they are tested on."""
         from fedpersonal.tasks.items import recommend
 
-        titles = item_titles(*experiment.options.find(movielens.SOURCES))
-        held_out = experiment.data.test.query
-        return recommend(experiment, trained, results, held_out=held_out, titles=titles)
+        return recommend(experiment, trained, results, held_out=experiment.data.test.query)
 
     def describe(self, experiment: RatingExperiment) -> dict[str, str]:
         """Says whom the summary is of."""

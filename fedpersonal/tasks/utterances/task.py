@@ -76,6 +76,16 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
     evaluated_together = 0
     examples = "utterances"
     metrics = ("perplexity",)
+    meanings = {
+        "perplexity": "among how many equally likely tokens the model hesitates, on average: e to "
+        "the power of the loss",
+        "loss": "what training minimises, cross-entropy in nats a token",
+    }
+    predicts = (
+        "Each next token of {num_utterances} utterances by {num_users} users, from the tokens "
+        "before it"
+    )
+    sources = SOURCES
 
     def check(self, options: UtteranceRun) -> None:
         """Refuses what does not go with the method: matrices, vectors, or an optimizer."""
@@ -310,22 +320,25 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
             "frozen_bytes": _frozen_bytes(model),
         }
 
-    def names(self, experiment: UtteranceExperiment) -> dict[str, np.ndarray]:
+    def names(self, experiment: UtteranceExperiment) -> dict[str, Sequence[str]]:
         """Names the contexts, and the users whose parts are rows of the server's tables."""
-        return {"context": experiment.data.context_names, **super().names(experiment)}
+        return {"context": experiment.data.context_names.tolist(), **super().names(experiment)}
 
     def report(self, summary: Mapping[str, Any]) -> list[str]:
-        """Returns the line that a program prints of its summary."""
+        """Returns the lines that a program prints of its summary."""
         best = strongest(summary["test"]["guesses"], "perplexity")
-        tested = ", ".join(
-            f"{results['perplexity']:.2f} ({samples})"
-            for samples, results in summary["by_samples"].items()
-        )
         who = tested_text(summary["test"], f"{summary['evaluate_on']} users")
-        return [
-            f"{who}: perplexity {tested}, in brackets the utterances that each has trained on "
-            "before" + (f"; {best[0]}: {best[1]:.2f}" if best else "")
-        ]
+        lines = [f"{who}: perplexity of what they say in the test, lower is better:"]
+        lines += [f"  {best[1]:.2f} by {best[0]}"] if best else []
+        for samples, results in summary["by_samples"].items():
+            number = "one other utterance" if samples == "1" else f"{samples} other utterances"
+            stage = (
+                f"after each has trained on {number}"
+                if samples != "0"
+                else "before any of them trains"
+            )
+            lines.append(f"  {results['perplexity']:.2f} {stage}")
+        return lines
 
 
 def _model_of(method: type[Method]) -> str:

@@ -99,6 +99,13 @@ def test_what_a_run_writes_of_samples_and_bytes(run, tiny_base, name):
     assert list(summary["by_samples"]) == (["0"] if finetunes else []) + ["1", "all"]
     tested = [results["perplexity"] for results in summary["by_samples"].values()]
     assert len(set(tested)) == len(tested) and finished.test["perplexity"] == tested[-1]
+    _, alone, *lines = experiment.task.report(summary)
+    assert alone.endswith(" by the base model alone")
+    ends = ["before any of them trains"] * finetunes
+    ends += [
+        f"after each has trained on {n}" for n in ("one other utterance", "all other utterances")
+    ]
+    assert lines == [f"  {figure:.2f} {end}" for figure, end in zip(tested, ends)]
     ids = tiny_base.config.vocab_size
     # Of LoRA, factors of rank 8 for all that a block of 8 numbers makes.
     made = 8 * (3 + 1 + 4 + 1)
