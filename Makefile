@@ -23,12 +23,6 @@ QUICK_TEXTS = experiments/presets/stackoverflow_$(if $(TEXT_FILE)$(DATA_DIR),qui
 export KERAS_HOME   := $(CURDIR)/$(VENV)/home/keras
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/home/matplotlib
 
-# The stack and its Python, looked for when a recipe needs them; without, make stops with one line
-# that says what is wanted. STACK=tff and STACK=today override the choice of the stack.
-FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" STACK="$(STACK)" scripts/find_python.sh 2>&1))$(FOUND)
-FOUND_STACK      = $(or $(filter tff today,$(firstword $(FOUND))),$(error $(FOUND)))
-SUPPORTED_PYTHON = "$(subst ^$(FOUND_STACK) ,,^$(FOUND))"
-
 .DEFAULT_GOAL := help
 .PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint docs lock wheels clean force
 
@@ -43,7 +37,7 @@ install: $(INSTALLED) ## Install the pinned packages and fedpersonal into .venv
 force:
 
 $(INSTALLED): requirements/lock.txt requirements/today.txt setup.py $(if $(STACK),force)
-	@scripts/install.sh $(FOUND_STACK) $(SUPPORTED_PYTHON) $(VENV)
+	@scripts/install.sh $(VENV)
 
 # It installs nothing, and finds out why what is installed does not work.
 doctor: ## Check that experiments can run here, and say what to do: make doctor DATA_DIR=...
@@ -111,7 +105,7 @@ rivals: $(NUMBA) $(RIVALS:%=$(VENV)/rivals/%/installed) ## Time it beside pfl-re
 	@$(ROUND) $(RIVALS:%=--library=%) $(FLAGS)
 
 $(VENV)/rivals/%/installed: requirements/rivals/%_lock.txt
-	@scripts/install_apart.sh $(SUPPORTED_PYTHON) $(@D) $<
+	@scripts/install_apart.sh $(@D) $<
 
 $(NUMBA): $(INSTALLED) requirements/benchmark_lock.txt
 	@cmp -s requirements/lock.txt $(INSTALLED) || { echo "The benchmark needs TensorFlow Federated itself: STACK=tff" >&2; exit 2; }
@@ -148,13 +142,13 @@ docs: $(DOCS) ## Build the site of docs/ into build/docs, without the network
 	@echo "The site is in build/docs: open build/docs/index.html"
 
 $(DOCS): requirements/docs_lock.txt
-	@scripts/install_apart.sh $(SUPPORTED_PYTHON) $(@D) $<
+	@scripts/install_apart.sh $(@D) $<
 
 lock: ## Resolve the dependencies into requirements/ again (FLAGS=--upgrade: newest ones)
-	@scripts/lock.sh resolve $(SUPPORTED_PYTHON) $(FLAGS)
+	@scripts/lock.sh resolve $(FLAGS)
 
 wheels: ## Ask the registry whether today's stack has wheels for Linux and macOS, x86-64 and ARM
-	@scripts/lock.sh wheels $(SUPPORTED_PYTHON)
+	@scripts/lock.sh wheels
 
 clean: ## Remove .venv, build products and caches; results/ stays
 	@rm -rf $(VENV) build dist ./*.egg-info .pytest_cache .ruff_cache

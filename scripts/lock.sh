@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# lock.sh resolve PYTHON [OPTION...]: resolves setup.py and requirements/requirements.in, for every
+# lock.sh resolve [OPTION...]: resolves setup.py and requirements/requirements.in, for every
 # supported Python at once, into requirements/lock.txt (TensorFlow Federated's stack) and
 # requirements/today.txt (today's), and each other NAME.in of requirements/ and requirements/rivals/
 # into NAME_lock.txt beside it; Ray for today's stack into today_cluster.txt. Versions stay as they
 # are unless they must move; --upgrade moves them all.
-# lock.sh wheels PYTHON: fails and says which, where the registry lacks a wheel for a pin of today's.
+# lock.sh wheels: fails and says which, where the registry lacks a wheel for a pin of today's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 task=$1
-python=$2
-shift 2
+shift
+found=$(scripts/find_python.sh fetch)
+python=${found#* }
 if ! build/uv/bin/uv --version >/dev/null 2>&1; then
   rm -rf build/uv
   "$python" -m venv build/uv
