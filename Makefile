@@ -24,7 +24,7 @@ export KERAS_HOME   := $(CURDIR)/$(VENV)/home/keras
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/home/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint docs lock wheels clean force
+.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint docs wheel lock wheels clean force
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -143,6 +143,12 @@ docs: $(DOCS) ## Build the site of docs/ into build/docs, without the network
 
 $(DOCS): requirements/docs_lock.txt
 	@scripts/install_apart.sh $(@D) $<
+
+wheel: $(INSTALLED) ## Build a wheel of fedpersonal into dist/, beside the versions that it needs
+	@rm -rf build/lib build/bdist.*
+	@$(RUN) -m pip --quiet --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir dist .
+	@cp requirements/constraints.txt dist
+	@echo "dist/ has the wheel, and constraints.txt: docs/how_to/own_project.md says how to install both"
 
 lock: ## Resolve the dependencies into requirements/ again (FLAGS=--upgrade: newest ones)
 	@scripts/lock.sh resolve $(FLAGS)
