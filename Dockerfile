@@ -1,14 +1,24 @@
-# docker build -t fedpersonal .        installs everything, and trains once on MovieLens-100K
-# docker run -it fedpersonal           opens a shell there
+# docker build -t fedpersonal .
+#   installs everything, and trains once on MovieLens-100K. Add --platform=linux/amd64 where the
+#   system is neither Linux nor macOS on ARM.
+# docker run --rm -it --user "$(id -u):$(id -g)" -v "$PWD:/work" fedpersonal
+#   opens a shell. Its folder, /work, is yours: tables that lie there are read from it, and results/
+#   comes out there. For a table ratings.csv, type
+#     fedpersonal movielens --flagfile=experiments/presets/movielens_quick.flags --ratings_file=ratings.csv
 FROM debian:bookworm-slim
 
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates make python3 python3-venv \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home fedpersonal \
+    && install --directory --owner=fedpersonal --group=fedpersonal /fedpersonal /work
 
+USER fedpersonal
 WORKDIR /fedpersonal
-COPY . .
+COPY --chown=fedpersonal:fedpersonal . .
 RUN make movielens
 
-ENV PATH="/fedpersonal/.venv/bin:$PATH"
+# Whoever --user names has no home of its own.
+ENV PATH="/fedpersonal/.venv/bin:$PATH" HOME=/tmp
+WORKDIR /work
 CMD ["bash"]

@@ -22,14 +22,8 @@ QUICK_TEXTS = experiments/presets/stackoverflow_$(if $(TEXT_FILE)$(DATA_DIR),qui
 export KERAS_HOME   := $(CURDIR)/$(VENV)/home/keras
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/home/matplotlib
 
-# The stack and its Python, looked for when a recipe needs them; without, make stops with one line
-# that says what is wanted. STACK=tff and STACK=today override the choice of the stack.
-FOUND            = $(eval FOUND := $(shell PYTHON="$(PYTHON)" STACK="$(STACK)" scripts/find_python.sh 2>&1))$(FOUND)
-FOUND_STACK      = $(or $(filter tff today,$(firstword $(FOUND))),$(error $(FOUND)))
-SUPPORTED_PYTHON = "$(subst ^$(FOUND_STACK) ,,^$(FOUND))"
-
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint docs notebook lock wheels clean force
+.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint docs notebook wheel lock wheels clean force
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -42,7 +36,7 @@ install: $(INSTALLED) ## Install the pinned packages and fedpersonal into .venv
 force:
 
 $(INSTALLED): requirements/lock.txt requirements/today.txt setup.py $(if $(STACK),force)
-	@scripts/install.sh $(FOUND_STACK) $(SUPPORTED_PYTHON) $(VENV)
+	@scripts/install.sh $(VENV)
 
 # It installs nothing, and finds out why what is installed does not work.
 doctor: ## Check that experiments can run here, and say what to do: make doctor DATA_DIR=...
@@ -110,7 +104,7 @@ rivals: $(NUMBA) $(RIVALS:%=$(VENV)/rivals/%/installed) ## Time it beside pfl-re
 	@$(ROUND) $(RIVALS:%=--library=%) $(FLAGS)
 
 $(VENV)/rivals/%/installed: requirements/rivals/%_lock.txt
-	@scripts/install_apart.sh $(SUPPORTED_PYTHON) $(@D) $<
+	@scripts/install_apart.sh $(@D) $<
 
 $(NUMBA): $(INSTALLED) requirements/benchmark_lock.txt
 	@cmp -s requirements/lock.txt $(INSTALLED) || { echo "The benchmark needs TensorFlow Federated itself: STACK=tff" >&2; exit 2; }
@@ -150,13 +144,19 @@ notebook: $(INSTALLED) $(DOCS) ## Run the cells of docs/start/ten_minutes.md in 
 	@PYTHONPATH="$$(echo $(abspath $(VENV))/docs/lib/python*/site-packages)" $(RUN) -m experiments.notebook
 
 $(DOCS): requirements/docs_lock.txt
-	@scripts/install_apart.sh $(SUPPORTED_PYTHON) $(@D) $<
+	@scripts/install_apart.sh $(@D) $<
+
+wheel: $(INSTALLED) ## Build a wheel of fedpersonal into dist/, beside the versions that it needs
+	@rm -rf build/lib build/bdist.*
+	@$(RUN) -m pip --quiet --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir dist .
+	@cp requirements/constraints.txt dist
+	@echo "dist/ has the wheel, and constraints.txt: docs/how_to/own_project.md says how to install both"
 
 lock: ## Resolve the dependencies into requirements/ again (FLAGS=--upgrade: newest ones)
-	@scripts/lock.sh resolve $(SUPPORTED_PYTHON) $(FLAGS)
+	@scripts/lock.sh resolve $(FLAGS)
 
 wheels: ## Ask the registry whether today's stack has wheels for Linux and macOS, x86-64 and ARM
-	@scripts/lock.sh wheels $(SUPPORTED_PYTHON)
+	@scripts/lock.sh wheels
 
 clean: ## Remove .venv, build products and caches; results/ stays
 	@rm -rf $(VENV) build dist ./*.egg-info .pytest_cache .ruff_cache

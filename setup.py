@@ -17,6 +17,12 @@ def version() -> str:
     return re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE).group(1)
 
 
+def listed(name: str) -> list[str]:
+    """Returns what a file of requirements/ lists."""
+    lines = (HERE / "requirements" / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and line[0] != "#"]
+
+
 def long_description() -> str:
     """Returns the README, where there is one."""
     readme = HERE / "README.md"
@@ -74,11 +80,15 @@ setup(
         "tqdm>=4.64",
     ],
     extras_require={
+        # Experiments on several machines, from Python 3.10 on.
+        "cluster": listed("cluster.in"),
         # Data sets of a program's own.
         "datasets": [
             f"tensorflow-datasets==4.9.3; {TFF}",
             f"tensorflow-datasets>=4.9.10; {TODAY}",
         ],
+        # The site of docs/.
+        "docs": listed("docs.in"),
         # FedPerC's base model; later ones drop TensorFlow.
         "language": [
             f"transformers==4.41.2; {TFF}",

@@ -37,7 +37,8 @@ _MEMORY_NEEDED, _MEMORY_OF_USE = 1 * _GB, 2 * _GB
 _DISK_NEEDED = 0.5 * _GB
 _SECONDS_TO_COMPUTE = 600.0
 _PYTHON = [sys.executable]
-_INSTALL = "type: make install"
+_IS_CHECKOUT = (ROOT / "scripts" / "find_python.sh").exists()  # Else a package among others.
+_INSTALL = "type: make install" if _IS_CHECKOUT else "install what constraints.txt lists"
 _AVX = "take a processor with AVX, which TensorFlow's packages need"
 _PINNED = re.compile(r"^([\w.-]+)==([^\s;]+)(?: *; *(.*?))? *\\?$", re.MULTILINE)
 # Each stack's module of the federated language, its lock, and that of Ray.
@@ -66,7 +67,7 @@ def check_python() -> Finding:
     """Checks that there are packages for this system and this version of Python."""
     system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     what = ", ".join(filter(None, [system, " ".join(filter(None, platform.libc_ver()))]))
-    if _find_python(PYTHON=sys.executable)[0]:
+    if not _IS_CHECKOUT or _find_python(PYTHON=sys.executable)[0]:
         return Finding(OK, what)
     _, other, error = _find_python()
     return Finding(FAILED, f"{what} is not enough", error or f"{_INSTALL} PYTHON={other}")
@@ -82,16 +83,19 @@ def _find_python(**environment: str) -> tuple[str, str, str]:
         check=False,
     )
     stack, _, python = found.stdout.strip().partition(" ")
-    return stack, python, found.stderr.strip()
+    return stack, python, _line(found.stderr)
 
 
 def check_packages() -> Finding:
     """Compares the installed packages with the lock of their stack; with that of Ray, too.
 
-    Where neither stack is installed, it is compared with the one that could be.
+    Where neither stack is installed, it is compared with the one that could be. Outside of a
+    checkout there is no lock: packages are compared with what fedpersonal's metadata ask for.
     """
     from packaging.markers import Marker
 
+    if not _IS_CHECKOUT:
+        return _check_requirements(importlib.metadata.requires("fedpersonal") or [])
     here = importlib.util.find_spec
     installed = (stack for stack, (module, *_) in _STACKS.items() if here(module))
     stack = next(installed, None) or _find_python(PYTHON=sys.executable)[0] or "tff"
@@ -115,6 +119,29 @@ def check_packages() -> Finding:
     return Finding(
         OK, f"{len(wanted)} of the stack {stack}, in the versions of {lock}, in {sys.prefix}"
     )
+
+
+def _check_requirements(lines: list[str]) -> Finding:
+    """Compares the installed packages with requirements, but for those of extras."""
+    from packaging.requirements import Requirement
+
+    wanted = [
+        one
+        for one in map(Requirement, lines)
+        if not one.marker or one.marker.evaluate({"extra": ""})
+    ]
+    wrong = []
+    for one in wanted:
+        try:
+            version = importlib.metadata.version(one.name)
+        except importlib.metadata.PackageNotFoundError:
+            version = ""
+        if not version or not one.specifier.contains(version, prereleases=True):
+            wrong.append(f"{one.name}{one.specifier} ({version or 'missing'})")
+    what = f"{len(wanted)} that fedpersonal needs, in {sys.prefix}"
+    if wrong:
+        return Finding(FAILED, f"of {what}, wrong: {_line(', '.join(wrong))}", _INSTALL)
+    return Finding(OK, what)
 
 
 def check_memory() -> Finding:
@@ -176,7 +203,8 @@ def check_data(module: str, data_dir: str | None) -> Finding:
 def check_computing(runtime: str) -> Finding:
     """Has another process add up in a runtime: Python may crash or hang there."""
     if runtime == "ray" and not importlib.util.find_spec("ray"):
-        advice = "make cluster_install (from Python 3.10 on) adds it"
+        how = "make cluster_install" if _IS_CHECKOUT else "fedpersonal[cluster]"
+        advice = f"{how} (from Python 3.10 on) adds it"
         return Finding(OK, "Ray is not installed, which only clusters need", advice)
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR", "AUTOGRAPH_VERBOSITY": "0"}
     paths = os.pathsep.join([str(ROOT), *sys.path])

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Prints a stack of packages, tff or today, and the first Python here that it can be installed with,
-# or says what is wanted. Where PYTHON or STACK is set, nothing else is taken.
+# find_python.sh [fetch]: prints a stack of packages, tff or today, and the first Python here that it
+# can be installed with, or says what is wanted. Where PYTHON or STACK is set, nothing else is taken.
+# With `fetch`, and no such Python here, uv fetches one.
 set -u
 
 fail() {
@@ -22,6 +23,7 @@ case $machine in
   "Darwin on arm64") today=today ;;
 esac
 systems="Linux on x86-64 or aarch64 with glibc 2.28 or later, or macOS on arm64"
+fetched=3.11
 versions="3.9 to 3.13"
 case ${STACK-} in
   "") ;;
@@ -29,7 +31,8 @@ case ${STACK-} in
   today) tff= ;;
   *) fail "STACK=tff or STACK=today, not STACK=$STACK" ;;
 esac
-[ "$tff$today" ] || fail "$systems; this is $machine${glibc:+ with glibc $glibc}"
+[ "$tff$today" ] || fail "$systems; this is $machine${glibc:+ with glibc $glibc}
+A container runs on others, too: docker build --platform=linux/amd64 -t fedpersonal ."
 [ "$tff" ] || versions="3.11 to 3.13"
 [ "$today" ] || versions="3.9 to 3.11"
 
@@ -45,6 +48,23 @@ assert int(sys.argv[2]) <= sys.version_info[1] <= int(sys.argv[3]) and sys.versi
 print(sys.argv[1], sys.executable)' "$stack" "$oldest" "$newest" 2>/dev/null </dev/null && exit
   done
 }
-if [ "$tff" ]; then look tff 9 11 python3.11 python3.10 python3.9 python3 python; fi
-if [ "$today" ]; then look today 11 13 python3.13 python3.12 python3.11 python3 python; fi
-fail "Python $versions with its venv module${PYTHON:+, not PYTHON=$PYTHON}; name one with PYTHON=<path>"
+look_around() {
+  if [ "$tff" ]; then look tff 9 11 python3.11 python3.10 python3.9 python3 python; fi
+  if [ "$today" ]; then look today 11 13 python3.13 python3.12 python3.11 python3 python; fi
+}
+look_around
+
+wanted="Python $versions with its venv module"
+if [ "${PYTHON-}" ]; then fail "$wanted, not PYTHON=$PYTHON; name one with PYTHON=<path>"; fi
+uv=$(command -v "${UV-uv}") || fail "$wanted: install one; PYTHON=<path> names one that is not on the PATH.
+Or install uv (docs.astral.sh/uv): with uv on the PATH, make fetches Python $fetched."
+if [ "${1-}" != fetch ]; then fail "$wanted; \`make install\` has uv fetch Python $fetched"; fi
+
+echo "There is no Python $versions with its venv module here: uv fetches Python $fetched" >&2
+# Certificates are the system's, by the names that older and newer versions of uv give that. The
+# Python is for environments alone, and not for the PATH.
+export UV_NATIVE_TLS=true UV_SYSTEM_CERTS=true UV_PYTHON_INSTALL_BIN=false
+"$uv" python install "$fetched" >&2 || fail "$wanted, and uv could not fetch Python $fetched"
+# An environment of the checkout or of the shell is not what was fetched.
+PYTHON=$(UV_PYTHON_PREFERENCE=only-managed "$uv" python find --system "$fetched") && look_around
+fail "$wanted, and what uv has fetched is none: ${PYTHON:-it does not say where}"

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# install.sh STACK PYTHON VENV: installs a stack's lock and fedpersonal itself into the folder VENV.
+# install.sh VENV: installs a stack's lock and fedpersonal itself into the folder VENV.
 # VENV/installed is a copy of the lock that was installed; nothing else counts as installed. Another
 # stack than the one installed is put there only where the variable STACK is set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-stack=$1
-python=$2
-venv=$3
+found=$(scripts/find_python.sh fetch)
+stack=${found%% *}
+python=${found#* }
+venv=$1
 locks=(requirements/lock.txt requirements/today.txt)
 if [ "$stack" = tff ]; then lock=${locks[0]}; else lock=${locks[1]}; fi
 if [ "${STACK-}" ]; then locks=("$lock"); fi
 
 # Other environments' settings would send the packages elsewhere.
 unset PYTHONHOME PYTHONPATH PIP_PREFIX PIP_TARGET PIP_USER VIRTUAL_ENV
-pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir "$@"; }
 # The checkout itself, as a path that Bazel's own paths precede, and the command fedpersonal.
 install_checkout() {
-  PYTHONWARNINGS=ignore pip install --no-deps --no-build-isolation \
-    --config-settings editable_mode=compat --editable .
+  PYTHONWARNINGS=ignore "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir \
+    install --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 }
 
 # Switching branches changes the locks' times, seldom their content.
@@ -43,8 +43,8 @@ cp "$lock" "$venv/installing"
 # Some packages are published as source only, and a Python may bring a pip too old for some wheels:
 # these three come first, pinned like everything else.
 awk '/^[^ #]/ {wanted = /^(pip|setuptools|wheel)==/} wanted' "$lock" > "$venv/installers.txt"
-pip install --no-deps --require-hashes -r "$venv/installers.txt"
-pip install --no-deps --require-hashes --no-build-isolation -r "$lock"
+"$venv/bin/python" scripts/install_lock.py "$venv/installers.txt"
+"$venv/bin/python" scripts/install_lock.py "$lock" --no-build-isolation
 
 install_checkout
 mv "$venv/installing" "$venv/installed"

@@ -20,6 +20,5 @@ fi
 
 echo "Installing Ray into $venv" >&2
 unset PYTHONHOME PYTHONPATH PIP_PREFIX PIP_TARGET PIP_USER VIRTUAL_ENV
-"$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-cache-dir \
-  install --no-deps --require-hashes -r "$lock"
+"$venv/bin/python" scripts/install_lock.py "$lock"
 cp "$lock" "$venv/cluster_installed"

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# lock.sh resolve PYTHON [OPTION...]: resolves setup.py and requirements/requirements.in, for every
+# lock.sh resolve [OPTION...]: resolves setup.py and requirements/requirements.in, for every
 # supported Python at once, into requirements/lock.txt (TensorFlow Federated's stack) and
 # requirements/today.txt (today's), and each other NAME.in of requirements/ and requirements/rivals/
-# into NAME_lock.txt beside it; Ray for today's stack into today_cluster.txt. Versions stay as they
-# are unless they must move; --upgrade moves them all.
-# lock.sh wheels PYTHON: fails and says which, where the registry lacks a wheel for a pin of today's.
+# into NAME_lock.txt beside it; Ray for today's stack into today_cluster.txt. What of both stacks a
+# wheel of fedpersonal needs comes into constraints.txt. Versions stay as they are unless they must
+# move; --upgrade moves them all.
+# lock.sh wheels: fails and says which, where the registry lacks a wheel for a pin of today's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 task=$1
-python=$2
-shift 2
+shift
+found=$(scripts/find_python.sh fetch)
+python=${found#* }
 if ! build/uv/bin/uv --version >/dev/null 2>&1; then
   rm -rf build/uv
   "$python" -m venv build/uv
@@ -22,16 +24,31 @@ resolve() {
   UV_CUSTOM_COMPILE_COMMAND="make lock" uv compile "$@" \
     --universal --generate-hashes --no-emit-index-url
 }
+extras=(--extra datasets --extra language)
+# constrain STACK LOCK OVERRIDES VERSION: prints a stack's pins with the markers by which setup.py has it.
+constrain() {
+  local marker
+  marker=$(sed -n "s/^$1 = '\(.*\)'$/\1/p" setup.py | tr \" \')
+  grep '^recbole==' requirements/requirements.in | uv compile setup.py - "${extras[@]}" --universal \
+    --no-header --no-annotate --constraint "$2" --override "$3" --python-version "$4" |
+    sed "s/ ; \(.*\)/ ; (\1) and ($marker)/; t; s/\$/ ; $marker/"
+}
 resolve_all() {
-  resolve setup.py --all-extras requirements/requirements.in \
+  resolve setup.py "${extras[@]}" requirements/requirements.in \
     --override requirements/overrides.txt --python-version 3.9 -o requirements/lock.txt "$@"
   resolve requirements/cluster.in --constraint requirements/lock.txt \
     --override requirements/cluster_overrides.txt \
     --python-version 3.10 -o requirements/cluster_lock.txt "$@"
-  resolve setup.py --all-extras requirements/requirements.in \
+  resolve setup.py "${extras[@]}" requirements/requirements.in \
     --override requirements/today_overrides.txt --python-version 3.11 -o requirements/today.txt "$@"
   resolve requirements/cluster.in --constraint requirements/today.txt \
     --python-version 3.11 -o requirements/today_cluster.txt "$@"
+  {
+    echo "# Made by \`make lock\`: the locks' versions of what a wheel of fedpersonal needs."
+    { constrain TFF requirements/lock.txt requirements/overrides.txt 3.9
+      constrain TODAY requirements/today.txt requirements/today_overrides.txt 3.11; } | LC_ALL=C sort
+  } > build/constraints.txt
+  mv build/constraints.txt requirements/constraints.txt
   resolve requirements/docs.in --python-version 3.9 -o requirements/docs_lock.txt "$@"
   resolve requirements/benchmark.in --constraint requirements/lock.txt --no-emit-package numpy \
     --python-version 3.9 -o requirements/benchmark_lock.txt "$@"

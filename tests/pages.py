@@ -20,7 +20,8 @@ DOCS = ROOT / "docs"
 FOREIGN = {"cd", "docker", "done", "export", "for", "git", "pip", "source", "ssh", "umask"}
 FOREIGN |= {".venv/bin/ray"}
 # Flags of others' programs that pages speak of.
-FOREIGN_FLAGS = {"address", "flags", "head", "logdir", "num-cpus", "temp-dir", "upgrade"}
+FOREIGN_FLAGS = {"address", "constraint", "flags", "head", "logdir", "no-deps", "num-cpus"}
+FOREIGN_FLAGS |= {"platform", "temp-dir", "upgrade"}
 
 # Flags of a binary are defined when it is imported or begins, hence a fork for each.
 _PARSE = """

@@ -284,8 +284,11 @@ def _content(table: BoardTable, made: dict[str, str]) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Returns the commit of the repository that this file is in; nothing outside of any."""
-    command = ["git", "-C", str(pathlib.Path(__file__).parent), "describe", "--always", "--dirty"]
+    """Returns the commit of the checkout that this file is in; nothing for an installed package."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # The repository of somebody's project may be around it.
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:  # There is no git.
