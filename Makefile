@@ -23,7 +23,7 @@ export KERAS_HOME   := $(CURDIR)/$(VENV)/home/keras
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/home/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint docs notebook wheel lock wheels clean force
+.PHONY: help install doctor movielens interactions digits stackoverflow reddit films tv_shows table1 table2 table3 figure2 figure3 fedperc_tables fedperc_parts dp_table recommendation leaderboard benchmark rivals cluster_install cluster cluster_test test today_test bazel_test lint samples docs notebook wheel lock wheels clean force
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9_]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -135,6 +135,9 @@ bazel_test: $(INSTALLED) ## Run the tests under Bazel, each file by itself
 lint: $(INSTALLED) ## Check style and types
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
+
+samples: $(INSTALLED) ## Make the sample pages of the docs, docs/samples, anew
+	@scripts/samples.sh $(RUN)
 
 docs: $(DOCS) ## Build the site of docs/ into build/docs, without the network
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs --quiet build --strict

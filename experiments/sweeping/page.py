@@ -1,10 +1,10 @@
-"""What a sweep writes: a table, a row a run for programs, and the command of the chosen setting."""
+"""What a sweep writes: a page, a row a run for programs, and the command of the chosen setting."""
 
 from __future__ import annotations
 
 import pathlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tabulate
@@ -16,13 +16,15 @@ from fedpersonal.evaluation.client_metrics import find_metric, lower_is_better
 from fedpersonal.evaluation.guess import best_guess
 from fedpersonal.files import write_csv, write_text
 from fedpersonal.report.comparison import FEWEST, MOST, compare_runs
-from fedpersonal.report.run import OUR_TASKS
+from fedpersonal.report.run import OUR_TASKS, RunData, label, read_run
 
 _DIGITS = 4
+# Columns and rows.
+Table = tuple[list[str], list[list[str]]]
 
 
 def write_page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
-    """Writes `sweep.md` and `sweep.csv`, and returns the page.
+    """Writes `sweep.md`, `sweep.html` and `sweep.csv`, and returns the first.
 
     Args:
         sweep: What was asked.
@@ -31,6 +33,7 @@ def write_page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     """
     text = _page(sweep, ranked, binary)
     write_text(sweep.output_dir / "sweep.md", text)
+    write_text(sweep.output_dir / "sweep.html", _html(sweep, ranked, binary))
     write_csv(sweep.output_dir / "sweep.csv", _records(sweep, ranked))
     return text
 
@@ -59,8 +62,7 @@ def _compared(sweep: Sweep, ranked: Sequence[Scored]) -> tuple[list[pathlib.Path
 
 
 def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
-    metric, best, number = sweep.chosen_by, ranked[0], len(sweep.seeds)
-    over = f"over {number} seeds" if number > 1 else "of a single seed"
+    best = ranked[0]
     declared = sweep.task.options.declarations()
     values = {**sweep.shared, **best.setting, "seed": sweep.seeds[0]}
     flags = [flag for name, value in values.items() for flag in declared[name].flags(value)]
@@ -70,31 +72,104 @@ def _page(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
     command = shlex.join([*program, *flags])
     parts = [
         f"# Sweep of {binary}",
-        f"{len(sweep.settings)} settings, {over}, each with a split of its own. A setting is "
-        f"chosen by the mean {metric} of *validation* clients after the last round; test clients "
-        "were not looked at before. No run was stopped early.",
-        _table(sweep, ranked),
+        _about(sweep),
+        _markdown(*_settings(sweep, ranked)),
         f"Chosen: **{values_text(best.setting)}**. {_next_best(sweep, ranked)}".rstrip(),
         *_guessed(sweep, best),
         "Its command, to be given where that of the sweep was:",
         f"    {command}",
-        "Tested once, after the choice, " + over + ":",
-        _tested(sweep, ranked),
+        f"Tested once, after the choice, {_over(sweep)}:",
+        _markdown(*_tested(sweep, ranked)),
+        *_verdicts(sweep, ranked),
+        *_diverged(ranked),
     ]
-    for one in ranked:
-        if one.diverged:
-            parts.append(f"Diverged, so not chosen: {values_text(one.setting)} ({one.diverged})")
     return "\n\n".join(parts)
 
 
-def _table(sweep: Sweep, ranked: Sequence[Scored]) -> str:
+def _html(sweep: Sweep, ranked: Sequence[Scored], binary: str) -> str:
+    """Returns the page to look at, which has no path of this machine."""
+    # What draws is imported when all else is done.
+    from fedpersonal.report.page import command, render
+
+    # Most have not been tested: a failure is what lets such a run be read.
+    runs = {
+        values_text(one.setting): [read_run(t.run.path, failure="not tested") for t in one.trials]
+        for one in ranked
+        if not one.diverged
+    }
+    best, metrics = next(iter(runs.values()))[0], _tested(sweep, ranked)[0][1:]
+    return render(
+        "sweep.jinja",
+        data={"curves": {"panels": _curves(sweep.chosen_by, runs)}},
+        title=f"Sweep of {binary}: {len(sweep.settings)} settings",
+        predicts=best.predicts,
+        about=_about(sweep),
+        chosen=values_text(ranked[0].setting),
+        sentences=[_next_best(sweep, ranked), *_guessed(sweep, ranked[0])],
+        settings=_settings(sweep, ranked),
+        over=_over(sweep),
+        tested=_tested(sweep, ranked),
+        verdicts=_verdicts(sweep, ranked),
+        diverged=_diverged(ranked),
+        meanings={n: best.meaning(n) for n in metrics if best.meaning(n)},
+        command=command(best),
+    )
+
+
+def _curves(metric: str, runs: Mapping[str, Sequence[RunData]]) -> list[dict[str, Any]]:
+    """Returns what `curves.js` draws: a line for each of the best settings."""
+    from fedpersonal.report.charts import curve
+    from fedpersonal.report.pictures import SERIES
+
+    first, panels = next(iter(runs.values()))[0], []
+    names = [f"eval/{metric}", *(n for n in first.round_metrics if n.startswith("eval/"))]
+    for name in dict.fromkeys(names):
+        series = []
+        for place, (setting, of_setting) in enumerate([*runs.items()][: len(SERIES)]):
+            if all(name in run.round_metrics for run in of_setting):
+                drawn = curve(of_setting, name)
+                for end in ("low", "high"):  # Bands of seeds, which settings share, hide lines.
+                    drawn.pop(end, None)
+                series.append({"name": setting, "color": f"series-{place}", **drawn})
+        last = name.rpartition("/")[2]
+        head = {"label": f"{label(last)}, validation", "meaning": first.meaning(last)}
+        if series:
+            panels.append({**head, "lower": lower_is_better(last), "series": series})
+    return panels
+
+
+def _over(sweep: Sweep) -> str:
+    number = len(sweep.seeds)
+    return f"over {number} seeds" if number > 1 else "of a single seed"
+
+
+def _about(sweep: Sweep) -> str:
+    return (
+        f"{len(sweep.settings)} settings, {_over(sweep)}, each with a split of its own. A setting "
+        f"is chosen by the mean {sweep.chosen_by} of validation clients after the last round; test "
+        "clients were not looked at before. No run was stopped early."
+    )
+
+
+def _settings(sweep: Sweep, ranked: Sequence[Scored]) -> Table:
     names = list(ranked[0].setting)
     rows = [
         [*(value_text(one.setting[name]) for name in names), _cell(one.scores), mark]
         for one, mark in zip(ranked, ["chosen", *[""] * len(ranked)])
     ]
-    headers = [*names, f"validation {sweep.chosen_by}", ""]
-    return tabulate.tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+    return [*names, f"validation {sweep.chosen_by}", ""], rows
+
+
+def _markdown(columns: list[str], rows: list[list[str]]) -> str:
+    return tabulate.tabulate(rows, columns, tablefmt="github", disable_numparse=True)
+
+
+def _diverged(ranked: Sequence[Scored]) -> list[str]:
+    return [
+        f"Diverged, so not chosen: {values_text(one.setting)} ({one.diverged})"
+        for one in ranked
+        if one.diverged
+    ]
 
 
 def _next_best(sweep: Sweep, ranked: Sequence[Scored]) -> str:
@@ -120,14 +195,14 @@ def _guessed(sweep: Sweep, best: Scored) -> list[str]:
         return []
     sign = -1 if lower_is_better(sweep.chosen_by) else 1
     beats = sign * (best.mean - guess[1]) > 0
-    said = "the chosen setting beats it" if beats else "**no setting beats it**"
+    said = "the chosen setting beats it" if beats else "no setting beats it"
     return [
         f"A guess that trains no model, {guess[0]}, has {sweep.chosen_by} {guess[1]:.{_DIGITS}f} "
         f"on the same validation clients: {said}."
     ]
 
 
-def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
+def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> Table:
     tested = sweep.tested(ranked)
     told = tested[0].trials[0].run.summary["test"]
     found = (find_metric(name, told) for name in sweep.task.metrics)
@@ -137,15 +212,19 @@ def _tested(sweep: Sweep, ranked: Sequence[Scored]) -> str:
     best = [best_guess(of_tests, name) for name in metrics]
     if any(best):
         rows.append(["best guess", *(f"{g[1]:.{_DIGITS}f}, {g[0]}" if g else "–" for g in best)])
-    table = tabulate.tabulate(rows, ["", *metrics], tablefmt="github", disable_numparse=True)
-    if len(tested) == 1:
-        return table
+    return ["", *metrics], rows
+
+
+def _verdicts(sweep: Sweep, ranked: Sequence[Scored]) -> list[str]:
+    """Returns how the tested settings differ on test clients; nothing of a single one."""
+    folders, metric = _compared(sweep, ranked)
+    if len(sweep.tested(ranked)) == 1:
+        return []
     # What compares is imported when all else is done.
     from fedpersonal.report.comparison_page import verdicts
 
-    folders, metric = _compared(sweep, ranked)
     about = "The first row is the chosen setting; the others are there for comparison."
-    return "\n\n".join([table, about, *verdicts(compare_runs(folders, metric=metric))])
+    return [about, *verdicts(compare_runs(folders, metric=metric))]
 
 
 def _test_cells(scored: Scored, metrics: Sequence[str]) -> list[str]:

@@ -90,6 +90,9 @@ def test_the_best_on_validation_clients_is_chosen_and_it_alone_is_tested(done):
     assert means[best] < means[second] and math.isnan(means[diverged])
     page = (folder / "out/sweep.md").read_text()
     assert page.strip() in output
+    looked_at = (folder / "out/sweep.html").read_text()
+    assert f"Chosen: client_learning_rate={best}." in looked_at and str(folder) not in looked_at
+    assert len(re.findall('"name":"client_learning_rate=', looked_at)) == 2 * 4
     assert f"Chosen: **client_learning_rate={best}**" in page
     ranked = re.findall(r"^\| (0[\d.]+) +\| (\S+)( ± [\d.]+)? +\| (\w*)", page, re.MULTILINE)
     assert [float(rate) for rate, _, _, _ in ranked] == expected
@@ -213,7 +216,7 @@ def test_labels_of_0_and_1_are_chosen_by_their_headline(tmp_path):
     best = sweep.ranked()[0]
     assert page._guessed(sweep, best) == [
         "A guess that trains no model, each user's own rate, has auc 0.7000 on the same "
-        "validation clients: **no setting beats it**."
+        "validation clients: no setting beats it."
     ]
     better = dataclasses.replace(best, scores=(0.75,))
     assert "the chosen setting beats it" in page._guessed(sweep, better)[0]

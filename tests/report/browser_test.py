@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
+import re
 import shutil
 
 import numpy as np
@@ -15,6 +18,7 @@ from tests.experiments.tiny_board import make_table
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
+SAMPLES = pathlib.Path(__file__).parents[2] / "docs" / "samples"
 NAMES = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "a" * 10**6]
 
 
@@ -153,6 +157,22 @@ def test_three_seeds_of_two_methods_are_compared(open_page, tmp_path, write_run)
     assert "fed_recon minus fed_avg" in figure.inner_text()
     bars = figure.locator(".panel").first.locator("rect")
     assert bars.first.get_attribute("fill") == "var(--series-1)"  # As FedAvg has everywhere.
+
+
+@pytest.mark.parametrize("name", ["report", "compare", "sweep"])
+def test_samples_are_small_and_have_no_names_and_no_paths(open_page, name):
+    """`make samples` makes them anew."""
+    path = SAMPLES / f"{name}.html"
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < 500_000 and not re.findall(r"/(?:home|root|work|tmp|usr)\b", text)
+    for width in (400, 800, 1200):
+        page = open_page(path, width)
+        page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator("footer").inner_text().endswith("has no client's name.")
+    dots = json.loads(page.locator("#data").text_content()).get("dots") or {"names": []}
+    assert dots["names"] == [f"client {i}" for i in range(1, len(dots["names"]) + 1)]
+    if name == "report":
+        assert page.locator("#recommendations .picks").count() == 6
 
 
 @pytest.mark.parametrize(("width", "better_by"), [(420, 0.003), (900, 0.2), (1400, 0.5)])

@@ -171,7 +171,7 @@ def test_what_is_printed_says_when_figures_leak(tiny):
     finished = tiny.run(TASK, method="pfedrec")
     (line,) = TASK.report(finished.summary)
     assert line.startswith("test, 20 users, 320 items: hr@10_of_14_to_18 0.")
-    assert finished.test["guesses"].keys() == {"popularity", "chance"}
+    assert finished.test["guesses"].keys() == {"popularity", "chance", "none is chosen"}
     assert "chance: 0.6299" in line
     leaking = {**finished.summary, "leaky_negatives": True}
     assert "these figures leak" in TASK.report(leaking)[-1]
