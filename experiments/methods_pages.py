@@ -89,7 +89,8 @@ def signatures() -> str:
         for p in inspect.signature(getattr(fp, name)).parameters.values():
             default = "" if p.default is p.empty else f" = {p.default!r}".replace("'", '"')
             lines.append(f"    {p.name}: {p.annotation}{default},\n".replace("'", '"'))
-        said = textwrap.indent(inspect.getdoc(getattr(fp, name)) or "", "    ").lstrip()
+        said = (inspect.getdoc(getattr(fp, name)) or "").partition("\n    **options")[0]
+        said = textwrap.indent(said, "    ").lstrip()
         lines.append(f') -> Algorithm:\n    """{said}\n    """\n')
     return "".join(lines)
 

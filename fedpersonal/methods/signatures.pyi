@@ -196,11 +196,12 @@ def fedperc(
 ) -> Algorithm:
     """Returns the one phase of FedPerC.
 
+    All embeddings have the `client_optimizer`, such as Adam. There are `local_epochs` over what a
+    client has drawn for the round, and at most `max_local_steps`, K of the paper; `proximal` is the
+    weight of FedProx' term, and `weighting` is `uniform` as in the paper.
+
     Args:
         layers: The layers that move, or None for all that are not frozen.
-        **options: `client_optimizer` of all embeddings, such as Adam; `local_epochs` over what a
-            client has drawn for the round, 10; `max_local_steps`, K, 10; `proximal`, the weight of
-            FedProx' term, 1; `weighting`, `uniform` as in the paper; `max_update_norm`.
     """
 
 def furl(
