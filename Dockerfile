@@ -4,7 +4,7 @@
 # docker run --rm -it --user "$(id -u):$(id -g)" -v "$PWD:/work" fedpersonal
 #   opens a shell. Its folder, /work, is yours: tables that lie there are read from it, and results/
 #   comes out there. For a table ratings.csv, type
-#     fedpersonal movielens --flagfile=experiments/presets/movielens_quick.flags --ratings_file=ratings.csv
+#     fedpersonal ratings --ratings_file=ratings.csv --size=quick
 FROM debian:bookworm-slim
 
 RUN apt-get update \

@@ -85,9 +85,10 @@ def _run(command: list, environment: dict, folder: str, wanted: set, by: str) ->
         said = output.read().decode(errors="replace")
     if moves:
         _show("", moves)
-    if not status:
+    if status:
+        sys.stderr.write(said)
+    else:  # Warnings, as of an index that lacks a package, matter to nobody then.
         _show(f"{len(wanted)} packages in {seconds:.0f} s, by {by}", False)
-    sys.stderr.write(said)
     return status
 
 

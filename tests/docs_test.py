@@ -16,6 +16,7 @@ import re
 import pytest
 
 from experiments import notebook
+from fedpersonal.methods import method as method_module
 from tests.pages import (
     DOCS,
     FOREIGN_FLAGS,
@@ -67,6 +68,7 @@ def test_python_runs(page, tmp_path, monkeypatch, capfd):
     import fedpersonal as fp
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(method_module, "_registered", {})  # A page may register its own.
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     names = {"fp": fp, "__name__": "page"}
     outputs = []

@@ -40,6 +40,7 @@ SAID = {
     "tv_shows": [
         "texts: 200 utterances of 20 users, 3 contexts",
         "test, 20 seen users: perplexity",
+        *[r" +\d"] * 6,
     ],
 }
 

@@ -99,7 +99,7 @@ def _importable(folder, monkeypatch):
         ("my_package", "the module my_package has no TASK"),
         (
             "my_package.broken",
-            r"cannot be imported: AttributeError: .*Tusk. \(broken.py, line 3",
+            r"cannot be imported: AttributeError: .*Tusk.* \(broken.py, line 3",
         ),
         ("my_package.wrong", r"cannot be imported: SyntaxError: .* \(wrong.py, line 1\)\."),
         ("my_package.lacks", r"cannot be imported: ModuleNotFoundError: .*\(lacks.py, line 1\)"),

@@ -29,6 +29,8 @@ def test_a_program_builds_what_flags_do(name):
         if isinstance(family, OptimizerFamily) and family.parameter in parameters
     }
     others = {"max_local_update_norm": 10.0, "reconstruction_epochs": 5}
+    if not method.trains:
+        others["local_epochs"] = options.local_epochs
     given.update({n: v for n, v in others.items() if n in parameters})
     assert describe(make(**given)) == describe(method.build(options, fp.Layers()))
     for parameter in parameters.values():
