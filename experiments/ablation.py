@@ -1,7 +1,7 @@
 """Which layers should be local? Makes each layer, or each listed set, local in turn.
 
-python -m experiments.ablation --task=movielens --flagfile=experiments/presets/movielens_quick.flags
-python -m experiments.ablation --task=reddit --layer_sets="user_embedding;hidden,logits" --seeds=3
+fedpersonal ablation --task=movielens --flagfile=experiments/presets/movielens_quick.flags
+fedpersonal ablation --task=reddit --layer_sets="user_embedding;hidden,logits" --seeds=3
 
 It takes the flags of the task's binary, and goes on where it stopped.
 """

@@ -1,7 +1,7 @@
 """Checks by experiment what a run would send between server and clients, and trains nothing.
 
-python -m experiments.audit --task=movielens --method=furl --data_dir=path/to/ml-1m
-python -m experiments.audit --task=reddit --flagfile=experiments/presets/reddit_quick.flags
+fedpersonal audit --task=movielens --method=furl --data_dir=path/to/ml-1m
+fedpersonal audit --task=reddit --flagfile=experiments/presets/reddit_quick.flags
 
 It takes the flags of the task's binary. Exit status: 0 if all checks hold, 1 if a leak is found.
 """

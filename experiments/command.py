@@ -53,7 +53,7 @@ OWN_DATA: Mapping[str, OwnData] = {
         "reddit",
         "predict labels of texts",
         "text_file",
-        "user, text, context (the label)",
+        "user, text, context (the label; --label_column)",
         "generated comments",
     ),
     "utterances": OwnData(

@@ -1,6 +1,6 @@
 """Handwritten digits of clients with unlike styles: FedRep and rivals.
 
-python -m experiments.digits --method=ditto
+fedpersonal digits --method=ditto
 """
 
 from experiments import launch

@@ -1,7 +1,7 @@
 """Says whether experiments can run on this machine, and what to do where they cannot.
 
-python -m experiments.doctor
-python -m experiments.doctor --data_dir=path/to/data --output_dir=results
+fedpersonal doctor
+fedpersonal doctor --data_dir=path/to/data --output_dir=results
 
 One line a check: ok, warning or failed. Exit status: 0 where nothing failed, else 1; 2 after a
 mistake in the flags.

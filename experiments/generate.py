@@ -1,6 +1,6 @@
 r"""Texts as a user of a FedPerC run would write them, in the user's own context or another one.
 
-python -m experiments.generate --run_dir=results/tv_shows --user="Arya Stark" --context=Friends \
+fedpersonal generate --run_dir=results/tv_shows --user="Arya Stark" --context=Friends \
     --prompt="We must"
 
 The run's folder keeps them, in `generated.json`, for a report with --show_clients.

@@ -1,6 +1,6 @@
 """Which item a user chooses next, on MovieLens or any table of users and items: PFedRec, rivals.
 
-python -m experiments.interactions --method=pfedrec --data_dir=path/to/ml-1m
+fedpersonal interactions --method=pfedrec --data_dir=path/to/ml-1m
 """
 
 from experiments import launch

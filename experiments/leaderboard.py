@@ -1,7 +1,7 @@
 """Which method should I take? All methods on all tasks, tuned alike, in one table.
 
-python -m experiments.leaderboard --size=quick
-python -m experiments.leaderboard --tasks=ratings,texts --methods=fed_recon,ditto --tune=8
+fedpersonal leaderboard --size=quick
+fedpersonal leaderboard --tasks=ratings,texts --methods=fed_recon,ditto --tune=8
 
 The quick size needs no data and no network. The same command goes on where it was interrupted.
 """

@@ -1,6 +1,6 @@
 """FedRecon and its rivals on MovieLens, or on any table of ratings.
 
-python -m experiments.movielens --total_rounds=500 --data_dir=path/to/ml-1m
+fedpersonal movielens --total_rounds=500 --data_dir=path/to/ml-1m
 """
 
 from experiments import launch

@@ -1,6 +1,6 @@
 """A small GPT-2 trained from scratch on tables of texts: a base model where no hub can be reached.
 
-python -m experiments.pretrain --text_file=path/to/comments.jsonl.gz --output_dir=results/base_model
+fedpersonal pretrain --text_file=path/to/comments.jsonl.gz --output_dir=results/base_model
 """
 
 from __future__ import annotations

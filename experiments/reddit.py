@@ -1,7 +1,7 @@
 """Subreddits of comments, films liked, or labels of any texts by user: FURL and its rivals.
 
-python -m experiments.reddit --text_file=path/to/comments.jsonl.gz --method=furl
-python -m experiments.reddit --dataset=movielens_100k --text_encoder=hashed_words
+fedpersonal reddit --text_file=path/to/comments.jsonl.gz --method=furl
+fedpersonal reddit --dataset=movielens_100k --text_encoder=hashed_words
 """
 
 from experiments import launch

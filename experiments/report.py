@@ -1,7 +1,7 @@
 """Writes the page `report.html` of finished runs.
 
-python -m experiments.report results/movielens results/reddit
-python -m experiments.report --show_clients results/movielens
+fedpersonal report results/movielens results/reddit
+fedpersonal report --show_clients results/movielens
 
 Pages are made to be shared: clients have numbers there, unless --show_clients gives their names.
 """

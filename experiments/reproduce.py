@@ -1,10 +1,10 @@
 """Reproduces a table or figure: runs what is missing, prints published figures beside measured.
 
-python -m experiments.reproduce --target=table1 --data_dir=path/to/ml-1m
-python -m experiments.reproduce --target=table2 --text_file=path/to/texts.jsonl.gz
-python -m experiments.reproduce --target=fedperc_tables --data_dir=path/to/tv_shows
-python -m experiments.reproduce --target=dp_table --data_dir=path/to/ml-1m
-python -m experiments.reproduce --target=recommendation
+fedpersonal reproduce --target=table1 --data_dir=path/to/ml-1m
+fedpersonal reproduce --target=table2 --text_file=path/to/texts.jsonl.gz
+fedpersonal reproduce --target=fedperc_tables --data_dir=path/to/tv_shows
+fedpersonal reproduce --target=dp_table --data_dir=path/to/ml-1m
+fedpersonal reproduce --target=recommendation
 """
 
 from __future__ import annotations

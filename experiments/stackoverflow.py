@@ -1,6 +1,6 @@
 """Next word prediction on Stack Overflow, or on any table of texts by user: FedRecon and rivals.
 
-python -m experiments.stackoverflow --text_file=path/to/texts.jsonl.gz --method=fed_recon
+fedpersonal stackoverflow --text_file=path/to/texts.jsonl.gz --method=fed_recon
 """
 
 from experiments import launch

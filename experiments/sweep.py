@@ -1,8 +1,8 @@
 """Chooses options of a program: runs of a grid, or drawn at random, judged on validation clients.
 
-python -m experiments.sweep movielens --grid='client_learning_rate=0.1,0.3;embedding_dim=16,32'
-python -m experiments.sweep ratings --ratings_file=ratings.csv --size=quick --grid=ridge_l2=3,10
-python -m experiments.sweep my_package.houses --grid='hidden_dim=log:16..64' --random=20
+fedpersonal sweep movielens --grid='client_learning_rate=0.1,0.3;embedding_dim=16,32'
+fedpersonal sweep ratings --ratings_file=ratings.csv --size=quick --grid=ridge_l2=3,10
+fedpersonal sweep my_package.houses --grid='hidden_dim=log:16..64' --random=20
 
 The other flags are those of the program, a task's name or the module of an own one. The same
 command goes on where it was interrupted.
@@ -80,8 +80,8 @@ def _main(programs: list[str]) -> None:
     print(task.read(sweep.trials[0].run.options).summary(), flush=True)
     ranked = sweep.run()
     print(page.write_page(sweep, ranked, program))
-    written = [output_dir / "sweep.md", output_dir / "sweep.csv", *page.compare(sweep, ranked)]
-    print(f"written: {', '.join(map(str, written))}")
+    written = [output_dir / f"sweep.{kind}" for kind in ("html", "md", "csv")]
+    print(f"written: {', '.join(map(str, [*written, *page.compare(sweep, ranked)]))}")
 
 
 main = launch.Program(_main, _TASK.define)

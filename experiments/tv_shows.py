@@ -1,6 +1,6 @@
 """FedPerC and its rivals on utterances of characters, or of Reddit's users.
 
-python -m experiments.tv_shows --flagfile=experiments/presets/tv_shows_quick.flags
+fedpersonal tv_shows --flagfile=experiments/presets/tv_shows_quick.flags
 """
 
 from experiments import launch

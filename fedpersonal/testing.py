@@ -88,7 +88,10 @@ def check_method(
         expected = train(experiment, folder / "run")
         initial = experiment.trainer.untrained().weights
         moved = any((expected.weights[n] != value).any() for n, value in initial.items())
-        _require(moved or bool(expected.kept), "two rounds change nothing")
+        _require(
+            moved or bool(expected.kept),
+            "two rounds change neither global variables nor what is kept",
+        )
         with load_run(folder / "run").trained as loaded:
             check_equal("the run, opened again", dict(loaded.weights), expected.weights)
         train(experiment, folder / "stopped", rounds=1)

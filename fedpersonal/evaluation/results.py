@@ -43,11 +43,12 @@ class ClientResults:
     guess: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        before = self.overall_before()
-        figures = [
-            f"{name} {value:.4g}" + (f" (before: {before[name]:.4g})" if name in before else "")
-            for name, value in self.overall().items()
-        ]
+        known, beside = self.num_examples > 0, {"before": self.overall_before()}
+        beside["mean client's guess"] = {n: v[known].mean() for n, v in self.guess.items()}
+        figures = []
+        for name, value in self.overall().items():
+            others = [f"{what}: {of[name]:.4g}" for what, of in beside.items() if name in of]
+            figures.append(f"{name} {value:.4g}" + (f" ({'; '.join(others)})" if others else ""))
         clients = counted(len(self.client_ids), "clients")
         examples = f"{self.num_examples.sum():,.0f} examples"
         return f"<ClientResults: {clients}, {examples}: {', '.join(figures) or 'nothing'}>"

@@ -1,7 +1,8 @@
 """Federated averaging of a fully global model.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-AISTATS 2017. Its personalised rivals train alike and fine-tune each client's copy afterwards.
+AISTATS 2017. Its personalised rivals train alike and fine-tune each client's copy afterwards; in a
+program, `fp.Trainer(..., finetuning=[fp.GradientPhase("all", "all", sgd, epochs=5)])` does so.
 """
 
 from __future__ import annotations

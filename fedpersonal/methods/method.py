@@ -346,7 +346,15 @@ class Method:
                 variables.
             data: On which batches: `support`, `query`, `first_half`, `second_half` or `all`.
             **others: Other fields of the `GradientPhase`.
+
+        Raises:
+            TypeError: If it has no such field.
         """
+        known = [field.name for field in dataclasses.fields(GradientPhase)]
+        for name in others:
+            if name not in known:
+                nearest = did_you_mean(name, known)
+                raise TypeError(f"phase: GradientPhase has no field {name!r}{nearest}")
         if "optimizer" not in others:
             others["optimizer"] = self.optimizer("client")
         epochs, most = self.local_steps or self.local_epochs, self.bound("max_local_steps")

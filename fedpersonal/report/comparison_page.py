@@ -176,6 +176,8 @@ def verdicts(comparison: Comparison) -> list[str]:
         elif behind:
             sentence += f": {', '.join(behind)} {'does' if len(behind) == 1 else 'do'} not beat it"
         sentences.append(f"{sentence}.")
+    elif first["better"]:
+        sentences.append(f"No run has the {label(metric)} of a guess that trains no model.")
     return sentences
 
 

@@ -126,7 +126,7 @@ def check_same(
     if changes:
         raise UserError(
             f"{folder} holds a run with other {what}: {_cut('; '.join(changes), _LONGEST)}. "
-            "Restore them or give another folder."
+            "Restore them or give another folder (--output_dir)."
         )
 
 

@@ -41,7 +41,7 @@ class Moody(fp.Method, name="moody"):
 
 @pytest.mark.parametrize(
     ("method", "message"),
-    [(Idle, "two rounds change nothing"), (Moody, "clients in shards of their own: h")],
+    [(Idle, "two rounds change neither"), (Moody, "clients in shards of their own: h")],
 )
 def test_a_broken_promise_is_named(method, message, monkeypatch):
     monkeypatch.setattr(method_module, "_registered", {})

@@ -85,6 +85,7 @@ def test_options_of_a_class_are_flags_and_arguments(mine, monkeypatch):
             "ditto has no argument 'pul'; did you mean pull?",
         ),
         (lambda: fp.ditto(SGD(0.1)), "positional"),
+        (lambda: Mine(Mine.options()).phase(epoch=2), "no field 'epoch'; did you mean epochs?"),
         (lambda: Mine(Mine.options()).optimizer("min"), "MineOptions has no family 'min'; did"),
     ],
 )

@@ -194,7 +194,7 @@ def test_the_data_of_a_run_are_named_part_by_part(tmp_path):
         again.check_data({"clients": 3, "examples": 21, "values": "cd34"})
     assert str(caught.value) == (
         f"{tmp_path} holds a run with other data: examples was 20 and is now 21; values was "
-        '"ab12" and is now "cd34". Restore them or give another folder.'
+        '"ab12" and is now "cd34". Restore them or give another folder (--output_dir).'
     )
 
 

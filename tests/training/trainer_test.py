@@ -95,13 +95,14 @@ def test_clients_of_an_older_round_are_not_shown(trainer, data, tmp_path):
 
 
 def test_what_is_printed_is_a_line(trainer, data):
+    some = data.subset([10, 11])
     with fit(trainer, 1) as trained:
-        found = [trainer, trained, trained.results(data.subset([10, 11])), trainer.cohort(1)]
+        found = [trainer, trained, trained.results(some, guess={"loss": [1, 2]}), trainer.cohort(1)]
         found.append(trained.loop)
     expected = [
         r"<Trainer: \w+, 4 of 10 clients a round, batches of 4: 9 global \(shared/kernel, .*",
         r"<TrainedModel: \w+, round 1: 9 global .*, 4 local \(own/kernel, own/bias\)>",
-        r"<ClientResults: 2 clients, 16 examples: .*loss \S+ \(before: \S+\)>",
+        r"<ClientResults: 2 clients, 16 examples: .*loss \S+ \(before: \S+; mean client's guess: 1.5\)>",
         r"<Cohort: 4 clients in \d+ shards?>",
         r"LoopResult\(rounds_run=1, .*",
     ]
@@ -177,7 +178,7 @@ def test_data_that_were_changed_are_refused_part_by_part(trainer, data, tmp_path
         fit(turned, folder=tmp_path / "run")
     assert re.fullmatch(
         f'{tmp_path}/run holds a run with other data: values was "[0-9a-f]{{16}}" and is now '
-        '"[0-9a-f]{16}". Restore them or give another folder.',
+        '"[0-9a-f]{16}". Restore them or give another folder (--output_dir).',
         str(caught.value),
     )
 

@@ -122,11 +122,16 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
         return options.choose_users(ratings)
 
     def warnings(self, source: Ratings, options: RatingRun) -> list[str]:
-        """Says where predictions start far from the ratings, which training then diverges from."""
+        """Says where predictions start far from the ratings."""
         low, high = float(source.ratings.min()), float(source.ratings.max())
-        offset = options.rating_offset
+        offset, mean = options.rating_offset, float(source.ratings.mean())
         if max(abs(low - offset), abs(high - offset)) <= _FAR:
-            return []
+            if not offset or abs(mean - offset) <= source.ratings.std():
+                return []
+            return [
+                f"predictions start at --rating_offset={offset:g}, and the mean rating is "
+                f"{mean:.3g}: start there"
+            ]
         return [
             f"ratings are from {low:g} to {high:g}, and predictions start at --rating_offset="
             f"{offset:g}: scale the ratings, to 1 to 5 for example, or expect large errors"

@@ -94,6 +94,13 @@ def test_it_says_how_many_users_count_in_each_figure(tiny):
     assert page.count(">2 clients</dd>") == 2
 
 
+def test_a_start_that_is_not_near_the_mean_rating_is_told(tiny):
+    for offset, told in ((0.0, []), (4.0, []), (9.0, ["--rating_offset=9"])):
+        options = tiny.build(TASK, method="fed_recon", rating_offset=offset).options
+        warnings = TASK.warnings(tiny.source(TASK, options), options)
+        assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
+
+
 def weights_of(experiment, rounds):
     with experiment.trainer.fit(rounds=rounds, callbacks=[]) as trained:
         return {name: np.array(value) for name, value in trained.weights.items()}
