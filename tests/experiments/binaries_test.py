@@ -66,7 +66,7 @@ def test_help_comes_at_once(start_program, tmp_path):
         output, errors = process.communicate(timeout=60)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (process.returncode, errors) == (0, "")
-    assert "python -m experiments.movielens" in output and "--method" in output
+    assert "fedpersonal movielens" in output and "--method" in output
     assert used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime < 2.0
 
 
