@@ -102,7 +102,7 @@ def test_what_is_printed_is_a_line(trainer, data):
     expected = [
         r"<Trainer: \w+, 4 of 10 clients a round, batches of 4: 9 global \(shared/kernel, .*",
         r"<TrainedModel: \w+, round 1: 9 global .*, 4 local \(own/kernel, own/bias\)>",
-        r"<ClientResults: 2 clients, 16 examples: .*loss \S+ \(before: \S+; mean client's guess: 1.5\)>",
+        r"<ClientResults: 2 clients, 16 .*loss \S+ \(before: \S+; mean client's guess: 1.5\)>",
         r"<Cohort: 4 clients in \d+ shards?>",
         r"LoopResult\(rounds_run=1, .*",
     ]
