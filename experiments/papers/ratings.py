@@ -30,7 +30,7 @@ from fedpersonal.data.ratings import Ratings
 from fedpersonal.evaluation.client_metrics import ClientMetric
 from fedpersonal.options import Value
 from fedpersonal.tasks.options import TableOptions
-from fedpersonal.tasks.ratings.data import guess_ratings, score_guess
+from fedpersonal.tasks.ratings.guesses import guess_ratings, score_guess
 from fedpersonal.tasks.ratings.task import TASK
 
 METRICS = {

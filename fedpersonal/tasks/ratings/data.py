@@ -22,8 +22,7 @@ from fedpersonal.data.splits import (
 )
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError
-from fedpersonal.evaluation.guess import Guess
-from fedpersonal.tasks.items import ItemData, rank_by_items
+from fedpersonal.tasks.items import ItemData
 from fedpersonal.tasks.task import EvaluationSet
 
 if TYPE_CHECKING:
@@ -140,60 +139,6 @@ def _draw_clients(query: ClientDataset, options: RatingRun) -> np.ndarray:
     size, draws = min(options.clients_per_draw, len(known)), options.test_draws
     drawn = [rng.choice(known, size, replace=False) for _ in range(draws)]
     return np.array(drawn, np.int64).reshape(draws, size)
-
-
-def guess_ratings(data: RatingData, part: EvaluationSet) -> dict[str, np.ndarray]:
-    """Predicts the ratings of a part's users by means.
-
-    Means of all ratings and of items are of the training ratings; a user's are of its support set.
-    Items and users without ratings there get the mean of all.
-
-    Returns:
-        By the guess' name, predictions of the part's query sets, float64 (num_examples,).
-    """
-    train, support, query = data.train, part.support, part.query
-    ratings, counts = np.unique(train.labels, return_counts=True)
-    overall = train.labels.mean(dtype=np.float64)
-    items = _means(train.labels - overall, train.features["item"], data.num_items)
-    users, tastes = (
-        _means(support.labels - start, support.example_clients, support.num_clients)[
-            query.example_clients
-        ]
-        for start in (overall, overall + items[support.features["item"]])
-    )
-    of_items = overall + items[query.features["item"]]
-    return {
-        "mean of all ratings": np.full(query.num_examples, overall),
-        "most frequent rating": np.full(query.num_examples, ratings[counts.argmax()]),
-        "mean of the item": of_items,
-        "mean of the user": overall + users,
-        "means of item and user": of_items + tastes,
-    }
-
-
-def score_guess(query: ClientDataset, predictions: np.ndarray) -> Guess:
-    """Returns RMSE, MAE and accuracy of predictions of a query set, as a run has them."""
-    errors = np.abs(query.labels - predictions)
-    clients, count = query.example_clients, query.num_clients
-    sums = {
-        name: np.stack([np.bincount(clients, values, count), query.counts], axis=-1)
-        for name, values in {"rmse": errors**2, "mae": errors, "accuracy": errors <= 0.5}.items()
-    }
-    return Guess.of_sums(sums, {"rmse": np.sqrt})
-
-
-def rank_by_chance(data: RatingData) -> Guess:
-    """Returns what a random order of the test users' candidates comes to."""
-    ranking = data.test.ranking
-    assert ranking
-    scores, suffix = np.zeros(data.num_items), data.source.candidates_suffix
-    return Guess.of_clients(rank_by_items(ranking.query, scores, suffix))
-
-
-def _means(values: np.ndarray, groups: np.ndarray, num_groups: int) -> np.ndarray:
-    """Returns the mean of each group, 0 for those without values."""
-    sums = np.bincount(groups, values, minlength=num_groups)
-    return sums / np.maximum(np.bincount(groups, minlength=num_groups), 1)
 
 
 def add_rated(dataset: ClientDataset, known: ClientDataset, *, places: int) -> ClientDataset:

@@ -206,7 +206,7 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     def guesses(self, experiment: RatingExperiment, part: EvaluationSet) -> dict[str, Guess]:
         """Predicts by means of items and users, and ranks at random."""
         from fedpersonal.evaluation.guess import CHANCE
-        from fedpersonal.tasks.ratings.data import guess_ratings, rank_by_chance, score_guess
+        from fedpersonal.tasks.ratings.guesses import guess_ratings, rank_by_chance, score_guess
 
         data = experiment.data
         guessed = guess_ratings(data, part).items()
