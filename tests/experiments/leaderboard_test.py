@@ -238,10 +238,14 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
 
 def test_texts_of_others_do_not_break_the_pages(tmp_path):
     made = tiny_board.make_table(
-        {"a|<b>": (1.0, 1.0), BASELINE: (1.0, 1.0)}, {"ratings": (), "ranking": ()}
+        {"a|<b>": (2.0, 1.0), BASELINE: (1.0, 2.0)}, {"ratings": (), "ranking": ()}
     )
     paths = page.write_pages(made, ["<script>"], tmp_path, "fedpersonal leaderboard")
     texts = {path.suffix: path.read_text() for path in paths}
     assert "A|&lt;B&gt;" in texts[".html"] and "<li>&lt;script&gt;</li>" in texts[".html"]
     assert "| A∣<B>" in texts[".md"]
     assert json.loads(texts[".json"])["tasks"]["ratings"]["better"] == "lower"
+    # A task's rows go by their rank in it.
+    for task, is_first in (("Ratings, new users", False), ("Next item", True)):
+        section = texts[".md"].split(f"## {task}")[1].split("## ")[0]
+        assert (section.index("| A∣<B>") < section.index(f"| {BASELINE.upper()}")) == is_first
