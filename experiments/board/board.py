@@ -26,6 +26,8 @@ from fedpersonal.options import Value
 BASELINE = "fed_avg_finetuning"
 SETTINGS = "settings.json"
 STARTS_FILE = "starts.json"
+# How the reason begins why a method has no value on a task that it does not do.
+REFUSED = "refused: "
 TUNING_SEED = 100
 _CALLS_A_PROCESS = 10
 # By task and method.
@@ -198,7 +200,7 @@ class Board:
         def ended(trial: Trial, error: UserError | None) -> str:
             if error:
                 refused[trial.run.path] = str(error)
-                return f"refused: {error}"
+                return f"{REFUSED}{error}"
             if trial.is_validated:
                 return _outcome(trial, "")
             told, name = trial.run.summary["test"], metrics[trial.run.task.name]
@@ -249,7 +251,7 @@ def _reason(trial: Trial, refused: Mapping[pathlib.Path, str]) -> str:
     if trial.is_validated:
         return f"diverged: {trial.validation.diverged}"
     why = refused.get(trial.run.path, "")
-    return f"refused: {why}" if why else ""
+    return f"{REFUSED}{why}" if why else ""
 
 
 def _outcome(trial: Trial, metric: str) -> str:

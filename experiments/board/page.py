@@ -44,9 +44,10 @@ Each task has one split a seed, the same for all methods. Rows without a rank ne
 and frame the others. {_BETTER} and {_WORSE}: clearly better and clearly worse than FedAvg + \
 fine-tuning, by the 95 % interval of a paired bootstrap over test clients. A rank is one, and one \
 more for each method that is clearly better, by such an interval between the two, and half for \
-each that cannot be told apart. *Worse off*: the share of test clients whose own figure is worse \
-than with FedAvg + fine-tuning. Bytes are of one client and one round; *kept* is what it stores \
-between rounds. Seconds of a round are of this machine, with other runs beside."""
+each that cannot be told apart; who diverges is behind all others, and who is refused, because \
+the task's options do not suit it, has none. *Worse off*: the share of test clients whose own \
+figure is worse than with FedAvg + fine-tuning. Bytes are of one client and one round; *kept* is \
+what it stores between rounds. Seconds of a round are of this machine, with other runs beside."""
 TUNING = """\
 *Settings*: the options that tuning has chosen, and from how many settings: as many for each \
 method, by validation clients of other seeds. Some of these people may be among the test clients \
@@ -124,7 +125,7 @@ def _overview(table: BoardTable) -> Grid:
             Shown("" if row.kind == GUESS_ROW else row.name, row.name),
             Shown(_KINDS[row.kind], row.kind),
             Shown("–" if rank is None else f"{rank:.1f}", rank),
-            Shown(str(len(row.cells)), len(row.cells)),
+            Shown(str(row.num_tasks), row.num_tasks),
         ]
         cells += [_value(row, entry) for entry in table.entries]
         rows.append((row.kind, cells))
@@ -139,7 +140,7 @@ def _header(entry: Entry) -> str:
 def _value(row: Row, entry: Entry) -> Shown:
     cell = row.cells.get(entry.name)
     if cell is None or cell.value is None:
-        return Shown("" if cell is None else "none")
+        return Shown("" if cell is None else cell.why.split(":")[0])
     mark = {1: _BETTER, -1: _WORSE}.get(verdict(cell.behind, entry), "")
     return Shown(f"{cell.value.text(entry.digits)} {mark}".rstrip(), cell.value.mean)
 

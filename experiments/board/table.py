@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.board.board import BASELINE, STARTS_FILE, Board, Key
+from experiments.board.board import BASELINE, REFUSED, STARTS_FILE, Board, Key
 from experiments.board.settings import Found
 from experiments.board.tasks import Entry
 from experiments.papers.table import Cell as Figure
@@ -41,7 +41,8 @@ class Cell:
         behind: It less that of FedAvg with fine-tuning, with its interval.
         above_guess: It less that of the best guess.
         worse_off: Share of test clients that are worse off than with FedAvg and fine-tuning.
-        rank: Among the methods that are ranked; ties share theirs.
+        rank: Among the methods that are ranked; ties share theirs. One whose training diverges is
+            behind all others; one that the task's options do not suit has none.
         down: Bytes that a client receives in a round.
         up: Bytes that it sends.
         kept: Bytes that it keeps from round to round.
@@ -82,6 +83,11 @@ class Row:
     title: str
     kind: str
     cells: Mapping[str, Cell]
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks it does."""
+        return sum(not cell.why.startswith(REFUSED) for cell in self.cells.values())
 
     @property
     def mean_rank(self) -> float | None:
@@ -136,7 +142,12 @@ def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
             for name in methods
             if (entry.name, name) not in why
         }
-        ranked = [name for name in methods if _kind(methods[name]) == FEDERATED]
+        ranked = [
+            name
+            for name in methods
+            if _kind(methods[name]) == FEDERATED
+            and not why.get((entry.name, name), "").startswith(REFUSED)
+        ]
         clear[entry.name] = better = _clearly_better(entry, tested, ranked)
         ranks = rank(ranked, better)
         for name in methods:
@@ -152,7 +163,7 @@ def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
             cells.setdefault(name, {})[entry.name] = Cell(**found)
         guesses.update(_guess_cell(entry, tested))
     rows = [Row(n, of_methods[n].title, _kind(of_methods[n]), own) for n, own in cells.items()]
-    rows.sort(key=lambda row: (row.kind != FEDERATED, -len(row.cells), row.mean_rank or 0.0))
+    rows.sort(key=lambda row: (row.kind != FEDERATED, -row.num_tasks, row.mean_rank or 0.0))
     rows += [Row(GUESSED, "Best guess", GUESS_ROW, guesses)] if guesses else []
     return BoardTable(board.entries, board.size, board.seeds, rows, clear)
 

@@ -97,6 +97,20 @@ def test_cells_are_what_the_runs_have_found(folder):
     assert text.count("<tr data-kind=") == 3 * 3
 
 
+@pytest.mark.parametrize(("why", "place", "tasks"), [("diverged", 2.0, 2), ("refused", None, 1)])
+def test_who_diverges_is_last_and_who_does_not_do_a_task_has_no_rank(
+    folder, monkeypatch, why, place, tasks
+):
+    monkeypatch.chdir(folder[0])
+    board = tiny_board.board(folder[0] / "killed")
+    made = table.tabulate_board(board, {("ranking", "furl"): f"{why}: of its rate"})
+    row = next(row for row in made.rows if row.name == "furl")
+    assert (row.cells["ranking"].rank, row.num_tasks) == (place, tasks)
+    assert page._of_task(made, RANKING).rows[1][1][-1].text == f"{why}: of its rate"
+    told = advice.advise(made)
+    assert any("Over all tasks" in sentence for sentence in told) == (tasks == 2)
+
+
 @pytest.mark.parametrize(
     ("better", "expected"),
     [
