@@ -168,7 +168,7 @@ def test_the_initial_model_is_tested_beside_the_guesses(few_ratings, tmp_path):
             if f"Guess: {guess}" in cells:
                 assert cells[f"Guess: {guess}"]["RMSE"]["values"] == [pytest.approx(found["rmse"])]
     assert initial["test"]["guesses"] == clipped["test"]["guesses"] != {}
-    assert len(cells) == 2 + 5
+    assert len(cells) == 2 + 6
 
 
 @pytest.fixture(name="parts", scope="module")
