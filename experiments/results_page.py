@@ -16,6 +16,7 @@ from typing import Any
 from experiments.papers.table import Cell
 from experiments.results_pictures import FOLDER, GUESSES
 from fedpersonal.files import atomic_write
+from fedpersonal.report.run import label
 
 PAGE = FOLDER / "index.md"
 _BEST = 10
@@ -43,10 +44,11 @@ def _board(board: Mapping[str, Any]) -> Iterator[str]:
         f"`{board['command']}`, seed {_listed(board['seeds'])}, {board['date']}, commit "
         f"{board['commit']}.\nThe first row is the fair guess of each task.\n"
     )
-    titles = [f"{t['title']}, {t['metric'].replace('rmse', 'RMSE')}" for t in tasks.values()]
+    titles = [f"{task['title']}, {label(task['metric'])}" for task in tasks.values()]
     yield _row("", "mean rank", *titles) + "\n|" + " --- |" * (2 + len(tasks))
     rows = board["rows"]
-    ranked = [r for r in rows if r["kind"] == "federated" and len(r["cells"]) == len(tasks)]
+    ranks = {r["name"]: [cell["rank"] for cell in r["cells"].values()] for r in rows}
+    ranked = [r for r in rows if len(ranks[r["name"]]) == len(tasks) and all(ranks[r["name"]])]
     frames = [r for r in rows if r["kind"] in ("server", "local")]
     guesses = [r for r in rows if r["kind"] == "guess"]
     for row in (*guesses, *ranked[:_BEST], *frames):

@@ -43,7 +43,7 @@ def advise(table: BoardTable) -> list[str]:
 
 def _untuned(rows: Sequence[Row]) -> str:
     """Says so where methods are compared that were not tuned."""
-    cells = [cell for row in rows for cell in row.cells.values() if cell.rank is not None]
+    cells = [row.cells[task] for row in rows for task in row.ranks]
     number = sum(cell.setting is None for cell in cells)
     if not number:
         return ""
@@ -59,14 +59,15 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     They are rows of all these tasks; nothing is said of fewer than two.
     """
     names = [entry.name for entry in entries]
-    found = {row: [row.cells[n].rank for n in names if n in row.cells] for row in rows}
-    ranks = {row: [rank for rank in own if rank is not None] for row, own in found.items()}
-    means = {row: statistics.mean(own) for row, own in ranks.items() if len(own) == len(names)}
-    if len(means) < 2:
+    complete = [row for row in rows if row.ranks.keys() >= {*names}]
+    if len(complete) < 2:
         return ""
 
-    lowest, complete = min(means.values()), [*means]
-    best = [row for row, mean in means.items() if mean == lowest]
+    def mean(row: Row) -> float:
+        return statistics.mean(row.ranks[name] for name in names)
+
+    lowest = min(map(mean, complete))
+    best = [row for row in complete if mean(row) == lowest]
     tied = [
         row.title
         for row in complete
@@ -129,15 +130,15 @@ def _without_state(table: BoardTable, rows: Sequence[Row]) -> str:
 def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
     """Says who beats the baseline on a task, and who does not beat what needs no federation."""
     cells = {row: row.cells[entry.name] for row in table.rows if entry.name in row.cells}
-    ranked = [row for row in rows if row in cells and cells[row].rank is not None]
+    ranked = [row for row in rows if entry.name in row.ranks]
     better = [row.title for row in ranked if verdict(cells[row].behind, entry) > 0]
     few = f"{len(better)} methods are" if len(better) > _FEW else f"{listed(better)} {_are(better)}"
     said = f"{few} clearly better" if better else "no method is clearly better"
     sentences = [f"{entry.title}: {said} than FedAvg + fine-tuning."]
     lost = [row for row in ranked if verdict(cells[row].above_guess, entry) < 1]
     if any(row.kind == GUESS_ROW for row in cells) and lost:
-        number = f"{len(lost)} of {len(ranked)}"
-        sentences.append(f"{number} methods do not clearly beat the best guess.")
+        few = f"{len(lost)} of {len(ranked)} methods"
+        sentences.append(f"{few} do not clearly beat the best guess.")
     for row, cell in cells.items():
         if row.kind in (LOCAL, SERVER) and verdict(cell.behind, entry) > 0:
             sentences.append(f"{row.title} is clearly better than it, without federation.")

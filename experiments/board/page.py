@@ -147,8 +147,8 @@ def _value(row: Row, entry: Entry) -> Shown:
 
 def _of_task(table: BoardTable, entry: Entry) -> Grid:
     """Returns the table of one task, with all that a cell has."""
-    ranks = {row: row.cells[entry.name].rank for row in table.rows if entry.name in row.cells}
-    rows = sorted(ranks, key=lambda row: ranks[row] or math.inf)  # Those that frame it stay last.
+    rows = [row for row in table.rows if entry.name in row.cells]
+    rows.sort(key=lambda row: row.ranks.get(entry.name, math.inf))
     starts = list(dict.fromkeys(s for row in rows for s in row.cells[entry.name].starts))
     compared = "" if entry.compared_name == entry.metric else f" ({label(entry.compared_name)})"
     headers = [

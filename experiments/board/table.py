@@ -90,10 +90,14 @@ class Row:
         return sum(not cell.why.startswith(REFUSED) for cell in self.cells.values())
 
     @property
+    def ranks(self) -> dict[str, float]:
+        """By task, where it has one."""
+        return {task: cell.rank for task, cell in self.cells.items() if cell.rank is not None}
+
+    @property
     def mean_rank(self) -> float | None:
         """The mean over the tasks that it has a rank in."""
-        ranks = [cell.rank for cell in self.cells.values() if cell.rank is not None]
-        return statistics.mean(ranks) if ranks else None
+        return statistics.mean(self.ranks.values()) if self.ranks else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -178,7 +178,7 @@ def test_data_that_were_changed_are_refused_part_by_part(trainer, data, tmp_path
         fit(turned, folder=tmp_path / "run")
     assert re.fullmatch(
         f'{tmp_path}/run holds a run with other data: values was "[0-9a-f]{{16}}" and is now '
-        '"[0-9a-f]{16}". Restore them or give another folder .--output_dir..',
+        '"[0-9a-f]{16}". Restore them or give another folder \\(--output_dir\\).',
         str(caught.value),
     )
 

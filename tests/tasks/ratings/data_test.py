@@ -9,10 +9,7 @@ import pytest
 
 from fedpersonal.data.generated.ratings import generate_ratings
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.ratings.data import (
-    add_rated,
-    split_ratings,
-)
+from fedpersonal.tasks.ratings.data import add_rated, split_ratings
 from fedpersonal.tasks.ratings.task import TASK
 
 NUM_USERS, NUM_ITEMS, BATCH_SIZE = 43, 60, 5

@@ -14,6 +14,13 @@ from fedpersonal.tasks.ratings.task import TASK
 SHRUNKEN = "shrunken means of item and user"
 
 
+def rating_data(train, test, num_users, num_items):
+    """What is tested on, of users and items of these numbers."""
+    nothing, ids = np.empty(0), [np.arange(number) for number in (num_users, num_items)]
+    source = Ratings("made up", *[nothing] * 3, None, user_ids=ids[0], item_ids=ids[1])
+    return RatingData("made up", train, test, test, source)
+
+
 def test_by_hand(make_dataset):
     def ratings(rows):
         tables = [np.array(own, np.float64).reshape(-1, 2) for own in rows]
@@ -23,9 +30,7 @@ def test_by_hand(make_dataset):
     support = ratings([[(0, 4.0), (1, 2.0)], []])
     query = ratings([[(2, 4.0), (3, 1.0)], [(0, 4.0)]])
     test = RankedSet(support, query)
-    nothing = np.empty(0)
-    source = Ratings("made up", *[nothing] * 3, None, user_ids=np.arange(2), item_ids=np.arange(4))
-    found = guess_ratings(RatingData("made up", train, test, test, source), test)
+    found = guess_ratings(rating_data(train, test, 2, 4), test)
     expected = {
         "mean of all ratings": [3, 3, 3],
         "most frequent rating": [1, 1, 1],  # As frequent as 4, and less.
@@ -34,7 +39,7 @@ def test_by_hand(make_dataset):
         # The first user gives -0.5 and +1 to the items' means of 4.5 and 1.
         "means of item and user": [4.25, 3.25, 4.5],
     }
-    found.pop("shrunken means of item and user")
+    found.pop(SHRUNKEN)
     assert {name: guess.tolist() for name, guess in found.items()} == expected
     scores = score_guess(query, found["means of item and user"])
     assert scores.clients["accuracy"].tolist() == [0.5, 1.0]
@@ -66,14 +71,11 @@ def random_effects(make_dataset, seed, users, items=200, each=4):
         )
 
     support, query = part(), part()
-    nothing, ids = np.empty(0), [np.arange(n) for n in (users, items)]
-    source = Ratings("made up", *[nothing] * 3, None, user_ids=ids[0], item_ids=ids[1])
-    test = RankedSet(support, query)
-    return RatingData("made up", support, test, test, source), of_items, of_users
+    return rating_data(support, RankedSet(support, query), users, items), of_items
 
 
 def test_shrunken_means_are_nearly_the_best_there_are(make_dataset):
-    data, of_items, of_users = random_effects(make_dataset, 0, users=3000)
+    data, of_items = random_effects(make_dataset, 0, users=3000)
     support, query = data.test.support, data.test.query
     found = guess_ratings(data, data.test)
     left = support.labels - 3 - of_items[support.features["item"]]
@@ -88,7 +90,6 @@ def test_shrunken_means_are_nearly_the_best_there_are(make_dataset):
 
 def test_ratings_that_say_nothing_of_users_or_items(make_dataset):
     same = make_dataset([({"item": np.array([n], np.int32)}, np.array([4.0])) for n in range(3)])
-    test, nothing = RankedSet(same, same), np.empty(0)
-    source = Ratings("made up", *[nothing] * 3, None, user_ids=np.arange(3), item_ids=np.arange(3))
-    found = guess_ratings(RatingData("made up", same, test, test, source), test)
+    test = RankedSet(same, same)
+    found = guess_ratings(rating_data(same, test, 3, 3), test)
     assert all((guess == 4).all() for guess in found.values())
