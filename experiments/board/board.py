@@ -154,9 +154,7 @@ class Board:
             key = every[trial.run.path]
             return f"{' by '.join(key)}: {_outcome(trial, sweeps[key].metric or '')}"
 
-        call_trials(
-            "tune", trials.train, missing, len(every), self.at_once, ended, _CALLS_A_PROCESS
-        )
+        call_trials("tune", tune, missing, len(every), self.at_once, ended, _CALLS_A_PROCESS)
         found = {}
         for key, sweep in sweeps.items():
             try:
@@ -217,6 +215,12 @@ class Board:
         return why
 
 
+def tune(run: Job) -> None:
+    """Trains a run and evaluates validation clients."""
+    trials.train(run)
+    _forget(run)
+
+
 def test(run: Job) -> None:
     """Trains and tests a run, or says that it diverges; then tests other starts of seen clients."""
     from fedpersonal.runs.saved import load_run
@@ -237,9 +241,17 @@ def test(run: Job) -> None:
                     starts[start] = summarize(run.task.test(own, trained))
     except TrainingError as error:
         write_validation(run, Validation({}, diverged=str(error)))
-        return
-    # Its presence says that all is done.
-    write_json(run.path / STARTS_FILE, starts, checked=True)
+    else:  # Its presence says that all is done.
+        write_json(run.path / STARTS_FILE, starts, checked=True)
+    _forget(run)
+
+
+def _forget(run: Job) -> None:
+    """Deletes what a finished run's clients have kept: gigabytes, where it is a model each."""
+    from fedpersonal.runs.store import LOCAL_STATE
+
+    for path in run.path.glob(f"{LOCAL_STATE}*"):
+        path.unlink()
 
 
 def _is_done(trial: Trial) -> bool:

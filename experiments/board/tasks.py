@@ -187,7 +187,12 @@ ENTRIES = (
             QUICK: Size(
                 "reddit_quick", _rounds(200, **_SHARED, **_FEW_WORDS), "", "reddit_quick_server"
             ),
-            FULL: Size("reddit_paper", _rounds(240, **_SHARED), DATA, "reddit_paper_server"),
+            FULL: Size(
+                "reddit_paper",
+                _rounds(240, **_SHARED, word_buckets=4096),
+                DATA,
+                "reddit_paper_server",
+            ),
         },
     ),
     Entry(
@@ -204,7 +209,9 @@ ENTRIES = (
                 "",
                 "films_quick_server",
             ),
-            FULL: Size("films_paper", _rounds(1000), MOVIELENS, "films_paper_server"),
+            FULL: Size(
+                "films_paper", _rounds(1000, **_FEW_WORDS), MOVIELENS, "films_paper_server"
+            ),
         },
     ),
     Entry(

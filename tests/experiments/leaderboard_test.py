@@ -89,6 +89,7 @@ def test_cells_are_what_the_runs_have_found(folder):
                 ["rebuilt", "updated"] if is_kept and entry.is_seen else []
             )
             assert cell["setting"] is None
+    assert not [*out.rglob("local_state.sqlite*")]
     told = content["advice"][0]
     assert told.startswith("4 of 4 cells are not tuned")
     assert told in (out / "leaderboard.md").read_text()
