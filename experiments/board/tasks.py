@@ -209,9 +209,7 @@ ENTRIES = (
                 "",
                 "films_quick_server",
             ),
-            FULL: Size(
-                "films_paper", _rounds(1000, **_FEW_WORDS), MOVIELENS, "films_paper_server"
-            ),
+            FULL: Size("films_paper", _rounds(1000, **_FEW_WORDS), MOVIELENS, "films_paper_server"),
         },
     ),
     Entry(
