@@ -121,7 +121,8 @@ _SERVER_RANKS = _rounds(
     24, client_optimizer="adam", client_learning_rate=0.003, local_steps=0, l2=0.003
 )
 # Some methods have a copy of the table of words for each client.
-_FEW_WORDS: dict[str, Value] = {"word_buckets": 4096, "word_dim": 8, "user_dim": 8}
+_FEW_ROWS: dict[str, Value] = {"word_buckets": 4096}
+_FEW_WORDS: dict[str, Value] = {**_FEW_ROWS, "word_dim": 8, "user_dim": 8}
 _SMALL: dict[str, Value] = {
     "clients_per_round": 10,
     "embedding_dim": 16,
@@ -189,7 +190,7 @@ ENTRIES = (
             ),
             FULL: Size(
                 "reddit_paper",
-                _rounds(240, **_SHARED, word_buckets=4096),
+                _rounds(240, **_SHARED, **_FEW_ROWS),
                 DATA,
                 "reddit_paper_server",
             ),
