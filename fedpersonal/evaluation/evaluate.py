@@ -44,6 +44,11 @@ from fedpersonal.methods.phases import Phase, RidgePhase
 from fedpersonal.model.mixing import check_rows_are_independent
 from fedpersonal.model.partition import PartitionedModel
 
+# As of `runs.kept.Kept`.
+_Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
+# What clients have kept is read for so many bytes at a time, or for one shard.
+_KEPT_BYTES = 2**28
+
 
 def build_evaluation(
     model: PartitionedModel,
@@ -76,7 +81,9 @@ def build_evaluation(
         with_before: Whether to predict before personalisation, too.
         with_kept: Whether clients bring local variables that they have kept, from which
             personalisation then starts: the function's second argument, who has kept anything,
-            bool (num_clients,), and local variable's name to (num_clients, ...).
+            bool (num_clients,), and local variable's name to (num_clients, ...); or a function that
+            returns the same of some clients by their places, int64 (n,), and is called for a few
+            shards at a time, where all that is kept would not fit in memory.
         with_predictions: Whether `pooled` packing returns predictions too, which must then be one
             number an example.
         room: Shards have room for so many clients, if there are fewer: those of a larger set, whose
@@ -109,6 +116,8 @@ def build_evaluation(
         touched_data="all" if moves_globals or model.copies else "none",
     )
 
+    own_bytes = clients * sum(v.dtype.size * math.prod(v.shape) for v in model.local_variables)
+    together = max(1, _KEPT_BYTES // max(1, own_bytes))
     computation = functools.cache(
         functools.partial(
             evaluation_computation,
@@ -123,15 +132,19 @@ def build_evaluation(
 
     def evaluate(
         weights: Mapping[str, np.ndarray],
-        kept: tuple[np.ndarray, Mapping[str, np.ndarray]] | None = None,
+        kept: _Kept | Callable[[np.ndarray], _Kept] | None = None,
     ) -> ClientResults:
         known = collections.OrderedDict((v.name, weights[v.name]) for v in model.global_variables)
-        sent = [collections.OrderedDict(shard) for shard in shards]
-        if kept is not None:
-            for shard in sent:
-                shard["local"] = local_of(shard["ids"], known=kept[0], values=kept[1])
         asked = {"with_kept": with_kept, "with_predictions": with_predictions}
-        before = after = computation(tuple(phases), **asked)(known, sent)
+        personalised = computation(tuple(phases), **asked)
+        if kept is None:
+            after = personalised(known, shards)
+        else:
+            after = []
+            for start in range(0, len(shards), together):
+                some = [_with_local(shard, kept) for shard in shards[start : start + together]]
+                after += personalised(known, some)
+        before = after
         if not with_before:
             before = None
         elif phases or with_kept:
@@ -139,6 +152,18 @@ def build_evaluation(
         return _collect(model, before, after, query.client_ids)
 
     return evaluate
+
+
+def _with_local(
+    shard: Mapping[str, Any], kept: _Kept | Callable[[np.ndarray], _Kept]
+) -> collections.OrderedDict:
+    """Returns a shard with what its clients have kept."""
+    places = shard["ids"]
+    if callable(kept):
+        # Clients stand first, what fills the shard behind them.
+        own = places[places >= 0].astype(np.int64)
+        kept, places = kept(own), np.where(places >= 0, np.arange(len(places)), -1)
+    return collections.OrderedDict(shard, local=local_of(places, known=kept[0], values=kept[1]))
 
 
 def pack_evaluation(

@@ -8,7 +8,7 @@ committed together.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,6 +120,15 @@ def read_kept(
 # Who of some clients has kept anything, bool (n,); and local variable's name to (n, ...), zeros
 # where nothing is kept.
 Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
+_CLIENTS_A_PART = 100
+
+
+def kept_in_parts(
+    kept_by: Callable[[Sequence[str]], Kept], client_ids: Sequence[str] | np.ndarray
+) -> Iterator[Kept]:
+    """Yields what clients have kept, of a few at a time: all of it may be gigabytes."""
+    for start in range(0, max(1, len(client_ids)), _CLIENTS_A_PART):
+        yield kept_by([*client_ids[start : start + _CLIENTS_A_PART]])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

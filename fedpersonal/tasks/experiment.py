@@ -15,6 +15,7 @@ from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
+from fedpersonal.runs.kept import Kept
 from fedpersonal.tasks.findings import check_clients
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import (
@@ -98,9 +99,15 @@ class Experiment(Built, Generic[OptionsT, DataT]):
         def of(trained: TrainedModel) -> ClientResults:
             if not brings:
                 return evaluate(trained.weights)
-            assert trained.kept_by
-            kept = trained.kept_by(query.client_ids.tolist())
-            results, lacking = evaluate(trained.weights, kept), np.flatnonzero(~kept[0])
+            known = np.zeros(query.num_clients, bool)
+
+            def kept(places: np.ndarray) -> Kept:
+                assert trained.kept_by
+                found = trained.kept_by(query.client_ids[places].tolist())
+                known[places] = found[0]
+                return found
+
+            results, lacking = evaluate(trained.weights, kept), np.flatnonzero(~known)
             if is_given or start != "kept" or not len(lacking):
                 return results
             rebuild = evaluator.pack(

@@ -15,6 +15,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation import PERCENTILES
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.methods.algorithm import Algorithm
+from fedpersonal.runs.kept import kept_in_parts
 from fedpersonal.runs.tested import hash_labels
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import Data
@@ -96,22 +97,24 @@ def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn)
     """Counts clients whose local state is far larger than others', if kept, and warns of them."""
     if trained.kept_by is None:
         return {}
-    known, values = trained.kept_by(clients.client_ids.tolist())
-    if not known.any():
+    parts = kept_in_parts(trained.kept_by, clients.client_ids)
+    norms = np.concatenate([_norms({n: v[known] for n, v in own.items()}) for known, own in parts])
+    if not len(norms):
         return {"num_outliers": 0}
-    squares = sum(
-        np.square(v[known].astype(np.float64)).reshape(known.sum(), -1).sum(1)
-        for v in values.values()
-    )
-    norms = np.sqrt(squares)
     count = int((norms > _OUTLIER * max(np.median(norms), 1e-12)).sum())
     if count:
         _warn(
-            f"{count:,} of {known.sum():,} clients keep local variables over {_OUTLIER:.0f} times "
+            f"{count:,} of {len(norms):,} clients keep local variables over {_OUTLIER:.0f} times "
             "as large as the median client's: lower --local_learning_rate or "
             "--max_local_update_norm"
         )
     return {"num_outliers": count}
+
+
+def _norms(values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the norm of all values together, of each of n clients, (n, ...)."""
+    squares = [np.square(v.astype(np.float64)).reshape(len(v), -1).sum(1) for v in values.values()]
+    return np.sqrt(np.sum(squares, axis=0))
 
 
 def _warn(line: str) -> None:

@@ -25,7 +25,7 @@ from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.evaluation.statistics import check_column
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.files import to_keras
-from fedpersonal.runs.kept import Kept
+from fedpersonal.runs.kept import Kept, kept_in_parts
 from fedpersonal.runs.record import ROUND
 from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.training.loop import LoopResult
@@ -120,7 +120,7 @@ class TrainedModel(Evaluator):
             UserError: As of `evaluate`.
         """
         told = self._guess(guess or {}, clients)
-        results = self._results(clients, support, self._kept(clients.client_ids), start)
+        results = self._results(clients, support, self._has_kept(clients.client_ids), start)
         return dataclasses.replace(results, guess=told)
 
     def _guess(
@@ -139,17 +139,18 @@ class TrainedModel(Evaluator):
         }
 
     def _results(
-        self, clients: ClientDataset, support: ClientDataset | None, kept: Kept, start: str
+        self,
+        clients: ClientDataset,
+        support: ClientDataset | None,
+        has_kept: np.ndarray,
+        start: str,
     ) -> ClientResults:
-        has_kept, values = kept
         places, parts = [], []
         for is_kept in (True, False):
             some = np.flatnonzero(has_kept == is_kept)
             if len(some):
-                theirs = (has_kept[some], {n: v[some] for n, v in values.items()})
                 places.append(some)
-                own = theirs if is_kept else None
-                parts.append(self._evaluate(clients.subset(some), support, own, start))
+                parts.append(self._evaluate(clients.subset(some), support, is_kept, start))
         if not sum(part.num_examples.sum() for part in parts):
             raise UserError(
                 "nobody has anything to predict: each client has too few examples for a query set."
@@ -189,9 +190,10 @@ class TrainedModel(Evaluator):
                 `start` is none of these, or `guess` has another metric, or not a number a client.
         """
         told = {n + GUESS: v for n, v in self._guess(guess or {}, clients).items()}
-        kept = self._kept(clients.client_ids)
-        table = pd.DataFrame({**self._results(clients, support, kept, start).per_client(), **told})
-        table.insert(2, "has_kept", kept[0])
+        has_kept = self._has_kept(clients.client_ids)
+        results = self._results(clients, support, has_kept, start)
+        table = pd.DataFrame({**results.per_client(), **told})
+        table.insert(2, "has_kept", has_kept)
         table[ROUND] = self.round_number
         return table
 
@@ -281,18 +283,24 @@ class TrainedModel(Evaluator):
         return self.results(clients, support=support, start=start).overall()
 
     def _evaluate(
-        self, query: ClientDataset, support: ClientDataset | None, kept: Kept | None, start: str
+        self, query: ClientDataset, support: ClientDataset | None, is_kept: bool, start: str
     ) -> ClientResults:
-        phases = self.personalization(kept is not None, start)
-        if start == "rebuilt":
-            kept = None
+        phases, brings = self.personalization(is_kept, start), is_kept and start != "rebuilt"
         if support is not None:
             support = _of_clients(support, query.client_ids)
         elif phases:
             support, query = split_support_query(query, batch_size=self.batch_size)
         else:
             support = query.head(0)
-        return self.pack(support, query, phases, has_kept=kept is not None)(self.weights, kept)
+
+        def kept(places: np.ndarray) -> Kept:
+            return self._kept(query.client_ids[places])
+
+        evaluate = self.pack(support, query, phases, has_kept=brings)
+        return evaluate(self.weights, kept if brings else None)
+
+    def _has_kept(self, client_ids: np.ndarray) -> np.ndarray:
+        return np.concatenate([known for known, _ in kept_in_parts(self._kept, client_ids)])
 
     def _kept(self, client_ids: Sequence[str] | np.ndarray) -> Kept:
         if self.kept_by is None:

@@ -93,6 +93,28 @@ def test_clients_that_have_kept_nothing_rebuild_and_all_finetune(model, split, w
     assert alone.before is None and alone.overall_before() == {}
 
 
+def test_what_is_kept_may_be_read_a_few_shards_at_a_time(model, split, weights, monkeypatch):
+    """All of it is gigabytes, where it is a model a client."""
+    support, query = split
+    known, rows = np.array([True, False, True, True]), np.arange(8, dtype=np.float32)
+    values = {"user_embedding/vector": rows.reshape(4, 2) / 10}
+    read = []
+
+    def kept(places):
+        read.append(places.tolist())
+        return known[places], {name: column[places] for name, column in values.items()}
+
+    monkeypatch.setattr(evaluation, "_KEPT_BYTES", 2 * 2 * 4)  # Two clients' embeddings.
+    evaluate = build_evaluation(
+        model, (), support, query, batch_size=BATCH_SIZE, clients=2, with_kept=True
+    )
+    found = evaluate(weights, kept)
+    assert [len(places) for places in read] == [2, 2] and sorted(sum(read, [])) == [0, 1, 2, 3]
+    at_once = evaluate(weights, (known, values))
+    for name, sums in found.after.items():
+        np.testing.assert_array_equal(sums, at_once.after[name])
+
+
 def results_of(before, after, num_examples):
     """Client results of the loss and of the RMSE of given mean losses."""
     counts = np.asarray(num_examples, np.float64)
