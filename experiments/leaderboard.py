@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import pathlib
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -19,7 +20,13 @@ from experiments.board.tasks import DATA, ENTRIES, MOVIELENS, QUICK, own_entry
 from fedpersonal import runtime
 from fedpersonal.errors import UserError, did_you_mean, listed
 
+if TYPE_CHECKING:  # Flags are read before TensorFlow is imported.
+    from experiments.board.table import BoardTable
+
 FLAGS = flags.FLAGS
+# What figures depend on, and what else runs do.
+_OF_FIGURES = ("size", "tasks", "methods", "seeds", "tune", "tuning_seeds", "runtime")
+_OF_RUNS = (*_OF_FIGURES, "settings", "at_once", "ray_address", DATA, MOVIELENS)
 
 flags.DEFINE_enum("size", QUICK, ["quick", "full"], "Small data and few rounds, or the real ones.")
 flags.DEFINE_list(
@@ -58,11 +65,22 @@ flags.DEFINE_enum("runtime", "local", runtime.RUNTIMES, "Where runs compute, as 
 flags.DEFINE_string("ray_address", None, "ray: the cluster's host:port.")
 flags.DEFINE_string(DATA, None, "full: the folder with texts.")
 flags.DEFINE_string(MOVIELENS, None, "full: the folder of MovieLens-1M.")
-flags.DEFINE_string("output_dir", None, "Where all goes. [default: results/leaderboard_<size>]")
+flags.DEFINE_list(
+    "joined",
+    [],
+    "Run nothing, and join tables of other tasks: their leaderboard.json. What a task has several "
+    "times is the last one's.",
+)
+flags.DEFINE_string(
+    "output_dir", None, "Where all goes. [default: results/leaderboard_<size>, or _joined]"
+)
 
 
 def main() -> None:
     """Runs what is missing, and prints what to take, and where the table is."""
+    if FLAGS.joined:
+        _join([*map(pathlib.Path, FLAGS.joined)])
+        return
     known = {entry.name: entry for entry in ENTRIES}
     asked = dict.fromkeys(FLAGS.tasks or known)
     entries = [known[name] if name in known else own_entry(name) for name in asked]
@@ -71,8 +89,6 @@ def main() -> None:
     runtime.check_runtime(FLAGS.runtime)
     if FLAGS.settings and not pathlib.Path(FLAGS.settings).is_file():
         raise UserError(f"--settings={FLAGS.settings}: there is no such file.")
-    from experiments.board import page
-    from experiments.board.advice import advise
     from experiments.board.board import Board
     from experiments.board.settings import KEPT
     from experiments.board.table import tabulate_board
@@ -93,9 +109,32 @@ def main() -> None:
         FLAGS.tuning_seeds,
     )
     board.check()
-    table = tabulate_board(board, board.run())
+    _write(tabulate_board(board, board.run()), output_dir, _command())
+
+
+def _join(paths: Sequence[pathlib.Path]) -> None:
+    """Writes the table that others make together, and the settings found."""
+    for name in _OF_RUNS:
+        if FLAGS[name].present:
+            raise UserError(f"--joined runs nothing: leave --{name} out.")
+    from experiments.board.board import SETTINGS
+    from experiments.board.joined import join_tables, settings_found
+    from experiments.board.settings import write_found
+
+    table = join_tables(paths)
+    output_dir = pathlib.Path(FLAGS.output_dir or "results/leaderboard_joined").resolve()
+    names = ",".join(path.name for path in paths)
+    _write(table, output_dir, f"fedpersonal leaderboard --joined={names}")
+    write_found(output_dir / SETTINGS, table.size, settings_found(table))
+
+
+def _write(table: BoardTable, output_dir: pathlib.Path, command: str) -> None:
+    """Writes the table, and prints what to take, and where it is."""
+    from experiments.board import page
+    from experiments.board.advice import advise
+
     advice = advise(table)
-    written = page.write_pages(table, advice, output_dir, _command())
+    written = page.write_pages(table, advice, output_dir, command)
     print("\n".join(advice))
     print(f"written: {', '.join(map(str, written))}")
 
@@ -103,7 +142,7 @@ def main() -> None:
 def _command() -> str:
     """Returns the command that makes the table again, without this machine's folders."""
     folders = {DATA: "TEXTS", MOVIELENS: "ML-1M"}
-    names = ("size", "tasks", "methods", "seeds", "tune", "tuning_seeds", "runtime", *folders)
+    names = (*_OF_FIGURES, *folders)
     parts = ["fedpersonal", "leaderboard"]
     for name in names:
         if FLAGS[name].present:

@@ -8,7 +8,6 @@ of each row the day and the commit that added it, or measured it again.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -53,7 +52,7 @@ def _board(board: Mapping[str, Any]) -> Iterator[str]:
     guesses = [r for r in rows if r["kind"] == "guess"]
     for row in (*guesses, *ranked[:_BEST], *frames):
         values = [row["cells"].get(task, {}).get("value") for task in tasks]
-        cells = [f"{_cell(value).mean:.3f}" if value else "–" for value in values]
+        cells = [f"{Cell.of(value).mean:.3f}" if value else "–" for value in values]
         rank = f"{row['mean_rank']:.1f}" if row.get("mean_rank") else "–"
         yield _row(row["title"][:1].upper() + row["title"][1:], rank, *cells)
 
@@ -62,7 +61,7 @@ def _tables() -> Iterator[str]:
     for shown in _read("tables"):
         content, digits, better = _read(shown["source"]), shown["digits"], shown["better"]
         rows = content["tables"][shown["table"]].items()
-        cells = {name: _cell(row[shown["column"]]) for name, row in rows}
+        cells = {name: Cell.of(row[shown["column"]]) for name, row in rows}
         at = {name: at for at, names in shown["measured"].items() for name in names}
         guess = _guess(next(iter(cells)), cells, better).split(": ")[-1]
         yield (
@@ -85,11 +84,6 @@ def _guess(name: str, cells: Mapping[str, Cell[float]], better: str) -> str:
     guesses = [guess for guess in cells if guess.startswith(GUESSES)]
     guesses = [guess for guess in guesses if (_ADAPTED in guess) == (_ADAPTED in name)]
     return (min if better == "lower" else max)(guesses, key=lambda guess: cells[guess].mean)
-
-
-def _cell(content: Mapping[str, Any]) -> Cell[float]:
-    fields = {field.name: content[field.name] for field in dataclasses.fields(Cell)}
-    return Cell(**{**fields, "values": tuple(fields["values"])})
 
 
 def _row(*cells: str) -> str:

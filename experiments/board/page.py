@@ -20,6 +20,7 @@ from experiments.board.table import (
     SERVER,
     BoardTable,
     Cell,
+    Origin,
     Row,
     verdict,
 )
@@ -92,12 +93,8 @@ def write_pages(
     Returns:
         The files.
     """
-    made = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "version": fedpersonal.__version__,
-        "commit": _commit(),
-        "command": command,
-    }
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    made = Origin(today, fedpersonal.__version__, _commit(), command, list(table.seeds))
     grids = [_overview(table), *(_of_task(table, entry) for entry in table.entries)]
     paths = [folder / f"{NAME}.{kind}" for kind in ("html", "md", "csv", "json")]
     page = render(
@@ -186,6 +183,8 @@ def _of_task(table: BoardTable, entry: Entry) -> Grid:
             " They predict with what they kept; further columns: with what they have rebuilt, and "
             "with what they kept after more local steps, where it is no copy of the whole model."
         )
+    if entry.name in table.origins:
+        note += f" {_how(table.origins[entry.name])}"
     if compared:
         note += (
             f" {label(entry.metric)} is of all clients together, and no sum over them: differences "
@@ -217,19 +216,23 @@ def _title(table: BoardTable) -> str:
     return f"Leaderboard: {counted(len(methods), 'methods')} on {tasks}"
 
 
-def _made(table: BoardTable, made: dict[str, str]) -> str:
-    seeds = len(table.seeds)
+def _made(table: BoardTable, made: Origin) -> str:
+    if not table.origins:
+        return f"In the size {table.size}. {_how(made)}"
+    return f"Joined on {made.date}, in the size {table.size}; each task says how it was made."
+
+
+def _how(made: Origin) -> str:
+    seeds = len(made.seeds)
     over = f"means ± standard deviation over {seeds} seeds" if seeds > 1 else "of a single seed"
-    at = f", commit {made['commit']}" if made["commit"] else ""
+    at = f", commit {made.commit}" if made.commit else ""
     return (
-        f"Written on {made['date']} by fedpersonal {made['version']}{at}, in the size "
-        f"{table.size}, by `{made['command']}`. Figures are {over}."
+        f"Made on {made.date} by fedpersonal {made.version}{at}, by `{made.command}`. Figures are "
+        f"{over}."
     )
 
 
-def _markdown(
-    table: BoardTable, advice: Sequence[str], grids: Sequence[Grid], made: dict[str, str]
-) -> str:
+def _markdown(table: BoardTable, advice: Sequence[str], grids: Sequence[Grid], made: Origin) -> str:
     parts = [f"# {_title(table)}", _made(table, made), "## Take this when"]
     parts.append("\n".join(f"- {sentence}" for sentence in advice))
     for grid in grids:
@@ -265,12 +268,11 @@ def _records(table: BoardTable) -> list[dict[str, Any]]:
     return [{name: record.get(name, "") for name in names} for record in records]
 
 
-def _content(table: BoardTable, made: dict[str, str]) -> dict[str, Any]:
+def _content(table: BoardTable, made: Origin) -> dict[str, Any]:
     """Returns the content of the JSON file."""
     return {
-        **made,
+        **dataclasses.asdict(made),
         "size": table.size,
-        "seeds": list(table.seeds),
         "tasks": {
             e.name: {
                 "title": e.title,
@@ -279,6 +281,7 @@ def _content(table: BoardTable, made: dict[str, str]) -> dict[str, Any]:
                 "better": "lower" if e.lower else "higher",
                 "clients": "seen" if e.is_seen else "unseen",
                 "clearly_better": sorted(map(list, table.clear[e.name])),
+                "made": dataclasses.asdict(table.origins.get(e.name, made)),
             }
             for e in table.entries
         },

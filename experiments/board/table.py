@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,25 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
+class Origin:
+    """How the figures of a task came about.
+
+    Attributes:
+        date: The day.
+        version: That of fedpersonal.
+        commit: Of the checkout; empty for an installed package.
+        command: What makes them again.
+        seeds: The seeds of a cell.
+    """
+
+    date: str
+    version: str
+    commit: str
+    command: str
+    seeds: Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True)
 class BoardTable:
     """The table.
 
@@ -110,6 +129,7 @@ class BoardTable:
         seeds: The seeds of a cell.
         rows: Ranked ones first, the best first; then those that frame it.
         clear: By task, the pairs of methods of which the first is clearly better.
+        origins: By task, in a table that is joined from others.
     """
 
     entries: Sequence[Entry]
@@ -117,6 +137,7 @@ class BoardTable:
     seeds: Sequence[int]
     rows: Sequence[Row]
     clear: Mapping[str, frozenset[tuple[str, str]]]
+    origins: Mapping[str, Origin] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,9 +188,18 @@ def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
             cells.setdefault(name, {})[entry.name] = Cell(**found)
         guesses.update(_guess_cell(entry, tested))
     rows = [Row(n, of_methods[n].title, _kind(of_methods[n]), own) for n, own in cells.items()]
-    rows.sort(key=lambda row: (row.kind != FEDERATED, -row.num_tasks, row.mean_rank or 0.0))
     rows += [Row(GUESSED, "Best guess", GUESS_ROW, guesses)] if guesses else []
-    return BoardTable(board.entries, board.size, board.seeds, rows, clear)
+    return BoardTable(board.entries, board.size, board.seeds, in_order(rows), clear)
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Returns rows as a table has them: those of most tasks first, and the best of these."""
+
+    def key(row: Row) -> tuple:
+        kinds = row.kind == GUESS_ROW, row.kind != FEDERATED
+        return (*kinds, -row.num_tasks, row.mean_rank or 0.0, row.title)
+
+    return sorted(rows, key=key)
 
 
 def rank(names: Sequence[str], better: frozenset[tuple[str, str]]) -> dict[str, float]:

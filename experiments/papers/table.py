@@ -44,6 +44,12 @@ class Cell(Generic[FigureT]):
     deviation: float | None = None
     interval: tuple[float, float] | None = None
 
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Cell[float]:
+        """Returns a figure that a JSON file has, by the names of its fields."""
+        given = {field.name: content[field.name] for field in dataclasses.fields(Cell)}
+        return Cell(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
+
     @property
     def mean(self) -> FigureT:
         """The mean over seeds; a text is the same for all of them."""

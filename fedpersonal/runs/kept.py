@@ -113,8 +113,9 @@ def read_kept(
         Who has kept anything, bool (n,); and local variable's name to (n, ...).
     """
     changes = state.uncommitted(store)
-    rows = store.read(client_ids)
-    return store.unpack([changes.get(client, row) for client, row in zip(client_ids, rows)])
+    stored = [client for client in client_ids if client not in changes]
+    rows = {**changes, **dict(zip(stored, store.read(stored)))}
+    return store.unpack([rows[client] for client in client_ids])
 
 
 # Who of some clients has kept anything, bool (n,); and local variable's name to (n, ...), zeros
@@ -151,11 +152,9 @@ class Snapshot:
 
     @classmethod
     def take(cls, store: LocalStateStore, state: KeptState) -> Snapshot:
-        """Returns what all clients have kept at a state, as `rounds.read_kept` does of some."""
-        changes = state.uncommitted(store)
-        clients = sorted({*store.client_ids(), *changes})
-        rows = store.read(clients)
-        _, values = store.unpack([changes.get(c, row) for c, row in zip(clients, rows)])
+        """Returns what all clients have kept at a state, as `read_kept` does of some."""
+        clients = sorted({*store.client_ids(), *state.uncommitted(store)})
+        _, values = read_kept(store, state, clients)
         return cls(np.array(clients, str), values)
 
     def kept_by(self, client_ids: Sequence[str]) -> Kept:

@@ -13,6 +13,7 @@ import pytest
 
 from experiments.board import advice, page, table
 from experiments.board.board import BASELINE, SETTINGS, STARTS_FILE
+from experiments.board.joined import join_tables
 from experiments.board.settings import Found, ranges_of, read_found, settings_of, write_found
 from experiments.board.table import _Tested
 from experiments.board.tasks import DATA, ENTRIES, MOVIELENS, QUICK
@@ -96,6 +97,33 @@ def test_cells_are_what_the_runs_have_found(folder):
     text = (out / "leaderboard.html").read_text()
     assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert text.count("<tr data-kind=") == 3 * 3
+
+
+def test_tables_of_single_tasks_join_to_that_of_all(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder[0])
+    whole, paths = tiny_board.board(folder[0] / "killed"), []
+    for entry in whole.entries:
+        alone = table.tabulate_board(dataclasses.replace(whole, entries=[entry]), {})
+        (tmp_path / entry.name).mkdir()
+        paths.append(page.write_pages(alone, [], tmp_path / entry.name, f"of {entry.name}")[-1])
+    joined, expected = join_tables(paths[::-1]), table.tabulate_board(whole, {})
+    assert [*map(vars, joined.rows)] == [*map(vars, expected.rows)]
+    assert joined.clear == expected.clear
+    assert joined.entries == [RATINGS, RANKING] and joined.seeds == expected.seeds
+    text = page.write_pages(joined, [], tmp_path, "joined")[1].read_text()
+    assert all(f"by `of {entry.name}`" in text for entry in whole.entries)
+    # What is joined can be joined again; and a task's last table counts.
+    again = {**read_json(paths[0]), "rows": []}
+    paths[0].write_text(json.dumps(again))
+    joined = join_tables([tmp_path / "leaderboard.json", paths[0]])
+    assert [[*row.cells] for row in joined.rows] == [["ranking"]] * 3
+    paths[0].write_text(json.dumps({**again, "size": "full"}))
+    with pytest.raises(UserError, match="is quick and .* is full; join tables of one size"):
+        join_tables(paths[::-1])
+    paths[0].write_text("{}")
+    for path, why in ((paths[0], "is no leaderboard.json"), (tmp_path / "a", "No such file")):
+        with pytest.raises(UserError, match=why):
+            join_tables([path])
 
 
 @pytest.mark.parametrize(("why", "place", "tasks"), [("diverged", 2.0, 2), ("refused", None, 1)])
