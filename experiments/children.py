@@ -23,7 +23,7 @@ from fedpersonal.federated.memory import free_bytes
 from fedpersonal.runtime.processors import count_processors
 
 # What a small run needs, and some more.
-_BYTES_A_RUN = 1.5e9
+BYTES_A_RUN = 1.5e9
 _SECONDS_TO_END = 60.0
 # What `startup.start` sets, and takes for the user's wish where it finds it set.
 _LOG_LEVEL = ("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -47,9 +47,9 @@ class Call(NamedTuple):
     output: pathlib.Path | None = None
 
 
-def fitting(number: int) -> int:
+def fitting(number: int, bytes_a_run: float = BYTES_A_RUN) -> int:
     """Returns how many of so many runs fit at once: a processor each, and the memory."""
-    return max(1, min(number, count_processors(), int(free_bytes() // _BYTES_A_RUN)))
+    return max(1, min(number, count_processors(), int(free_bytes() // bytes_a_run)))
 
 
 def run_in_child(function: Callable[..., None], *arguments: Any) -> None:

@@ -57,7 +57,8 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "at_once",
     None,
-    "Runs at once. [default: one a processor, where there are 1.5 GB of memory for each]",
+    "Runs at once. [default: one a processor, where there are 1.5 GB of memory for each; 6 GB in "
+    "the full size]",
     1,
     1000,
 )

@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.board.settings import Found, read_found, settings_of, write_found
-from experiments.board.tasks import Entry
+from experiments.board.tasks import FULL, QUICK, Entry
+from experiments.children import BYTES_A_RUN, fitting
 from experiments.papers.jobs import Job, check_folders, open_job
 from experiments.sweeping import trials
 from experiments.sweeping.sweep import Sweep, call_trials, folder_name
@@ -30,6 +31,8 @@ STARTS_FILE = "starts.json"
 REFUSED = "refused: "
 TUNING_SEED = 100
 _CALLS_A_PROCESS = 10
+# What a run needs, of the methods that keep a model for each client.
+_BYTES_A_RUN = {QUICK: BYTES_A_RUN, FULL: 6e9}
 # By task and method.
 Key = tuple[str, str]
 
@@ -154,7 +157,7 @@ class Board:
             key = every[trial.run.path]
             return f"{' by '.join(key)}: {_outcome(trial, sweeps[key].metric or '')}"
 
-        call_trials("tune", tune, missing, len(every), self.at_once, ended, _CALLS_A_PROCESS)
+        self._call("tune", tune, missing, len(every), ended)
         found = {}
         for key, sweep in sweeps.items():
             try:
@@ -174,6 +177,17 @@ class Board:
         write_found(self.output_dir / SETTINGS, self.size, {**self.found, **found})
         del self.__dict__["found"]
         self.__dict__.pop("trials", None)
+
+    def _call(
+        self,
+        verb: str,
+        function: Callable[[Job], None],
+        trials: Sequence[Trial],
+        total: int,
+        ended: Callable[[Trial, UserError | None], str],
+    ) -> None:
+        at_once = self.at_once or fitting(len(trials), _BYTES_A_RUN[self.size])
+        call_trials(verb, function, trials, total, at_once, ended, _CALLS_A_PROCESS)
 
     def _pairs(self) -> Iterable[tuple[Entry, type[Method]]]:
         return ((entry, method) for entry in self.entries for method in self.methods(entry))
@@ -206,7 +220,7 @@ class Board:
             return f"{name} {told[known]:.4f}" if known else "done"
 
         missing = [trial for trial in every if not _is_done(trial)]
-        call_trials("test", test, missing, len(every), self.at_once, ended, _CALLS_A_PROCESS)
+        self._call("test", test, missing, len(every), ended)
         why = {}
         for key, own in self.trials.items():
             told = [_reason(trial, refused) for trial in own]

@@ -164,3 +164,5 @@ def test_as_many_fit_as_there_are_processors_and_memory(monkeypatch):
     for free, number, expected in [(64e9, 24, 8), (64e9, 3, 3), (5e9, 24, 3), (1e9, 24, 1)]:
         monkeypatch.setattr(children, "free_bytes", lambda free=free: free)
         assert fitting(number) == expected
+    monkeypatch.setattr(children, "free_bytes", lambda: 20e9)
+    assert fitting(24, 6e9) == 3
