@@ -105,9 +105,13 @@ class Entry:
         return {**values, "method": method.name}
 
 
+# What clients keep may be a model each, and is written to disk once, not every few rounds.
+_PERIODS = ("total_rounds", "rounds_per_eval", "rounds_per_checkpoint")
+
+
 def _rounds(number: int, **values: Value) -> dict[str, Value]:
-    """Returns options of a training of so many rounds, validated at its end."""
-    return {"total_rounds": number, "rounds_per_eval": number, **values}
+    """Returns options of a training of so many rounds, validated and saved at its end."""
+    return {**dict.fromkeys(_PERIODS, number), **values}
 
 
 _RMSE = ClientMetric("rmse_after", to_mean=np.square, finalize=np.sqrt)

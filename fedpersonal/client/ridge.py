@@ -53,7 +53,7 @@ def solve_local_values(
     own = {
         k: for_each_example(v)
         for k, v in values.own.items()
-        if k not in local and k not in model.tables
+        if k not in local and k not in model.tables and k not in model.unread
     }
     rows = fetch_rows(
         model,

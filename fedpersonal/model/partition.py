@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -303,6 +303,11 @@ class PartitionedModel:
     def applied(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """Returns values with those that the Keras model is applied with, under its names."""
         return values
+
+    @property
+    def unread(self) -> Collection[str]:
+        """Names of local variables that `applied` does not read."""
+        return ()
 
     def copied(self, value: Any) -> Any:
         """Returns what a copy starts at, an array or a tensor like the value that was sent."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,6 +133,17 @@ class PersonalModel(PartitionedModel):
             alpha, fixed = values[MIXING], {name: tf.stop_gradient(values[name]) for name in own}
             own = {name: alpha * v + (1.0 - alpha) * fixed[name] for name, v in own.items()}
         return {**values, **own}
+
+    @property
+    def unread(self) -> Collection[str]:
+        """As of `PartitionedModel`."""
+        reads = self._is_personal and self.role != "state"
+        of_base = {v.name for v in self.base.local_variables}
+        return {
+            v.name
+            for v in self.local_variables
+            if v.name not in of_base and not (reads and v.name in (*self.copies, MIXING))
+        }
 
     def copied(self, value: Any) -> Any:
         """Returns what was sent where copies are the client's model, else as many zeros."""

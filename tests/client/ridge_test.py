@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from fedpersonal.client.ridge import check_linear
+from fedpersonal.client.ridge import check_linear, solve_local_values
+from fedpersonal.client.values import ClientValues, Examples
 from fedpersonal.federated.cohort import Execution
 from fedpersonal.federated.process import build_process
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.phases import RidgePhase
+from fedpersonal.model.lookups import random_values
 from fedpersonal.model.mixing import find_mixing
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.personal import PersonalModel
 from fedpersonal.tff.optimizers import build_sgdm
 
 
@@ -71,6 +75,36 @@ def test_training_refuses_at_once():
             execution=Execution(batch_size=3, clients_per_shard=2),
             server_optimizer=sgd,
         )
+
+
+@pytest.mark.parametrize(("is_personal", "reads"), [(False, False), (True, False), (True, True)])
+def test_what_predictions_do_not_read_is_not_repeated_for_each_example(is_personal, reads):
+    """A client's state is as large as the model: an example each, that took gigabytes."""
+    model = PersonalModel(dense_model(), ["last"], role="model" if reads else "state")
+    view = model.personal if is_personal else model
+    (copied,) = model.copies
+    assert copied.endswith("last/kernel") and (copied in view.unread) is not reads
+    values, examples = (
+        random_values(model, seed=3),
+        {"x": tf.random.stateless_normal([2, 1, 5, 3], [0, 1])},
+    )
+    own = {v.name: tf.stack([values[v.name]] * 2) for v in model.local_variables}
+    shared = {v.name: values[v.name] for v in model.global_variables}
+    examples = Examples(examples, tf.ones([2, 1, 5]), tf.ones([2, 1, 5]), {}, {})
+    phase = RidgePhase(data="all", l2=0.1)
+
+    def solved(*, clients):
+        given = {**own, copied: tf.repeat(own[copied], clients, 0)}
+        found = solve_local_values(
+            view, phase, ClientValues(shared, given), examples, examples.mask
+        )
+        return found["own/kernel"].numpy()
+
+    if reads:
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+            solved(clients=3)
+    else:  # Of so many clients it is of no use.
+        np.testing.assert_array_equal(solved(clients=3), solved(clients=1))
 
 
 @pytest.mark.parametrize("option", ["l2", "bias_l2"])
