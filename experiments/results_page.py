@@ -24,7 +24,8 @@ _ADAPTED = "(adapted base)"
 
 def page() -> str:
     """Returns the page as it is written, with what stands between its comments made anew."""
-    made = {"leaderboard": _board(_read("leaderboard")), "tables": _tables()}
+    boards = ("leaderboard", "leaderboard_full")
+    made = {**{name: _board(_read(name)) for name in boards}, "tables": _tables()}
     text = PAGE.read_text(encoding="utf-8")
     for name, lines in made.items():
         before, rest = text.split(f"<!-- {name} -->\n")
@@ -39,10 +40,13 @@ def _read(name: str) -> Any:
 
 def _board(board: Mapping[str, Any]) -> Iterator[str]:
     tasks = board["tasks"]
-    yield (
-        f"`{board['command']}`, seed {_listed(board['seeds'])}, {board['date']}, commit "
-        f"{board['commit']}.\nThe first row is the fair guess of each task.\n"
-    )
+    # Of a table that is joined from others, each task says how it was made.
+    for made, seeds in {
+        f"`{made['command']}`, {made['date']}, commit {made['commit']}": made["seeds"]
+        for made in (task.get("made", board) for task in tasks.values())
+    }.items():
+        yield f"{made}, seed{'s' * (len(seeds) > 1)} {_listed(seeds)}."
+    yield "The first row is the fair guess of each task.\n"
     titles = [f"{task['title']}, {label(task['metric'])}" for task in tasks.values()]
     yield _row("", "mean rank", *titles) + "\n|" + " --- |" * (2 + len(tasks))
     rows = board["rows"]

@@ -24,7 +24,7 @@ from experiments.board.table import (
     Row,
     verdict,
 )
-from experiments.board.tasks import Entry
+from experiments.board.tasks import QUICK, Entry
 from experiments.papers.table import Cell as Figure
 from experiments.sweeping.grid import values_text
 from fedpersonal.errors import counted
@@ -212,8 +212,9 @@ def _figure(figure: Figure[float] | None, digits: int) -> Shown:
 
 def _title(table: BoardTable) -> str:
     methods = [row for row in table.rows if row.kind != GUESS_ROW]
+    size = "" if table.size == QUICK else f", {table.size} size"
     tasks = counted(len(table.entries), "tasks")
-    return f"Leaderboard: {counted(len(methods), 'methods')} on {tasks}"
+    return f"Leaderboard{size}: {counted(len(methods), 'methods')} on {tasks}"
 
 
 def _made(table: BoardTable, made: Origin) -> str:
