@@ -224,7 +224,7 @@ class LocalStateStore:
         columns = [
             np.ascontiguousarray(values[v.name], v.dtype.as_numpy_dtype) for v in self.variables
         ]
-        return [b"".join(column[i].tobytes() for column in columns) for i in range(len(columns[0]))]
+        return [b"".join(column[i] for column in columns) for i in range(len(columns[0]))]
 
     def unpack(self, rows: Sequence[bytes | None]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Makes values of n clients' rows.
@@ -235,13 +235,14 @@ class LocalStateStore:
         """
         known = np.array([row is not None for row in rows], bool)
         width = sum(self._sizes)
-        joined = b"".join(bytes(width) if row is None else row for row in rows)
+        joined = bytearray().join(bytes(width) if row is None else row for row in rows)
         table = np.frombuffer(joined, np.uint8).reshape(len(rows), width)
         values, end = {}, 0
         for variable, size in zip(self.variables, self._sizes):
-            part = np.array(table[:, end : end + size])
-            column, end = part.view(variable.dtype.as_numpy_dtype), end + size
-            values[variable.name] = column.reshape([len(rows), *variable.shape])
+            # Rows may have megabytes: these are views.
+            part = table[:, end : end + size].view(variable.dtype.as_numpy_dtype)
+            values[variable.name] = part.reshape([len(rows), *variable.shape])
+            end += size
         return known, values
 
     def _check_rows(self) -> int | None:
