@@ -161,7 +161,7 @@ ENTRIES = (
             QUICK: Size("interactions_quick", _rounds(100), server=_SERVER_RANKS),
             FULL: Size(
                 "interactions_quick",
-                _rounds(400, clients_per_round=300, dataset="movielens_1m"),
+                _rounds(200, clients_per_round=300, dataset="movielens_1m"),
                 MOVIELENS,
                 server=_SERVER_RANKS,
             ),
@@ -214,7 +214,12 @@ ENTRIES = (
                 "",
                 "films_quick_server",
             ),
-            FULL: Size("films_paper", _rounds(1000, **_FEW_WORDS), MOVIELENS, "films_paper_server"),
+            FULL: Size(
+                "films_paper",
+                _rounds(500, decay_rounds=500, **_FEW_WORDS),
+                MOVIELENS,
+                "films_paper_server",
+            ),
         },
     ),
     Entry(
