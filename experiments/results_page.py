@@ -58,7 +58,7 @@ def _board(board: Mapping[str, Any]) -> Iterator[str]:
         values = [row["cells"].get(task, {}).get("value") for task in tasks]
         cells = [f"{Cell.of(value).mean:.3f}" if value else "–" for value in values]
         rank = f"{row['mean_rank']:.1f}" if row.get("mean_rank") else "–"
-        yield _row(row["title"][:1].upper() + row["title"][1:], rank, *cells)
+        yield _row(row["title"], rank, *cells)
 
 
 def _tables() -> Iterator[str]:
