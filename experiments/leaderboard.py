@@ -124,8 +124,9 @@ def _join(paths: Sequence[pathlib.Path]) -> None:
 
     table = join_tables(paths)
     output_dir = pathlib.Path(FLAGS.output_dir or "results/leaderboard_joined").resolve()
-    names = ",".join(path.name for path in paths)
-    _write(table, output_dir, f"fedpersonal leaderboard --joined={names}")
+    names = ",".join(f"{path.resolve().parent.name}/{path.name}" for path in paths)
+    command = shlex.join(["fedpersonal", "leaderboard", f"--joined={names}"])
+    _write(table, output_dir, command)
     write_found(output_dir / SETTINGS, table.size, settings_found(table))
 
 

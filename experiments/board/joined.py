@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -73,9 +74,11 @@ def settings_found(table: BoardTable) -> dict[tuple[str, str], Found]:
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
     content = read_json(path)
-    tasks = content.get("tasks", {})
-    if not tasks or any("made" not in task for task in tasks.values()):
-        raise UserError(f"--joined={path} is no leaderboard.json of this version.")
+    names = [field.name for field in dataclasses.fields(Origin)]
+    if not content.get("tasks") or not {*names, "size", "rows"} <= content.keys():
+        raise UserError(f"--joined={path} is no leaderboard.json that a leaderboard has written.")
+    for task in content["tasks"].values():
+        task.setdefault("made", {name: content[name] for name in names})
     return content
 
 

@@ -103,7 +103,7 @@ def write_pages(
         title=_title(table),
         advice=advice,
         about=_plain(f"{_made(table, made)} {ABOUT} {TUNING}"),
-        grids=grids,
+        grids=[dataclasses.replace(grid, note=_plain(grid.note)) for grid in grids],
     )
     write_text(paths[0], page)
     write_text(paths[1], _markdown(table, advice, grids, made))
@@ -219,8 +219,9 @@ def _title(table: BoardTable) -> str:
 
 def _made(table: BoardTable, made: Origin) -> str:
     if not table.origins:
-        return f"In the size {table.size}. {_how(made)}"
-    return f"Joined on {made.date}, in the size {table.size}; each task says how it was made."
+        return f"{table.size.capitalize()} size. {_how(made)}"
+    size = table.size.capitalize()
+    return f"{size} size. Joined on {made.date}; each task says how it was made."
 
 
 def _how(made: Origin) -> str:

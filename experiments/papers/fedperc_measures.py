@@ -130,6 +130,8 @@ def words_of(dataset: ClientDataset, tokenizer: GPT2TokenizerFast) -> list[tuple
 
 def measure_specificity(job: Job, experiment: Experiment, trained: TrainedModel) -> dict[str, Any]:
     """Returns losses and shares of the test utterances of seen users."""
+    from fedpersonal.runs.kept import Snapshot
+
     data = experiment.data
     assert trained.kept_by  # Users keep their embeddings.
     kept = trained.kept_by(data.test.query.client_ids.tolist())
@@ -137,8 +139,15 @@ def measure_specificity(job: Job, experiment: Experiment, trained: TrainedModel)
     contexts = most_frequent_labels(
         dataclasses.replace(data.train, labels=data.train.features["context"])
     )
+
+    def from_start(start: Kept) -> ClientResults:
+        known, values = start
+        ids = data.test.query.client_ids[known]
+        snapshot = Snapshot(ids, {name: value[known] for name, value in values.items()})
+        return evaluate(dataclasses.replace(trained, kept_by=snapshot.kept_by))
+
     own, others = compare_embeddings(
-        lambda start: evaluate(dataclasses.replace(trained, kept_by=lambda _: start)),
+        from_start,
         kept,
         contexts,
         seed=job.options.seed,

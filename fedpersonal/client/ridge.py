@@ -50,11 +50,8 @@ def solve_local_values(
     features = {k: one_each(v) for k, v in examples.features.items()}
     counted = {k: v[0] for k, v in count_ids(model, features).items()}
     features = {k: v for k, v in features.items() if k not in counted}
-    own = {
-        k: for_each_example(v)
-        for k, v in values.own.items()
-        if k not in local and k not in model.tables and k not in model.unread
-    }
+    apart = {*local, *model.tables, *model.unread}
+    own = {k: for_each_example(v) for k, v in values.own.items() if k not in apart}
     rows = fetch_rows(
         model,
         values.shared,

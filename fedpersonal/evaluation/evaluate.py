@@ -43,10 +43,11 @@ from fedpersonal.methods.algorithm import STARTS
 from fedpersonal.methods.phases import Phase, RidgePhase
 from fedpersonal.model.mixing import check_rows_are_independent
 from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.runtime.processors import count_processors
 
 # As of `runs.kept.Kept`.
 _Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
-# What clients have kept is read for so many bytes at a time, or for one shard.
+# What clients have kept is read for so many bytes at a time, or for a shard a processor.
 _KEPT_BYTES = 2**28
 
 
@@ -117,7 +118,7 @@ def build_evaluation(
     )
 
     own_bytes = clients * sum(v.dtype.size * math.prod(v.shape) for v in model.local_variables)
-    together = max(1, _KEPT_BYTES // max(1, own_bytes))
+    together = max(count_processors(), _KEPT_BYTES // max(1, own_bytes))
     computation = functools.cache(
         functools.partial(
             evaluation_computation,
@@ -163,6 +164,8 @@ def _with_local(
         # Clients stand first, what fills the shard behind them.
         own = places[places >= 0].astype(np.int64)
         kept, places = kept(own), np.where(places >= 0, np.arange(len(places)), -1)
+        if len(kept[0]) != len(own):
+            raise ValueError(f"what {len(own)} clients keep was asked for, not {len(kept[0])}'s.")
     return collections.OrderedDict(shard, local=local_of(places, known=kept[0], values=kept[1]))
 
 

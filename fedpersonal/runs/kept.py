@@ -8,6 +8,7 @@ committed together.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -114,8 +115,8 @@ def read_kept(
     """
     changes = state.uncommitted(store)
     stored = [client for client in client_ids if client not in changes]
-    rows = {**changes, **dict(zip(stored, store.read(stored)))}
-    return store.unpack([rows[client] for client in client_ids])
+    rows = dict(zip(stored, store.read(stored)))
+    return store.unpack([changes[c] if c in changes else rows[c] for c in client_ids])
 
 
 # Who of some clients has kept anything, bool (n,); and local variable's name to (n, ...), zeros
@@ -157,10 +158,13 @@ class Snapshot:
         _, values = read_kept(store, state, clients)
         return cls(np.array(clients, str), values)
 
+    @functools.cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.clients.tolist())}
+
     def kept_by(self, client_ids: Sequence[str]) -> Kept:
         """Returns what some clients have kept."""
-        places = {name: place for place, name in enumerate(self.clients.tolist())}
-        found = np.array([places.get(name, -1) for name in client_ids], int)
+        found = np.array([self._places.get(name, -1) for name in client_ids], int)
         values = {}
         for name, column in self.values.items():
             values[name] = np.zeros([len(found), *column.shape[1:]], column.dtype)

@@ -104,12 +104,23 @@ def test_what_is_kept_may_be_read_a_few_shards_at_a_time(model, split, weights, 
         read.append(places.tolist())
         return known[places], {name: column[places] for name, column in values.items()}
 
+    sent, build = [], evaluation.evaluation_computation
+
+    def recording(*args, **options):
+        computation = build(*args, **options)
+        return lambda weights, shards: sent.append(len(shards)) or computation(weights, shards)
+
+    monkeypatch.setattr(evaluation, "evaluation_computation", recording)
+    monkeypatch.setattr(evaluation, "count_processors", lambda: 1)
     monkeypatch.setattr(evaluation, "_KEPT_BYTES", 2 * 2 * 4)  # Two clients' embeddings.
     evaluate = build_evaluation(
         model, (), support, query, batch_size=BATCH_SIZE, clients=2, with_kept=True
     )
     found = evaluate(weights, kept)
     assert [len(places) for places in read] == [2, 2] and sorted(sum(read, [])) == [0, 1, 2, 3]
+    assert sent == [1, 1, 2]  # Before personalisation, all at once.
+    with pytest.raises(ValueError, match="what 2 clients keep was asked for, not 4's"):
+        evaluate(weights, lambda places: (known, values))
     at_once = evaluate(weights, (known, values))
     for name, sums in found.after.items():
         np.testing.assert_array_equal(sums, at_once.after[name])

@@ -110,7 +110,19 @@ def test_tables_of_single_tasks_join_to_that_of_all(folder, tmp_path, monkeypatc
     assert [*map(vars, joined.rows)] == [*map(vars, expected.rows)]
     assert joined.clear == expected.clear
     assert joined.entries == [RATINGS, RANKING] and joined.seeds == expected.seeds
-    text = page.write_pages(joined, [], tmp_path, "joined")[1].read_text()
+    # By the command, with what tuning has found.
+    content, found = read_json(paths[0]), Found({"l2": 0.1}, "rmse", 1.0, None, 4, 0, [100])
+    content["rows"][0]["cells"]["ratings"]["setting"] = dataclasses.asdict(found)
+    paths[0].write_text(json.dumps(content))
+    given = ",".join(map(str, paths))
+    command = [sys.executable, "-m", "experiments.leaderboard", f"--joined={given}"]
+    subprocess.run([*command, f"--output_dir={tmp_path}"], check=True, env=ENVIRONMENT)
+    key = ("ratings", content["rows"][0]["name"])
+    assert read_found(tmp_path / SETTINGS, QUICK) == {key: found}
+    assert "`" not in (tmp_path / "leaderboard.html").read_text().split("<script>")[0]
+    made = read_json(tmp_path / "leaderboard.json")
+    assert "--joined=ratings/leaderboard.json,ranking/leaderboard.json" in made["command"]
+    text = (tmp_path / "leaderboard.md").read_text()
     assert all(f"by `of {entry.name}`" in text for entry in whole.entries)
     # What is joined can be joined again; and a task's last table counts.
     again = {**read_json(paths[0]), "rows": []}

@@ -137,6 +137,7 @@ FLAGS = [
     ("leaderboard alone", "--methods=fedavg", "; did you mean fed_avg?"),
     ("leaderboard alone", "--tasks=films --methods=fedperc", "--methods: 'fedperc' is none of "),
     ("leaderboard alone", "--seeds=0", "seeds"),
+    ("leaderboard alone", "--joined=a.json --seeds=2", "--joined runs nothing: leave --seeds out"),
     ("leaderboard alone", "--settings=absent.json", "--settings=absent.json: there is no such"),
     # Other commands.
     ("audit alone", "--method=furl", "give one task, such as --task=ratings: "),

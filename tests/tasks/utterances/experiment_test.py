@@ -15,6 +15,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation import evaluate as evaluator
 from fedpersonal.federated.cohort import make_cohort
 from fedpersonal.models.pretraining import ModelSizes, pretrain_into
+from fedpersonal.runs.kept import Snapshot
 from fedpersonal.runs.saved import load_run
 from fedpersonal.tasks.utterances.data import finetuning_sets
 from fedpersonal.tasks.utterances.task import BASE_ALONE, TASK
@@ -141,7 +142,7 @@ def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
     assert rows.shape[0] == 8 and len(np.unique(rows, axis=0)) == 8
     moved = SimpleNamespace(
         weights={head: central.trained.weights[head]},
-        kept_by=lambda ids: (np.ones(len(ids), bool), {bias: rows[:, np.newaxis]}),
+        kept_by=Snapshot(federated.data.test.query.client_ids, {bias: rows[:, np.newaxis]}).kept_by,
     )
     evaluate = federated.experiment.evaluation(federated.data.test, (), with_before=False)
     expected = evaluate(moved).overall()["perplexity"]
