@@ -22,7 +22,9 @@ GUESSES = (
     *("Guess", "A user's", "The ", "Popularity", "Base model"),
     *("Most frequent word", "Trigram counts"),
 )
-_LEFT, _RIGHT, _WIDTH, _ROW, _TOP = 250, 90, 760, 26, 74
+# Where axes begin at least; a letter is about so wide.
+_LEFT, _LETTER = 250, 7.5
+_RIGHT, _WIDTH, _ROW, _TOP = 90, 760, 26, 74
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,11 +107,11 @@ def svg(picture: Picture) -> str:
 
 def _lines(picture: Picture, cells: Mapping[str, Mapping[str, Any]], seeds: int) -> Iterator[str]:
     ticks = _ticks([v for c in cells.values() for v in (*c["values"], c["published"]) if v])
-    bottom = _TOP + _ROW * len(cells)
+    bottom, left = _TOP + _ROW * len(cells), max(_LEFT, 16 + _LETTER * max(map(len, cells)))
 
     def x(value: float) -> str:
         share = (value - ticks[0]) / (ticks[-1] - ticks[0])
-        return f"{_LEFT + share * (_WIDTH - _LEFT - _RIGHT):.1f}"
+        return f"{left + share * (_WIDTH - left - _RIGHT):.1f}"
 
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom + 34}" role="img" '
