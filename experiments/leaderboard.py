@@ -69,8 +69,8 @@ flags.DEFINE_string(MOVIELENS, None, "full: the folder of MovieLens-1M.")
 flags.DEFINE_list(
     "joined",
     [],
-    "Run nothing, and join tables of other tasks: their leaderboard.json. What a task has several "
-    "times is the last one's.",
+    "Run nothing, and put tables of several tasks together, given by their leaderboard.json. Of a "
+    "task that several have, the last one counts.",
 )
 flags.DEFINE_string(
     "output_dir", None, "Where all goes. [default: results/leaderboard_<size>, or _joined]"

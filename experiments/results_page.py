@@ -41,11 +41,7 @@ def _read(name: str) -> Any:
 def _board(board: Mapping[str, Any]) -> Iterator[str]:
     tasks = board["tasks"]
     # Of a table that is joined from others, each task says how it was made.
-    for made, seeds in {
-        f"`{made['command']}`, {made['date']}, commit {made['commit']}": made["seeds"]
-        for made in (task.get("made", board) for task in tasks.values())
-    }.items():
-        yield f"{made}, seed{'s' * (len(seeds) > 1)} {_listed(seeds)}."
+    yield from dict.fromkeys(_how(task.get("made", board)) for task in tasks.values())
     yield "The first row is the fair guess of each task.\n"
     titles = [f"{task['title']}, {label(task['metric'])}" for task in tasks.values()]
     yield _row("", "mean rank", *titles) + "\n|" + " --- |" * (2 + len(tasks))
@@ -59,6 +55,11 @@ def _board(board: Mapping[str, Any]) -> Iterator[str]:
         cells = [f"{Cell.of(value).mean:.3f}" if value else "–" for value in values]
         rank = f"{row['mean_rank']:.1f}" if row.get("mean_rank") else "–"
         yield _row(row["title"], rank, *cells)
+
+
+def _how(made: Mapping[str, Any]) -> str:
+    seeds = f"seed{'s' * (len(made['seeds']) > 1)} {_listed(made['seeds'])}"
+    return f"`{made['command']}`, {made['date']}, commit {made['commit']}, {seeds}."
 
 
 def _tables() -> Iterator[str]:

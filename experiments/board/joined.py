@@ -38,7 +38,7 @@ def join_tables(paths: Sequence[pathlib.Path]) -> BoardTable:
     cells: dict[str, dict[str, Any]] = {}
     titles: dict[str, tuple[str, str]] = {}
     for content in contents.values():
-        for row in cells.values():  # Of a method that has left a task nothing is left, either.
+        for row in cells.values():  # A method that does the task no more keeps no cell of it.
             for task in content["tasks"]:
                 row.pop(task, None)
         tasks.update(content["tasks"])
@@ -76,7 +76,9 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     content = read_json(path)
     names = [field.name for field in dataclasses.fields(Origin)]
     if not content.get("tasks") or not {*names, "size", "rows"} <= content.keys():
-        raise UserError(f"--joined={path} is no leaderboard.json that a leaderboard has written.")
+        raise UserError(
+            f"--joined={path} is no leaderboard.json: give that of an --output_dir of this command."
+        )
     for task in content["tasks"].values():
         task.setdefault("made", {name: content[name] for name in names})
     return content

@@ -218,10 +218,8 @@ def _title(table: BoardTable) -> str:
 
 
 def _made(table: BoardTable, made: Origin) -> str:
-    if not table.origins:
-        return f"{table.size.capitalize()} size. {_how(made)}"
-    size = table.size.capitalize()
-    return f"{size} size. Joined on {made.date}; each task says how it was made."
+    joined = f"Joined on {made.date}; each task says how it was made."
+    return f"{table.size.capitalize()} size. {joined if table.origins else _how(made)}"
 
 
 def _how(made: Origin) -> str:

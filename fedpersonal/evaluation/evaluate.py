@@ -45,8 +45,9 @@ from fedpersonal.model.mixing import check_rows_are_independent
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.runtime.processors import count_processors
 
-# As of `runs.kept.Kept`.
-_Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
+# Who of some clients has kept anything, bool (n,); and local variable's name to (n, ...), zeros
+# where nothing is kept.
+Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
 # What clients have kept is read for so many bytes at a time, or for a shard a processor.
 _KEPT_BYTES = 2**28
 
@@ -133,7 +134,7 @@ def build_evaluation(
 
     def evaluate(
         weights: Mapping[str, np.ndarray],
-        kept: _Kept | Callable[[np.ndarray], _Kept] | None = None,
+        kept: Kept | Callable[[np.ndarray], Kept] | None = None,
     ) -> ClientResults:
         known = collections.OrderedDict((v.name, weights[v.name]) for v in model.global_variables)
         asked = {"with_kept": with_kept, "with_predictions": with_predictions}
@@ -156,7 +157,7 @@ def build_evaluation(
 
 
 def _with_local(
-    shard: Mapping[str, Any], kept: _Kept | Callable[[np.ndarray], _Kept]
+    shard: Mapping[str, Any], kept: Kept | Callable[[np.ndarray], Kept]
 ) -> collections.OrderedDict:
     """Returns a shard with what its clients have kept."""
     places = shard["ids"]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.evaluate import Kept
 from fedpersonal.federated.cohort import Cohort
 from fedpersonal.federated.process import Process
 from fedpersonal.federated.server import Weights
@@ -119,9 +120,6 @@ def read_kept(
     return store.unpack([changes[c] if c in changes else rows[c] for c in client_ids])
 
 
-# Who of some clients has kept anything, bool (n,); and local variable's name to (n, ...), zeros
-# where nothing is kept.
-Kept = tuple[np.ndarray, Mapping[str, np.ndarray]]
 _CLIENTS_A_PART = 100
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.errors import UserError
+from fedpersonal.evaluation.evaluate import Kept
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.federated.privacy import DifferentialPrivacy
 from fedpersonal.methods.method import Method
 from fedpersonal.methods.phases import Phase
 from fedpersonal.optimizers import build_server_optimizer
-from fedpersonal.runs.kept import Kept
 from fedpersonal.tasks.findings import check_clients
 from fedpersonal.tasks.options import RunOptions
 from fedpersonal.tasks.task import (

@@ -18,14 +18,14 @@ from fedpersonal.client.neighbours import predicting, remembers
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.splits import split_support_query
 from fedpersonal.errors import UserError, listed
-from fedpersonal.evaluation.evaluate import Evaluator
+from fedpersonal.evaluation.evaluate import Evaluator, Kept
 from fedpersonal.evaluation.guess import GUESS
 from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.evaluation.statistics import check_column
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.files import to_keras
-from fedpersonal.runs.kept import Kept, kept_in_parts
+from fedpersonal.runs.kept import kept_in_parts
 from fedpersonal.runs.record import ROUND
 from fedpersonal.runtime.context import check_not_forked
 from fedpersonal.training.loop import LoopResult

@@ -79,18 +79,15 @@ def test_training_refuses_at_once():
 
 @pytest.mark.parametrize(("is_personal", "reads"), [(False, False), (True, False), (True, True)])
 def test_what_predictions_do_not_read_is_not_repeated_for_each_example(is_personal, reads):
-    """A client's state is as large as the model: an example each, that took gigabytes."""
+    """A client's state is as large as the model: once an example, it took gigabytes."""
     model = PersonalModel(dense_model(), ["last"], role="model" if reads else "state")
     view = model.personal if is_personal else model
     (copied,) = model.copies
     assert copied.endswith("last/kernel") and (copied in view.unread) is not reads
-    values, examples = (
-        random_values(model, seed=3),
-        {"x": tf.random.stateless_normal([2, 1, 5, 3], [0, 1])},
-    )
+    values, x = random_values(model, seed=3), tf.random.stateless_normal([2, 1, 5, 3], [0, 1])
     own = {v.name: tf.stack([values[v.name]] * 2) for v in model.local_variables}
     shared = {v.name: values[v.name] for v in model.global_variables}
-    examples = Examples(examples, tf.ones([2, 1, 5]), tf.ones([2, 1, 5]), {}, {})
+    examples = Examples({"x": x}, tf.ones([2, 1, 5]), tf.ones([2, 1, 5]), {}, {})
     phase = RidgePhase(data="all", l2=0.1)
 
     def solved(*, clients):
