@@ -50,15 +50,17 @@ def start() -> None:
     """Readies this process: quiet logs, a spared home, signals that let a command save its work.
 
     SIGTERM and SIGHUP become exits with status 143 and 129, unless the program has handlers of its
-    own. A second signal does not disturb what it does at its end, for 30 seconds.
+    own. A second one does not disturb what it does at its end, for 30 seconds. After these, what it
+    was sent comes again, Ctrl-C too: where it fell into a callback, Python has dropped it.
     """
     _quiet_logs()
     _spare_home()
     atexit.register(_note_end)
     if threading.current_thread() is threading.main_thread():
-        for signum in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(signum) == signal.SIG_DFL:
-                signal.signal(signum, _exit)
+        usual = {signal.SIGTERM: _exit, signal.SIGHUP: _exit, signal.SIGINT: _interrupt}
+        for signum, handler in usual.items():
+            if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(signum, handler)
 
 
 @contextlib.contextmanager
@@ -215,6 +217,12 @@ def _exit(signum: int, frame: types.FrameType | None) -> None:
         # `threading` takes locks, which the code that the signal has interrupted may hold.
         _thread.start_new_thread(_send_again, (signum,))
         raise SystemExit(_leaving)
+
+
+def _interrupt(signum: int, frame: types.FrameType | None) -> NoReturn:
+    """Does as Python does at Ctrl-C, and again should the command go on."""
+    _thread.start_new_thread(_send_again, (signum,))
+    raise KeyboardInterrupt
 
 
 def _send_again(signum: int) -> None:

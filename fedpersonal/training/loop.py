@@ -165,8 +165,10 @@ def _one_ahead(make: Callable[[int], Any], rounds: range) -> Iterator[Callable[[
 
     try:
         yield get
-    finally:
-        thread.shutdown(cancel_futures=True)
+    except BaseException:  # Ctrl-C does not wait for a cohort; it may have left a lock closed.
+        thread.shutdown(wait=False, cancel_futures=True)
+        raise
+    thread.shutdown()
 
 
 def _end(callback: Callback, run: Run, kind: Any, error: BaseException | None, trace: Any) -> None:

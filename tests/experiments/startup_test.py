@@ -77,15 +77,16 @@ finally:
     assert _run(_BEGIN + ending) == (143, ["saved", "hook", "taken apart"], "")
 
 
-def test_a_program_that_drops_the_exit_is_told_again():
+@pytest.mark.parametrize(("signum", "status"), [("SIGTERM", 143), ("SIGINT", -2)])
+def test_a_program_that_drops_the_exit_is_told_again(signum, status):
     ending = f"""
 startup._SECONDS_TO_LEAVE = 0.5
 try:
-    {_KILL.format("SIGTERM")}
+    {_KILL.format(signum)}
 except BaseException:
     time.sleep(60)
 """
-    assert _run(_BEGIN + ending)[0] == 143
+    assert _run(_BEGIN + ending)[0] == status
 
 
 def test_a_handler_of_the_program_is_kept():

@@ -197,6 +197,26 @@ def test_next_cohort_is_made_while_a_round_runs(tmp_path):
     assert len(makers) == 1 and threading.main_thread() not in makers
 
 
+def test_a_stopped_run_does_not_wait_for_the_next_cohort(tmp_path):
+    begun, ended = threading.Event(), threading.Event()
+
+    def cohort(round_number):
+        if round_number == 3:
+            begun.set()
+            ended.wait(60)
+        return _cohort(round_number)
+
+    class Waiting(Process):
+        def next(self, state, cohort):
+            assert state.rounds < 1 or begun.wait(60)
+            return super().next(state, cohort)
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path, Waiting(stop_in=2), cohort_fn=cohort)
+    assert not ended.is_set() and "prefetch_0" in {t.name for t in threading.enumerate()}
+    ended.set()
+
+
 def test_error_in_a_cohort_reaches_the_caller(tmp_path):
     def cohort(round_number):
         if round_number == 6:
