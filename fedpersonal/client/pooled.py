@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.client.batches import zero_sums
-from fedpersonal.client.copies import touched_copies
 from fedpersonal.client.neighbours import predicting
 from fedpersonal.client.pooled_batches import (
     Pool,
@@ -31,6 +30,7 @@ from fedpersonal.client.pooled_batches import (
     sum_weights,
     without_client_axis,
 )
+from fedpersonal.client.rows import touched_tables
 from fedpersonal.client.steps import (
     ClientOutput,
     PhaseOutput,
@@ -75,7 +75,7 @@ def train_in_turn(
         The structure of all clients; and, where they are kept, local variable's name to (C, ...)
         after the round.
     """
-    values, (examples,) = touched_copies(model, algorithm.phases, start, examples)
+    values, (examples,) = touched_tables(model, algorithm.phases, start, examples)
     phases = list(algorithm.phases[:-1])
     while phases and shares_weights(model, phases[0], values):
         values = _run_pooled(model, phases.pop(0), values, examples)

@@ -20,10 +20,10 @@ from fedpersonal.client.batches import (
     take_batch,
     zero_sums,
 )
-from fedpersonal.client.copies import touched_copies, whole_copies
 from fedpersonal.client.neighbours import remember
 from fedpersonal.client.optimizer import ClientOptimizer, client_optimizer, optimizer_of
 from fedpersonal.client.ridge import solve_local_values
+from fedpersonal.client.rows import touched_tables, whole_tables
 from fedpersonal.client.states import assign_states
 from fedpersonal.client.values import (
     ClientValues,
@@ -103,7 +103,7 @@ def train_clients(
 
     `start` are the values before the phases.
     """
-    values, (examples,) = touched_copies(model, algorithm.phases, start, examples)
+    values, (examples,) = touched_tables(model, algorithm.phases, start, examples)
     for phase in algorithm.phases[:-1]:
         values = run_phase(model, phase, values, examples)
     last = run_gradient_phase(model, algorithm.last_phase, values, examples, with_metrics=True)
@@ -122,7 +122,7 @@ def client_output(
     Before the phases copies of tables are whole; after them, and in `examples`, cut down.
     """
     values, sums, num_examples = last
-    values = whole_copies(model, algorithm.phases, start, values, examples)
+    values = whole_tables(model, algorithm.phases, start, values, examples)
     before = own_copies(model, start.shared, examples)
     values = assign_states(model, algorithm, start, values, examples)
     after = {**values.own, **sent_copies(model, values.own)}
@@ -333,7 +333,7 @@ def take_steps(
         pull=pull,
         pulled=pulled,
         is_near=is_near,
-        added=corrections(model, phase, values, moving_values),
+        added=corrections(model, phase, values, moving_values, examples.rows),
     )
     batches, active, num_steps, num_examples = schedule_phase(phase, examples)
     zeros = zero_sums(model, count_clients(examples)) if with_metrics else {}

@@ -5,7 +5,7 @@ A single client is a stack of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -302,16 +302,29 @@ def proximal_anchors(
 
 
 def corrections(
-    model: PartitionedModel, phase: GradientPhase, values: ClientValues, moving: Values
+    model: PartitionedModel,
+    phase: GradientPhase,
+    values: ClientValues,
+    moving: Container[str],
+    rows: Mapping[str, tf.Tensor],
 ) -> Values:
-    """Returns what a phase adds to gradients of variables that move: (C, ...), or (1, ...)."""
+    """Returns what a phase adds to gradients of variables that move: (C, ...), or (1, ...).
+
+    Of tables among `rows`, (C, R), it is of these rows alone.
+    """
     added: Values = {}
     states = {"personal": model.copies, "server": model.server_states}
     for term, factor in phase.corrections.items():
         for name, source in states[term].items():
-            if source in moving:
-                state = values.own[name] if name in values.own else values.shared[name][tf.newaxis]
-                added[source] = added.get(source, 0.0) + factor * state
+            if source not in moving:
+                continue
+            is_own = name in values.own
+            state = values.own[name] if is_own else values.shared[name]
+            if source in rows:
+                state = tf.gather(state, rows[source], batch_dims=int(is_own))
+            elif not is_own:
+                state = state[tf.newaxis]
+            added[source] = added.get(source, 0.0) + factor * state
     return added
 
 

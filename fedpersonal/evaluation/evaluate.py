@@ -20,11 +20,11 @@ import tensorflow as tf
 
 from fedpersonal import tff
 from fedpersonal.client.batches import batch_metric_sums, predict_batch, take_batch
-from fedpersonal.client.copies import touched_copies
 from fedpersonal.client.neighbours import predicting
 from fedpersonal.client.optimizer import check_phases
 from fedpersonal.client.pooled import PACKINGS, predict_in_turn
 from fedpersonal.client.ridge import check_linear
+from fedpersonal.client.rows import touched_tables
 from fedpersonal.client.steps import run_phase
 from fedpersonal.client.values import (
     ClientValues,
@@ -251,7 +251,7 @@ def evaluation_computation(
             local = starting_local_values(model, support, local_seed, kept)
             local.update(starting_copies(model, shared, support, kept))
         values = starting_values(model, shared, support, local_seed, local)
-        values, (support, query) = touched_copies(model, phases, values, support, query)
+        values, (support, query) = touched_tables(model, phases, values, support, query)
         sums, predictions = predict(model, phases, values, support, query)
         output = collections.OrderedDict(
             ids=shard["ids"],

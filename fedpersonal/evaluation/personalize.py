@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fedpersonal.client.copies import touched_copies, whole_copies
+from fedpersonal.client.rows import touched_tables, whole_tables
 from fedpersonal.client.steps import run_phase
 from fedpersonal.client.values import starting_values
 from fedpersonal.data.clients import ClientDataset
@@ -65,10 +65,10 @@ def _traced(
     def run(shared: Values, packed: Mapping[str, Any], kept: Values | None) -> Values:
         examples = as_examples(model, packed)
         start = starting_values(model, shared, examples, tf.constant([seed, -1]), kept)
-        values, (examples,) = touched_copies(model, phases, start, examples)
+        values, (examples,) = touched_tables(model, phases, start, examples)
         for phase in phases:
             values = run_phase(model, phase, values, examples)
-        values = whole_copies(model, phases, start, values, examples)
+        values = whole_tables(model, phases, start, values, examples)
         own = {name: value[0] for name, value in values.own.items()}
         for name in own.keys() & model.global_tables.keys():
             # A client has the rows that it touches; alone in its shard, none is padding.

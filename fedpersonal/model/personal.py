@@ -107,11 +107,6 @@ class PersonalModel(PartitionedModel):
         return {k: v for k, v in super().global_tables.items() if k not in corrected}
 
     @property
-    def packed_tables(self) -> Mapping[str, str]:
-        """As of `PartitionedModel`."""
-        return self.global_tables if self.role == "state" else self.base.global_tables
-
-    @property
     def personal(self) -> PartitionedModel:
         """The model as a client predicts: with its personal copies."""
         view = copy.copy(self)

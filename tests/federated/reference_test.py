@@ -74,8 +74,15 @@ PERSONAL = {
     "per_fed_avg": (per_fed_avg(**WORK, adaptation_optimizer=SLOW), "pooled"),
     "pfedme": (pfedme(**WORK, inner_optimizer=SLOW, inner_steps=3, envelope=2.0), "stacked"),
 }
+CORRECTED = scaffold(**WORK)
+# Rows that a client does not look up move in both phases, too.
+PULLED = dataclasses.replace(CORRECTED.phases[0], proximal=0.7)
 STATES = {
-    "scaffold": (scaffold(**WORK), "pooled"),
+    "scaffold": (CORRECTED, "pooled"),
+    "scaffold, pulled": (
+        dataclasses.replace(CORRECTED, phases=(PULLED, *CORRECTED.phases)),
+        "stacked",
+    ),
     "fed_dyn": (fed_dyn(**WORK, dynamic=0.7), "stacked"),
     "fed_dyn by adam": (fed_dyn(client_optimizer=ADAM, dynamic=0.7), "pooled"),
 }

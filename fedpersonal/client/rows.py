@@ -1,0 +1,176 @@
+"""Lookup tables of which a client has all rows, cut down to those it touches while its phases run.
+
+These are copies, and tables that a state corrects. A row that no example of a client looks up has
+no gradient: a step of SGD moves it by what the phase adds alone, v - rate * (lambda * (v - w) + d),
+with w as the server sent it, a pull lambda and a correction d. After n steps that is
+w + l * (v - w) - m * d, where l = (1 - rate * lambda)^n and m = (1 - l) / lambda, or rate * n
+without a pull.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from fedpersonal.client.batches import schedule_phase
+from fedpersonal.client.optimizer import optimizer_of, plain_sgd_rate
+from fedpersonal.client.values import (
+    ClientValues,
+    Examples,
+    align,
+    corrections,
+    count_clients,
+    count_touched_rows,
+    join_axes,
+    tile_clients,
+)
+from fedpersonal.methods.phases import GradientPhase, Phase
+from fedpersonal.model.partition import PartitionedModel
+from fedpersonal.model.variables import VariableSpec
+
+
+def touched_tables(
+    model: PartitionedModel, phases: Sequence[Phase], values: ClientValues, *parts: Examples
+) -> tuple[ClientValues, list[Examples]]:
+    """Cuts clients' tables, (C, rows, ...), down to the touched rows, (C, R, ...).
+
+    A table of which phases move all rows by another optimizer than plain SGD stays whole.
+
+    Args:
+        model: The partitioned model.
+        phases: Those that are to run.
+        values: The values before them.
+        *parts: Parts of the same clients' examples, which share the touched rows.
+
+    Returns:
+        The values; and the parts, with rows and positions of the tables that are cut down.
+    """
+    cut, whole = _cut_tables(model, phases), _corrected_tables(model)
+    rows = {name: parts[0].rows[source] for name, source in cut.items()}
+    own = {
+        name: tf.gather(values.own[name], of, batch_dims=1)
+        if name in values.own
+        else tf.gather(values.shared[name], of)
+        for name, of in rows.items()
+    }
+
+    def with_tables(part: Examples) -> Examples:
+        positions = {name: part.positions[source] for name, source in cut.items()}
+        # Where a client has all rows, ids say where they stand.
+        ids = {n: tf.cast(part.features[model.tables[n]], tf.int32) for n in whole if n not in cut}
+        known = {name: of for name, of in part.rows.items() if name not in ids}
+        places = {**part.positions, **positions, **ids}
+        return part._replace(rows={**known, **rows}, positions=places)
+
+    return values._replace(own={**values.own, **own}), list(map(with_tables, parts))
+
+
+def whole_tables(
+    model: PartitionedModel,
+    phases: Sequence[Phase],
+    start: ClientValues,
+    values: ClientValues,
+    examples: Examples,
+) -> ClientValues:
+    """Undoes `touched_tables` after the phases, which started from `start`, on these examples."""
+    own = {
+        name: _all_rows(
+            _untouched_rows(model, phases, name, source, start, examples),
+            values.own[name],
+            examples.rows[name],
+            count_touched_rows(examples.positions[name]),
+        )
+        for name, source in _cut_tables(model, phases).items()
+    }
+    return values._replace(own={**values.own, **own})
+
+
+def _cut_tables(model: PartitionedModel, phases: Sequence[Phase]) -> dict[str, str]:
+    """Returns the tables that can be cut down, each to the one of which packing finds the rows."""
+    copied = {
+        name: source
+        for name, source in model.copies.items()
+        if name in model.tables and name not in model.own_rows
+    }
+    found = {**copied, **{name: name for name in _corrected_tables(model)}}
+    specs = {v.name: v for v in model.variables if v.name in found}
+
+    def is_cut(variable: VariableSpec) -> bool:
+        moved = any(phase.moves(variable) for phase in phases)
+        rates = [
+            plain_sgd_rate(optimizer_of(phase, variable))
+            for phase in _moving_all_rows(phases, variable)
+        ]
+        return (moved or variable.name in copied) and None not in rates
+
+    return {name: source for name, source in found.items() if is_cut(specs[name])}
+
+
+def _corrected_tables(model: PartitionedModel) -> list[str]:
+    """Returns the tables that a state corrects: a client moves all rows, and sends them."""
+    replaced = {v.name for v in model.variables if v.is_replaced}
+    return [k for k in model.packed_tables if k not in {*model.global_tables, *replaced}]
+
+
+def _moving_all_rows(phases: Sequence[Phase], variable: VariableSpec) -> list[GradientPhase]:
+    """Returns the phases that move also those rows of a table that a client does not touch."""
+    return [
+        phase
+        for phase in phases
+        if isinstance(phase, GradientPhase)
+        and phase.moves(variable)
+        and (phase.corrections or _pull(phase))
+    ]
+
+
+def _pull(phase: GradientPhase) -> float:
+    """Returns a phase's pull on rows that a client does not touch.
+
+    An envelope pulls to where looking ahead has led: they are there.
+    """
+    return 0.0 if phase.ahead and phase.ahead.envelope else phase.proximal
+
+
+def _untouched_rows(
+    model: PartitionedModel,
+    phases: Sequence[Phase],
+    name: str,
+    source: str,
+    start: ClientValues,
+    examples: Examples,
+) -> tf.Tensor:
+    """Returns a table of each client, (C, rows, ...), as phases leave rows that nobody touches."""
+    sent = start.shared[source]
+    if name in start.own:
+        sent, value = model.copied(sent), start.own[name]
+    else:
+        value = tile_clients(sent, count_clients(examples))
+    variable = next(v for v in model.variables if v.name == name)
+    for phase in _moving_all_rows(phases, variable):
+        rate, pull = plain_sgd_rate(optimizer_of(phase, variable)), _pull(phase)
+        assert rate is not None  # Else the table is not cut down.
+        steps = tf.reduce_sum(schedule_phase(phase, examples).active, 0)
+        moved = rate * steps
+        if pull:
+            left = tf.pow(1.0 - rate * pull, steps)
+            value = sent + align(left, value.shape.rank) * (value - sent)
+            moved = (1.0 - left) / pull
+        for correction in corrections(model, phase, start, [name], {}).values():
+            value -= align(moved, value.shape.rank) * correction
+    return value
+
+
+def _all_rows(
+    whole: tf.Tensor, touched: tf.Tensor, rows: tf.Tensor, counts: tf.Tensor
+) -> tf.Tensor:
+    """Puts touched rows, (C, R, ...), back among all of them, (C, rows, ...)."""
+    # Padding would be row 0: it repeats the client's first row instead, with its value.
+    is_row = tf.range(tf.shape(rows)[1]) < counts[:, tf.newaxis]
+    place = tf.where(is_row, tf.range(tf.shape(rows)[1]), 0)
+    rows, touched = (tf.gather(t, place, batch_dims=1) for t in (rows, touched))
+    rows += tf.shape(whole)[1] * tf.range(tf.shape(whole)[0])[:, tf.newaxis]
+    flat = tf.tensor_scatter_nd_update(
+        join_axes(whole, 2), tf.reshape(rows, [-1, 1]), join_axes(touched, 2)
+    )
+    return tf.ensure_shape(tf.reshape(flat, tf.shape(whole)), whole.shape)
