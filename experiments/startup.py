@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 _SECONDS_TO_LEAVE = 30.0
+_SECONDS_TO_COME_AGAIN = 0.1
 # What TensorFlow Federated imports, and hardly any command uses: a fifth of its import.
 _LATER = frozenset(
     {
@@ -50,17 +51,17 @@ def start() -> None:
     """Readies this process: quiet logs, a spared home, signals that let a command save its work.
 
     SIGTERM and SIGHUP become exits with status 143 and 129, unless the program has handlers of its
-    own. A second one does not disturb what it does at its end, for 30 seconds. After these, what it
-    was sent comes again, Ctrl-C too: where it fell into a callback, Python has dropped it.
+    own. A second one does not disturb what it does at its end, for 30 seconds. A Ctrl-C that falls
+    into a callback of the garbage collector, where Python drops it, comes again.
     """
     _quiet_logs()
     _spare_home()
     atexit.register(_note_end)
     if threading.current_thread() is threading.main_thread():
-        usual = {signal.SIGTERM: _exit, signal.SIGHUP: _exit, signal.SIGINT: _interrupt}
-        for signum, handler in usual.items():
-            if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
-                signal.signal(signum, handler)
+        sys.unraisablehook = _interrupt_again
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) == signal.SIG_DFL:
+                signal.signal(signum, _exit)
 
 
 @contextlib.contextmanager
@@ -219,10 +220,17 @@ def _exit(signum: int, frame: types.FrameType | None) -> None:
         raise SystemExit(_leaving)
 
 
-def _interrupt(signum: int, frame: types.FrameType | None) -> NoReturn:
-    """Does as Python does at Ctrl-C, and again should the command go on."""
-    _thread.start_new_thread(_send_again, (signum,))
-    raise KeyboardInterrupt
+def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Interrupts the main thread once it is out of what has dropped its Ctrl-C."""
+    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(dropped)
+        return
+
+    def interrupt() -> None:
+        time.sleep(_SECONDS_TO_COME_AGAIN)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    _thread.start_new_thread(interrupt, ())
 
 
 def _send_again(signum: int) -> None:

@@ -2,9 +2,8 @@
 
 These are copies, and tables that a state corrects. A row that no example of a client looks up has
 no gradient: a step of SGD moves it by what the phase adds alone, v - rate * (lambda * (v - w) + d),
-with w as the server sent it, a pull lambda and a correction d. After n steps that is
-w + l * (v - w) - m * d, where l = (1 - rate * lambda)^n and m = (1 - l) / lambda, or rate * n
-without a pull.
+with a pull lambda to w, and a correction d. After n steps that is w + r^n * (v - w) - m * d, where
+r = 1 - rate * lambda and m = rate * (1 + r + ... + r^(n - 1)).
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ def touched_tables(
         *parts: Parts of the same clients' examples, which share the touched rows.
 
     Returns:
-        The values; and the parts, with rows and positions of the tables that are cut down.
+        The values; and the parts, with rows and positions of the tables that are cut down. Of a
+        corrected table that stays whole there are no rows, and ids are positions.
     """
     cut, whole = _cut_tables(model, phases), _corrected_tables(model)
     rows = {name: parts[0].rows[source] for name, source in cut.items()}
@@ -148,14 +148,17 @@ def _untouched_rows(
         value = tile_clients(sent, count_clients(examples))
     variable = next(v for v in model.variables if v.name == name)
     for phase in _moving_all_rows(phases, variable):
-        rate, pull = plain_sgd_rate(optimizer_of(phase, variable)), _pull(phase)
+        rate = plain_sgd_rate(optimizer_of(phase, variable))
         assert rate is not None  # Else the table is not cut down.
-        steps = tf.reduce_sum(schedule_phase(phase, examples).active, 0)
-        moved = rate * steps
-        if pull:
-            left = tf.pow(1.0 - rate * pull, steps)
-            value = sent + align(left, value.shape.rank) * (value - sent)
-            moved = (1.0 - left) / pull
+        active, ratio = schedule_phase(phase, examples).active, 1.0 - rate * _pull(phase)
+        # A copy is pulled to what was sent, another variable to where the phase found it.
+        anchor = sent if name in start.own else value
+        if _pull(phase) and anchor is not value:
+            left = tf.pow(ratio, tf.reduce_sum(active, 0))
+            value = anchor + align(left, value.shape.rank) * (value - anchor)
+        # Not (1 - r^n) / lambda, of which little is left where r is nearly 1.
+        powers = tf.pow(ratio, tf.cast(tf.range(tf.shape(active)[0]), active.dtype))
+        moved = rate * tf.linalg.matvec(active, powers, transpose_a=True)
         for correction in corrections(model, phase, start, [name], {}).values():
             value -= align(moved, value.shape.rank) * correction
     return value

@@ -119,7 +119,7 @@ def client_output(
 ) -> ClientOutput:
     """Makes of the values before all phases, and of the last one, what comes of the round.
 
-    Before the phases tables are whole; after them, and in `examples`, cut down.
+    Before the phases tables are whole; after them, and in `examples`, as `touched_tables` has them.
     """
     values, sums, num_examples = last
     values = whole_tables(model, algorithm.phases, start, values, examples)

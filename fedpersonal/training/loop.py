@@ -163,12 +163,14 @@ def _one_ahead(make: Callable[[int], Any], rounds: range) -> Iterator[Callable[[
                 begun[wanted] = thread.submit(make, wanted)
         return begun.pop(number).result()
 
+    waits = True
     try:
         yield get
-    except BaseException:  # Ctrl-C does not wait for a cohort; it may have left a lock closed.
-        thread.shutdown(wait=False, cancel_futures=True)
+    except (KeyboardInterrupt, SystemExit):
+        waits = False  # For a cohort; and a signal may have left closed the lock that it needs.
         raise
-    thread.shutdown()
+    finally:
+        thread.shutdown(wait=waits, cancel_futures=True)
 
 
 def _end(callback: Callback, run: Run, kind: Any, error: BaseException | None, trace: Any) -> None:

@@ -77,16 +77,35 @@ finally:
     assert _run(_BEGIN + ending) == (143, ["saved", "hook", "taken apart"], "")
 
 
-@pytest.mark.parametrize(("signum", "status"), [("SIGTERM", 143), ("SIGINT", -2)])
-def test_a_program_that_drops_the_exit_is_told_again(signum, status):
+def test_a_program_that_drops_the_exit_is_told_again():
     ending = f"""
 startup._SECONDS_TO_LEAVE = 0.5
 try:
-    {_KILL.format(signum)}
+    {_KILL.format("SIGTERM")}
 except BaseException:
     time.sleep(60)
 """
-    assert _run(_BEGIN + ending)[0] == status
+    assert _run(_BEGIN + ending)[0] == 143
+
+
+def test_ctrl_c_that_the_garbage_collector_drops_comes_again():
+    ending = """
+import gc
+def collected(phase, info):
+    gc.callbacks.remove(collected)
+    os.kill(os.getpid(), signal.SIGINT)
+class Broken:
+    def __del__(self):
+        raise ValueError("as ever")
+gc.callbacks.append(collected)
+gc.collect()
+broken = Broken()
+del broken
+time.sleep(60)
+"""
+    status, output, errors = _run(_BEGIN + ending)
+    assert (status, output) == (-2, ["hook", "taken apart"])
+    assert errors.startswith("Exception ignored in: <function Broken.__del__")
 
 
 def test_a_handler_of_the_program_is_kept():

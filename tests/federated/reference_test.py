@@ -75,14 +75,15 @@ PERSONAL = {
     "pfedme": (pfedme(**WORK, inner_optimizer=SLOW, inner_steps=3, envelope=2.0), "stacked"),
 }
 CORRECTED = scaffold(**WORK)
-# Rows that a client does not look up move in both phases, too.
-PULLED = dataclasses.replace(CORRECTED.phases[0], proximal=0.7)
+# Rows that a client does not look up move in both phases. The first pulls hardly, the second to
+# where it finds them.
+PULLED = (
+    dataclasses.replace(CORRECTED.phases[0], proximal=1e-6, max_steps=1),
+    dataclasses.replace(CORRECTED.phases[0], proximal=0.7),
+)
 STATES = {
     "scaffold": (CORRECTED, "pooled"),
-    "scaffold, pulled": (
-        dataclasses.replace(CORRECTED, phases=(PULLED, *CORRECTED.phases)),
-        "stacked",
-    ),
+    "scaffold, pulled": (dataclasses.replace(CORRECTED, phases=PULLED), "stacked"),
     "fed_dyn": (fed_dyn(**WORK, dynamic=0.7), "stacked"),
     "fed_dyn by adam": (fed_dyn(client_optimizer=ADAM, dynamic=0.7), "pooled"),
 }
