@@ -241,7 +241,7 @@ def own_copies(model: PartitionedModel, shared: Values, examples: Examples) -> V
 
 
 def with_rows(model: PartitionedModel, examples: Examples) -> Examples:
-    """Returns examples with rows and positions of global tables, where they came without any.
+    """Returns examples with rows and positions of packed tables, where they came without any.
 
     Rows are then all ids of a client: one that comes again is another row, which no id stands at.
     """
