@@ -51,14 +51,14 @@ def start() -> None:
     """Readies this process: quiet logs, a spared home, signals that let a command save its work.
 
     SIGTERM and SIGHUP become exits with status 143 and 129, unless the program has handlers of its
-    own. A second one does not disturb what it does at its end, for 30 seconds. A Ctrl-C that falls
-    into a callback of the garbage collector, where Python drops it, comes again.
+    own. A second one does not disturb what it does at its end, for 30 seconds. One that falls into
+    a callback of the garbage collector, where Python drops it, comes again, and so does Ctrl-C.
     """
     _quiet_logs()
     _spare_home()
     atexit.register(_note_end)
     if threading.current_thread() is threading.main_thread():
-        sys.unraisablehook = _interrupt_again
+        sys.unraisablehook = _send_dropped_again
         for signum in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(signum) == signal.SIG_DFL:
                 signal.signal(signum, _exit)
@@ -216,29 +216,29 @@ def _exit(signum: int, frame: types.FrameType | None) -> None:
     if not _leaving:
         _leaving = 128 + signum
         # `threading` takes locks, which the code that the signal has interrupted may hold.
-        _thread.start_new_thread(_send_again, (signum,))
+        _thread.start_new_thread(_send_again, (signum, _SECONDS_TO_LEAVE))
         raise SystemExit(_leaving)
 
 
-def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Interrupts the main thread once it is out of what has dropped its Ctrl-C."""
-    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+def _send_dropped_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Sends a signal again whose exception Python has dropped."""
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        signum = int(signal.SIGINT)
+    elif issubclass(dropped.exc_type, SystemExit) and _leaving:
+        signum = _leaving - 128
+    else:
         sys.__unraisablehook__(dropped)
         return
-
-    def interrupt() -> None:
-        time.sleep(_SECONDS_TO_COME_AGAIN)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    _thread.start_new_thread(interrupt, ())
+    _thread.start_new_thread(_send_again, (signum, _SECONDS_TO_COME_AGAIN))
 
 
-def _send_again(signum: int) -> None:
+def _send_again(signum: int, seconds: float) -> None:
     """Sends the main thread a signal in a while, unless it has left by then."""
     global _leaving
-    time.sleep(_SECONDS_TO_LEAVE)
+    time.sleep(seconds)
     if not _left:
-        _leaving = 0
+        if _leaving == 128 + signum:
+            _leaving = 0
         signal.pthread_kill(threading.main_thread().ident or 0, signum)
 
 
