@@ -92,7 +92,7 @@ def train_in_turn(
 
     def client_summary(client: tf.Tensor) -> Any:
         own_examples, own_values = _only(client, examples, values)
-        _, own_start = _only(client, examples, start)
+        own_start = _one_of(client, start)
         total, local_values = finish(own_start, own_values, own_examples)
         return total, {k: v[0] for k, v in local_values.items()}
 
@@ -215,14 +215,27 @@ def _run_pooled(
 def _only(
     client: tf.Tensor, examples: Examples, values: ClientValues
 ) -> tuple[Examples, ClientValues]:
-    """Returns one client of a stack, as a stack of one."""
+    """Returns one client of a stack, as a stack of one, with no more rows of tables than its own.
 
-    def take(tensor: tf.Tensor) -> tf.Tensor:
-        return tf.gather(tensor, [client])
+    The values are those that go with the examples, after `touched_tables`.
+    """
+    own_examples, own_values = _one_of(client, examples), _one_of(client, values)
+    # Rows go up, and what fills them up is row 0. There may be none.
+    ends = {
+        k: tf.argmax(tf.pad(r[0], [[0, 1]], constant_values=-1)) + 1
+        for k, r in own_examples.rows.items()
+    }
+    rows = {name: own_examples.rows[name][:, :end] for name, end in ends.items()}
+    own = {k: v[:, : ends[k]] if k in ends else v for k, v in own_values.own.items()}
+    return own_examples._replace(rows=rows), own_values._replace(own=own)
 
-    own = {name: take(value) for name, value in values.own.items()}
-    noise = None if values.noise is None else take(values.noise)
-    return tf.nest.map_structure(take, examples), ClientValues(values.shared, own, noise)
+
+def _one_of(client: tf.Tensor, stack: Any) -> Any:
+    """Returns one client of a stack of examples, or of values, as a stack of one."""
+    if isinstance(stack, ClientValues):
+        own, noise = _one_of(client, (stack.own, stack.noise))
+        return stack._replace(own=own, noise=noise)
+    return tf.nest.map_structure(lambda t: None if t is None else tf.gather(t, [client]), stack)
 
 
 def _whole_gradient(read, values, moving, pool, rows, totals, with_metrics):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from fedpersonal.client.batches import schedule_phase
 from fedpersonal.client.optimizer import optimizer_of, plain_sgd_rate
-from fedpersonal.client.values import ClientValues, Examples, align, where_client
+from fedpersonal.client.values import ClientValues, Examples, align
 from fedpersonal.errors import UserError
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.model.partition import PartitionedModel
@@ -71,5 +71,6 @@ def assign_states(
     for one in algorithm.assignments:
         for state, source in states[one.of].items():
             made = sum(factor * term(name, source) for name, factor in one.terms.items())
-            assigned[state] = where_client(has_steps, made, term(one.of, source))
+            before = term(one.of, source)  # A server's state is one for all clients.
+            assigned[state] = tf.where(align(has_steps, before.shape.rank), made, before)
     return values._replace(own={**values.own, **assigned})

@@ -258,7 +258,9 @@ def local_of(
     if not is_client.any():  # Of an empty cohort there is nothing to choose from.
         known = np.zeros(1, bool)
         values = {name: np.zeros((1, *v.shape[1:]), v.dtype) for name, v in values.items()}
-    at = np.where(is_client, places, 0)
+    at: np.ndarray | slice = np.where(is_client, places, 0)
+    if np.array_equal(at, np.arange(len(known))):
+        at = slice(None)  # Megabytes a client, which are in place already.
     return collections.OrderedDict(
         places=places,
         known=known[at] & is_client,

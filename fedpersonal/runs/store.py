@@ -234,16 +234,16 @@ class LocalStateStore:
             there is none.
         """
         known = np.array([row is not None for row in rows], bool)
-        width = sum(self._sizes)
-        joined = bytearray().join(bytes(width) if row is None else row for row in rows)
-        table = np.frombuffer(joined, np.uint8).reshape(len(rows), width)
-        values, end = {}, 0
-        for variable, size in zip(self.variables, self._sizes):
-            # Rows may have megabytes: these are views.
-            part = table[:, end : end + size].view(variable.dtype.as_numpy_dtype)
-            values[variable.name] = part.reshape([len(rows), *variable.shape])
-            end += size
-        return known, values
+        ends = np.cumsum(self._sizes).tolist()
+        # Rows may have megabytes: NumPy asks for large pages, and they are copied once.
+        columns = [np.empty((len(rows), size), np.uint8) for size in self._sizes]
+        for place, row in enumerate(rows):
+            for column, size, end in zip(columns, self._sizes, ends):
+                column[place] = 0 if row is None else np.frombuffer(row, np.uint8, size, end - size)
+        return known, {
+            v.name: column.view(v.dtype.as_numpy_dtype).reshape([len(rows), *v.shape])
+            for v, column in zip(self.variables, columns)
+        }
 
     def _check_rows(self) -> int | None:
         """Compares all rows with what was committed, and returns its round, None before that."""

@@ -98,7 +98,7 @@ def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn)
     if trained.kept_by is None:
         return {}
     parts = kept_in_parts(trained.kept_by, clients.client_ids)
-    norms = np.concatenate([_norms({n: v[known] for n, v in own.items()}) for known, own in parts])
+    norms = np.concatenate([_norms(own)[known] for known, own in parts])
     if not len(norms):
         return {"num_outliers": 0}
     count = int((norms > _OUTLIER * max(np.median(norms), 1e-12)).sum())
@@ -113,8 +113,8 @@ def tell_outliers(trained: TrainedModel, clients: ClientDataset | ReadWhenDrawn)
 
 def _norms(values: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the norm of all values together, of each of n clients, (n, ...)."""
-    squares = [np.square(v.astype(np.float64)).reshape(len(v), -1).sum(1) for v in values.values()]
-    return np.sqrt(np.sum(squares, axis=0))
+    flat = [v.reshape(len(v), -1) for v in values.values()]
+    return np.sqrt(sum(np.einsum("ij,ij->i", v, v, dtype=np.float64) for v in flat))
 
 
 def _warn(line: str) -> None:
