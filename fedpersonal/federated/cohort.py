@@ -258,9 +258,10 @@ def local_of(
     if not is_client.any():  # Of an empty cohort there is nothing to choose from.
         known = np.zeros(1, bool)
         values = {name: np.zeros((1, *v.shape[1:]), v.dtype) for name, v in values.items()}
-    at: np.ndarray | slice = np.where(is_client, places, 0)
-    if np.array_equal(at, np.arange(len(known))):
-        at = slice(None)  # Megabytes a client, which are in place already.
+    chosen = np.where(is_client, places, 0)
+    # They may be megabytes a client, and in place already.
+    in_place = np.array_equal(chosen, np.arange(len(known)))
+    at: np.ndarray | slice = slice(None) if in_place else chosen
     return collections.OrderedDict(
         places=places,
         known=known[at] & is_client,
