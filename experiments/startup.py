@@ -51,8 +51,8 @@ def start() -> None:
     """Readies this process: quiet logs, a spared home, signals that let a command save its work.
 
     SIGTERM and SIGHUP become exits with status 143 and 129, unless the program has handlers of its
-    own. A second one does not disturb what it does at its end, for 30 seconds. One that falls into
-    a callback of the garbage collector, where Python drops it, comes again, and so does Ctrl-C.
+    own. A second one does not disturb what it does at its end, for 30 seconds. A signal that falls
+    into a callback of the garbage collector, where Python drops it, comes again; so does Ctrl-C.
     """
     _quiet_logs()
     _spare_home()

@@ -390,5 +390,5 @@ def count_clients(examples: Examples) -> int | tf.Tensor:
 
 def where_client(condition: tf.Tensor, chosen: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Selects whole clients: `condition` is bool (C,), the others (C, ...)."""
-    # It copies whole rows, where `tf.where` chooses each number: a third of the time.
+    # `Select` copies whole clients, where `tf.where` chooses each number: a third of the time.
     return tf.raw_ops.Select(condition=condition, x=chosen, y=other)

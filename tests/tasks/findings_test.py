@@ -11,7 +11,7 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.model.metrics import Metric
 from fedpersonal.runs.tested import test_summary as summarize_test
-from fedpersonal.tasks.findings import check_clients, tell_attendance
+from fedpersonal.tasks.findings import check_clients, tell_attendance, tell_outliers
 from fedpersonal.tasks.task import Data, EvaluationSet, before_and_after
 
 
@@ -83,3 +83,16 @@ def test_runs_say_what_they_are_tested_on():
     assert hash_of() == hash_of(features={"user": [0, 0, 1]})
     changes = [{"labels": [4.0, 5.0, 2.0]}, {"offsets": [0, 1, 3]}, {"client_ids": list("ac")}]
     assert len({hash_of(), *(hash_of(**change) for change in changes)}) == 4
+
+
+def test_outliers_are_counted_where_the_first_clients_have_kept_nothing(capsys):
+    clients = SimpleNamespace(client_ids=np.arange(150).astype(str))
+
+    def kept_by(names):
+        numbers = np.array(names, int)
+        sizes = np.select([numbers < 100, numbers < 149], [0.0, 1.0], 1000.0)
+        return numbers >= 100, {"user": np.outer(sizes, [3, 4]).astype(np.float32)}
+
+    told = tell_outliers(SimpleNamespace(kept_by=kept_by), clients)
+    assert told == {"num_outliers": 1}
+    assert "1 of 50 clients keep local variables over 100 times" in capsys.readouterr().err
