@@ -178,7 +178,7 @@ ENTRIES = (
         False,
         {
             QUICK: Size("stackoverflow_generated", _rounds(80, **_SMALL)),
-            FULL: Size("stackoverflow_quick", _rounds(500), DATA),
+            FULL: Size("stackoverflow_quick", _rounds(200, clients_per_round=10), DATA),
         },
     ),
     Entry(
