@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from experiments.board.board import BASELINE
 from experiments.board.table import (
     FEDERATED,
     GUESS_ROW,
@@ -16,7 +15,7 @@ from experiments.board.table import (
     Row,
     verdict,
 )
-from experiments.board.tasks import Entry
+from experiments.board.tasks import BASELINE, Entry
 from fedpersonal.errors import listed
 
 # So many ties are named.
@@ -84,7 +83,15 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
         return f"{sentence} No task tells it clearly from {few}."
     if len(best) == len(complete):
         return f"{sentence} No task tells them clearly apart."
-    return f"{sentence} Each other one is clearly worse{' on some task' * (len(names) > 1)}."
+    sentence += f" Each other one is clearly worse{' on some task' * (len(names) > 1)}."
+    above = [
+        row
+        for row in complete
+        if any((row.name, one.name) in table.clear[n] for one in best for n in names)
+    ]
+    if above:  # On one task who is best has none above it.
+        sentence += f" But {len(above)} of them {_are(above)} clearly better on another."
+    return sentence
 
 
 def _least(table: BoardTable, rows: Sequence[Row]) -> str:
@@ -95,7 +102,7 @@ def _least(table: BoardTable, rows: Sequence[Row]) -> str:
 
     def share(row: Row) -> float:
         pairs = [(row.cells[n], baseline.cells[n]) for n in baseline.cells]
-        return statistics.mean(_moved(one) / _moved(other) for one, other in pairs)
+        return statistics.mean(_moved(one) / _moved(other) for one, other in pairs if _moved(other))
 
     def may(row: Row) -> bool:
         return all(
@@ -106,8 +113,12 @@ def _least(table: BoardTable, rows: Sequence[Row]) -> str:
             for name in baseline.cells
         )
 
-    fitting = [row for row in rows if baseline.cells and may(row)]
-    least = min(fitting, key=share, default=baseline)
+    fitting = [row for row in rows if may(row)]
+    if not {*fitting} - {baseline}:
+        return (
+            f"Each other method is clearly worse than {baseline.title} on some task, or lacks one."
+        )
+    least = min(fitting, key=share)
     about = f"Of the methods that are nowhere clearly worse than {baseline.title}, "
     if least is baseline or share(least) > 0.99:
         return f"{about}none moves fewer bytes."
@@ -141,9 +152,10 @@ def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
         sentences.append(f"{few} do not clearly beat the best guess.")
     for row, cell in cells.items():
         if row.kind in (LOCAL, SERVER) and verdict(cell.behind, entry) > 0:
-            sentences.append(f"{row.title} is clearly better than it, without federation.")
+            name = "FedAvg + fine-tuning"
+            sentences.append(f"{row.title} is clearly better than {name}, without federation.")
     return [" ".join(sentences)]
 
 
-def _are(names: Sequence[str]) -> str:
+def _are(names: Sequence[object]) -> str:
     return "is" if len(names) == 1 else "are"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.board.settings import Found, read_found, settings_of, write_found
-from experiments.board.tasks import FULL, QUICK, Entry
+from experiments.board.tasks import BASELINE, FULL, QUICK, Entry
 from experiments.children import BYTES_A_RUN, fitting
 from experiments.papers.jobs import Job, check_folders, open_job
 from experiments.sweeping import trials
@@ -23,8 +23,6 @@ from fedpersonal.methods.algorithm import STARTS
 from fedpersonal.methods.method import Method, methods
 from fedpersonal.options import Value
 
-# What others are compared with.
-BASELINE = "fed_avg_finetuning"
 SETTINGS = "settings.json"
 STARTS_FILE = "starts.json"
 # How the reason begins why a method has no value on a task that it does not do.
@@ -197,7 +195,7 @@ class Board:
         return Sweep(
             entry.library,
             values,
-            settings_of(entry.library, values, method, number),
+            settings_of(entry, values, method, number),
             range(TUNING_SEED, TUNING_SEED + self.tuning_seeds),
             self.output_dir / "tuning" / entry.name / method.name,
             entry.chosen_by or entry.metric,

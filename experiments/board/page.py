@@ -48,12 +48,17 @@ more for each method that is clearly better, by such an interval between the two
 each that cannot be told apart; who diverges is behind all others, and who is refused, because \
 the task's options do not suit it, has none. *Worse off*: the share of test clients whose own \
 figure is worse than with FedAvg + fine-tuning. Bytes are of one client and one round; *kept* is \
-what it stores between rounds. Seconds of a round are of this machine, with other runs beside."""
+what it stores between rounds. Seconds of a round are of this machine, with other runs beside.
+
+Intervals are over clients alone: another training, or other luck in tuning, may differ by more \
+where methods are close. Methods that come to the same count each in ranks. FedAvg, FedDyn and \
+Reptile have a server that averages, as in their papers; most others have the task's optimizer. \
+Where users have embeddings, methods that share all variables move those of all users."""
 TUNING = """\
 *Settings*: the options that tuning has chosen, and from how many settings: as many for each \
 method, by validation clients of other seeds. Some of these people may be among the test clients \
-here, for all methods alike. *preset*: not tuned. A preset was made for one method of its task, so \
-such a row says little of the others."""
+here, for all methods alike. The first of them is that of the method's row in the tables of the \
+papers, or else the preset's, which was made for one method of its task. *preset*: not tuned."""
 
 
 class Shown(NamedTuple):
@@ -178,11 +183,14 @@ def _of_task(table: BoardTable, entry: Entry) -> Grid:
         ]
         shown.append((row.kind, cells))
     note = "Test clients are those that train." if entry.is_seen else "Test clients are new."
+    note = " ".join(filter(None, (note, entry.sizes[table.size].note)))
     if starts:
         note += (
             " They predict with what they kept; further columns: with what they have rebuilt, and "
             "with what they kept after more local steps, where it is no copy of the whole model."
         )
+    if entry.chosen_by:
+        note += f" Settings are chosen by {label(entry.chosen_by)}."
     if entry.name in table.origins:
         note += f" {_how(table.origins[entry.name])}"
     if compared:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import pathlib
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.board.tasks import Entry
 from experiments.sweeping.grid import Range, Setting, Values, draw_settings
 from fedpersonal.files import read_json, write_json
 from fedpersonal.methods.method import Method
@@ -31,7 +33,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "neighbour_scale": (0.01, 10.0),
     "neighbour_weight": (0.1, 1.9),
 }
-_DRAW_SEED = 0
+# By method, options that it declares and that others stand in for.
+_IDLE = {"pfedme": ("client_learning_rate", "finetuning_learning_rate")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,31 +61,41 @@ class Found:
 
 
 def settings_of(
-    task: Task, values: Mapping[str, Value], method: type[Method], number: int
+    entry: Entry, values: Mapping[str, Value], method: type[Method], number: int
 ) -> list[Setting]:
     """Returns the settings that are tried, the preset's first; a larger number begins the same.
 
+    Draws are those of the task, so that no luck is common to all tasks.
+
     Args:
-        task: The task.
+        entry: The task.
         values: The options of the method, as the preset has them.
         method: The method.
         number: How many.
     """
+    task = entry.library
     ranges = ranges_of(task, values, method)
     options = task.settle(task.options(**values)).values()
     first = {name: options[name] for name in ranges}
-    drawn = draw_settings(ranges, number - 1, _DRAW_SEED) if ranges and number > 1 else []
+    seed = zlib.crc32(entry.name.encode())
+    drawn = draw_settings(ranges, number - 1, seed) if ranges and number > 1 else []
     return [first, *drawn]
 
 
 def ranges_of(task: Task, values: Mapping[str, Value], method: type[Method]) -> dict[str, Values]:
     """Returns the ranges of the options that a method reads; the arguments are `settings_of`'s."""
     options = task.settle(task.options(**values)).values()
+    idle = set(_IDLE.get(method.name, ()))
+    is_solved = options.get("reconstruction") == "ridge"
+    if is_solved and not method.copies and method.finetunes in (None, "all", "global"):
+        idle.add("reconstruction_learning_rate")
     names = [n for n in method.options.declarations() if method.trains or n[:7] != "client_"]
     if method.trains and method.is_federated:
         names.append("server_learning_rate")
     found: dict[str, Values] = {}
     for name in names:
+        if name in idle:
+            continue
         factors = next((f for n, f in RANGES.items() if fnmatch.fnmatch(name, n)), None)
         value = options[name]
         if factors and isinstance(value, (int, float)) and value > 0:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.board.board import BASELINE, REFUSED, STARTS_FILE, Board, Key
+from experiments.board.board import REFUSED, STARTS_FILE, Board, Key
 from experiments.board.settings import Found
-from experiments.board.tasks import Entry
+from experiments.board.tasks import BASELINE, Entry
 from experiments.papers.table import Cell as Figure
 from experiments.papers.table import difference
 from experiments.sweeping.trials import Trial

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from experiments.option_flags import read_flagfile
-from experiments.papers.reproduction import PRESETS
+from experiments.papers import fedperc_data, fedrecon_data, furl, recommendation
+from experiments.papers.reproduction import PRESETS, Row
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric, lower_is_better
 from fedpersonal.methods.method import Method
@@ -16,6 +17,8 @@ from fedpersonal.options import Value
 from fedpersonal.tasks.task import Task, find_task, import_task
 
 QUICK, FULL = "quick", "full"
+# What others are compared with.
+BASELINE = "fed_avg_finetuning"
 # The flags that say where data are.
 DATA, MOVIELENS = "data_dir", "movielens_dir"
 
@@ -30,6 +33,7 @@ class Size:
         data: The flag that says where its data are; empty of data that are installed or generated.
         server_preset: The file for methods whose server has all data; empty for the same one.
         server: Their options in place of that file's.
+        note: What a reader has to know of it.
     """
 
     preset: str
@@ -37,6 +41,7 @@ class Size:
     data: str = ""
     server_preset: str = ""
     server: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Entry:
         chosen_by: The metric of validation clients that chooses settings; empty for `metric`.
         digits: Digits after the point.
         own: Methods of this task alone that the table has, beside those of any model.
+        rows: Methods' options as the tables of the papers have them, in place of the preset's.
     """
 
     name: str
@@ -66,6 +72,7 @@ class Entry:
     chosen_by: str = ""
     digits: int = 3
     own: Sequence[str] = ()
+    rows: Mapping[str, Mapping[str, Value]] = dataclasses.field(default_factory=dict)
 
     @property
     def library(self) -> Task:
@@ -94,7 +101,7 @@ class Entry:
         preset = (is_central and own.server_preset) or own.preset
         file = PRESETS / f"{preset}.flags"
         values = read_flagfile(file, self.library.options) if preset else {}
-        values.update({**own.values, **(own.server if is_central else {})})
+        values.update({**own.values, **(own.server if is_central else self._row(method))})
         usual = method.server_optimizer
         rate = method.server_learning_rate
         # They are part of what a method is.
@@ -104,6 +111,17 @@ class Entry:
             values["data_dir"] = data[own.data]
         return {**values, "method": method.name}
 
+    def _row(self, method: type[Method]) -> Mapping[str, Value]:
+        """Returns a method's options in place of the preset's.
+
+        They are its own; or of one with the same rounds; or, where it shares as much, FedAvg's
+        with fine-tuning.
+        """
+        names = [method.name, method.trains_as]
+        if method.trains and not method.local_part:
+            names.append(BASELINE)
+        return next((self.rows[name] for name in names if name in self.rows), {})
+
 
 # What clients keep may be a model each, and is written to disk once, not every few rounds.
 _PERIODS = ("total_rounds", "rounds_per_eval", "rounds_per_checkpoint")
@@ -112,6 +130,31 @@ _PERIODS = ("total_rounds", "rounds_per_eval", "rounds_per_checkpoint")
 def _rounds(number: int, **values: Value) -> dict[str, Value]:
     """Returns options of a training of so many rounds, validated and saved at its end."""
     return {**dict.fromkeys(_PERIODS, number), **values}
+
+
+# What a size settles for all methods.
+_OF_SIZE = {
+    *(*_PERIODS, "method", "evaluate_on", "num_oov_buckets", "lora_matrices", "lora_rank"),
+}
+
+
+def _rows(rows: Iterable[Row], **of_size: Value) -> dict[str, Mapping[str, Value]]:
+    """Returns methods' options as the tables of a paper have them, of each the first row's.
+
+    Args:
+        rows: The rows of such tables.
+        **of_size: What those that are wanted have, such as whom they are tested on.
+    """
+    found: dict[str, Mapping[str, Value]] = {}
+    for row in rows:
+        if "method" in row.values and of_size.items() <= row.values.items():
+            own = {name: value for name, value in row.values.items() if name not in _OF_SIZE}
+            found.setdefault(str(row.values["method"]), own)
+    return found
+
+
+def _of_texts(kind: str) -> dict[str, Mapping[str, Value]]:
+    return {name: own[kind] for name, own in furl.OWN.items() if kind in own}
 
 
 _RMSE = ClientMetric("rmse_after", to_mean=np.square, finalize=np.sqrt)
@@ -135,12 +178,38 @@ _SMALL: dict[str, Value] = {
     "finetuning_learning_rate": 0.3,
     "finetuning_epochs": 2,
 }
+_REBUILT = (
+    "A new user's embedding is rebuilt by least squares for every row, also of methods that share "
+    "all variables."
+)
 _RATINGS = {
-    QUICK: Size("movielens_quick", _rounds(100), server=_SERVER),
-    FULL: Size("movielens_best", _rounds(500), MOVIELENS, server=_SERVER),
+    QUICK: Size("movielens_quick", _rounds(100), server=_SERVER, note=_REBUILT),
+    FULL: Size("movielens_best", _rounds(500), MOVIELENS, server=_SERVER, note=_REBUILT),
+}
+_RANKING_ROWS = _rows(recommendation.ROWS)
+# There they have the same rounds.
+_RANKING_ROWS.update(dict.fromkeys(("fed_per", "fed_sim"), _RANKING_ROWS["furl"]))
+# FedPerC's rivals, as in tv_shows_paper_rivals.flags.
+_RIVALS: dict[str, Value] = {
+    "proximal": 1.0,
+    "finetuning_learning_rate": 0.0001,
+    "clip_norm": 1.0,
+}
+_UTTERANCES = {
+    **{n: {**_RIVALS, **own} for n, own in _rows(fedperc_data.TABLE_ROWS).items()},
+    **_rows(fedperc_data.PART_ROWS),
 }
 ENTRIES = (
-    Entry("ratings", "Ratings, new users", "movielens", "rmse", _RMSE, False, _RATINGS),
+    Entry(
+        "ratings",
+        "Ratings, new users",
+        "movielens",
+        "rmse",
+        _RMSE,
+        False,
+        _RATINGS,
+        rows=_rows(fedrecon_data.RATING_ROWS, evaluate_on="unseen"),
+    ),
     Entry(
         "ratings_seen",
         "Ratings, known users",
@@ -148,7 +217,11 @@ ENTRIES = (
         "rmse",
         _RMSE,
         True,
-        {n: dataclasses.replace(s, values={**s.values, **_SEEN}) for n, s in _RATINGS.items()},
+        {
+            n: dataclasses.replace(s, values={**s.values, **_SEEN}, note="")
+            for n, s in _RATINGS.items()
+        },
+        rows=_rows(fedrecon_data.RATING_ROWS, **_SEEN),
     ),
     Entry(
         "ranking",
@@ -158,7 +231,11 @@ ENTRIES = (
         ClientMetric("ndcg@10_all", weights=None),
         True,
         {
-            QUICK: Size("interactions_quick", _rounds(100), server=_SERVER_RANKS),
+            QUICK: Size(
+                "interactions_quick",
+                _rounds(100),
+                server=_SERVER_RANKS,
+            ),
             FULL: Size(
                 "interactions_quick",
                 _rounds(200, clients_per_round=300, dataset="movielens_1m"),
@@ -168,6 +245,7 @@ ENTRIES = (
         },
         chosen_by="ndcg@10",
         digits=4,
+        rows=_RANKING_ROWS,
     ),
     Entry(
         "next_word",
@@ -177,9 +255,15 @@ ENTRIES = (
         ClientMetric("accuracy_without_oov_or_eos_after", "num_known_words"),
         False,
         {
-            QUICK: Size("stackoverflow_generated", _rounds(80, **_SMALL)),
+            QUICK: Size(
+                "stackoverflow_generated",
+                _rounds(80, **_SMALL),
+                note="Texts are generated, and rare words mean something else to each user: this "
+                "is what FedRecon is made for.",
+            ),
             FULL: Size("stackoverflow_quick", _rounds(200, clients_per_round=10), DATA),
         },
+        rows=_rows(fedrecon_data.WORD_ROWS, num_oov_buckets=500),
     ),
     Entry(
         "texts",
@@ -190,7 +274,11 @@ ENTRIES = (
         True,
         {
             QUICK: Size(
-                "reddit_quick", _rounds(200, **_SHARED, **_FEW_WORDS), "", "reddit_quick_server"
+                "reddit_quick",
+                _rounds(200, **_SHARED, **_FEW_WORDS),
+                "",
+                "reddit_quick_server",
+                note="Texts are generated.",
             ),
             FULL: Size(
                 "reddit_paper",
@@ -199,6 +287,7 @@ ENTRIES = (
                 "reddit_paper_server",
             ),
         },
+        rows=_of_texts("reddit"),
     ),
     Entry(
         "films",
@@ -221,6 +310,7 @@ ENTRIES = (
                 "films_paper_server",
             ),
         },
+        rows=_of_texts("films"),
     ),
     Entry(
         "utterances",
@@ -228,12 +318,15 @@ ENTRIES = (
         "tv_shows",
         "perplexity",
         ClientMetric("perplexity_after", "num_tokens", np.log, np.exp),
-        False,
+        True,
         {
-            QUICK: Size("tv_shows_quick", _rounds(3, local_steps=5)),
+            QUICK: Size(
+                "tv_shows_quick", _rounds(3, local_steps=5), note="Dialogues are generated."
+            ),
             FULL: Size("tv_shows_paper", _rounds(8), DATA),
         },
         digits=2,
+        rows=_UTTERANCES,
         own=(
             *("fedperc", "lora", "ffa_lora", "fedsa_lora", "rolora", "feddpa", "personal_lora"),
             *("shared_prefix", "split_learning", "meta_learning"),

@@ -64,7 +64,7 @@ _PAPER = {
 _RIVALS = ("local_only", "fed_avg_finetuning")
 # By method and kind, what the preset does not have. A model of one's own starts from nothing: it
 # needs more steps than a shared one's copy.
-_OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
+OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     "local_only": {
         "reddit": {"finetuning_learning_rate": 3.0, "finetuning_epochs": 20},
         "films": {"finetuning_learning_rate": 1.0, "finetuning_epochs": 10},
@@ -218,7 +218,7 @@ def plan(asked: Reproduction) -> Form:
 
 def _of_kind(row: Row, kind: str) -> Row:
     """Returns a row with the hyperparameters of comments, `reddit`, or of `films`."""
-    values = {**row.values, **_OWN.get(str(row.values["method"]), {}).get(kind, {})}
+    values = {**row.values, **OWN.get(str(row.values["method"]), {}).get(kind, {})}
     return dataclasses.replace(row, preset=row.preset.replace("{kind}", kind), values=values)
 
 

@@ -21,6 +21,8 @@ from fedpersonal.options import Declaration, Options, Value
 _LOG = "log:"
 _DIGITS = 4
 _TRIES = 100  # For each setting that is drawn.
+# Each of so many settings in a row has another part of an option's range: few draws leave no gap.
+_PARTS = 3
 Setting = Mapping[str, Value]
 
 
@@ -40,12 +42,12 @@ class Range:
     is_log: bool
     is_whole: bool
 
-    def draw(self, random: np.random.Generator) -> Value:
-        """Returns a number of few digits."""
+    def at(self, share: float) -> Value:
+        """Returns the number, of few digits, below which is so much of the range, in [0, 1)."""
         if self.is_whole and not self.is_log:
-            return int(random.integers(int(self.low), int(self.high), endpoint=True))
+            return int(self.low) + int(share * (int(self.high) - int(self.low) + 1))
         low, high = map(math.log, (self.low, self.high)) if self.is_log else (self.low, self.high)
-        number = random.uniform(low, high)
+        number = low + share * (high - low)
         number = math.exp(number) if self.is_log else number
         number = round(number) if self.is_whole else float(f"{number:.{_DIGITS}g}")
         return min(max(number, self.low), self.high)
@@ -99,16 +101,22 @@ def all_settings(grid: Mapping[str, Values]) -> list[Setting]:
 def draw_settings(grid: Mapping[str, Values], number: int, seed: int) -> list[Setting]:
     """Returns so many different combinations, drawn alike; a larger number begins with the same.
 
+    They are Latin hypercubes, one after the other: of each three, one has a value from the lowest
+    third of an option's range, one from the middle, one from the highest.
+
     Raises:
         UserError: There are not so many.
     """
     random = generator(Purpose.SETTINGS, seed)
     settings: dict[tuple[Value, ...], Setting] = {}
     for _ in range(_TRIES * number):
-        setting = {name: _draw(values, random) for name, values in grid.items()}
-        settings.setdefault(tuple(setting.values()), setting)
-        if len(settings) == number:
-            return list(settings.values())
+        parts = random.permuted(np.tile(np.arange(_PARTS), (len(grid), 1)), axis=1)
+        for shares in ((parts + random.random(parts.shape)) / _PARTS).T.tolist():
+            drawn = zip(grid.items(), shares)
+            setting = {name: _at(values, share) for (name, values), share in drawn}
+            settings.setdefault(tuple(setting.values()), setting)
+            if len(settings) == number:
+                return list(settings.values())
     raise UserError(
         f"--random={number}: --grid has too few settings, {len(settings)} were found; take fewer, "
         "or leave --random out for all of them."
@@ -127,10 +135,8 @@ def value_text(value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _draw(values: Values, random: np.random.Generator) -> Value:
-    if isinstance(values, Range):
-        return values.draw(random)
-    return values[random.integers(len(values))]
+def _at(values: Values, share: float) -> Value:
+    return values.at(share) if isinstance(values, Range) else values[int(share * len(values))]
 
 
 def _values(text: str, option: Declaration) -> Values:

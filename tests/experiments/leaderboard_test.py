@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 
 from experiments.board import advice, page, table
-from experiments.board.board import BASELINE, SETTINGS, STARTS_FILE
+from experiments.board.board import SETTINGS, STARTS_FILE
 from experiments.board.joined import join_tables
 from experiments.board.settings import Found, ranges_of, read_found, settings_of, write_found
 from experiments.board.table import _Tested
-from experiments.board.tasks import DATA, ENTRIES, MOVIELENS, QUICK
+from experiments.board.tasks import BASELINE, DATA, ENTRIES, MOVIELENS, QUICK
+from experiments.papers import recommendation
 from experiments.sweeping.trials import Validation, write_validation
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import find_metric
@@ -211,18 +212,40 @@ def test_each_method_of_each_task_has_a_setting_and_the_same_budget(entry):
             if method.name == "fedperc_projected":
                 values["user_vectors"] = "vectors.csv"  # It does not go without.
             settled = task.settle(task.options(**values))
-            tried = settings_of(task, values, method, 4)
+            tested = getattr(settled, "evaluate_on", None)
+            assert tested in (None, "seen" if entry.is_seen else "unseen")
+            tried = settings_of(entry, values, method, 4)
             if not ranges_of(task, values, method):
                 continue
             assert len({tuple(one.items()) for one in tried}) == 4
             assert tried[0] == {name: getattr(settled, name) for name in tried[0]}
-            assert tried[:3] == settings_of(task, values, method, 3)
+            assert tried[:3] == settings_of(entry, values, method, 3)
             for one in tried:
                 task.settle(task.options(**{**values, **one}))
             usual = method.server_optimizer
             assert usual in (None, settled.server_optimizer)
             names = {*tried[0]} - {"server_learning_rate"}
             assert names <= {*method.options.declarations()}
+
+
+def test_a_method_starts_from_its_row_in_the_tables_of_the_papers():
+    rows = {row.values["method"]: row for row in recommendation.ROWS if "method" in row.values}
+    methods = RANKING.library.methods
+    of = {name: RANKING.values(QUICK, methods[name], {}) for name in methods}
+    rate = "reconstruction_learning_rate"
+    assert of["fed_recon"][rate] == rows["fed_recon"].values[rate] != of["pfedrec"].get(rate)
+    # By its rounds, or by what it shares; the size settles how many rounds there are.
+    assert of["fed_recon_finetuning"][rate] == of["fed_recon"][rate]
+    rate = "client_learning_rate"
+    assert of["fed_avg_finetuning"][rate] == rows["fed_avg_finetuning"].values[rate]
+    assert of["scaffold"][rate] == of["fed_avg_finetuning"][rate] != of["pfedrec"][rate]
+    assert {values["total_rounds"] for n, values in of.items() if methods[n].is_federated} == {100}
+    # Nobody tunes what a method does not read.
+    tuned = {name: ranges_of(RANKING.library, of[name], methods[name]) for name in of}
+    assert "outer_learning_rate" in tuned["pfedme"] and rate not in tuned["pfedme"]
+    recon = RATINGS.library.methods["fed_recon"]
+    values = RATINGS.values(QUICK, recon, {})
+    assert {*ranges_of(RATINGS.library, values, recon)} == {rate, "server_learning_rate"}
 
 
 def test_the_best_on_validation_clients_is_found_and_kept(tmp_path, monkeypatch):
@@ -287,6 +310,18 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
         "FED_AVG_FINETUNING, it moves the fewest bytes, 50% of that one's."
     )
     assert told[4].startswith("Where clients can keep nothing between rounds, take B or FED_AVG_F")
+    # Who is best by the mean may be clearly worse somewhere, and all others, too.
+    everywhere = {"ratings": frozenset(("a", name) for name in ranks if name != "a")}
+    clear = {**everywhere, "ranking": frozenset([("b", "a"), (BASELINE, "b"), (BASELINE, "c")])}
+    told = advice.advise(tiny_board.make_table(ranks, clear, setting=found))
+    assert told[0].endswith(
+        "Each other one is clearly worse on some task. But 1 of them is clearly better on another."
+    )
+    clear["ratings"] |= {(BASELINE, "a")}
+    told = advice.advise(tiny_board.make_table(ranks, clear, moved=moved, setting=found))
+    assert told[3] == (
+        "Each other method is clearly worse than FED_AVG_FINETUNING on some task, or lacks one."
+    )
     untuned = advice.advise(tiny_board.make_table(ranks, clear))
     assert untuned[0].startswith("8 of 8 cells are not tuned.")
 

@@ -217,9 +217,8 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         return self.for_model(model, support), self.for_model(model, query)
 
     def validate(self, experiment: UtteranceExperiment) -> Callable[[TrainedModel], ClientResults]:
-        """Returns what evaluates a model between rounds; seen clients are not fine-tuned for it."""
-        part = experiment.data.validation
-        phases = () if part.seen else experiment.evaluator.finetuning
+        """Returns what evaluates a model between rounds, after fine-tuning on 15 utterances."""
+        part, phases = experiment.data.validation, experiment.evaluator.finetuning
         return experiment.evaluation(part, phases, start="kept", with_before=False)
 
     def test(self, experiment: UtteranceExperiment, trained: TrainedModel) -> TestReport:

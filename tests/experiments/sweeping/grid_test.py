@@ -118,6 +118,16 @@ def test_draws_are_in_the_range_spread_as_said_and_all_different():
     assert {type(limit) for limit in limits} == {int} and 1 <= min(limits) < max(limits) <= 1000
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_three_draws_in_a_row_have_a_value_of_each_third_of_each_range(seed):
+    grid = parse_grid("rate=log:0.01..10;units=1..6;limit=1..1000", Toys)
+    drawn = draw_settings(grid, 9, seed=seed)
+    for start in (0, 3, 6):
+        some = drawn[start : start + 3]
+        assert {math.floor(math.log10(one["rate"])) for one in some} == {-2, -1, 0}
+        assert {(one["units"] - 1) // 2 for one in some} == {0, 1, 2}
+
+
 def test_draws_are_fixed_by_their_seed_and_more_of_them_begin_alike():
     grid = parse_grid("rate=0.1..10;kind=a,b", Toys)
     assert draw_settings(grid, 20, seed=3)[:5] == draw_settings(grid, 5, seed=3)
