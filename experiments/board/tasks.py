@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from experiments.option_flags import read_flagfile
-from experiments.papers import fedperc_data, fedrecon_data, furl, recommendation
+from experiments.papers import fedperc_data, fedrecon_data, furl_data, recommendation
 from experiments.papers.reproduction import PRESETS, Row
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric, lower_is_better
@@ -154,7 +154,7 @@ def _rows(rows: Iterable[Row], **of_size: Value) -> dict[str, Mapping[str, Value
 
 
 def _of_texts(kind: str) -> dict[str, Mapping[str, Value]]:
-    return {name: own[kind] for name, own in furl.OWN.items() if kind in own}
+    return {name: own[kind] for name, own in furl_data.OWN.items() if kind in own}
 
 
 _RMSE = ClientMetric("rmse_after", to_mean=np.square, finalize=np.sqrt)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse
 
+from experiments.papers import furl_data as paper
 from experiments.papers.embeddings import compare_embeddings
 from experiments.papers.jobs import Job, check_splits, share_trainings
 from experiments.papers.picture import draw
@@ -40,7 +41,6 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric
 from fedpersonal.evaluation.statistics import auc
 from fedpersonal.methods.method import KeepingOptions, Method
-from fedpersonal.options import Value
 from fedpersonal.tasks.documents.data import (
     LABEL_OF_ALL,
     RATE_OF_ALL,
@@ -54,32 +54,6 @@ if TYPE_CHECKING:
     from fedpersonal.tasks.experiment import Experiment
     from fedpersonal.training.trained import TrainedModel
 
-# By method: the paper's name, and accuracy on Reddit and AUC on Sticker, in per cent.
-_PAPER = {
-    "centralized": ("Global Server", 28.93, 57.75),
-    "centralized_personalized": ("Personalized Server", 66.13, 65.60),
-    "fed_avg": ("Global FL", 11.90, 57.24),
-    "furl": ("Personalized FL", 62.41, 65.63),
-}
-_RIVALS = ("local_only", "fed_avg_finetuning")
-# By method and kind, what the preset does not have. A model of one's own starts from nothing: it
-# needs more steps than a shared one's copy.
-OWN: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
-    "local_only": {
-        "reddit": {"finetuning_learning_rate": 3.0, "finetuning_epochs": 20},
-        "films": {"finetuning_learning_rate": 1.0, "finetuning_epochs": 10},
-    },
-    "fed_avg": {"films": {"client_learning_rate": 0.3}},
-    "fed_avg_finetuning": {"films": {"client_learning_rate": 0.3}},
-    "per_fed_avg": {
-        "films": {
-            "client_learning_rate": 0.3,
-            "support_query_split": "shared",
-            "adaptation_learning_rate": 0.1,
-            "adaptation_steps": 10,
-        }
-    },
-}
 GUESS = "A user's most frequent label"
 _GUESSES = {
     "accuracy": {USERS_LABEL: GUESS, LABEL_OF_ALL: "The most frequent label"},
@@ -101,7 +75,7 @@ _DIFFERENT = "{}: accuracy minus that of {}, in points, on the same texts of the
 
 
 def _row(method: type[Method], local_state: str = "kept") -> Row:
-    name, *figures = _PAPER.get(method.name, (method.title,))
+    name, *figures = paper.PUBLISHED.get(method.name, (method.title,))
     is_twin = local_state == "rebuilt"
     return Row(
         f"{name} (stateless)" if is_twin else name,
@@ -117,10 +91,10 @@ def _keeps(method: type[Method]) -> bool:
 
 _METHODS = TASK.methods.values()
 ROWS = (*map(_row, _METHODS), *(_row(m, "rebuilt") for m in _METHODS if _keeps(m)))
-PAPER_ROWS = tuple(row for name, *_ in _PAPER.values() for row in ROWS if row.name == name)
+PAPER_ROWS = tuple(row for name, *_ in paper.PUBLISHED.values() for row in ROWS if row.name == name)
 USUAL_ROWS = (
     *PAPER_ROWS,
-    *(row for name in _RIVALS for row in ROWS if row.values["method"] == name),
+    *(row for name in paper.RIVALS for row in ROWS if row.values["method"] == name),
 )
 
 
@@ -153,7 +127,7 @@ class Form:
     def of(self, method: str) -> Line | None:
         """Returns the line of a paper's row, None where it is not wanted."""
         lines = lines_of(self.jobs)
-        return next((line for line in lines if line.name == _PAPER[method][0]), None)
+        return next((line for line in lines if line.name == paper.PUBLISHED[method][0]), None)
 
 
 def run(asked: Reproduction) -> Report:
@@ -218,7 +192,7 @@ def plan(asked: Reproduction) -> Form:
 
 def _of_kind(row: Row, kind: str) -> Row:
     """Returns a row with the hyperparameters of comments, `reddit`, or of `films`."""
-    values = {**row.values, **OWN.get(str(row.values["method"]), {}).get(kind, {})}
+    values = {**row.values, **paper.OWN.get(str(row.values["method"]), {}).get(kind, {})}
     return dataclasses.replace(row, preset=row.preset.replace("{kind}", kind), values=values)
 
 
