@@ -28,7 +28,7 @@ def advise(table: BoardTable) -> list[str]:
     new = [entry for entry in table.entries if not entry.is_seen]
     seen = [entry for entry in table.entries if entry.is_seen]
     all_tasks = "Over all tasks" if len(table.entries) > 1 else "Here"
-    found = [_untuned(ranked), _best(table, ranked, table.entries, all_tasks)]
+    found = [_untuned(table, ranked), _best(table, ranked, table.entries, all_tasks)]
     if new and seen:
         found += [
             _best(table, ranked, new, "Where clients are new"),
@@ -40,15 +40,17 @@ def advise(table: BoardTable) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def _untuned(rows: Sequence[Row]) -> str:
+def _untuned(table: BoardTable, rows: Sequence[Row]) -> str:
     """Says so where methods are compared that were not tuned."""
-    cells = [row.cells[task] for row in rows for task in row.ranks]
-    number = sum(cell.setting is None for cell in cells)
-    if not number:
+    cells = [(task, row.cells[task]) for row in rows for task in row.ranks]
+    untuned = [task for task, cell in cells if cell.setting is None]
+    if not untuned:
         return ""
+    where = listed([entry.title for entry in table.entries if entry.name in untuned])
+    what = "these ranks" if len(untuned) < len(cells) else "what follows"
     return (
-        f"{number} of {len(cells)} cells are not tuned. A preset is made for one method of its "
-        "task, so take what follows as a trial of the command, not as advice."
+        f"{len(untuned)} of {len(cells)} cells are not tuned: {where}. A preset is made for one "
+        f"method of its task, so take {what} as a trial of the command, not as advice."
     )
 
 

@@ -323,7 +323,9 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
         "Each other method is clearly worse than FED_AVG_FINETUNING on some task, or lacks one."
     )
     untuned = advice.advise(tiny_board.make_table(ranks, clear))
-    assert untuned[0].startswith("8 of 8 cells are not tuned.")
+    assert untuned[0].startswith(
+        "8 of 8 cells are not tuned: Ratings, new users, Next item among all. A preset"
+    )
 
 
 def test_texts_of_others_do_not_break_the_pages(tmp_path):
