@@ -46,7 +46,7 @@ flags.DEFINE_integer(
     "tune",
     None,
     "Try so many settings for each method and task first, on validation clients of other seeds. "
-    "[default: use the settings that were found before, else the preset's]",
+    "[default: use the settings that were found before, else the first one]",
     1,
     10_000,
 )

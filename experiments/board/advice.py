@@ -47,10 +47,10 @@ def _untuned(table: BoardTable, rows: Sequence[Row]) -> str:
     if not untuned:
         return ""
     where = listed([entry.title for entry in table.entries if entry.name in untuned])
-    what = "these ranks" if len(untuned) < len(cells) else "what follows"
+    what = "ranks there" if len(untuned) < len(cells) else "what follows"
     return (
-        f"{len(untuned)} of {len(cells)} cells are not tuned: {where}. A preset is made for one "
-        f"method of its task, so take {what} as a trial of the command, not as advice."
+        f"{len(untuned)} of {len(cells)} cells are not tuned: {where}. Their first setting suits "
+        f"some methods and not others, so take {what} as a trial of the command, not as advice."
     )
 
 
@@ -89,17 +89,18 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     above = [
         row
         for row in complete
-        if any((row.name, one.name) in table.clear[n] for one in best for n in names)
+        if row not in best
+        and any((row.name, one.name) in table.clear[n] for one in best for n in names)
     ]
     if above:  # On one task who is best has none above it.
-        sentence += f" But {len(above)} of them {_are(above)} clearly better on another."
+        sentence += f" But {len(above)} of them {_are(above)} clearly better on some other task."
     return sentence
 
 
 def _least(table: BoardTable, rows: Sequence[Row]) -> str:
     """Says which method sends least, of those nowhere clearly worse than the baseline."""
     baseline = next((row for row in rows if row.name == BASELINE), None)
-    if baseline is None:
+    if baseline is None or len(rows) < 2 or not any(map(_moved, baseline.cells.values())):
         return ""
 
     def share(row: Row) -> float:
@@ -118,7 +119,8 @@ def _least(table: BoardTable, rows: Sequence[Row]) -> str:
     fitting = [row for row in rows if may(row)]
     if not {*fitting} - {baseline}:
         return (
-            f"Each other method is clearly worse than {baseline.title} on some task, or lacks one."
+            f"Each other method is clearly worse than {baseline.title} on some task, or does not "
+            "do all of them."
         )
     least = min(fitting, key=share)
     about = f"Of the methods that are nowhere clearly worse than {baseline.title}, "

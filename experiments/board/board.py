@@ -73,7 +73,7 @@ class Board:
 
     @functools.cached_property
     def found(self) -> dict[Key, Found]:
-        """The settings that are used, by task and method; the preset's where there is none."""
+        """The settings that are used, by task and method; where there is none, the first one is."""
         kept = read_found(self.settings, self.size)
         return {**kept, **read_found(self.output_dir / SETTINGS, self.size)}
 
@@ -129,7 +129,8 @@ class Board:
 
     def _trial(self, entry: Entry, method: type[Method], seed: int) -> Trial:
         key = (entry.name, method.name)
-        setting = self.found[key].setting if key in self.found else {}
+        found = self.found.get(key)
+        setting = found.setting if found else entry.first_options(method)
         unknown = setting.keys() - entry.library.options.declarations().keys()
         if unknown:
             raise UserError(
@@ -160,7 +161,7 @@ class Board:
         for key, sweep in sweeps.items():
             try:
                 ranked = sweep.ranked()
-            except UserError:  # All settings diverge, as the preset's will.
+            except UserError:  # All settings diverge, as the first one will.
                 continue
             first = next(one for one in ranked if one.setting == sweep.settings[0])
             found[key] = Found(

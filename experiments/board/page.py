@@ -51,14 +51,15 @@ figure is worse than with FedAvg + fine-tuning. Bytes are of one client and one 
 what it stores between rounds. Seconds of a round are of this machine, with other runs beside.
 
 Intervals are over clients alone: another training, or other luck in tuning, may differ by more \
-where methods are close. Methods that come to the same count each in ranks. FedAvg, FedDyn and \
-Reptile have a server that averages, as in their papers; most others have the task's optimizer. \
-Where users have embeddings, methods that share all variables move those of all users."""
+where methods are close. Methods that come to the same count several times in ranks. FedAvg, \
+FedDyn and Reptile have a server that averages, as in their papers; most others have the task's \
+optimizer. Methods that share all variables send the embeddings of all users as well."""
 TUNING = """\
 *Settings*: the options that tuning has chosen, and from how many settings: as many for each \
 method, by validation clients of other seeds. Some of these people may be among the test clients \
-here, for all methods alike. The first of them is that of the method's row in the tables of the \
-papers, or else the preset's, which was made for one method of its task. *preset*: not tuned."""
+here, for all methods alike. The first of them is what the method's row in the tables of the \
+papers has, or else the preset of the task, which was made for one method; before commit 7d5bb93 \
+always that. *Not tuned*: the first setting."""
 
 
 class Shown(NamedTuple):
@@ -206,7 +207,7 @@ def _settings(row: Row, cell: Cell) -> str:
     if cell.why or row.kind == GUESS_ROW:
         return cell.why
     if cell.setting is None:
-        return "preset"
+        return "not tuned"
     return f"{values_text(cell.setting.setting)} (best of {cell.setting.num_settings})"
 
 

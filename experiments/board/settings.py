@@ -1,7 +1,7 @@
 """The tuning: ranges by option, the settings that are tried, and what was found, kept as data.
 
-Every method has the same number of settings on a task. The first is the preset's; the others are
-drawn at random from the ranges of those options that the method reads.
+Every method has the same number of settings on a task. The first is that of the papers' tables, or
+the preset's; the others are drawn around it, from ranges of those options that the method reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedpersonal.options import Value
 from fedpersonal.tasks.task import Task
 
 KEPT = pathlib.Path(__file__).parent / "settings.json"
-# By option, factors of the preset's value: drawn between them, by their logarithms.
+# By option, factors of its first value: drawn between them, by their logarithms.
 RANGES: Mapping[str, tuple[float, float]] = {
     "*_learning_rate": (0.1, 10.0),
     "proximal": (0.01, 10.0),
@@ -34,7 +34,11 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "neighbour_weight": (0.1, 1.9),
 }
 # By method, options that it declares and that others stand in for.
-_IDLE = {"pfedme": ("client_learning_rate", "finetuning_learning_rate")}
+_IDLE = {
+    "pfedme": ("client_learning_rate", "finetuning_learning_rate"),
+    "reptile": ("finetuning_learning_rate",),
+    "mr_mtl": ("local_learning_rate",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Found:
         setting: The options chosen.
         metric: The metric of validation clients that has chosen them.
         validation: Its mean over seeds.
-        preset_validation: That of the preset's values; None where they diverge.
+        preset_validation: That of the first setting; None where it diverges.
         num_settings: The budget: how many settings were tried.
         num_diverged: How many of them diverged.
         seeds: The seeds, none of which the table has.
@@ -63,23 +67,24 @@ class Found:
 def settings_of(
     entry: Entry, values: Mapping[str, Value], method: type[Method], number: int
 ) -> list[Setting]:
-    """Returns the settings that are tried, the preset's first; a larger number begins the same.
+    """Returns the settings that are tried; a larger number begins the same.
 
     Draws are those of the task, so that no luck is common to all tasks.
 
     Args:
         entry: The task.
-        values: The options of the method, as the preset has them.
+        values: The options of the method that the size settles.
         method: The method.
         number: How many.
     """
-    task = entry.library
+    task, own = entry.library, entry.first_options(method)
+    values = {**values, **own}
     ranges = ranges_of(task, values, method)
     options = task.settle(task.options(**values)).values()
     first = {name: options[name] for name in ranges}
     seed = zlib.crc32(entry.name.encode())
     drawn = draw_settings(ranges, number - 1, seed) if ranges and number > 1 else []
-    return [first, *drawn]
+    return [{**own, **setting} for setting in (first, *drawn)]
 
 
 def ranges_of(task: Task, values: Mapping[str, Value], method: type[Method]) -> dict[str, Values]:

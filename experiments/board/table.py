@@ -49,7 +49,7 @@ class Cell:
         round_seconds: The median over rounds.
         rounds: Rounds.
         starts: The metric of seen clients that start otherwise than from what they kept.
-        setting: The options that tuning has chosen, and how; None for the preset's.
+        setting: The options that tuning has chosen, and how; None where nobody has tuned it.
         why: Why there is no value.
     """
 

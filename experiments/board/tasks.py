@@ -59,7 +59,8 @@ class Entry:
         chosen_by: The metric of validation clients that chooses settings; empty for `metric`.
         digits: Digits after the point.
         own: Methods of this task alone that the table has, beside those of any model.
-        rows: Methods' options as the tables of the papers have them, in place of the preset's.
+        first: Methods' options with which tuning begins, in place of the preset's: what their rows
+            in the tables of the papers add to a preset.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Entry:
     chosen_by: str = ""
     digits: int = 3
     own: Sequence[str] = ()
-    rows: Mapping[str, Mapping[str, Value]] = dataclasses.field(default_factory=dict)
+    first: Mapping[str, Mapping[str, Value]] = dataclasses.field(default_factory=dict)
 
     @property
     def library(self) -> Task:
@@ -90,7 +91,7 @@ class Entry:
         return bool(lower_is_better(self.metric))
 
     def values(self, size: str, method: type[Method], data: Mapping[str, str]) -> dict[str, Value]:
-        """Returns the options of a method, before any tuning.
+        """Returns the options of a method that a size settles.
 
         Args:
             size: The size.
@@ -101,7 +102,7 @@ class Entry:
         preset = (is_central and own.server_preset) or own.preset
         file = PRESETS / f"{preset}.flags"
         values = read_flagfile(file, self.library.options) if preset else {}
-        values.update({**own.values, **(own.server if is_central else self._row(method))})
+        values.update({**own.values, **(own.server if is_central else {})})
         usual = method.server_optimizer
         rate = method.server_learning_rate
         # They are part of what a method is.
@@ -111,16 +112,16 @@ class Entry:
             values["data_dir"] = data[own.data]
         return {**values, "method": method.name}
 
-    def _row(self, method: type[Method]) -> Mapping[str, Value]:
-        """Returns a method's options in place of the preset's.
+    def first_options(self, method: type[Method]) -> Mapping[str, Value]:
+        """Returns the options with which a method's tuning begins, in place of `values`.
 
         They are its own; or of one with the same rounds; or, where it shares as much, FedAvg's
         with fine-tuning.
         """
-        names = [method.name, method.trains_as]
-        if method.trains and not method.local_part:
+        names = [method.name, method.trains_as] if method.is_federated else []
+        if names and method.trains and not method.local_part:
             names.append(BASELINE)
-        return next((self.rows[name] for name in names if name in self.rows), {})
+        return next((self.first[name] for name in names if name in self.first), {})
 
 
 # What clients keep may be a model each, and is written to disk once, not every few rounds.
@@ -133,9 +134,7 @@ def _rounds(number: int, **values: Value) -> dict[str, Value]:
 
 
 # What a size settles for all methods.
-_OF_SIZE = {
-    *(*_PERIODS, "method", "evaluate_on", "num_oov_buckets", "lora_matrices", "lora_rank"),
-}
+_OF_SIZE = {*_PERIODS, "method", "evaluate_on", "num_oov_buckets", "lora_matrices", "lora_rank"}
 
 
 def _rows(rows: Iterable[Row], **of_size: Value) -> dict[str, Mapping[str, Value]]:
@@ -151,10 +150,6 @@ def _rows(rows: Iterable[Row], **of_size: Value) -> dict[str, Mapping[str, Value
             own = {name: value for name, value in row.values.items() if name not in _OF_SIZE}
             found.setdefault(str(row.values["method"]), own)
     return found
-
-
-def _of_texts(kind: str) -> dict[str, Mapping[str, Value]]:
-    return {name: own[kind] for name, own in furl_data.OWN.items() if kind in own}
 
 
 _RMSE = ClientMetric("rmse_after", to_mean=np.square, finalize=np.sqrt)
@@ -186,18 +181,21 @@ _RATINGS = {
     QUICK: Size("movielens_quick", _rounds(100), server=_SERVER, note=_REBUILT),
     FULL: Size("movielens_best", _rounds(500), MOVIELENS, server=_SERVER, note=_REBUILT),
 }
-_RANKING_ROWS = _rows(recommendation.ROWS)
+# The preset of a model by each user alone names the method.
+_RATES = {"local_only": {"finetuning_learning_rate": 0.02}}
+_RATES.update(_rows(fedrecon_data.RATING_ROWS, evaluate_on="unseen"))
+_RANKS = _rows(recommendation.ROWS)
 # There they have the same rounds.
-_RANKING_ROWS.update(dict.fromkeys(("fed_per", "fed_sim"), _RANKING_ROWS["furl"]))
-# FedPerC's rivals, as in tv_shows_paper_rivals.flags.
-_RIVALS: dict[str, Value] = {
-    "proximal": 1.0,
+_RANKS.update(dict.fromkeys(("fed_per", "fed_sim"), _RANKS["furl"]))
+_WORDS = _rows(fedrecon_data.WORD_ROWS, num_oov_buckets=500)
+# Who rebuilds a body or a head cannot take the embedding's rate either.
+_WORDS.update(dict.fromkeys(("fed_per", "fed_rep", "lg_fed_avg", "pfedrec"), fedrecon_data.COPY))
+_UTTERANCES = _rows(fedperc_data.PART_ROWS)
+# As tv_shows_paper_rivals.flags has it.
+_UTTERANCES["split_learning"] = {
+    "client_learning_rate": 0.0005,
     "finetuning_learning_rate": 0.0001,
-    "clip_norm": 1.0,
-}
-_UTTERANCES = {
-    **{n: {**_RIVALS, **own} for n, own in _rows(fedperc_data.TABLE_ROWS).items()},
-    **_rows(fedperc_data.PART_ROWS),
+    "proximal": 1.0,
 }
 ENTRIES = (
     Entry(
@@ -208,7 +206,7 @@ ENTRIES = (
         _RMSE,
         False,
         _RATINGS,
-        rows=_rows(fedrecon_data.RATING_ROWS, evaluate_on="unseen"),
+        first=_RATES,
     ),
     Entry(
         "ratings_seen",
@@ -221,7 +219,7 @@ ENTRIES = (
             n: dataclasses.replace(s, values={**s.values, **_SEEN}, note="")
             for n, s in _RATINGS.items()
         },
-        rows=_rows(fedrecon_data.RATING_ROWS, **_SEEN),
+        first={**_RATES, **_rows(fedrecon_data.RATING_ROWS, **_SEEN)},
     ),
     Entry(
         "ranking",
@@ -231,11 +229,7 @@ ENTRIES = (
         ClientMetric("ndcg@10_all", weights=None),
         True,
         {
-            QUICK: Size(
-                "interactions_quick",
-                _rounds(100),
-                server=_SERVER_RANKS,
-            ),
+            QUICK: Size("interactions_quick", _rounds(100), server=_SERVER_RANKS),
             FULL: Size(
                 "interactions_quick",
                 _rounds(200, clients_per_round=300, dataset="movielens_1m"),
@@ -245,7 +239,7 @@ ENTRIES = (
         },
         chosen_by="ndcg@10",
         digits=4,
-        rows=_RANKING_ROWS,
+        first=_RANKS,
     ),
     Entry(
         "next_word",
@@ -263,7 +257,7 @@ ENTRIES = (
             ),
             FULL: Size("stackoverflow_quick", _rounds(200, clients_per_round=10), DATA),
         },
-        rows=_rows(fedrecon_data.WORD_ROWS, num_oov_buckets=500),
+        first=_WORDS,
     ),
     Entry(
         "texts",
@@ -287,7 +281,7 @@ ENTRIES = (
                 "reddit_paper_server",
             ),
         },
-        rows=_of_texts("reddit"),
+        first={name: own["reddit"] for name, own in furl_data.OWN.items() if "reddit" in own},
     ),
     Entry(
         "films",
@@ -310,7 +304,7 @@ ENTRIES = (
                 "films_paper_server",
             ),
         },
-        rows=_of_texts("films"),
+        first={name: own["films"] for name, own in furl_data.OWN.items() if "films" in own},
     ),
     Entry(
         "utterances",
@@ -326,7 +320,7 @@ ENTRIES = (
             FULL: Size("tv_shows_paper", _rounds(8), DATA),
         },
         digits=2,
-        rows=_UTTERANCES,
+        first=_UTTERANCES,
         own=(
             *("fedperc", "lora", "ffa_lora", "fedsa_lora", "rolora", "feddpa", "personal_lora"),
             *("shared_prefix", "split_learning", "meta_learning"),

@@ -143,9 +143,9 @@ _ENVELOPE: Options = {
     "finetuning_epochs": 5,
 }
 # The preset's rate of reconstruction is for embeddings: ten times what a copy of the model bears.
-_COPY: Options = {"reconstruction_learning_rate": 0.3}
+COPY: Options = {"reconstruction_learning_rate": 0.3}
 # What training users would keep of these reaches nobody else, and takes 6 GB.
-_REBUILT: Options = {**_COPY, "local_state": "rebuilt"}
+_REBUILT: Options = {**COPY, "local_state": "rebuilt"}
 
 
 def _words(name: str, method: str, buckets: int, *paper: str | float, **own: Value) -> Row:
@@ -169,7 +169,7 @@ WORD_ROWS = (
     _words("Local training", "local_only", 500, **_LOCAL),
     _words("Ditto", "ditto", 500, **_REBUILT, reconstruction_epochs=5, pull=0.1),
     _words("APFL", "apfl", 500, **_REBUILT),
-    _words("MR-MTL", "mr_mtl", 500, **_COPY, reconstruction_epochs=5),
+    _words("MR-MTL", "mr_mtl", 500, **COPY, reconstruction_epochs=5),
     _words("Per-FedAvg", "per_fed_avg", 500, **_ADAPTATION),
     _words("pFedMe", "pfedme", 500, **_ENVELOPE),
 )

@@ -74,8 +74,8 @@ class Experiment(Built, Generic[OptionsT, DataT]):
 
         Args:
             part: The clients.
-            phases: What trains a client's copy, in place of the evaluator's fine-tuning. Clients
-                that train rebuild what they have not kept before it, others nothing.
+            phases: What trains a client's copy, in place of the evaluator's fine-tuning. Before it,
+                clients that train rebuild what they have not kept; others nothing that is kept.
             brings_kept: Whether all clients start from what `trained` has for them; None for
                 `has_kept`, where those who have kept nothing rebuild their local variables.
             start: As of `Evaluator.personalization`; None for `--start`.
@@ -84,7 +84,8 @@ class Experiment(Built, Generic[OptionsT, DataT]):
         evaluator, is_given = self.evaluator, brings_kept is not None
         has_kept = self.has_kept(part) if brings_kept is None else brings_kept
         if phases is not None:
-            rebuilding = evaluator.rebuilding if has_kept else ()
+            rebuilds = has_kept or not self.algorithm.keeps
+            rebuilding = evaluator.rebuilding if rebuilds else ()
             evaluator = dataclasses.replace(evaluator, rebuilding=rebuilding, finetuning=phases)
         if start is None or is_given:
             start = "kept" if is_given else str(getattr(self.options, "start", "kept"))

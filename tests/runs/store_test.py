@@ -92,6 +92,20 @@ def test_values_come_back_bit_for_bit(path):
     )
 
 
+@pytest.mark.parametrize("size", [1, 300])
+def test_rows_are_unpacked_some_at_a_time(path, monkeypatch, size):
+    values = draw(MIXED, 7)
+    with opened(path, MIXED) as store:
+        rows = store.pack(values)
+        assert len(rows[0]) < 150
+        monkeypatch.setattr("fedpersonal.runs.store._BYTES_AT_ONCE", size)
+        known, found = store.unpack([*rows[:3], None, *rows[4:]])
+    assert known.tolist() == [place != 3 for place in range(7)]
+    for column in values.values():
+        column[3] = 0
+    assert_same(found, values)
+
+
 def test_nobody_is_known_at_first(path):
     with opened(path, MIXED) as store:
         assert (store.saved(), store.saved_round, store.num_clients) == (None, None, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -132,6 +133,25 @@ def test_a_run_with_users_vectors_opens_again(run):
         found = evaluate(loaded).overall()["perplexity"]
         assert loaded.model.input_spec["vector"].shape[1] == 2
     assert found == pytest.approx(finished.summary["by_samples"]["0"]["perplexity"], rel=1e-5)
+
+
+def test_users_are_validated_as_they_are_tested(run):
+    finished = run("seen")
+    data = dataclasses.replace(finished.data, validation=finished.data.test)
+    experiment = dataclasses.replace(finished.experiment, data=data)
+    with load_run(finished.path).trained as trained:
+        found = TASK.validate(experiment)(trained).overall()["perplexity"]
+    assert found == pytest.approx(finished.test["perplexity"], rel=1e-6)
+
+
+def test_who_keeps_nothing_rebuilds_before_it_predicts(tiny, table):
+    rate = {"reconstruction_learning_rate": 30.0}
+    finished = tiny.run(TASK, text_file=table, method="fed_recon", **rate)
+    with load_run(finished.path).trained as trained:
+        results = finished.experiment.evaluation(finished.data.test)(trained)
+    rebuilt, before = (of()["perplexity"] for of in (results.overall, results.overall_before))
+    assert finished.test["perplexity"] == pytest.approx(rebuilt, rel=1e-6)
+    assert abs(rebuilt - before) > 1e-3 * before
 
 
 def test_a_server_with_everybodys_data_has_a_row_for_each_user(run):
