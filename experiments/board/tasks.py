@@ -182,7 +182,7 @@ _RATINGS = {
     FULL: Size("movielens_best", _rounds(500), MOVIELENS, server=_SERVER, note=_REBUILT),
 }
 # The preset of a model by each user alone names the method.
-_RATES = {"local_only": {"finetuning_learning_rate": 0.02}}
+_RATES: dict[str, Mapping[str, Value]] = {"local_only": {"finetuning_learning_rate": 0.02}}
 _RATES.update(_rows(fedrecon_data.RATING_ROWS, evaluate_on="unseen"))
 _RANKS = _rows(recommendation.ROWS)
 # There they have the same rounds.
@@ -255,7 +255,13 @@ ENTRIES = (
                 note="Texts are generated, and rare words mean something else to each user: this "
                 "is what FedRecon is made for.",
             ),
-            FULL: Size("stackoverflow_quick", _rounds(200, clients_per_round=10), DATA),
+            FULL: Size(
+                "stackoverflow_quick",
+                _rounds(200, clients_per_round=10),
+                DATA,
+                note="Ditto and APFL keep nothing here: a copy that a training user kept would "
+                "serve no new one.",
+            ),
         },
         first=_WORDS,
     ),
