@@ -77,7 +77,7 @@ def test_cells_are_what_the_runs_have_found(folder):
     )
     for entry in (RATINGS, RANKING):
         for method in (BASELINE, "furl"):
-            run = out / "runs" / entry.name / method / "preset" / "seed_0"
+            (run,) = (out / "runs" / entry.name / method).glob("*/seed_0")
             summary, cell = read_json(run / "summary.json"), rows[method]["cells"][entry.name]
             name = find_metric(entry.metric, summary["test"])
             assert cell["value"]["values"] == [summary["test"][name]]
