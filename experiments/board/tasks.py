@@ -193,7 +193,7 @@ _WORDS.update(dict.fromkeys(("fed_per", "fed_rep", "lg_fed_avg", "pfedrec"), fed
 _UTTERANCES = _rows(fedperc_data.PART_ROWS)
 # As tv_shows_paper_rivals.flags has it.
 _UTTERANCES["split_learning"] = {
-    "client_learning_rate": 0.0005,
+    **_rows(fedperc_data.TABLE_ROWS)["split_learning"],
     "finetuning_learning_rate": 0.0001,
     "proximal": 1.0,
 }

@@ -215,7 +215,9 @@ def test_each_method_of_each_task_has_a_setting_and_the_same_budget(entry):
             tested = getattr(settled, "evaluate_on", None)
             assert tested in (None, "seen" if entry.is_seen else "unseen")
             tried = settings_of(entry, values, method, 4)
-            if not ranges_of(task, values, method):
+            ranges = ranges_of(task, {**values, **entry.first_options(method)}, method)
+            assert {*ranges} - {"server_learning_rate"} <= {*method.options.declarations()}
+            if not ranges:
                 continue
             assert len({tuple(one.items()) for one in tried}) == 4
             first = task.settle(task.options(**{**values, **entry.first_options(method)}))
