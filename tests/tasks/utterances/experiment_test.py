@@ -262,6 +262,19 @@ def test_a_users_vector_tells_its_style_where_the_user_never_trained(tiny, tmp_p
     assert not any("vector" in name for name in sent)
 
 
+def test_runs_with_the_same_base_and_texts_evaluate_it_once(run, monkeypatch):
+    told = run("seen").summary["test"]["guesses"]
+    experiment = run("adapted").experiment
+    evaluated = []
+    monkeypatch.setattr(evaluator, "build_evaluation", lambda *args, **_: evaluated.append(args))
+    test = experiment.data.test
+    assert TASK.guesses(experiment, test)[BASE_ALONE].metrics == told[BASE_ALONE]
+    fewer = dataclasses.replace(test, query=test.query.head(1))
+    with pytest.raises(TypeError):  # What builds the evaluation returns nothing here.
+        TASK.guesses(experiment, fewer)
+    assert len(evaluated) == 1
+
+
 def test_a_server_knows_nothing_of_users_who_never_took_part(tiny, table):
     options = {"method": "central_fedperc", "evaluate_on": "unseen"}
     with pytest.raises(UserError, match="central_fedperc needs --evaluate_on=seen"):
