@@ -217,6 +217,9 @@ def _phase(phase: Phase) -> str:
             f"{phase.epochs} {'pass' if phase.epochs == 1 else 'passes'} over {data}"
         )
     if isinstance(phase, ChoicePhase):
+        if phase.mixes:
+            likely = f"how likely each makes the labels of {data}"
+            return f"the weights of {phase.clusters} models, by {likely}"
         return f"the choice of one of {phase.clusters} models, the one of the least loss on {data}"
     if isinstance(phase, NeighboursPhase):
         return (
@@ -259,6 +262,8 @@ def _own(method: type[Method]) -> str:
         parts = _variables(algorithm.personal.layers) if algorithm.personal.layers else "the model"
         return f"a copy of {parts}, {algorithm.local_variables}{sent}{mixed}"
     if algorithm.choice:
+        if algorithm.choice.mixes:
+            return f"the weights of {algorithm.choice.clusters} models, {algorithm.local_variables}"
         return f"the choice of one of {algorithm.choice.clusters} models, made anew in each round"
     if algorithm.local_variables == "none" or not (method.local_part or layers):
         if any(map(_remembers, _finetuning(method))):
@@ -275,7 +280,7 @@ def _adaptation(method: type[Method]) -> str:
     phases = _finetuning(method)
     moves = [f"{'' if _remembers(phase) else 'moves '}{_phase(phase)}" for phase in phases]
     algorithm = method.build(method.options(), _LAYERS)
-    if algorithm.choice:
+    if algorithm.choice and not algorithm.choice.mixes:
         moves.insert(0, "chooses a model")
     elif algorithm.local_variables == "rebuilt":
         moves.insert(0, "rebuilds what is its own")

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         ditto,
         fed_avg,
         fed_dyn,
+        fed_em,
         fed_per,
         fed_recon,
         fed_rep,

@@ -130,7 +130,8 @@ class Board:
     def _trial(self, entry: Entry, method: type[Method], seed: int) -> Trial:
         key = (entry.name, method.name)
         found = self.found.get(key)
-        setting = found.setting if found else entry.first_options(method)
+        values = self._values(entry, method)
+        setting = found.setting if found else entry.first_options(method, values)
         unknown = setting.keys() - entry.library.options.declarations().keys()
         if unknown:
             raise UserError(
@@ -139,7 +140,7 @@ class Board:
             )
         name = folder_name(setting) if setting else "preset"
         path = self.output_dir / "runs" / entry.name / method.name / name / f"seed_{seed}"
-        values = {**self._values(entry, method), **setting, "seed": seed}
+        values = {**values, **setting, "seed": seed}
         title = f"{entry.name}, {method.name}, seed {seed}"
         return Trial(setting, seed, Job(title, path, entry.library, values))
 

@@ -30,6 +30,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "envelope": (0.1, 10.0),
     "blend_rate": (0.1, 10.0),
     "num_clusters": (1.0, 4.0),
+    "em_steps": (1.0, 8.0),
     "neighbour_scale": (0.01, 10.0),
     "neighbour_weight": (0.1, 1.9),
 }
@@ -77,7 +78,7 @@ def settings_of(
         method: The method.
         number: How many.
     """
-    task, own = entry.library, entry.first_options(method)
+    task, own = entry.library, entry.first_options(method, values)
     values = {**values, **own}
     ranges = ranges_of(task, values, method)
     options = task.settle(task.options(**values)).values()

@@ -112,16 +112,37 @@ class Entry:
             values["data_dir"] = data[own.data]
         return {**values, "method": method.name}
 
-    def first_options(self, method: type[Method]) -> Mapping[str, Value]:
+    def first_options(
+        self, method: type[Method], values: Mapping[str, Value]
+    ) -> Mapping[str, Value]:
         """Returns the options with which a method's tuning begins, in place of `values`.
 
         They are its own; or of one with the same rounds; or, where it shares as much, FedAvg's
-        with fine-tuning.
+        with fine-tuning. Of what no table has, rates that go as far as a client's own step.
         """
         names = [method.name, method.trains_as] if method.is_federated else []
         if names and method.trains and not method.local_part:
             names.append(BASELINE)
-        return next((self.first[name] for name in names if name in self.first), {})
+        own = next((self.first[name] for name in names if name in self.first), {})
+        options = self.library.settle(self.library.options(**{**values, **own}))
+        declared = method.options.declarations()
+        if method.name in self.first or getattr(options, "client_optimizer", "") != "sgd":
+            return own
+        rates = _as_far_as(options.client_learning_rate)
+        return {**{name: rate for name, rate in rates.items() if name in declared}, **own}
+
+
+def _as_far_as(rate: float) -> dict[str, Value]:
+    """Returns options of copies that look ahead, about as far as a step at a client's rate leads.
+
+    pFedMe's steps of the copy then come to most of such a step, and those of the model follow it.
+    """
+    return {
+        "adaptation_learning_rate": rate,
+        "outer_learning_rate": rate,
+        "inner_learning_rate": rate / 5,
+        "envelope": 1 / rate,
+    }
 
 
 # What clients keep may be a model each, and is written to disk once, not every few rounds.

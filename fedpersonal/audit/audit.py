@@ -247,10 +247,8 @@ def audit(
             "copies, too; severed looked at labels alone"
         )
     if subject.algorithm.choice:
-        notes.append(
-            f"declared: what clients of {subject.algorithm.name} send tells which model they have "
-            "chosen"
-        )
+        what = "how they weigh the models" if model.mixes else "which model they have chosen"
+        notes.append(f"declared: what clients of {subject.algorithm.name} send tells {what}")
     measured = measure(subject, tap, reference, many, done[-1]) if many is not None else []
     return Audit(crossings, verdicts, measured, notes, guarantee(privacy))
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.methods.phases import RidgePhase
+from fedpersonal.model.keras import are_probabilities
 from fedpersonal.model.names import CLUSTER, MIXING
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.partition import PartitionedModel
@@ -118,23 +119,61 @@ class PlainModel:
             self._variables[CLUSTER].assign(np.eye(model.num_clusters)[0])
         self._steps: dict[tuple[str, ...], tf.types.experimental.GenericFunction] = {}
 
-    def apply_cluster(self) -> int:
-        """Gives the Keras model the values of the chosen cluster, which it returns."""
-        cluster = int(np.argmax(self._variables[CLUSTER])) if self.model.num_clusters else 0
+    def apply_cluster(self, cluster: int | None = None) -> int:
+        """Gives the Keras model the values of a cluster, by default of the chosen one."""
+        if cluster is None:
+            cluster = int(np.argmax(self._variables[CLUSTER])) if self.model.num_clusters else 0
         for name in self.model.clustered:
             self._applied[name].assign(self._variables[name].numpy()[..., cluster])
         return cluster
 
     def predict(self, client: Client) -> np.ndarray:
         """Returns the model's output for examples, with its variables as they are."""
+        return self._apply(client)[0].numpy()
+
+    def _apply(self, client: Client) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Returns the output, and the losses that the model adds, outside of training."""
+        if self.model.mixes:
+            outputs, added = self.outputs(client)
+            return self.mixed(outputs), added
         self.apply_cluster()
-        return self._keras(self.model.arrange(_tensors(client.features)), training=False).numpy()
+        output = self._keras(self.model.arrange(_tensors(client.features)), training=False)
+        return output, self._keras.losses
+
+    def outputs(self, client: Client) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns each cluster's output, and of the losses that it adds its part in the mean."""
+        outputs, added, features = [], [], self.model.arrange(_tensors(client.features))
+        for cluster in range(self.model.num_clusters):
+            self.apply_cluster(cluster)
+            outputs.append(self._keras(features, training=False))
+            added += [loss / self.model.num_clusters for loss in self._keras.losses]
+        return outputs, added
+
+    def mixed(self, outputs: Sequence[tf.Tensor], weights: tf.Tensor | None = None) -> tf.Tensor:
+        """Returns the output of a mixture of clusters, weighed as the client does unless given."""
+        weights = tf.constant(self._variables[CLUSTER].numpy()) if weights is None else weights
+        shares = tf.math.log(tf.unstack(weights / tf.reduce_sum(weights)))
+        is_given = are_probabilities(outputs[0])
+        if outputs[0].shape[-1] > 1:
+            likely = tf.math.log if is_given else tf.nn.log_softmax
+            logs = tf.reduce_logsumexp([w + likely(o) for w, o in zip(shares, outputs)], 0)
+            return tf.exp(logs) if is_given else logs
+        if is_given:
+            return tf.add_n([tf.exp(w) * o for w, o in zip(shares, outputs)])
+        one, other = (
+            tf.reduce_logsumexp(
+                [w + tf.math.log_sigmoid(side * o) for w, o in zip(shares, outputs)], 0
+            )
+            for side in (1.0, -1.0)
+        )
+        return one - other
 
     def loss(self, client: Client) -> float:
         """Returns the summed loss of examples, outside of training."""
         model, labels = self.model, tf.constant(client.labels)
-        losses = model.example_losses(labels, tf.constant(self.predict(client)))
-        for added in self._keras.losses:
+        output, more = self._apply(client)
+        losses = model.example_losses(labels, tf.identity(output))
+        for added in more:
             losses += model.example_weights(labels) * added
         return float(tf.reduce_sum(losses))
 
@@ -142,12 +181,13 @@ class PlainModel:
         """Returns the sum of the losses that the model adds, with some values of its variables."""
         for name, value in values.items():
             self._variables[name].assign(value)
-        self.predict(client)
-        return float(sum(tf.reduce_sum(loss).numpy() for loss in self._keras.losses))
+        return float(sum(tf.reduce_sum(loss).numpy() for loss in self._apply(client)[1]))
 
     def _gradients(self, moving: tuple[str, ...], batch: Client, noise: tf.Tensor):
         """Differentiates the mean loss of a batch, and sums its metrics."""
         arguments = _tensors(batch.features), tf.constant(batch.labels), noise
+        if self.model.mixes:
+            return self._mixed_gradients(moving, *arguments)
         cluster = self.apply_cluster()
         gradients, sums = gradients_of(
             self.model, self._variables, moving, lambda names: self._step(names)(*arguments)
@@ -166,22 +206,58 @@ class PlainModel:
             )
         return self._steps[moving]
 
+    def _mixed_gradients(self, moving, features, labels, noise):
+        """Does the same for a mixture of clusters: by outputs, then by each one's values."""
+        tapes, outputs, added = [], [], []
+        for cluster in range(self.model.num_clusters):
+            self.apply_cluster(cluster)
+            self._give_noise(labels, noise)
+            with tf.GradientTape() as tape:
+                outputs.append(self._keras(self.model.arrange(features), training=True))
+                added.append([loss / self.model.num_clusters for loss in self._keras.losses])
+            tapes.append(tape)
+        with tf.GradientTape() as tape:
+            tape.watch([outputs, added])
+            mean, sums = self._judge(
+                labels, self.mixed(outputs), [one for of in added for one in of]
+            )
+        gradients = {k: np.zeros(self._variables[k].shape, np.float32) for k in moving}
+        slopes = tape.gradient(mean, [outputs, added])
+        for cluster, of_cluster in enumerate(zip(tapes, outputs, added, *slopes)):
+            own, output, losses, *upstream = of_cluster
+            found = own.gradient(
+                [output, *losses],
+                {name: self._applied[name] for name in moving},
+                output_gradients=[upstream[0], *upstream[1]],
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+            for name, gradient in found.items():
+                is_own = name in self.model.clustered
+                gradients[name][(..., cluster) if is_own else ...] += tf.convert_to_tensor(gradient)
+        return {name: tf.constant(value) for name, value in gradients.items()}, sums
+
+    def _give_noise(self, labels, noise):
+        if self.model.draws_noise:
+            NoiseDraws(fold(noise, tf.range(tf.shape(labels)[0]))).give_to(self._keras)
+
     def _differentiate(self, moving, features, labels, noise):
-        model = self.model
-        count = tf.shape(labels)[0]
-        if model.draws_noise:
-            NoiseDraws(fold(noise, tf.range(count))).give_to(self._keras)
+        self._give_noise(labels, noise)
         variables = {name: self._applied[name] for name in moving}
         with tf.GradientTape() as tape:
-            output = self._keras(model.arrange(features), training=True)
-            weights = model.example_weights(labels)
-            losses = model.example_losses(labels, output)
-            for added in self._keras.losses:
-                losses += weights * added
-            mean = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(weights))
+            output = self._keras(self.model.arrange(features), training=True)
+            mean, sums = self._judge(labels, output, self._keras.losses)
         gradients = tape.gradient(
             mean, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
+        return {name: tf.convert_to_tensor(g) for name, g in gradients.items()}, sums
+
+    def _judge(self, labels, output, more):
+        """Returns the mean loss of a batch, with added losses, and metric sums."""
+        model, weights = self.model, self.model.example_weights(labels)
+        losses = model.example_losses(labels, output)
+        for added in more:
+            losses += weights * added
+        mean = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(weights))
         predictions = model.as_labels(output)
         sums = {"loss": (losses, weights)}
         for metric in model.metrics:
@@ -191,8 +267,8 @@ class PlainModel:
             name: tf.stack([tf.reduce_sum(tf.cast(t, tf.float32)) for t in pair])
             for name, pair in sums.items()
         }
-        added["num_examples"] = tf.cast(count, tf.float32)
-        return {name: tf.convert_to_tensor(g) for name, g in gradients.items()}, added
+        added["num_examples"] = tf.cast(tf.shape(labels)[0], tf.float32)
+        return mean, added
 
     def _solve(self, phase: RidgePhase, batches: Sequence[Client]) -> None:
         """Solves for the local variables by the normal equations, in float64."""

@@ -97,7 +97,7 @@ class Reference(PlainModel):
                 self._blend(phase, batches, noise, copies)
                 noise = fold(noise, -1)
             elif isinstance(phase, ChoicePhase):
-                self._choose(phase, batches)
+                (self._weigh if phase.mixes else self._choose)(phase, batches)
             else:
                 assert isinstance(phase, GradientPhase)  # Neighbours come after rounds.
                 ahead = batches
@@ -248,6 +248,24 @@ class Reference(PlainModel):
         chosen = np.eye(phase.clusters)[np.argmin(losses)]
         for name in {CLUSTER, CLUSTER_SHARES} & self._variables.keys():
             self._variables[name].assign(chosen)
+
+    def _weigh(self, phase: ChoicePhase, batches: Sequence[Client]) -> None:
+        """Weighs the clusters by how likely each has made the labels, on average."""
+        weights = self._variables[CLUSTER]
+        for _ in range(phase.epochs if batches else 0):
+            told, count = np.zeros(phase.clusters), 0.0
+            for batch in batches:
+                labels, (outputs, _) = (
+                    tf.constant(batch.labels),
+                    self.outputs(batch),
+                )
+                with tf.GradientTape() as tape:
+                    output = self.mixed(outputs, tf.convert_to_tensor(weights))
+                    loss = tf.reduce_sum(self.model.example_losses(labels, output))
+                told = told - tape.gradient(loss, weights).numpy()
+                count += float(tf.reduce_sum(self.model.example_weights(labels)))
+            if count:
+                weights.assign(weights * (1.0 + told / count))
 
     def _look_ahead(self, ahead: LookAhead, now: Arrays, batch: Client, noise: tf.Tensor) -> None:
         """Takes the steps that precede one of a phase, and leaves the variables where they lead."""

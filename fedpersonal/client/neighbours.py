@@ -16,15 +16,14 @@ from fedpersonal.client.batches import apply_to_batch, take_batch
 from fedpersonal.client.values import ClientValues, Examples, join_axes, phase_mask
 from fedpersonal.errors import UserError
 from fedpersonal.methods.phases import NeighboursPhase, Phase
-from fedpersonal.model.keras import are_probabilities, keras, record_inputs
+from fedpersonal.model.classes import as_output, check_classes, log_likely, log_of
+from fedpersonal.model.keras import keras, record_inputs
 from fedpersonal.model.names import MEMORY
 from fedpersonal.model.partition import PartitionedModel
 
 _INPUTS, _LABELS, _REAL = (f"{MEMORY}/{part}" for part in ("inputs", "labels", "real"))
 # Farther than any example, and still a number.
 _FAR = 1e30
-# Less likely is nothing: of 0 there is no logarithm.
-_LEAST = 1e-12
 
 
 def remember(
@@ -94,6 +93,8 @@ class _NeighboursModel(PartitionedModel):
     """
 
     def __init__(self, model: PartitionedModel, phase: NeighboursPhase):
+        if model.mixes:
+            raise UserError("neighbours are for one model; this one's clients mix several.")
         self.__dict__.update(vars(model))
         self._whole, self._phase = model, phase
         self._seen: list[Any] = []
@@ -131,22 +132,14 @@ class _NeighboursModel(PartitionedModel):
                 f"neighbours are looked for among what {self._phase.head[0]!r} is called with; it "
                 "must be a layer that the model calls once, with one tensor of a known size."
             )
-        if output.shape.rank != rank + 1:
-            raise UserError(
-                "neighbours are for labels that are ids of classes, with an output for each class; "
-                f"label_spec has the shape {self.label_spec.shape}, the output {output.shape}."
-            )
+        check_classes(output, self.label_spec, "neighbours")
         (inputs,) = self._seen
         return tf.reshape(inputs, tf.concat([tf.shape(inputs)[:rank], [size]], 0))
 
     def _mixed(self, values: Mapping[str, tf.Tensor], output: tf.Tensor) -> tf.Tensor:
         """Returns the output that neighbours have a part in: logits, unless the model's are not."""
-        phase, is_binary, is_given = self._phase, output.shape[-1] == 1, are_probabilities(output)
-        inputs = self._inputs(output)
-        says = tf.reshape(output, [-1, output.shape[-1]])
-        if is_binary:
-            says = tf.concat([1.0 - says if is_given else tf.zeros_like(says), says], 1)
-        says = says if is_given else tf.nn.softmax(says)
+        phase, inputs = self._phase, self._inputs(output)
+        says = tf.exp(log_likely(output))
         asked, known = tf.reshape(inputs, [-1, inputs.shape[-1]]), values[_INPUTS]
         of_asked, of_known = (tf.reduce_sum(tf.square(t), 1) for t in (asked, known))
         apart = of_asked[:, tf.newaxis] + of_known - 2.0 * tf.matmul(asked, known, transpose_b=True)
@@ -164,11 +157,7 @@ class _NeighboursModel(PartitionedModel):
         )
         weight = phase.weight * tf.reduce_max(values[_REAL])
         mixed = weight * tf.reshape(votes, tf.shape(says)) + (1.0 - weight) * says
-        if not is_given:
-            mixed = tf.math.log(tf.maximum(mixed, _LEAST))
-        if is_binary:
-            mixed = mixed[:, 1:] - (0.0 if is_given else mixed[:, :1])
-        return tf.ensure_shape(tf.reshape(mixed, tf.shape(output)), output.shape)
+        return as_output(log_of(mixed), output)
 
 
 def _find_least(numbers: tf.Tensor, count: int) -> tf.Tensor:

@@ -203,7 +203,7 @@ def _run_pooled(
 ) -> ClientValues:
     if isinstance(phase, GradientPhase):
         return run_pooled_phase(model, phase, values, examples).values
-    if isinstance(phase, ChoicePhase):
+    if isinstance(phase, ChoicePhase) and not phase.mixes:
         part, losses = examples._replace(mask=phase_mask(phase.data, examples)), []
         for one in np.eye(phase.clusters, dtype=np.float32):
             tried = values._replace(own={**values.own, CLUSTER: tf.constant(one[np.newaxis])})

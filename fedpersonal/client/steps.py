@@ -168,7 +168,8 @@ def run_phase(
     if isinstance(phase, BlendPhase):
         return _blend(model, phase, values, examples)
     if isinstance(phase, ChoicePhase):
-        return _choose(model, phase, values, examples)
+        choose = _weigh if phase.mixes else _choose
+        return choose(model, phase, values, examples)
     if isinstance(phase, NeighboursPhase):
         return remember(model, phase, values, examples)
     local = solve_local_values(model, phase, values, examples, phase_mask(phase.data, examples))
@@ -295,6 +296,44 @@ def choose_least(
     chosen = where_client(has_examples, chosen, values.own[CLUSTER])
     told = {CLUSTER_SHARES: chosen} if phase.mean_over == "cluster" else {}
     return values._replace(own={**values.own, **told, CLUSTER: chosen})
+
+
+def _weigh(
+    model: PartitionedModel, phase: ChoicePhase, values: ClientValues, examples: Examples
+) -> ClientValues:
+    """Has each client weigh the clusters by how likely each makes its labels.
+
+    With a loss of -log(sum over k of w_k * p_k), w_k * p_k / sum is how likely it is that cluster k
+    made a label, and the next w_k is the mean of that. It is w_k * (1 - the mean loss' derivative
+    by w_k) where weights are divided by their sum, which is 1: the loss need not be taken apart.
+    """
+    schedule, weights = schedule_phase(phase, examples), values.own[CLUSTER]
+    in_pass = count_batches(phase.data, count_client_batches(examples))
+
+    def add(
+        number: tf.Tensor, weights: tf.Tensor, slopes: tf.Tensor, counts: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        batch = take_batch(model, examples, schedule.batches[number], values)
+        is_real = batch.mask * schedule.active[number][:, tf.newaxis] > 0
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            tried = values._replace(own={**values.own, CLUSTER: weights})
+            outcome = predict_batch(model, tried, batch, training=False)
+            total = tf.reduce_sum(tf.where(is_real, outcome.losses, 0.0))
+        slopes += tape.gradient(total, weights)
+        counts += tf.reduce_sum(tf.where(is_real, outcome.weights, 0.0), 1, keepdims=True)
+        ends = tf.equal((number + 1) % tf.maximum(in_pass, 1), 0)[:, tf.newaxis]
+        moved = tf.maximum(weights * (1.0 - tf.math.divide_no_nan(slopes, counts)), 0.0)
+        whole = tf.reduce_sum(moved, 1, keepdims=True)
+        is_sane = ends & (whole > 0.0) & tf.math.is_finite(whole)
+        weights = tf.where(is_sane, tf.math.divide_no_nan(moved, whole), weights)
+        return number + 1, weights, tf.where(ends, 0.0, slopes), tf.where(ends, 0.0, counts)
+
+    start = 0, weights, tf.zeros_like(weights), tf.zeros_like(weights[:, :1])
+    _, weights, *_ = tf.while_loop(
+        lambda number, *_: number < schedule.num_steps, add, start, parallel_iterations=1
+    )
+    return values._replace(own={**values.own, CLUSTER: weights})
 
 
 def take_steps(

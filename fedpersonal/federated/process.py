@@ -191,7 +191,9 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
             f"{algorithm.name} {'needs' if algorithm.personal else 'has no'} personal copies; "
             "take the model that its prepare(model) returns."
         )
-    if (algorithm.choice.clusters if algorithm.choice else 0) != model.num_clusters:
+    choice = algorithm.choice
+    wanted = (choice.clusters, choice.mixes) if choice else (0, False)
+    if wanted != (model.num_clusters, model.mixes):
         raise ValueError(
             f"{algorithm.name} {'needs' if algorithm.choice else 'has no'} clusters; take the "
             "model that its prepare(model) returns."
@@ -199,6 +201,10 @@ def check_fit(model: PartitionedModel, algorithm: Algorithm) -> None:
     check_phases(model, algorithm.phases)
     check_slopes(model, algorithm)
     if any(isinstance(phase, RidgePhase) for phase in algorithm.phases):
+        if model.mixes:
+            raise ValueError(
+                f"{algorithm.name}: a mixture of clusters is not linear; ridge needs it."
+            )
         check_linear(model.base)
     check_lookups(model.base)
 

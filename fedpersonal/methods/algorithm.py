@@ -200,7 +200,7 @@ class Algorithm:
 
     @property
     def choice(self) -> ChoicePhase | None:
-        """The phase by which a client chooses one of the server's models, or None."""
+        """The phase by which a client chooses or weighs the server's models, or None."""
         return next((phase for phase in self.phases if isinstance(phase, ChoicePhase)), None)
 
     def finetuning(self, given: Sequence[Phase] = ()) -> tuple[Phase, ...]:
@@ -213,8 +213,13 @@ class Algorithm:
             from fedpersonal.model.clusters import ClusteredModel
 
             choice = self.choice
-            has_shares = choice.mean_over == "cluster"
-            return ClusteredModel(model, choice.clusters, choice.layers, has_shares=has_shares)
+            return ClusteredModel(
+                model,
+                choice.clusters,
+                choice.layers,
+                has_shares=choice.mean_over == "cluster",
+                mixes=choice.mixes,
+            )
         if self.personal is None or model.copies:
             return model
         from fedpersonal.model.personal import PersonalModel

@@ -17,15 +17,13 @@ program, `fp.ChoicePhase` takes the names of those that are not.
 from __future__ import annotations
 
 from fedpersonal.methods.constructor import constructor
-from fedpersonal.methods.method import Method
+from fedpersonal.methods.method import ClusterOptions, Method
 from fedpersonal.methods.phases import MEANS, ChoicePhase, Phase
 from fedpersonal.options import option
 
 
-class Ifca(Method, name="ifca", title="IFCA", local_variables="rebuilt"):
+class Ifca(Method, name="ifca", title="IFCA", reads=ClusterOptions, local_variables="rebuilt"):
     """What a client of IFCA does."""
-
-    num_clusters: int = option(2, "ifca: how many models the server has.", at_least=2)
 
     mean_over: str = option(
         "cluster",

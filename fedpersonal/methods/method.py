@@ -111,6 +111,12 @@ class PullOptions(KeepingOptions):
     )
 
 
+class ClusterOptions(Options):
+    """How many models the server has."""
+
+    num_clusters: int = option(2, "fed_em, ifca: how many models the server has.", at_least=2)
+
+
 class SplitOptions(Options):
     """How a client's examples are split for two phases."""
 

@@ -201,11 +201,16 @@ class BlendPhase:
 
 @dataclasses.dataclass(frozen=True)
 class ChoicePhase:
-    """Chooses the one of several models of the server that has the least loss on the client's data.
+    """Chooses the server's model of the least loss on the client's data, or weighs several.
 
     Every global variable, or those of some layers, then has a value for each cluster, and the
     client applies, trains and moves those of the cluster that it has chosen (Ghosh et al., "An
     Efficient Framework for Clustered Federated Learning", 2020).
+
+    With `mixes`, a client weighs all clusters, by a step of expectation and maximisation: one
+    weighs more, the likelier it makes the labels (Marfoq et al., "Federated Multi-Task Learning
+    under a Mixture of Distributions", 2021). The model then says how likely classes are on average,
+    by the weights, and each cluster is trained on the examples that suit it.
 
     Attributes:
         data: Which batches, as of `GradientPhase`.
@@ -215,24 +220,33 @@ class ChoicePhase:
         mean_over: Over whom a server's model moves by the mean of clients' updates: `cluster`,
             those who have chosen it, of which each client tells the server which it is; or
             `cohort`, all who take part, for whom updates of what they have not chosen are 0.
+        mixes: Whether a client weighs the clusters in place of choosing one. It is for classes, as
+            `NeighboursPhase` is, for a loss that is a cross-entropy, and for a mean over the
+            `cohort`.
+        epochs: Passes over those batches, each a step of the weights.
     """
 
     data: str
     clusters: int
     layers: tuple[str, ...] = ()
     mean_over: str = "cluster"
+    mixes: bool = False
+    epochs: int = 1
 
     variables = "local"
     passes = max_steps = None
-    epochs = 1
 
     def __post_init__(self):
         check_part("ChoicePhase", self.data)
         check_choice("ChoicePhase", "mean_over", self.mean_over, MEANS)
-        check_least(self, clusters=2)
+        check_least(self, clusters=2, epochs=1)
+        if self.mixes and self.mean_over == "cluster":
+            raise ValueError("ChoicePhase: who mixes has chosen no cluster; mean_over is 'cohort'.")
+        if self.epochs > 1 and not self.mixes:
+            raise ValueError("ChoicePhase: a choice is made in one pass; epochs are for mixes.")
 
     def moves(self, variable: VariableSpec) -> bool:
-        """Tells whether the phase moves a variable of a model: the choice."""
+        """Tells whether the phase moves a variable of a model: the choice, or the weights."""
         return variable.name == CLUSTER
 
 

@@ -100,6 +100,28 @@ def fed_dyn(
         dynamic: fed_dyn: weight alpha of the dynamic regulariser.
     """
 
+def fed_em(
+    *,
+    client_optimizer: AnyOptimizer,
+    num_clusters: int = 2,
+    local_epochs: int = 1,
+    max_local_steps: int | None = None,
+    weighting: Literal["num_examples", "uniform"] = "num_examples",
+    max_update_norm: float | None = None,
+    em_steps: int = 1,
+) -> Algorithm:
+    """Returns what a client of FedEM does in a round.
+
+    Args:
+        client_optimizer: An optimizer of TFF's or of Keras'.
+        num_clusters: fed_em, ifca: how many models the server has.
+        local_epochs: Passes over a client's examples in a round.
+        max_local_steps: Bound on their steps; 0: none.
+        weighting: Clients' weights: examples, or equal.
+        max_update_norm: Bound on a client's update; 0: none.
+        em_steps: fed_em: passes in which a client weighs the models.
+    """
+
 def fed_per(
     *,
     client_optimizer: AnyOptimizer,
@@ -229,22 +251,22 @@ def furl(
 def ifca(
     *,
     client_optimizer: AnyOptimizer,
+    num_clusters: int = 2,
     local_epochs: int = 1,
     max_local_steps: int | None = None,
     weighting: Literal["num_examples", "uniform"] = "num_examples",
     max_update_norm: float | None = None,
-    num_clusters: int = 2,
     mean_over: Literal["cluster", "cohort"] = "cluster",
 ) -> Algorithm:
     """Returns what a client of IFCA does in a round.
 
     Args:
         client_optimizer: An optimizer of TFF's or of Keras'.
+        num_clusters: fed_em, ifca: how many models the server has.
         local_epochs: Passes over a client's examples in a round.
         max_local_steps: Bound on their steps; 0: none.
         weighting: Clients' weights: examples, or equal.
         max_update_norm: Bound on a client's update; 0: none.
-        num_clusters: ifca: how many models the server has.
         mean_over: ifca: a model moves by the mean over those who chose it, or over the whole cohort.
     """
 

@@ -7,16 +7,22 @@ is, too. Of a lookup table the first axis still is that of rows.
 
 What a client sends tells which cluster it has chosen. The server may have a variable for that, of
 which the mean over clients is how many have chosen each.
+
+Or a client mixes the clusters: it applies the model with the values of each, and its local variable
+says how much each weighs. A class is then as likely as the clusters make it on average.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
+from fedpersonal.model.classes import as_output, check_classes, log_likely, log_of
+from fedpersonal.model.keras import are_probabilities, takes_logits
 from fedpersonal.model.names import CLUSTER, CLUSTER_SHARES
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.model.variables import VariableSpec, check_names, each_seed
@@ -32,18 +38,20 @@ class ClusteredModel(PartitionedModel):
         layers: Sequence[str] = (),
         *,
         has_shares: bool = False,
+        mixes: bool = False,
     ):
-        """Adds the axis of clusters, and the client's choice.
+        """Adds the axis of clusters, and the client's choice, or weights.
 
         Args:
             base: The model.
             num_clusters: How many clusters there are.
             layers: What is clustered: names of layers or global variables; none for all.
             has_shares: Whether the server learns how many have chosen each cluster.
+            mixes: Whether a client mixes all clusters. They weigh the same at first.
 
         Raises:
-            UserError: If a name chooses no variable, there is none to cluster, or clusters would
-                all start alike.
+            UserError: If a name chooses no variable, there is none to cluster, clusters would all
+                start alike, or labels are numbers and clusters mixed.
         """
         self._take_over(base)
         check_names("clusters", layers, base.global_variables)
@@ -52,11 +60,17 @@ class ClusteredModel(PartitionedModel):
         every = [_of_each(v, num_clusters) if v in chosen else v for v in base.variables]
         if has_shares:
             every.append(_state(CLUSTER_SHARES, num_clusters * [1.0 / num_clusters]))
-        first = [1.0] + (num_clusters - 1) * [0.0]
+        self.mixes, first = mixes, [1.0] + (num_clusters - 1) * [0.0]
+        first = num_clusters * [1.0 / num_clusters] if mixes else first
         self.variables = (*every, _state(CLUSTER, first, is_local=True))
         self.global_variables = tuple(v for v in self.variables if not v.is_local)
         self.local_variables = tuple(v for v in self.variables if v.is_local)
         self._check_starts()
+        if mixes and base.label_spec.dtype.is_floating and base.label_range is None:
+            raise UserError(
+                "mixtures of clusters are for labels that are classes, and a cross-entropy; the "
+                f"loss {base.given_loss!r} is for numbers."
+            )
 
     def _check_starts(self) -> None:
         """Raises a UserError where nothing would tell one cluster from another."""
@@ -73,9 +87,43 @@ class ClusteredModel(PartitionedModel):
 
     def applied(self, values: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """Returns values with those of the client's cluster in place of all clusters'."""
+        if self.mixes:
+            raise UserError(
+                f"the clients mix {self.num_clusters} models: no single Keras model predicts as "
+                "they do."
+            )
         choice = values[CLUSTER]
         own = {name: tf.reduce_sum(values[name] * choice, -1) for name in self.clustered}
         return {**values, **own}
+
+    def predict(
+        self, values: Mapping[str, tf.Tensor], features: Mapping[str, tf.Tensor], **options: Any
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """As of `PartitionedModel`; the losses that the model adds are the mean of clusters'."""
+        if not self.mixes:
+            return super().predict(values, features, **options)
+        weights = log_of(values[CLUSTER] / tf.reduce_sum(values[CLUSTER]))
+        logs, added = [], []
+        for number in range(self.num_clusters):
+            own = {name: values[name][..., number] for name in self.clustered}
+            output, losses = self.base.predict({**values, **own}, features, **options)
+            self._check_mixed(output)
+            logs.append(weights[number] + log_likely(output))
+            added.append(losses)
+        mixed = as_output(tf.reduce_logsumexp(tf.stack(logs), 0), output)
+        # They say nothing of labels, by which the weights are found.
+        return mixed, [tf.add_n(each) / self.num_clusters for each in zip(*added)]
+
+    def _check_mixed(self, output: tf.Tensor) -> None:
+        """Raises a UserError unless an output says how likely classes are, as the loss wants it."""
+        check_classes(output, self.label_spec, "mixtures of clusters")
+        if takes_logits(self.given_loss) == are_probabilities(output):
+            raise UserError(
+                "mixtures of clusters are of logits, or of what Keras' softmax or sigmoid makes "
+                f"last of all; the loss {self.given_loss!r} takes "
+                f"{'logits' if are_probabilities(output) else 'probabilities'}, and the output has "
+                f"{'probabilities' if are_probabilities(output) else 'others'}."
+            )
 
 
 def _of_each(variable: VariableSpec, num_clusters: int) -> VariableSpec:

@@ -104,6 +104,27 @@ def are_probabilities(output: tf.Tensor) -> bool:
     return hasattr(output, "_keras_logits")
 
 
+def logits_of(output: tf.Tensor) -> tf.Tensor:
+    """Returns what Keras' softmax or sigmoid has made an output of, or the output."""
+    return getattr(output, "_keras_logits", output)
+
+
+def as_probabilities(logits: tf.Tensor) -> tf.Tensor:
+    """Returns what Keras' softmax makes of logits, or its sigmoid of a single one."""
+    made = tf.nn.softmax(logits) if logits.shape[-1] > 1 else tf.sigmoid(logits)
+    made._keras_logits = logits  # By which Keras' losses are exact.
+    return made
+
+
+def takes_logits(loss: object) -> bool | None:
+    """Tells whether a cross-entropy of Keras' takes logits or probabilities; None of others."""
+    found = keras.losses.get(loss)
+    fn, options = getattr(found, "fn", found), getattr(found, "_fn_kwargs", {})
+    names = ("binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy")
+    is_known = fn in [getattr(keras.losses, name) for name in names]
+    return bool(options.get("from_logits")) if is_known else None
+
+
 def replace_generators(model: keras.Model, generator: object) -> None:
     """Has all layers of a model, such as Dropout, draw from another random generator."""
     for layer in list_layers(model):

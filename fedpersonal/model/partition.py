@@ -70,6 +70,7 @@ class PartitionedModel:
         num_clusters: How many values each of some global variables has, of which a client chooses
             one; 0 for none.
         clustered: The names of these variables.
+        mixes: Whether a client mixes what the model predicts with each of them.
 
     Examples:
         >>> layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(4, name="body")]
@@ -88,6 +89,7 @@ class PartitionedModel:
     role: str = "model"
     num_clusters: int = 0
     clustered: frozenset[str] = frozenset()
+    mixes: bool = False
     _base: PartitionedModel | None = None
 
     @named_arguments

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from unittest import mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -20,6 +22,7 @@ from fedpersonal.federated.process import KeptOutput, Process
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_dyn import fed_dyn
+from fedpersonal.methods.fed_em import fed_em
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.furl import furl
 from fedpersonal.methods.ifca import ifca
@@ -28,6 +31,7 @@ from fedpersonal.methods.per_fed_avg import per_fed_avg
 from fedpersonal.methods.pfedme import pfedme
 from fedpersonal.methods.scaffold import scaffold
 from fedpersonal.model.metrics import RMSE, Metric
+from fedpersonal.model.names import CLUSTER
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.models.factorization import OwnVector, matrix_factorization
 from fedpersonal.tff.optimizers import build_adam, build_sgdm
@@ -452,3 +456,32 @@ def test_a_copy_of_shared_variables(clients, name):
             trainer_of(clients, model=model, algorithm=PERSONAL[name]).audit(rounds=2)
         )
     assert "reference" in found and ("severed" in found) != are_told
+
+
+def test_a_mixture_of_models(clients):
+    """With layers that draw, a penalty, and outputs that are probabilities, which are no leak."""
+
+    def build():
+        item = tf.keras.Input([], dtype=tf.int32, name="item")
+        row = tf.keras.layers.Embedding(NUM_ITEMS, DIM, name="item_embedding")(item)
+        penalty = tf.keras.regularizers.L2(0.1)
+        dense = tf.keras.layers.Dense(
+            1, activation="sigmoid", kernel_regularizer=penalty, name="head"
+        )
+        return tf.keras.Model({"item": item}, dense(tf.keras.layers.Dropout(0.5)(row)))
+
+    model = model_of(build, local_layers=[], loss="binary_crossentropy", metrics=[])
+    signs = dataclasses.replace(
+        clients, labels=np.float32(clients.labels > np.median(clients.labels))
+    )
+    trainer = trainer_of(signs, model=model, algorithm=fed_em(**WORK, num_clusters=3))
+    audit = trainer.audit(rounds=2)
+    assert audit.found == []
+    assert any("how they weigh the models" in note for note in audit.notes)
+
+    def leak(sums, own, *_):
+        sums["updates"][TABLE] += 1e-2 * own
+
+    with in_sums(leak, CLUSTER):
+        found = trainer_of(signs, model=model, algorithm=fed_em(**WORK)).audit(rounds=2)
+    assert {"severed", "reference"} <= {*checks_of(found)}

@@ -215,17 +215,18 @@ def test_each_method_of_each_task_has_a_setting_and_the_same_budget(entry):
             tested = getattr(settled, "evaluate_on", None)
             assert tested in (None, "seen" if entry.is_seen else "unseen")
             tried = settings_of(entry, values, method, 4)
-            ranges = ranges_of(task, {**values, **entry.first_options(method)}, method)
+            own = entry.first_options(method, values)
+            ranges = ranges_of(task, {**values, **own}, method)
             assert {*ranges} - {"server_learning_rate"} <= {*method.options.declarations()}
             if not ranges:
                 continue
             assert len({tuple(one.items()) for one in tried}) == 4
-            first = task.settle(task.options(**{**values, **entry.first_options(method)}))
+            first = task.settle(task.options(**{**values, **own}))
             assert tried[0] == {name: getattr(first, name) for name in tried[0]}
             assert tried[:3] == settings_of(entry, values, method, 3)
             for one in tried:
                 task.settle(task.options(**{**values, **one}))
-                assert entry.first_options(method).keys() <= one.keys()
+                assert own.keys() <= one.keys()
             usual = method.server_optimizer
             assert usual in (None, settled.server_optimizer)
 
@@ -233,10 +234,13 @@ def test_each_method_of_each_task_has_a_setting_and_the_same_budget(entry):
 def test_a_method_starts_from_its_row_in_the_tables_of_the_papers():
     rows = {row.values["method"]: row for row in recommendation.ROWS if "method" in row.values}
     methods = RANKING.library.methods
-    of = {
-        name: {**RANKING.values(QUICK, method, {}), **RANKING.first_options(method)}
-        for name, method in methods.items()
-    }
+
+    def first(entry, name):
+        method = entry.library.methods[name]
+        values = entry.values(QUICK, method, {})
+        return {**values, **entry.first_options(method, values)}
+
+    of = {name: first(RANKING, name) for name in methods}
     rate = "reconstruction_learning_rate"
     assert of["fed_recon"][rate] == rows["fed_recon"].values[rate] != of["pfedrec"].get(rate)
     # By its rounds, or by what it shares; the size settles how many rounds there are.
@@ -246,8 +250,11 @@ def test_a_method_starts_from_its_row_in_the_tables_of_the_papers():
     assert of["scaffold"][rate] == of["fed_avg_finetuning"][rate] != of["pfedrec"][rate]
     assert {values["total_rounds"] for n, values in of.items() if methods[n].is_federated} == {100}
     of_ratings = [e for e in ENTRIES if e.library is RATINGS.library]
-    steps = [e.first_options(methods["per_fed_avg"])["adaptation_steps"] for e in of_ratings]
-    assert steps == [50, 50]
+    assert [first(entry, "per_fed_avg")["adaptation_steps"] for entry in of_ratings] == [50, 50]
+    # Where no table has a method, its steps ahead are as long as the client's own.
+    assert "envelope" not in first(of_ratings[0], "pfedme")
+    assert of["pfedme"]["outer_learning_rate"] == of["pfedme"][rate] == 1 / of["pfedme"]["envelope"]
+    assert of["per_fed_avg"]["adaptation_learning_rate"] == of["per_fed_avg"][rate]
     # Nobody tunes what a method does not read.
     tuned = {name: ranges_of(RANKING.library, of[name], methods[name]) for name in of}
     assert "outer_learning_rate" in tuned["pfedme"] and rate not in tuned["pfedme"]

@@ -16,6 +16,7 @@ from fedpersonal.evaluation.personalize import personalize
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
+from fedpersonal.methods.fed_em import fed_em
 from fedpersonal.methods.ifca import ifca
 from fedpersonal.methods.mr_mtl import mr_mtl
 from fedpersonal.methods.phases import GradientPhase, NeighboursPhase, Phase, RidgePhase
@@ -93,6 +94,10 @@ EVALUATIONS = {
         )
         for packing in ("stacked", "pooled")
     },
+    "fed_em": Evaluation("signs", (), algorithm=fed_em(client_optimizer=SGD, em_steps=3)),
+    "fed_em, sentences": Evaluation(
+        "shared sentences", (), "pooled", fed_em(client_optimizer=SGD, num_clusters=3)
+    ),
 }
 
 
@@ -118,8 +123,9 @@ def test_what_clients_predict_is_that_of_plain_keras(name):
     phases = case.phases
     if case.algorithm is not None:
         model = case.algorithm.prepare(model)
-        # A head by the shared table, and then what the method does.
-        phases = (phase(("own",)), *case.algorithm.personalization(model))
+        # A head by the shared table, or clusters, and then what the method does.
+        first = phase("global") if model.mixes else phase(("own",))
+        phases = (first, *case.algorithm.personalization(model))
     data = DATA.get(case.model, RATINGS).subset([0, 1, 3, 5])  # The second has one batch.
     support, query = split_support_query(data, batch_size=BATCH_SIZE, split="aggregated")
     weights = model.initial_global_values(seed=SEED)

@@ -317,11 +317,8 @@ class PlainEvaluation:
         for name, source in model.copies.items():
             mixed = alpha * variables[name] + (1.0 - alpha) * variables[source]
             variables[source].assign(mixed)
-        self._reference.apply_cluster()
-        keras_model = self._reference._keras
-        columns = {name: tf.constant(column) for name, column in query.features.items()}
-        labels = tf.constant(query.labels)
-        predictions = model.as_labels(keras_model(model.arrange(columns), training=False))
+        keras_model, labels = self._reference._keras, tf.constant(query.labels)
+        predictions = model.as_labels(tf.constant(self._reference.predict(query)))
         weights = model.example_weights(labels)
         if self._memory:
             mixed = mix_with_neighbours(

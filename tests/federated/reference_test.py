@@ -20,6 +20,7 @@ from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_avg import fed_avg
 from fedpersonal.methods.fed_dyn import fed_dyn
+from fedpersonal.methods.fed_em import fed_em
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.fed_rep import fed_rep
 from fedpersonal.methods.fedperc import fedperc
@@ -133,6 +134,16 @@ CHOSEN = {
     )
     for kept in ("rebuilt", "kept")
 }
+# Of a layer, beside a head that is rebuilt.
+MIXED = Algorithm(
+    "mixed",
+    (
+        ChoicePhase("support", 2, ("shared/kernel",), mean_over="cohort", mixes=True),
+        GradientPhase("local", "support", SGD),
+        GradientPhase("global", "query", ADAM, 2),
+    ),
+    "rebuilt",
+)
 
 
 def tffs():
@@ -244,6 +255,11 @@ CASES = {
         "table", ifca(**WORK, mean_over="cohort", weighting="uniform"),
         privacy=private(clipping="fixed"),
     ),
+    "fed_em, signs": Case("signs", fed_em(**WORK, num_clusters=3), clients_per_shard=3),
+    "fed_em, words": Case(
+        "shared sentences", fed_em(client_optimizer=ADAM, em_steps=2), packing="pooled"
+    ),
+    "fed_em of a layer": Case("classes", MIXED),
     "scaffold, owned users": Case("owned users", scaffold(**WORK), clients_per_shard=3),
     "scaffold, aggregated": Case(
         "factors, no lookups", scaffold(**WORK), aggregator=FACTORIES["mean"]

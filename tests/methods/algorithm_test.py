@@ -158,6 +158,8 @@ def test_rows_are_needed_where_global_variables_move():
             "'odd': a ChoicePhase is the only one",
         ),
         (lambda: ChoicePhase("all", 1), "clusters must be at least 2, not 1"),
+        (lambda: ChoicePhase("all", 2, mixes=True), "mean_over is 'cohort'"),
+        (lambda: ChoicePhase("all", 2, epochs=2), "a choice is made in one pass"),
         (lambda: ChoicePhase("all", 2, mean_over="all"), "mean_over must be one of.*not 'all'"),
         (lambda: PersonalCopies(mixing=1.5), "mixing must be from 0 to 1, not 1.5"),
         (lambda: LookAhead(SGD, steps=0), "steps must be at least 1, not 0"),
@@ -192,5 +194,14 @@ def test_models_and_algorithms_must_fit():
         check_fit(shared, copied)
     with pytest.raises(ValueError, match="ifca needs clusters; take the model"):
         check_fit(own, Algorithm("ifca", (CHOICE, GradientPhase("all", "all", SGD)), "kept"))
+    chosen = dataclasses.replace(CHOICE, mean_over="cohort")
+    mixed = dataclasses.replace(chosen, mixes=True)
+    one, other = (
+        Algorithm("own", (choice, GradientPhase("global", "all", SGD)), "kept")
+        for choice in (chosen, mixed)
+    )
+    classes = PartitionedModel(build_model, loss="binary_crossentropy")
+    with pytest.raises(ValueError, match="own needs clusters; take the model"):
+        check_fit(one.prepare(classes), other)
     with pytest.raises(ValueError, match="furl has no personal copies; take the model"):
         check_fit(copied.prepare(shared), furl(client_optimizer=SGD))

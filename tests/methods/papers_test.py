@@ -16,6 +16,7 @@ from fedpersonal.methods.algorithm import Algorithm, PersonalCopies
 from fedpersonal.methods.apfl import apfl
 from fedpersonal.methods.ditto import ditto
 from fedpersonal.methods.fed_dyn import fed_dyn
+from fedpersonal.methods.fed_em import fed_em
 from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.furl import furl
 from fedpersonal.methods.ifca import ifca
@@ -306,3 +307,53 @@ def test_ifca_is_the_papers_and_finds_groups_that_contradict_each_other(mean_ove
     order = np.argsort(found[0])
     np.testing.assert_allclose(found[:, order], np.outer(truth, [-1, 1]), 1e-4, 1e-4)
     assert chosen[0::2] == 3 * [order[1]] and chosen[1::2] == 3 * [order[0]]
+
+
+def fed_em_in_numpy(models, clients, rounds):
+    """Algorithm 1 on logistic models, a local step a round; `models` is (DIM, M).
+
+    The expectation is taken again where the proportions have moved, for the step.
+    """
+    sizes = np.array([len(labels) for _, labels in clients])
+    proportions = np.full([len(clients), models.shape[1]], 1 / models.shape[1])
+    for _ in range(rounds):
+        total = np.zeros(models.shape)
+        for own, (inputs, labels) in enumerate(clients):
+            signs = 2 * labels[:, np.newaxis] - 1
+            of_label = 1 / (1 + np.exp(-signs * (inputs @ models)))
+            for _ in range(2):
+                made_by = proportions[own] * of_label
+                made_by /= made_by.sum(1, keepdims=True)
+                proportions[own] = made_by.mean(0)
+            made_by = proportions[own] * of_label
+            made_by /= made_by.sum(1, keepdims=True)
+            total += 4 * RATE * inputs.T @ (made_by * (1 - of_label) * signs)
+        models = models + total / sizes.sum()
+    return models, proportions
+
+
+def test_fed_em_is_the_papers_and_finds_what_clients_are_mixed_of():
+    random, truth, counts = np.random.default_rng(2), np.array([4.0, -8.0]), [60, 90, 50, 80]
+    shares, ends = np.array([0.1, 0.9, 0.3, 0.8]), np.append(0, np.cumsum(counts))
+    inputs = np.float32(random.normal(size=(sum(counts), DIM)))
+    sides = np.where(random.uniform(size=sum(counts)) < np.repeat(shares, counts), 1, -1)
+    labels = np.float32(sides * (inputs @ truth) > 0)
+    dataset = ClientDataset([f"c{i}" for i in range(4)], ends, {"x": inputs}, labels)
+    parts = [(inputs[a:b], labels[a:b]) for a, b in zip(ends, ends[1:])]
+    x = tf.keras.Input([DIM], name="x")
+    model = PartitionedModel(
+        lambda: tf.keras.Model(x, tf.keras.layers.Dense(1, use_bias=False, name="d")(x)),
+        loss=tf.keras.losses.BinaryCrossentropy(from_logits=True),
+    )
+    algorithm = fed_em(client_optimizer=build_sgdm(4 * RATE), em_steps=2)
+    trainer = Trainer(model, algorithm, dataset, clients_per_round=4, batch_size=100)
+    start = trainer.untrained().weights["d/kernel"][:, 0]
+    for rounds in (3, 150):
+        trained = trainer.fit(rounds=rounds, callbacks=[])
+        models, proportions = fed_em_in_numpy(start, parts, rounds)
+        np.testing.assert_allclose(trained.weights["d/kernel"][:, 0], models, 1e-5, 1e-5)
+        for i, expected in enumerate(proportions):
+            kept = trained.values(f"c{i}")[CLUSTER]
+            np.testing.assert_allclose(kept, expected, 1e-5, 1e-5)
+    first = proportions[:, int(models[0, 1] > 0)]
+    np.testing.assert_allclose(first, shares, atol=0.1)

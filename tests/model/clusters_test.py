@@ -47,6 +47,43 @@ def test_the_model_is_applied_with_the_chosen_cluster():
         np.testing.assert_allclose(np.ravel(found), expected, rtol=1e-5)
 
 
+def test_who_mixes_clusters_says_what_they_make_likely_on_average():
+    def build():
+        inputs = tf.keras.Input([2], name="x")
+        return tf.keras.Model(inputs, tf.keras.layers.Dense(1, name="head")(inputs))
+
+    x, kernel = np.float32([[1, 0], [0, 1]]), np.log(np.float32([[[1, 3]], [[9, 1]]]))
+    bias, weights = np.zeros([1, 2], np.float32), np.float32([0.2, 0.8])
+    values = {"head/kernel": kernel, "head/bias": bias, CLUSTER: weights}
+    loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+    model = ClusteredModel(PartitionedModel(build, loss=loss), 2, mixes=True)
+    np.testing.assert_array_equal(model.initial_local_values()[CLUSTER], [0.5, 0.5])
+    predict = tf.function(
+        lambda: model.predict(values, {"x": x}, training=False)[0], autograph=False
+    )
+    mixed = [0.2 * 0.5 + 0.8 * 0.75, 0.2 * 0.9 + 0.8 * 0.5]
+    np.testing.assert_allclose(tf.sigmoid(predict())[:, 0], mixed, rtol=1e-5)
+    with pytest.raises(UserError, match="no single Keras model predicts as they do"):
+        to_keras(model, values)
+
+
+def test_mixtures_of_what_is_not_likely_are_refused():
+    with pytest.raises(
+        UserError, match="for labels that are classes.*the loss 'mse' is for numbers"
+    ):
+        ClusteredModel(BASE, 2, mixes=True)
+    x = tf.keras.Input([2], name="x")
+    model = PartitionedModel(
+        lambda: tf.keras.Model(x, tf.keras.layers.Dense(3, activation=tf.nn.softmax)(x)),
+        loss="sparse_categorical_crossentropy",
+    )
+    model = ClusteredModel(model, 2, mixes=True)
+    values = {**model.initial_global_values(), **model.initial_local_values()}
+    with pytest.raises(UserError, match="takes probabilities, and the output has others"):
+        inputs = {"x": tf.ones([1, 2])}
+        tf.function(lambda: model.predict(values, inputs, training=False), autograph=False)()
+
+
 def test_clusters_that_would_start_alike_are_refused():
     layers = [tf.keras.Input([2], name="x"), tf.keras.layers.Dense(1, name="head")]
     with pytest.raises(UserError, match="all 2 would start alike.*a function that builds it"):
