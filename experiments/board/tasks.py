@@ -218,6 +218,8 @@ _UTTERANCES["split_learning"] = {
     "finetuning_learning_rate": 0.0001,
     "proximal": 1.0,
 }
+# As many as its clients fine-tune by; five passes over all that a user says take minutes a round.
+_UTTERANCES["fed_recon"] = {"max_reconstruction_steps": 15}
 ENTRIES = (
     Entry(
         "ratings",

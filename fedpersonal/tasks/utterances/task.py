@@ -66,7 +66,6 @@ class UtteranceTask(Task[UtteranceRun, Dialogues, UtteranceData]):
         "finetuning_learning_rate": 0.001,
         "finetuning_epochs": 15,
         "max_finetuning_steps": 15,
-        "max_reconstruction_steps": 15,
         "packing": "pooled",
         "rounds_per_eval": 5,
         "rounds_per_checkpoint": 10,
