@@ -124,11 +124,12 @@ class Entry:
         if names and method.trains and not method.local_part:
             names.append(BASELINE)
         own = next((self.first[name] for name in names if name in self.first), {})
-        options = self.library.settle(self.library.options(**{**values, **own}))
-        declared = method.options.declarations()
-        if method.name in self.first or getattr(options, "client_optimizer", "") != "sgd":
+        if method.name in self.first:
             return own
-        rates = _as_far_as(options.client_learning_rate)
+        options = self.library.settle(self.library.options(**{**values, **own}))
+        if getattr(options, "client_optimizer", "") != "sgd":
+            return own
+        rates, declared = _as_far_as(options.client_learning_rate), method.options.declarations()
         return {**{name: rate for name, rate in rates.items() if name in declared}, **own}
 
 
@@ -218,7 +219,7 @@ _UTTERANCES["split_learning"] = {
     "finetuning_learning_rate": 0.0001,
     "proximal": 1.0,
 }
-# As many as its clients fine-tune by; five passes over all that a user says take minutes a round.
+# As many steps as clients fine-tune by: five passes over all that a user says take minutes.
 _UTTERANCES["fed_recon"] = {"max_reconstruction_steps": 15}
 ENTRIES = (
     Entry(

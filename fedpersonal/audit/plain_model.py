@@ -120,7 +120,7 @@ class PlainModel:
         self._steps: dict[tuple[str, ...], tf.types.experimental.GenericFunction] = {}
 
     def apply_cluster(self, cluster: int | None = None) -> int:
-        """Gives the Keras model the values of a cluster, by default of the chosen one."""
+        """Gives the Keras model the values of a cluster, by default the chosen one; returns it."""
         if cluster is None:
             cluster = int(np.argmax(self._variables[CLUSTER])) if self.model.num_clusters else 0
         for name in self.model.clustered:

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.client.batches import zero_sums
+from fedpersonal.client.choice import choose_least
 from fedpersonal.client.neighbours import predicting
 from fedpersonal.client.pooled_batches import (
     Pool,
@@ -34,7 +35,6 @@ from fedpersonal.client.rows import touched_tables
 from fedpersonal.client.steps import (
     ClientOutput,
     PhaseOutput,
-    choose_least,
     client_output,
     run_phase,
     take_steps,

@@ -58,10 +58,10 @@ class ClusteredModel(PartitionedModel):
         chosen = [v for v in base.global_variables if not layers or v.first_name(layers)]
         self.num_clusters, self.clustered = num_clusters, frozenset(v.name for v in chosen)
         every = [_of_each(v, num_clusters) if v in chosen else v for v in base.variables]
+        equal, self.mixes = num_clusters * [1.0 / num_clusters], mixes
         if has_shares:
-            every.append(_state(CLUSTER_SHARES, num_clusters * [1.0 / num_clusters]))
-        self.mixes, first = mixes, [1.0] + (num_clusters - 1) * [0.0]
-        first = num_clusters * [1.0 / num_clusters] if mixes else first
+            every.append(_state(CLUSTER_SHARES, equal))
+        first = equal if mixes else [1.0] + (num_clusters - 1) * [0.0]
         self.variables = (*every, _state(CLUSTER, first, is_local=True))
         self.global_variables = tuple(v for v in self.variables if not v.is_local)
         self.local_variables = tuple(v for v in self.variables if v.is_local)
@@ -117,12 +117,12 @@ class ClusteredModel(PartitionedModel):
     def _check_mixed(self, output: tf.Tensor) -> None:
         """Raises a UserError unless an output says how likely classes are, as the loss wants it."""
         check_classes(output, self.label_spec, "mixtures of clusters")
-        if takes_logits(self.given_loss) == are_probabilities(output):
+        wants = takes_logits(self.given_loss)
+        if wants == are_probabilities(output):
             raise UserError(
-                "mixtures of clusters are of logits, or of what Keras' softmax or sigmoid makes "
-                f"last of all; the loss {self.given_loss!r} takes "
-                f"{'logits' if are_probabilities(output) else 'probabilities'}, and the output has "
-                f"{'probabilities' if are_probabilities(output) else 'others'}."
+                "mixtures of clusters need an output as the loss takes it, and Keras' own softmax "
+                f"or sigmoid for probabilities: {self.given_loss!r} takes "
+                f"{'logits' if wants else 'probabilities'}, and the output has others."
             )
 
 

@@ -68,10 +68,15 @@ def mean_function(metric: keras.metrics.Metric) -> Callable[..., tf.Tensor] | No
     return lambda labels, predictions: fn(labels, predictions, **options)
 
 
+def _function_of(loss: object) -> tuple[object, Mapping[str, Any]]:
+    """Returns the function that a loss of Keras' calls, and with which options."""
+    found = keras.losses.get(loss)
+    return getattr(found, "fn", found), getattr(found, "_fn_kwargs", {})
+
+
 def label_range(loss: object, num_outputs: int | None) -> tuple[int, int] | None:
     """Returns the least and the largest label that a loss of Keras takes; None of others."""
-    found = keras.losses.get(loss)
-    fn, options = getattr(found, "fn", found), getattr(found, "_fn_kwargs", {})
+    fn, options = _function_of(loss)
     if fn is keras.losses.binary_crossentropy:
         return 0, 1
     is_sparse = fn is keras.losses.sparse_categorical_crossentropy
@@ -118,8 +123,7 @@ def as_probabilities(logits: tf.Tensor) -> tf.Tensor:
 
 def takes_logits(loss: object) -> bool | None:
     """Tells whether a cross-entropy of Keras' takes logits or probabilities; None of others."""
-    found = keras.losses.get(loss)
-    fn, options = getattr(found, "fn", found), getattr(found, "_fn_kwargs", {})
+    fn, options = _function_of(loss)
     names = ("binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy")
     is_known = fn in [getattr(keras.losses, name) for name in names]
     return bool(options.get("from_logits")) if is_known else None

@@ -10,7 +10,7 @@ BLEND = "blend"
 MEMORY = "memory"
 # As how much the copies count where they are mixed with the global variables.
 MIXING = "personal_mixing"
-# Which of several models a client has chosen: 1 for that one, 0 for the others.
+# Which of several models a client has chosen, 1 for that one and 0 for others, or their weights.
 CLUSTER = "personal_cluster"
 # The share of a round's clients, by weight, that have chosen each: the server's, and sent.
 CLUSTER_SHARES = "cluster_shares"

@@ -68,7 +68,7 @@ class PartitionedModel:
             the copy's.
         role: What copies are for, as of `PersonalCopies`.
         num_clusters: How many values each of some global variables has, of which a client chooses
-            one; 0 for none.
+            one, or weighs all; 0 for none.
         clustered: The names of these variables.
         mixes: Whether a client mixes what the model predicts with each of them.
 

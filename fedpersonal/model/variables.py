@@ -35,7 +35,7 @@ class VariableSpec:
             layers around it, such as `encoder/head`, and that of its top-level layer.
         is_frozen: Whether it never moves.
         is_personal: Whether it belongs to a client's personal copies (`model.personal`), or says
-            which cluster a client has chosen.
+            which cluster a client has chosen, or how much each weighs.
         is_replaced: Whether what clients send for it comes of their copies: no phase moves it.
         is_state: Whether no gradient moves it: assignments do, or a phase of its own.
     """

@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
+from fedpersonal.client.neighbours import predicting
 from fedpersonal.client.optimizer import optimizer_of
+from fedpersonal.errors import UserError
 from fedpersonal.federated.process import check_fit
 from fedpersonal.methods.algorithm import Algorithm, PersonalCopies
 from fedpersonal.methods.ditto import ditto
@@ -17,7 +19,13 @@ from fedpersonal.methods.fed_recon import fed_recon
 from fedpersonal.methods.fed_rep import fed_rep
 from fedpersonal.methods.furl import furl
 from fedpersonal.methods.per_fed_avg import per_fed_avg
-from fedpersonal.methods.phases import ChoicePhase, GradientPhase, LookAhead, RidgePhase
+from fedpersonal.methods.phases import (
+    ChoicePhase,
+    GradientPhase,
+    LookAhead,
+    NeighboursPhase,
+    RidgePhase,
+)
 from fedpersonal.model.partition import PartitionedModel
 from fedpersonal.tff.optimizers import build_adam, build_sgdm
 
@@ -203,5 +211,10 @@ def test_models_and_algorithms_must_fit():
     classes = PartitionedModel(build_model, loss="binary_crossentropy")
     with pytest.raises(ValueError, match="own needs clusters; take the model"):
         check_fit(one.prepare(classes), other)
+    solved = dataclasses.replace(other, phases=(RidgePhase("all", 1.0), *other.phases))
+    with pytest.raises(ValueError, match="own: a mixture of clusters is not linear"):
+        check_fit(solved.prepare(classes), solved)
+    with pytest.raises(UserError, match="neighbours are for one model"):
+        predicting(other.prepare(classes), (NeighboursPhase(("only",)),))
     with pytest.raises(ValueError, match="furl has no personal copies; take the model"):
         check_fit(copied.prepare(shared), furl(client_optimizer=SGD))
