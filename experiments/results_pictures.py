@@ -109,6 +109,8 @@ def _lines(picture: Picture, cells: Mapping[str, Mapping[str, Any]], seeds: int)
     ticks = _ticks([v for c in cells.values() for v in (*c["values"], c["published"]) if v])
     bottom, left = _TOP + _ROW * len(cells), max(_LEFT, 16 + _LETTER * max(map(len, cells)))
 
+    digits = 3 if ticks[-1] < 10 else 1
+
     def x(value: float) -> str:
         share = (value - ticks[0]) / (ticks[-1] - ticks[0])
         return f"{left + share * (_WIDTH - left - _RIGHT):.1f}"
@@ -138,12 +140,8 @@ def _lines(picture: Picture, cells: Mapping[str, Mapping[str, Any]], seeds: int)
         if cell["published"] is not None:
             ring = 'r="6" fill="none" stroke="#c2571a" stroke-width="2"'
             yield f'<circle cx="{x(cell["published"])}" cy="{y}" {ring}/>'
-        yield f'<text x="{_WIDTH - 16}" y="{y + 4}" text-anchor="end">{_number(mean)}</text>'
+        yield f'<text x="{_WIDTH - 16}" y="{y + 4}" text-anchor="end">{mean:.{digits}f}</text>'
     yield "</svg>"
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
 def _ticks(values: list[float]) -> list[float]:

@@ -67,7 +67,8 @@ def test_a_page_has_the_digits_of_the_tables(name):
                 elif sd is not None:
                     measured |= {f"{values[0]:.{n}f} ± {sd:.{n}f}" for n in range(4)}
     zeros = {re.sub(r"(?<!\d)\.", "0.", f"{mean} ± {sd}") for mean, sd in said}
-    assert zeros - measured == WITHOUT_JSON[name]
+    # By chance one of them may be in another table, too.
+    assert zeros - measured <= WITHOUT_JSON[name]
 
 
 def test_every_method_of_every_task_has_its_section():
