@@ -347,6 +347,7 @@ ENTRIES = (
             QUICK: Size(
                 "tv_shows_quick", _rounds(3, local_steps=5), note="Dialogues are generated."
             ),
+            # One pass a round, not ten: a server with all data is at rest after the first.
             FULL: Size("tv_shows_paper", _rounds(8), DATA, server={"local_steps": 0}),
         },
         digits=2,

@@ -46,7 +46,8 @@ WITHOUT_JSON = {
     "fedrecon": set(),
     "fedperc": set(),
     "pfedrec": set(),
-    "furl": {"57.9 ± 0.7", "58.1 ± 0.6", "50.5 ± 1.5"},
+    # 58.1 ± 0.6 has none either, but the table of another task happens to have these digits.
+    "furl": {"57.9 ± 0.7", "50.5 ± 1.5"},
     "movielens": {"0.868 ± 0.011", "44.9 ± 0.6", "0.874 ± 0.011", "1.36 ± 0.53"},
 }
 
@@ -67,8 +68,7 @@ def test_a_page_has_the_digits_of_the_tables(name):
                 elif sd is not None:
                     measured |= {f"{values[0]:.{n}f} ± {sd:.{n}f}" for n in range(4)}
     zeros = {re.sub(r"(?<!\d)\.", "0.", f"{mean} ± {sd}") for mean, sd in said}
-    # By chance one of them may be in another table, too.
-    assert zeros - measured <= WITHOUT_JSON[name]
+    assert zeros - measured == WITHOUT_JSON[name]
 
 
 def test_every_method_of_every_task_has_its_section():
