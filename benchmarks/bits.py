@@ -99,7 +99,7 @@ def compare(found: dict[str, str], expected: dict[str, str]) -> list[str]:
 
 def measure(task: str, method: str, times: int) -> dict[str, str]:
     """Runs a pair in all ways, and returns its hashes."""
-    from fedpersonal.tasks.task import all_tasks
+    from fedpersonal.tasks.find import all_tasks
     from fedpersonal.tasks.utterances import task as utterances
 
     found, tasks = {}, all_tasks()

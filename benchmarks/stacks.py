@@ -55,7 +55,7 @@ def measure(task: str, method: str) -> dict[str, np.ndarray]:
     """Trains a pair, plain and compiled, and returns its weights and kept values."""
     from fedpersonal import runtime
     from fedpersonal.tasks.experiment import build_experiment
-    from fedpersonal.tasks.task import all_tasks
+    from fedpersonal.tasks.find import all_tasks
 
     found, of = {}, all_tasks()[task]
     with tempfile.TemporaryDirectory() as name:

@@ -40,7 +40,7 @@ def main() -> None:
     from experiments.option_flags import read_flagfile
     from fedpersonal import runtime
     from fedpersonal.tasks.experiment import build_experiment
-    from fedpersonal.tasks.task import all_tasks
+    from fedpersonal.tasks.find import all_tasks
 
     task = all_tasks()[TASKS[FLAGS.preset.split("_")[0]]]
     path = pathlib.Path(launch.__file__).parent / "presets" / f"{FLAGS.preset}.flags"

@@ -16,7 +16,7 @@ from absl import flags
 
 from experiments import launch
 from fedpersonal.errors import UserError, escaped
-from fedpersonal.tasks.task import find_task
+from fedpersonal.tasks.find import find_task
 
 FLAGS = flags.FLAGS
 

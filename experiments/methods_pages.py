@@ -24,7 +24,7 @@ from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import ClientOptions, Layers, Method, methods_in
 from fedpersonal.methods.phases import BlendPhase, ChoicePhase, NeighboursPhase, Phase, RidgePhase
 from fedpersonal.options import Options
-from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.find import all_tasks
 from fedpersonal.tasks.utterances import methods as language_methods
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"

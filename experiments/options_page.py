@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from experiments.command import OWN_DATA
 from fedpersonal.files import atomic_write
 from fedpersonal.options import Declaration
-from fedpersonal.tasks.task import Task, all_tasks
+from fedpersonal.tasks.find import all_tasks
+from fedpersonal.tasks.task import Task
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "reference" / "options.md"
 _USUAL = " and at most 1,000,000,000"

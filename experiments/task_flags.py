@@ -10,7 +10,8 @@ from experiments import option_flags
 from experiments.command import OWN_DATA
 from fedpersonal.errors import UserError
 from fedpersonal.options import Options, Value
-from fedpersonal.tasks.task import Task, all_tasks, find_task
+from fedpersonal.tasks.find import all_tasks, find_task
+from fedpersonal.tasks.task import Task
 
 flags.disclaim_key_flags()
 

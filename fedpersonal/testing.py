@@ -63,8 +63,8 @@ def check_method(
     """
     from fedpersonal.runs.saved import load_run
     from fedpersonal.tasks.experiment import build_experiment
+    from fedpersonal.tasks.find import all_tasks
     from fedpersonal.tasks.running import run_experiment
-    from fedpersonal.tasks.task import all_tasks
 
     if not isinstance(method, type) or methods().get(method.name) is not method:
         register(method)

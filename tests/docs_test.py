@@ -39,7 +39,7 @@ BLOCKS = {page: read(page.read_text(encoding="utf-8")) for page in PAGES}
 
 @pytest.fixture(name="known_flags", scope="module")
 def _known_flags():
-    from fedpersonal.tasks.task import all_tasks
+    from fedpersonal.tasks.find import all_tasks
 
     found = {*FOREIGN_FLAGS, "flagfile", "help", "helpfull"}
     for task in all_tasks().values():

@@ -14,7 +14,8 @@ from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric, lower_is_better
 from fedpersonal.methods.method import Method
 from fedpersonal.options import Value
-from fedpersonal.tasks.task import Task, find_task, import_task
+from fedpersonal.tasks.find import find_task, import_task
+from fedpersonal.tasks.task import Task
 
 QUICK, FULL = "quick", "full"
 # What others are compared with.

@@ -51,3 +51,17 @@ def beside(test: Mapping[str, Any], name: str, last: str = "") -> str:
         if chance is not None and best[0] != CHANCE:
             about.append(f"{CHANCE}: {chance:.4f}")
     return f" ({'; '.join(about)})" if about else ""
+
+
+def before_and_after(test: Mapping[str, Any], name: str, *, is_personalised: bool) -> str:
+    """Returns a metric of a summary's test, with its value before if clients personalise."""
+    if not is_personalised:
+        return f"{test[name]:.4f}"
+    return f"{test['before'][name]:.4f} before and {test[name]:.4f} after personalisation"
+
+
+def unseen_text(unseen: Mapping[str, Any], name: str) -> str:
+    """Returns a metric of those who never took part, before and after, and what it must beat."""
+    stages = before_and_after(unseen, name, is_personalised=unseen["is_personalised"])
+    who = counted(unseen["num_clients"], "users")
+    return f"{who} who never took part: {name} {stages}{beside(unseen, name)}"

@@ -2,36 +2,32 @@
 
 Building, running, evaluating and reporting are written once, in `tasks.experiment`; a task says
 what differs. It needs no registration: `experiments.launch.task_main` makes a binary of it, and
-`find_task` finds it by its module.
+`tasks.find` finds it by its module.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import pathlib
-import pkgutil
 import re
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-import fedpersonal.tasks
 from fedpersonal.data.clients import ClientDataset
 from fedpersonal.data.sources import Sources
-from fedpersonal.errors import UserError, counted, did_you_mean, one_line, quoted
+from fedpersonal.errors import UserError
 from fedpersonal.methods import fed_recon
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.method import Layers, Method, methods
 from fedpersonal.methods.phases import restrict
 from fedpersonal.options import Options, Value, join, option
 from fedpersonal.runs.tested import TestReport
-from fedpersonal.tasks.figures import beside, figures_text, tested_text
+from fedpersonal.tasks.figures import figures_text, tested_text
 from fedpersonal.tasks.options import RunOptions
 
 if TYPE_CHECKING:
@@ -201,6 +197,8 @@ class Task(Generic[OptionsT, SourceT, DataT]):
         return spec.name if spec else pathlib.Path(str(main.__file__)).stem
 
     def __reduce__(self):
+        from fedpersonal.tasks.find import find_task
+
         # A task has no state; its class of options could not be pickled.
         return find_task, (self.module,)
 
@@ -421,71 +419,3 @@ def filled(text: str, counts: Mapping[str, Any]) -> str:
         return f"{value:,} " if isinstance(value, int) else ""
 
     return re.sub(r"\{(\w+)\} ", count, text)
-
-
-def before_and_after(test: Mapping[str, Any], name: str, *, is_personalised: bool) -> str:
-    """Returns a metric of a summary's test, with its value before if clients personalise."""
-    if not is_personalised:
-        return f"{test[name]:.4f}"
-    return f"{test['before'][name]:.4f} before and {test[name]:.4f} after personalisation"
-
-
-def unseen_text(unseen: Mapping[str, Any], name: str) -> str:
-    """Returns a metric of those who never took part, before and after, and what it must beat."""
-    stages = before_and_after(unseen, name, is_personalised=unseen["is_personalised"])
-    who = counted(unseen["num_clients"], "users")
-    return f"{who} who never took part: {name} {stages}{beside(unseen, name)}"
-
-
-@functools.cache
-def all_tasks() -> Mapping[str, Task]:
-    """Returns every task by name, those of the folders beside this file."""
-    folders = [m.name for m in pkgutil.iter_modules(fedpersonal.tasks.__path__) if m.ispkg]
-    tasks = [importlib.import_module(f"fedpersonal.tasks.{name}.task").TASK for name in folders]
-    return {task.name: task for task in tasks}
-
-
-def find_task(name: str) -> Task:
-    """Returns a task of the library by its name, or any by the module that has it as `TASK`.
-
-    Args:
-        name: Such as `movielens` or `my_package.houses`.
-
-    Raises:
-        UserError: If there is no such task, or its module cannot be imported.
-    """
-    return all_tasks().get(name) or import_task(name, [*all_tasks()])
-
-
-def import_task(name: str, others: Sequence[str]) -> Task:
-    """Returns the task that a module has as `TASK`.
-
-    Args:
-        name: The module's.
-        others: What else the user could have named.
-
-    Raises:
-        UserError: If there is no such module, it cannot be imported, or has no task.
-    """
-    try:
-        module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if not name.strip(".") or (missing and f"{name}.".startswith(f"{missing}.")):
-            raise UserError(
-                f"there is no task {quoted(name)}, and no module of this name"
-                f"{did_you_mean(name, others)} There are {', '.join(others)}; an own task is named "
-                "by its module, such as my_package.houses."
-            ) from None
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == "<module>"]
-        places = [f" ({pathlib.Path(f.filename).name}, line {f.lineno})" for f in frames]
-        raise UserError(
-            f"the module {name} cannot be imported: {type(error).__name__}: {one_line(error)}"
-            f"{(places or [''])[-1]}."
-        ) from error
-    task = getattr(module, "TASK", None)
-    if not isinstance(task, Task):
-        raise UserError(f"the module {name} has no TASK, an instance of a class of fp.Task.")
-    # A module may also register methods for a task of the library's.
-    task.module = name
-    return task

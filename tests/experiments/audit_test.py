@@ -78,7 +78,7 @@ def test_a_leak_is_status_1(ran, run_program):
 def test_presets_are_taken():
     """Whatever a task's binary takes, the audit does."""
     from experiments import audit
-    from fedpersonal.tasks.task import all_tasks
+    from fedpersonal.tasks.find import all_tasks
 
     audit.main.define(["audit"])
     shared = audit._TASK.shared

@@ -9,7 +9,7 @@ import pytest
 
 from fedpersonal.errors import UserError
 from fedpersonal.runs.folder import RunFolder
-from fedpersonal.tasks.task import find_task
+from fedpersonal.tasks.find import find_task
 
 HOUSES = '''
 """Houses, which are digits, by a method of their own."""

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from experiments.command import OWN_DATA
-from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.find import all_tasks
 
 _FLAG = re.compile(r"^  --(?:\[no\])?(\w+)", re.MULTILINE)
 

@@ -19,7 +19,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.files import read_json, write_json
 from fedpersonal.options import Options, option
 from fedpersonal.runs import record as run_config
-from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.find import all_tasks
 from tests.experiments.killing import kill_when
 
 RATES = (0.001, 0.5, 0.1)

@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from experiments import methods_pages, options_page, results_page
-from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.find import all_tasks
 
 TABLES = json.loads((results_page.FOLDER / "tables.json").read_text(encoding="utf-8"))
 

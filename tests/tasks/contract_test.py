@@ -23,7 +23,7 @@ from fedpersonal.optimizers import build_server_optimizer
 from fedpersonal.report.run import read_run
 from fedpersonal.runs.record import RunRecord
 from fedpersonal.runs.saved import load_run
-from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.find import all_tasks
 from fedpersonal.tasks.utterances.methods import METHODS as UTTERANCE_METHODS
 from fedpersonal.testing import check_equal
 

@@ -11,8 +11,9 @@ from fedpersonal.data.clients import ClientDataset
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.model.metrics import Metric
 from fedpersonal.runs.tested import test_summary as summarize_test
+from fedpersonal.tasks.figures import before_and_after
 from fedpersonal.tasks.findings import check_clients, tell_attendance, tell_outliers
-from fedpersonal.tasks.task import Data, EvaluationSet, before_and_after
+from fedpersonal.tasks.task import Data, EvaluationSet
 
 
 def _results(losses, num_examples):

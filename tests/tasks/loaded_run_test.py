@@ -14,7 +14,7 @@ import fedpersonal as fp
 from fedpersonal.report.comparison import read_tested
 from fedpersonal.report.page import write_report
 from fedpersonal.report.run import read_run
-from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.find import all_tasks
 
 TASKS = all_tasks()
 

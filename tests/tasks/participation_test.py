@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedpersonal.errors import UserError
-from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.find import all_tasks
 from fedpersonal.training.budget import PrivacyBudget
 
 TASKS = all_tasks()

@@ -10,8 +10,8 @@ import fedpersonal as fp
 from experiments import launch
 from fedpersonal.errors import UserError
 from fedpersonal.report.run import plain
+from fedpersonal.tasks.find import all_tasks
 from fedpersonal.tasks.running import open_experiment
-from fedpersonal.tasks.task import all_tasks
 from fedpersonal.training.budget import PrivacyBudget
 
 TASKS = all_tasks()

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from fedpersonal.model.mixing import find_mixing
+from fedpersonal.tasks.find import all_tasks
 from fedpersonal.tasks.running import audit_experiment
-from fedpersonal.tasks.task import all_tasks
 
 TASKS = all_tasks()
 ALL = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedpersonal.errors import UserError
+from fedpersonal.tasks.find import all_tasks
 from fedpersonal.tasks.running import open_experiment
-from fedpersonal.tasks.task import all_tasks
 from fedpersonal.training import trainer
 
 TASK = all_tasks()["movielens"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpersonal.tasks.task import all_tasks
+from fedpersonal.tasks.find import all_tasks
 from tests.experiments import small
 
 TABLES = {

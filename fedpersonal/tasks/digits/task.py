@@ -17,8 +17,9 @@ from fedpersonal.tasks.digits.data import (
     read_digits,
     split_digits,
 )
+from fedpersonal.tasks.figures import unseen_text
 from fedpersonal.tasks.options import RunOptions
-from fedpersonal.tasks.task import EvaluationSet, Task, unseen_text
+from fedpersonal.tasks.task import EvaluationSet, Task
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess

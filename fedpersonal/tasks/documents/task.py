@@ -20,9 +20,9 @@ from fedpersonal.methods.method import KeepingOptions, Layers
 from fedpersonal.options import option
 from fedpersonal.runs.tested import TestReport
 from fedpersonal.tasks.documents.data import DocumentData, guess_labels, split_documents
-from fedpersonal.tasks.figures import figures_text
+from fedpersonal.tasks.figures import figures_text, unseen_text
 from fedpersonal.tasks.options import RunOptions, TextOptions
-from fedpersonal.tasks.task import EvaluationSet, Task, filled, unseen_text
+from fedpersonal.tasks.task import EvaluationSet, Task, filled
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess

@@ -14,7 +14,7 @@ from fedpersonal.data.vocabulary import KNOWN_WORDS
 from fedpersonal.methods.method import Layers, Method
 from fedpersonal.options import option
 from fedpersonal.runs.tested import TestReport
-from fedpersonal.tasks.figures import beside, figures_text, tested_text
+from fedpersonal.tasks.figures import before_and_after, beside, figures_text, tested_text
 from fedpersonal.tasks.next_word.data import (
     SOURCES,
     STACK_OVERFLOW,
@@ -25,7 +25,7 @@ from fedpersonal.tasks.next_word.data import (
     split_text,
 )
 from fedpersonal.tasks.options import RunOptions
-from fedpersonal.tasks.task import EvaluationSet, Task, before_and_after
+from fedpersonal.tasks.task import EvaluationSet, Task
 
 if TYPE_CHECKING:
     from fedpersonal.evaluation.guess import Guess
