@@ -11,10 +11,9 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.process import BaseProcess
-from multiprocessing.queues import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from experiments import startup
@@ -80,75 +79,101 @@ def call_at_once(
 ) -> None:
     """Makes calls in other processes, in their order, so many at once.
 
-    Each process has a share of the processors. However this function ends, no process is left; each
-    gets SIGTERM, which lets it save its run.
+    Each process has its share of the processors. However this function ends, no process is left;
+    each gets SIGTERM, which lets it save its run.
 
     Args:
         calls: The calls by a key.
         at_once: How many at once.
         ended: Is given the key of each call that has ended, and the user's mistake that it has
             ended with. What it raises ends the others.
-        calls_a_process: How many a process makes, about: each leaves some memory behind, and
-            starting one takes seconds.
+        calls_a_process: How many a process makes: each leaves some memory behind, and starting one
+            takes seconds.
 
     Raises:
         UserError: A process was killed.
         RuntimeError: A function has failed otherwise.
     """
-    keys, number = list(calls), at_once * calls_a_process
-    for start in range(0, len(keys), number):
-        some = {key: calls[key] for key in keys[start : start + number]}
-        others = multiprocessing.active_children()
-        with _pool(min(at_once, len(some))) as pool:
-            with _interrupts_blocked():  # Processes start here, and take over the mask.
-                futures = {pool.submit(_make, *call): key for key, call in some.items()}
-            workers = [one for one in multiprocessing.active_children() if one not in others]
-            for future in _as_completed(futures, workers):
+    waiting = list(calls)[::-1]
+    running: dict[concurrent.futures.Future, tuple[KeyT, _Place]] = {}
+    with _places(min(at_once, len(calls)), calls_a_process) as places:
+        idle = [*places]
+        while waiting or running:
+            while idle and waiting:
+                key, place = waiting.pop(), idle.pop(0)
+                running[place.make(calls[key])] = (key, place)
+            done, _ = concurrent.futures.wait(running, 1.0, concurrent.futures.FIRST_COMPLETED)
+            if not done and not all(place.is_alive() for _, place in running.values()):
+                raise UserError(_KILLED)  # It has died unheard by its pool.
+            for future in done:
+                key, place = running.pop(future)
                 error = future.exception()
                 if isinstance(error, (BrokenProcessPool, SystemExit)):
                     raise UserError(_KILLED) from None
                 if error is not None and not isinstance(error, UserError):
                     raise error
-                ended(futures[future], error)
+                idle.append(place)
+                ended(key, error)
 
 
-def _as_completed(
-    futures: Iterable[concurrent.futures.Future], workers: Sequence[BaseProcess]
-) -> Iterator[concurrent.futures.Future]:
-    """Yields calls as they end; raises a `UserError` once a worker has died unheard by its pool."""
-    waiting = set(futures)
-    while waiting:
-        done, waiting = concurrent.futures.wait(waiting, 1.0, concurrent.futures.FIRST_COMPLETED)
-        yield from done
-        if not done and not all(worker.is_alive() for worker in workers):
-            raise UserError(_KILLED)
+class _Place:
+    """Processors on which calls are made, one after the other, each few by a new process."""
+
+    def __init__(self, processors: Sequence[int], calls_a_process: int) -> None:
+        self._processors, self._calls_a_process = processors, calls_a_process
+        self._number = 0
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self._process: BaseProcess | None = None
+
+    def make(self, call: Call) -> concurrent.futures.Future:
+        """Has a call made; the one before it has ended."""
+        if self._number % self._calls_a_process == 0:
+            self.close()
+            self._pool = concurrent.futures.ProcessPoolExecutor(
+                1, multiprocessing.get_context("spawn"), _begin, (self._processors,)
+            )
+        self._number += 1
+        assert self._pool is not None
+        others = multiprocessing.active_children()
+        with _interrupts_blocked():  # The process starts here, and takes over the mask.
+            try:
+                future = self._pool.submit(_make, *call)
+            except BrokenProcessPool:  # Between two calls.
+                raise UserError(_KILLED) from None
+        started = (one for one in multiprocessing.active_children() if one not in others)
+        self._process = next(started, self._process)
+        return future
+
+    def is_alive(self) -> bool:
+        """Whether the process is there that makes the call."""
+        return self._process is not None and self._process.is_alive()
+
+    def close(self) -> None:
+        """Ends the process, once its call has ended."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
 
 @contextlib.contextmanager
-def _pool(number: int) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
-    """Gives so many processes; whatever is raised ends them."""
-    context = multiprocessing.get_context("spawn")
+def _places(number: int, calls_a_process: int) -> Iterator[Sequence[_Place]]:
+    """Gives so many places, each with its share of the processors; what is raised ends them."""
     # Only Linux lets a process have processors of its own.
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    shares: SimpleQueue[Sequence[int]] = context.SimpleQueue()
-    for place in range(number):
-        shares.put(allowed[place % max(1, len(allowed)) :: number])
-    pool = concurrent.futures.ProcessPoolExecutor(
-        number, mp_context=context, initializer=_begin, initargs=(shares,)
-    )
+    shares = [allowed[place % max(1, len(allowed)) :: number] for place in range(number)]
+    places = [_Place(share, calls_a_process) for share in shares]
     others = multiprocessing.active_children()
     try:
-        yield pool
+        yield places
     except BaseException:
         own = [child for child in multiprocessing.active_children() if child not in others]
-        pool.shutdown(wait=False, cancel_futures=True)
         for child in own:
             child.terminate()
         for child in own:
             child.join(_SECONDS_TO_END)
             child.kill()
         raise
-    pool.shutdown()
+    for place in places:
+        place.close()
 
 
 @contextlib.contextmanager
@@ -161,11 +186,11 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(shares: SimpleQueue[Sequence[int]]) -> None:
+def _begin(processors: Sequence[int]) -> None:
     """Readies a child: its processors, its logs, its signals, its end with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if processors := shares.get():
+    if processors:
         os.sched_setaffinity(0, processors)
     name, value = _LOG_LEVEL
     if os.environ.get(name) == value:

@@ -55,10 +55,20 @@ def test_so_many_run_at_once_on_processors_of_their_own(tmp_path):
         if len(PROCESSORS) > 1:
             used = [processor for one in group for processor in one[2]]
             assert len(used) == len(set(used))
-    # The last call is made by a process of its own, as each makes few.
-    assert len({pid for *_, pid in notes[:4]}) <= 2
-    assert notes[4][3] not in {pid for *_, pid in notes[:4]} and notes[4][2] == PROCESSORS
+    # Each process makes two, and the last call has a third one.
+    pids = [pid for *_, pid in notes]
+    assert len(set(pids)) == 3 and max(map(pids.count, pids)) == 2
     assert (tmp_path / "3.log").read_text() == "noted\n"
+
+
+def test_no_processor_waits_while_a_call_is_left(tmp_path):
+    """The first call ends when all others have begun, by several processes beside its own."""
+    numbers = {0: 5, 1: 0, 2: 0, 3: 0, 4: 0}
+    calls = {n: Call(note, (tmp_path / f"{n}", least)) for n, least in numbers.items()}
+    ended = []
+    call_at_once(calls, at_once=2, ended=lambda key, error: ended.append(key))
+    assert sorted(ended) == [*calls]
+    assert json.loads((tmp_path / "0").read_text())[1] > json.loads((tmp_path / "4").read_text())[0]
 
 
 def test_without_processors_of_their_own_they_share_them(tmp_path, monkeypatch):
