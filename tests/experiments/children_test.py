@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 
 import psutil
@@ -36,6 +37,11 @@ def fail(kind):
     if kind == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ValueError("a bug")
+
+
+def end_soon():
+    """Returns, and ends its process after that."""
+    threading.Timer(0.1, os._exit, (1,)).start()
 
 
 def test_so_many_run_at_once_on_processors_of_their_own(tmp_path):
@@ -132,6 +138,12 @@ def test_what_stops_it_leaves_no_process(tmp_path, kind, expected, message):
     left = psutil.Process().children()
     assert not any("spawn_main" in " ".join(child.cmdline()) for child in left)
     assert not (tmp_path / "long").exists()
+
+
+def test_a_process_that_ends_between_two_calls_is_told():
+    calls = {n: Call(end_soon) for n in range(2)}
+    with pytest.raises(UserError, match="was killed; was the memory short"):
+        call_at_once(calls, at_once=1, ended=lambda *_: time.sleep(2), calls_a_process=2)
 
 
 def test_a_child_alone_prints_here_and_hands_its_mistakes_on(tmp_path, capfd):
