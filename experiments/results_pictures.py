@@ -20,7 +20,7 @@ FOLDER = pathlib.Path(__file__).parents[1] / "docs" / "results"
 # Rows that learn nothing from clients, told by how their names begin.
 GUESSES = (
     *("Guess", "A user's", "The ", "Popularity", "Base model"),
-    *("Most frequent word", "Trigram counts"),
+    *("Most frequent word", "Trigram counts", "Shrunken rates"),
 )
 # Where axes begin at least; a letter is about so wide.
 _LEFT, _LETTER = 250, 7.5

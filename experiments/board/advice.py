@@ -150,10 +150,13 @@ def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
     few = f"{len(better)} methods are" if len(better) > _FEW else f"{listed(better)} {_are(better)}"
     said = f"{few} clearly better" if better else "no method is clearly better"
     sentences = [f"{entry.title}: {said} than FedAvg + fine-tuning."]
-    lost = [row for row in ranked if verdict(cells[row].above_guess, entry) < 1]
-    if any(row.kind == GUESS_ROW for row in cells) and lost:
-        few = f"{len(lost)} of {len(ranked)} methods"
-        sentences.append(f"{few} do not clearly beat the best guess.")
+    if any(row.kind == GUESS_ROW for row in cells):
+        verdicts = [verdict(cells[row].above_guess, entry) for row in ranked]
+        alike, worse = verdicts.count(0), verdicts.count(-1)
+        told = [f"{worse} {_are(range(worse))} clearly worse than the best guess"] * bool(worse)
+        told += [f"{alike} cannot be told from {'it' if worse else 'the best guess'}"] * bool(alike)
+        if told:
+            sentences.append(f"Of {len(ranked)} methods, {' and '.join(told)}.")
     for row, cell in cells.items():
         if row.kind in (LOCAL, SERVER) and verdict(cell.behind, entry) > 0:
             name = "FedAvg + fine-tuning"

@@ -208,7 +208,9 @@ def _settings(row: Row, cell: Cell) -> str:
         return cell.why
     if cell.setting is None:
         return "not tuned"
-    return f"{values_text(cell.setting.setting)} (best of {cell.setting.num_settings})"
+    lost = cell.setting.num_diverged
+    of = f"{cell.setting.num_settings}{f', {lost} diverged' if lost else ''}"
+    return f"{values_text(cell.setting.setting)} (best of {of})"
 
 
 def _number(value: float | None, form: str) -> Shown:

@@ -20,6 +20,7 @@ from fedpersonal.tasks.task import Task
 QUICK, FULL = "quick", "full"
 # What others are compared with.
 BASELINE = "fed_avg_finetuning"
+_STEPS = 10  # Fine-tuning has passes, which are more.
 # The flags that say where data are.
 DATA, MOVIELENS = "data_dir", "movielens_dir"
 
@@ -138,9 +139,11 @@ def _as_far_as(rate: float) -> dict[str, Value]:
     """Returns options of copies that look ahead, about as far as a step at a client's rate leads.
 
     pFedMe's steps of the copy then come to most of such a step, and those of the model follow it.
+    Per-FedAvg predicts after as many steps as the tables give it on films and words.
     """
     return {
         "adaptation_learning_rate": rate,
+        "adaptation_steps": _STEPS,
         "outer_learning_rate": rate,
         "inner_learning_rate": rate / 5,
         "envelope": 1 / rate,
@@ -300,7 +303,8 @@ ENTRIES = (
         {
             QUICK: Size(
                 "reddit_quick",
-                _rounds(200, **_SHARED, **_FEW_WORDS),
+                # Fine-tuning begins with the rate that trains, as in the other size.
+                _rounds(200, finetuning_learning_rate=1.0, **_SHARED, **_FEW_WORDS),
                 "",
                 "reddit_quick_server",
                 note="Texts are generated.",

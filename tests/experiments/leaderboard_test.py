@@ -15,9 +15,10 @@ from experiments.board import advice, page, table
 from experiments.board.board import SETTINGS, STARTS_FILE
 from experiments.board.joined import join_tables
 from experiments.board.settings import Found, ranges_of, read_found, settings_of, write_found
-from experiments.board.table import _Tested
+from experiments.board.table import GUESS_ROW, Cell, Row, _Tested
 from experiments.board.tasks import BASELINE, DATA, ENTRIES, MOVIELENS, QUICK
 from experiments.papers import recommendation
+from experiments.papers.table import Cell as Figure
 from experiments.sweeping.trials import Validation, write_validation
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import find_metric
@@ -338,6 +339,17 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
     assert told[3] == (
         "Each other method is clearly worse than FED_AVG_FINETUNING on some task, or does not do "
         "all of them."
+    )
+    # Worse than the guess is another thing than what cannot be told from it.
+    guessed = tiny_board.make_table(ranks, clear, setting=found)
+    intervals = {"a": (0.1, 0.3), "b": (-0.1, 0.1), "c": (-0.3, -0.1), BASELINE: (-0.1, 0.3)}
+    for row in guessed.rows:
+        above = Figure((sum(intervals[row.name]) / 2,), interval=intervals[row.name])
+        row.cells["ratings"] = dataclasses.replace(row.cells["ratings"], above_guess=above)
+    guessed.rows.append(Row("guess", "Best guess", GUESS_ROW, {"ratings": Cell(Figure((1.0,)))}))
+    of_ratings = next(text for text in advice.advise(guessed) if text.startswith("Ratings, new"))
+    assert of_ratings.endswith(
+        "Of 4 methods, 1 is clearly worse than the best guess and 2 cannot be told from it."
     )
     untuned = advice.advise(tiny_board.make_table(ranks, clear))
     assert untuned[0].startswith(

@@ -114,14 +114,29 @@ def split_digits(digits: Digits, options: DigitRun) -> DigitData:
 
 
 def guess_digits(data: DigitData, part: EvaluationSet) -> dict[str, Guess]:
-    """Returns the accuracy of the digit that each client, and that all have most often."""
-    query = part.query
-    each = most_frequent_labels(part.support)[query.example_clients]
+    """Guesses without a model, and without an image that leaves its client.
+
+    Returns:
+        By the guess' name, the accuracy of the digit that each client, and that all have most
+        often, and of the label of a client's own nearest image, by the cosine of their angle.
+    """
+    support, query = part.support, part.query
+    whose = query.example_clients
     of_all = np.full(query.num_examples, np.bincount(data.train.labels).argmax())
+    each = most_frequent_labels(support)[whose]
+    same = support.example_clients == whose[:, np.newaxis]
+    cosines = np.where(same, _directions(query) @ _directions(support).T, -1)
+    nearest = np.where(same.any(1), support.labels[cosines.argmax(1)], each)
     return {
+        "the nearest image of each client's own": Guess.of_labels(query, nearest),
         "each client's most frequent digit": Guess.of_labels(query, each),
         "the most frequent digit": Guess.of_labels(query, of_all),
     }
+
+
+def _directions(dataset: ClientDataset) -> np.ndarray:
+    images = dataset.features["image"].reshape(dataset.num_examples, -1)
+    return images / np.maximum(np.linalg.norm(images, axis=1, keepdims=True), 1e-9)
 
 
 def _with_user(dataset: ClientDataset, *, nobody: bool = False) -> ClientDataset:

@@ -20,6 +20,7 @@ from fedpersonal.data.splits import (
 from fedpersonal.draws import Purpose
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.guess import Guess
+from fedpersonal.evaluation.means import group_means, shrunken_means
 from fedpersonal.evaluation.results import ClientResults
 from fedpersonal.evaluation.statistics import auc
 from fedpersonal.tasks.task import Data, EvaluationSet
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # Guesses by their names.
 USERS_LABEL, LABEL_OF_ALL = "each user's most frequent label", "the most frequent label"
 USERS_RATE, RATE_OF_ALL = "each user's own rate", "the rate of all"
+SHRUNKEN_RATES = "shrunken rates of text and user"
 
 Vocabulary = Union[CharacterVocabulary, HashedWords]
 
@@ -129,12 +131,13 @@ def split_documents(
 
 
 def guess_labels(data: DocumentData, part: EvaluationSet) -> dict[str, Guess]:
-    """Guesses the labels of a part without reading its texts.
+    """Guesses the labels of a part without a model of its texts.
 
     Returns:
         By the guess' name, the accuracy of each user's most frequent label in the support set, and
-        of the most frequent training label of all; of labels of 0 and 1 also the AUC of each user's
-        own rate, and of the rate of all.
+        of the most frequent training label of all. Of labels of 0 and 1 also the AUC of each user's
+        own rate and of the rate of all, and both metrics of the rates of text and user: of a film,
+        the text is the same for all who have seen it.
     """
     support, query = part.support, part.query
     labels, whose = query.labels, query.example_clients
@@ -145,12 +148,29 @@ def guess_labels(data: DocumentData, part: EvaluationSet) -> dict[str, Guess]:
     }
     if data.is_binary:
         # A user without texts to support is guessed at the rate of all.
-        counts, rate = support.counts, data.train.labels.mean()
-        sums = np.bincount(support.example_clients, support.labels, len(counts))
-        rates = np.where(counts > 0, sums / np.maximum(counts, 1), rate)
-        guesses[USERS_RATE] = Guess({"auc": auc(labels, rates[whose])})
-        guesses[RATE_OF_ALL] = Guess({"auc": auc(labels, np.full(len(labels), rate))})
+        rate = data.train.labels.mean(dtype=np.float64)
+        of_users = group_means(support.labels - rate, support.example_clients, support.num_clients)
+        (train, own, asked), num_texts = _with_items(data.train, support, query)
+        rates = shrunken_means(train, own, asked, num_texts)
+        area = {"auc": auc(labels, rates)}
+        guessed = Guess.of_labels(query, rates > 0.5)
+        guesses |= {
+            USERS_RATE: Guess({"auc": auc(labels, of_users[whose])}),
+            RATE_OF_ALL: Guess({"auc": auc(labels, np.full(len(labels), rate))}),
+            SHRUNKEN_RATES: Guess({**guessed.metrics, **area}, guessed.clients),
+        }
     return guesses
+
+
+def _with_items(*parts: ClientDataset) -> tuple[list[ClientDataset], int]:
+    """Returns parts whose feature "item" is the same for the same text, and how many it tells."""
+    ids: dict[bytes, int] = {}  # Eight times as fast as `np.unique` of a million rows.
+    items = [
+        np.array([ids.setdefault(row.tobytes(), len(ids)) for row in part.features["text"]], int)
+        for part in parts
+    ]
+    told = [dataclasses.replace(p, features={"item": i}) for p, i in zip(parts, items)]
+    return told, len(ids)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from fedpersonal.runs.store import LOCAL_STATE
 from fedpersonal.tasks.documents.data import (
     LABEL_OF_ALL,
     RATE_OF_ALL,
+    SHRUNKEN_RATES,
     USERS_LABEL,
     USERS_RATE,
 )
@@ -23,7 +24,7 @@ _METRICS = (
     *("hr@10_all", "ndcg@10_all", "accuracy_without_oov_or_eos", "accuracy_among_known"),
     "share_hurt",
 )
-_GUESSES = (LABEL_OF_ALL, RATE_OF_ALL, USERS_LABEL, USERS_RATE)
+_GUESSES = (LABEL_OF_ALL, RATE_OF_ALL, SHRUNKEN_RATES, USERS_LABEL, USERS_RATE)
 _KEEPING = ("fedperc", "furl", "fedsa_lora", "personal_bias", "split_learning")
 WEIGHTS = {"word_embedding/global": [9, 4], "lstm/kernel": [4, 8], "word_embedding/oov": [5, 4]}
 

@@ -6,6 +6,7 @@ import collections
 
 import numpy as np
 import pytest
+from sklearn.neighbors import KNeighborsClassifier
 
 from fedpersonal.evaluation.guess import overall
 from fedpersonal.tasks.digits.data import guess_digits, read_digits, split_digits
@@ -74,16 +75,32 @@ def test_a_seed_is_other_clients(digits):
     assert first.fingerprint() == again.fingerprint() != other.fingerprint()
 
 
+def nearest(of, to):
+    """The labels of the images that are nearest by their angle."""
+    images, others = (part[0]["image"].reshape(-1, 64) for part in (of, to))
+    return KNeighborsClassifier(1, metric="cosine").fit(others, to[1]).predict(images)
+
+
 def test_guesses_are_those_of_the_support_set_and_of_all(digits):
     data = split(digits)
     for part in (data.validation, data.test, data.unseen):
-        right, of_all = 0, collections.Counter(data.train.labels.tolist()).most_common(1)[0][0]
+        right, alike = 0, 0
+        of_all = collections.Counter(data.train.labels.tolist()).most_common(1)[0][0]
         for client in range(part.query.num_clients):
-            counts = np.bincount(part.support.client(client)[1], minlength=10)
-            right += (part.query.client(client)[1] == counts.argmax()).sum()
-        each, every = overall(guess_digits(data, part)).values()
+            own, asked = part.support.client(client), part.query.client(client)
+            right += (asked[1] == np.bincount(own[1], minlength=10).argmax()).sum()
+            alike += (asked[1] == nearest(asked, own)).sum()
+        neighbour, each, every = overall(guess_digits(data, part)).values()
+        assert neighbour["accuracy"] == pytest.approx(alike / part.query.num_examples)
         assert each["accuracy"] == pytest.approx(right / part.query.num_examples)
         assert every["accuracy"] == pytest.approx((part.query.labels == of_all).mean())
+
+
+def test_images_of_all_would_be_a_stronger_guess(digits):
+    # What docs/results/index.md says of it.
+    data = split(digits)
+    query, support = ((p.features, p.labels) for p in (data.test.query, data.test.support))
+    assert np.mean(nearest(query, support) == query[1]) == pytest.approx(0.936, abs=0.0005)
 
 
 @pytest.mark.parametrize("options", [{"num_clients": 200, "skew": 0.05}, {"unseen_clients": 0.9}])

@@ -20,4 +20,4 @@ def test_only_methods_that_want_one_have_an_embedding_of_the_client(tiny, method
     assert len(lines) == 2 - (rows == 16) and bool(unseen) == (rows != 16)
     if unseen:
         assert unseen["num_examples"] == finished.data.unseen.query.num_examples
-        assert f"{unseen['accuracy']:.4f}" in lines[1] and "most frequent digit" in lines[1]
+        assert f"{unseen['accuracy']:.4f}" in lines[1] and "nearest image" in lines[1]

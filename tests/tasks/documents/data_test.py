@@ -15,9 +15,11 @@ from fedpersonal.data.generated.documents import generate_subreddits
 from fedpersonal.data.labelled_texts import LabelledTexts
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.guess import overall as overall_of
+from fedpersonal.evaluation.means import shrunken_means
 from fedpersonal.tasks.documents.data import (
     LABEL_OF_ALL,
     RATE_OF_ALL,
+    SHRUNKEN_RATES,
     USERS_LABEL,
     USERS_RATE,
     guess_labels,
@@ -152,6 +154,38 @@ def test_guesses_of_yes_or_no_against_counting(documents, part):
     same = np.zeros_like(part.query.labels)
     alike = dataclasses.replace(part, query=dataclasses.replace(part.query, labels=same))
     assert overall_of(guess_labels(data, alike))[USERS_RATE] == {}
+    assert overall_of(guess_labels(data, alike))[SHRUNKEN_RATES].keys() == {"accuracy"}
+
+
+def test_a_text_that_others_know_is_guessed_by_what_they_say():
+    rng = np.random.default_rng(0)
+    liked_by, films = rng.uniform(size=20), np.array([rng.permutation(20)[:12] for _ in range(80)])
+    labels = rng.uniform(size=films.shape) < liked_by[films]
+    documents = LabelledTexts(
+        "films",
+        [f"u{i}" for i in range(80)],
+        np.arange(0, 961, 12),
+        [f"film {i}" for i in films.flat],
+        labels.ravel().astype(int),
+        ["0", "1"],
+    )
+    data = split(documents, seed=0)
+    for part in (data.test, data.unseen):
+        parts = (data.train, part.support, part.query)
+        texts = np.concatenate([one.features["text"] for one in parts])
+        items = np.unique(texts, axis=0, return_inverse=True)[1]
+        ends = np.cumsum([one.num_examples for one in parts])
+        with_items = [
+            dataclasses.replace(one, features={"item": own})
+            for one, own in zip(parts, np.split(items, ends[:-1]))
+        ]
+        rates, query = shrunken_means(*with_items, 20), part.query
+        guesses = overall_of(guess_labels(data, part))
+        assert guesses[SHRUNKEN_RATES] == {
+            "auc": pytest.approx(roc_auc_score(query.labels, rates)),
+            "accuracy": pytest.approx(np.mean(query.labels == (rates > 0.5))),
+        }
+        assert guesses[SHRUNKEN_RATES]["auc"] > guesses[USERS_RATE]["auc"] + 0.1
 
 
 def test_hashed_words_are_those_of_the_texts(documents):
