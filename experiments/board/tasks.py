@@ -20,7 +20,7 @@ from fedpersonal.tasks.task import Task
 QUICK, FULL = "quick", "full"
 # What others are compared with.
 BASELINE = "fed_avg_finetuning"
-_STEPS = 10  # Fine-tuning has passes, which are more.
+_STEPS = 10  # Of Per-FedAvg, before it predicts.
 # The flags that say where data are.
 DATA, MOVIELENS = "data_dir", "movielens_dir"
 
@@ -139,10 +139,10 @@ def _as_far_as(rate: float) -> dict[str, Value]:
     """Returns options of copies that look ahead, about as far as a step at a client's rate leads.
 
     pFedMe's steps of the copy then come to most of such a step, and those of the model follow it.
-    Per-FedAvg predicts after as many steps as the tables give it on films and words.
+    Per-FedAvg predicts after as many as the tables give it on films and words.
     """
     return {
-        "adaptation_learning_rate": rate,
+        "adaptation_learning_rate": rate / _STEPS,
         "adaptation_steps": _STEPS,
         "outer_learning_rate": rate,
         "inner_learning_rate": rate / 5,
@@ -303,8 +303,7 @@ ENTRIES = (
         {
             QUICK: Size(
                 "reddit_quick",
-                # Fine-tuning begins with the rate that trains, as in the other size.
-                _rounds(200, finetuning_learning_rate=1.0, **_SHARED, **_FEW_WORDS),
+                _rounds(200, **_SHARED, **_FEW_WORDS),
                 "",
                 "reddit_quick_server",
                 note="Texts are generated.",

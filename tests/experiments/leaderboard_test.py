@@ -255,7 +255,8 @@ def test_a_method_starts_from_its_row_in_the_tables_of_the_papers():
     # Where no table has a method, its steps ahead are as long as the client's own.
     assert "envelope" not in first(of_ratings[0], "pfedme")
     assert of["pfedme"]["outer_learning_rate"] == of["pfedme"][rate] == 1 / of["pfedme"]["envelope"]
-    assert of["per_fed_avg"]["adaptation_learning_rate"] == of["per_fed_avg"][rate]
+    steps = of["per_fed_avg"]["adaptation_steps"]
+    assert of["per_fed_avg"]["adaptation_learning_rate"] == of["per_fed_avg"][rate] / steps
     # Nobody tunes what a method does not read.
     tuned = {name: ranges_of(RANKING.library, of[name], methods[name]) for name in of}
     assert "outer_learning_rate" in tuned["pfedme"] and rate not in tuned["pfedme"]
