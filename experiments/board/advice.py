@@ -143,7 +143,7 @@ def _without_state(table: BoardTable, rows: Sequence[Row]) -> str:
 
 
 def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
-    """Says who beats the baseline on a task, and who does not beat what needs no federation."""
+    """Says who beats the baseline on a task, who needs no federation, and who beats no guess."""
     cells = {row: row.cells[entry.name] for row in table.rows if entry.name in row.cells}
     ranked = [row for row in rows if entry.name in row.ranks]
     better = [row.title for row in ranked if verdict(cells[row].behind, entry) > 0]
@@ -151,10 +151,13 @@ def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
     said = f"{few} clearly better" if better else "no method is clearly better"
     sentences = [f"{entry.title}: {said} than FedAvg + fine-tuning."]
     if any(row.kind == GUESS_ROW for row in cells):
-        verdicts = [verdict(cells[row].above_guess, entry) for row in ranked]
-        alike, worse = verdicts.count(0), verdicts.count(-1)
-        told = [f"{worse} {_are(range(worse))} clearly worse than the best guess"] * bool(worse)
-        told += [f"{alike} cannot be told from {'it' if worse else 'the best guess'}"] * bool(alike)
+        verdicts = {row: verdict(cells[row].above_guess, entry) for row in ranked}
+        alike, worse = ([row for row in ranked if verdicts[row] == one] for one in (0, -1))
+        told = []
+        if worse:
+            told.append(f"{len(worse)} {_are(worse)} clearly worse than the best guess")
+        if alike:
+            told.append(f"{len(alike)} cannot be told from {'it' if worse else 'the best guess'}")
         if told:
             sentences.append(f"Of {len(ranked)} methods, {' and '.join(told)}.")
     for row, cell in cells.items():

@@ -324,6 +324,11 @@ def _costs(entry: Entry, trials: Sequence[Trial], method: type[Method]) -> dict[
 def _guess_cell(entry: Entry, tested: Mapping[str, _Tested]) -> dict[str, Cell]:
     """Returns the cell of the best guess of a task, if it has one."""
     first = tested.get(BASELINE) or next(iter(tested.values()), None)
+    if len({frozenset(test["guesses"]) for own in tested.values() for test in own.tests}) > 1:
+        raise UserError(
+            f"Runs of {entry.name} were tested beside other guesses, by another version. Remove "
+            f"runs/{entry.name} in the folder of the table, and run it again."
+        )
     name = find_metric(entry.metric, first.tests[0]) if first else None
     best = best_guess(first.tests, name) if first and name else None
     if first is None or best is None:

@@ -120,7 +120,7 @@ class Entry:
         """Returns the options with which a method's tuning begins, in place of `values`.
 
         They are its own; or of one with the same rounds; or, where it shares as much, FedAvg's
-        with fine-tuning. Of what no table has, rates that go as far as a client's own step.
+        with fine-tuning. Of what no table has, steps ahead that come to about a client's own.
         """
         names = [method.name, method.trains_as] if method.is_federated else []
         if names and method.trains and not method.local_part:
@@ -139,7 +139,7 @@ def _as_far_as(rate: float) -> dict[str, Value]:
     """Returns options of copies that look ahead, about as far as a step at a client's rate leads.
 
     pFedMe's steps of the copy then come to most of such a step, and those of the model follow it.
-    Per-FedAvg predicts after as many as the tables give it on films and words.
+    Per-FedAvg's come to one before it predicts, as many as the tables give it on films and words.
     """
     return {
         "adaptation_learning_rate": rate / _STEPS,

@@ -63,7 +63,7 @@ _GUESSES = {
         LABEL_OF_ALL: "The most frequent label",
     },
     "auc": {
-        SHRUNKEN_RATES: "Shrunken rates of film and user",
+        SHRUNKEN_RATES: "Shrunken rates of text and user",
         USERS_RATE: "A user's own rate",
         RATE_OF_ALL: "The rate of all",
     },
@@ -298,7 +298,8 @@ def _draw_curves(form: Form) -> Table:
     }
     points = Table(f"{name}_learning_curves", curves)
     if curves:
-        path, strongest = ("test", "guesses"), next(iter(_GUESSES[form.metric].items()))
+        path = ("test", "guesses")
+        key, title = next(iter(_GUESSES[form.metric].items()))
         draw(
             [points],
             form.asked.output_dir / name / "learning_curves.png",
@@ -307,7 +308,7 @@ def _draw_curves(form: Form) -> Table:
             y_label="validation accuracy (%)",
             baselines=[
                 (title, over_seeds(form.first, *path, key, "accuracy", scale=100).mean)
-                for key, title in dict([strongest, *_GUESSES["accuracy"].items()]).items()
+                for key, title in {key: title, **_GUESSES["accuracy"]}.items()
             ],
         )
     return points

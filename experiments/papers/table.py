@@ -16,6 +16,7 @@ import pandas as pd
 import tabulate
 
 from experiments.papers.jobs import Job
+from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric, paired_difference
 from fedpersonal.files import write_csv, write_json, write_text
 
@@ -91,6 +92,11 @@ def over_seeds(
     for job in jobs:
         value: Any = job.summary
         for key in path:
+            if key not in value:
+                raise UserError(
+                    f"{job.path}: its summary has no {key!r}: another version has run it. Remove "
+                    "the folder, and run the table again."
+                )
             value = value[key]
         values.append(scale * (value or 0.0))
     return Cell(tuple(values), published)

@@ -40,7 +40,7 @@ def group_means(
     num_groups: int,
     spread: tuple[float, float] = (1.0, 0.0),
 ) -> np.ndarray:
-    """Returns the expected mean of each group, plain without variance within; 0 without values.
+    """Returns the expected mean of each group, the plain one if none varies; 0 without values.
 
     Args:
         values: Their values, (n,).
@@ -59,13 +59,13 @@ def _fit_offsets(
 ) -> tuple[np.ndarray, tuple[float, float]]:
     """Returns the items' shrunken offsets from the mean of all, and the users' spread."""
     rated, raters = train.features["item"], train.example_clients
-    values, users = train.labels - overall, np.zeros(train.num_clients)
+    values, items = train.labels - overall, np.zeros(num_items)
     for _ in range(_TURNS):
-        left = values - users[raters]
-        items = group_means(left, rated, num_items, _spread(left, rated))
+        # Users first: items with one label each would leave them nothing.
         left = values - items[rated]
         spread = _spread(left, raters)
-        users = group_means(left, raters, train.num_clients, spread)
+        left = values - group_means(left, raters, train.num_clients, spread)[raters]
+        items = group_means(left, rated, num_items, _spread(left, rated))
     return items, spread
 
 

@@ -252,7 +252,7 @@ def test_a_method_starts_from_its_row_in_the_tables_of_the_papers():
     assert {values["total_rounds"] for n, values in of.items() if methods[n].is_federated} == {100}
     of_ratings = [e for e in ENTRIES if e.library is RATINGS.library]
     assert [first(entry, "per_fed_avg")["adaptation_steps"] for entry in of_ratings] == [50, 50]
-    # Where no table has a method, its steps ahead are as long as the client's own.
+    # Where no table has a method, its steps ahead come to a client's own.
     assert "envelope" not in first(of_ratings[0], "pfedme")
     assert of["pfedme"]["outer_learning_rate"] == of["pfedme"][rate] == 1 / of["pfedme"]["envelope"]
     steps = of["per_fed_avg"]["adaptation_steps"]
@@ -302,6 +302,16 @@ def test_the_best_on_validation_clients_is_found_and_kept(tmp_path, monkeypatch)
     write_found(tmp_path / SETTINGS, QUICK, old)
     with pytest.raises(UserError, match="furl on ratings name rate, which is no option any more"):
         _ = tiny_board.board(tmp_path).trials
+
+
+def test_runs_beside_other_guesses_make_no_table():
+    def tested(*names):
+        return _Tested([], [{"rmse": 1.0, "guesses": {name: {"rmse": 1.0} for name in names}}])
+
+    cell = table._guess_cell(RATINGS, {"a": tested("one", "two"), "b": tested("one", "two")})
+    assert cell["ratings"].value.mean == 1.0
+    with pytest.raises(UserError, match=r"Runs of ratings were tested beside other guesses"):
+        table._guess_cell(RATINGS, {"a": tested("one", "two"), "b": tested("one")})
 
 
 def test_advice_names_the_best_its_ties_and_what_moves_least():

@@ -118,15 +118,16 @@ def guess_digits(data: DigitData, part: EvaluationSet) -> dict[str, Guess]:
 
     Returns:
         By the guess' name, the accuracy of the digit that each client, and that all have most
-        often, and of the label of a client's own nearest image, by the cosine of their angle.
+        often, and of the label of the client's own image that is nearest by cosine.
     """
     support, query = part.support, part.query
-    whose = query.example_clients
     of_all = np.full(query.num_examples, np.bincount(data.train.labels).argmax())
-    each = most_frequent_labels(support)[whose]
-    same = support.example_clients == whose[:, np.newaxis]
-    cosines = np.where(same, _directions(query) @ _directions(support).T, -1)
-    nearest = np.where(same.any(1), support.labels[cosines.argmax(1)], each)
+    each = most_frequent_labels(support)[query.example_clients]
+    nearest = each.copy()  # Where a client has no image to look at.
+    for client in np.flatnonzero((support.counts > 0) & (query.counts > 0)):
+        (own, labels), (asked, _) = support.client(client), query.client(client)
+        cosines = _directions(asked["image"]) @ _directions(own["image"]).T
+        nearest[query.example_clients == client] = labels[cosines.argmax(1)]
     return {
         "the nearest image of each client's own": Guess.of_labels(query, nearest),
         "each client's most frequent digit": Guess.of_labels(query, each),
@@ -134,9 +135,9 @@ def guess_digits(data: DigitData, part: EvaluationSet) -> dict[str, Guess]:
     }
 
 
-def _directions(dataset: ClientDataset) -> np.ndarray:
-    images = dataset.features["image"].reshape(dataset.num_examples, -1)
-    return images / np.maximum(np.linalg.norm(images, axis=1, keepdims=True), 1e-9)
+def _directions(images: np.ndarray) -> np.ndarray:
+    flat = images.reshape(len(images), -1)
+    return flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-9)
 
 
 def _with_user(dataset: ClientDataset, *, nobody: bool = False) -> ClientDataset:

@@ -131,7 +131,7 @@ class DigitTask(Task[DigitRun, Digits, DigitData]):
         )
 
     def guesses(self, experiment: DigitExperiment, part: EvaluationSet) -> dict[str, Guess]:
-        """Guesses digits without looking at the images."""
+        """Guesses digits without a model."""
         return guess_digits(experiment.data, part)
 
     def test(self, experiment: DigitExperiment, trained: TrainedModel) -> TestReport:
@@ -140,7 +140,7 @@ class DigitTask(Task[DigitRun, Digits, DigitData]):
 
         part, unseen = experiment.data.unseen, None
         # A server's table has no row for a client whom it has never seen.
-        if not experiment.method.has_table:
+        if part.query.num_examples and not experiment.method.has_table:
             results = experiment.evaluation(part)(trained)
             guesses = guess_digits(experiment.data, part)
             unseen = unseen_summary(experiment, part, results, guesses)

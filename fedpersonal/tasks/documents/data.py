@@ -136,8 +136,8 @@ def guess_labels(data: DocumentData, part: EvaluationSet) -> dict[str, Guess]:
     Returns:
         By the guess' name, the accuracy of each user's most frequent label in the support set, and
         of the most frequent training label of all. Of labels of 0 and 1 also the AUC of each user's
-        own rate and of the rate of all, and both metrics of the rates of text and user: of a film,
-        the text is the same for all who have seen it.
+        own rate and of the rate of all, and the AUC and the accuracy of shrunken rates of text and
+        user. A film's text is the same for all who have seen it.
     """
     support, query = part.support, part.query
     labels, whose = query.labels, query.example_clients

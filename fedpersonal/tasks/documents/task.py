@@ -265,7 +265,7 @@ class DocumentTask(Task[DocumentRun, LabelledTexts, DocumentData]):
         return TestReport(results, metrics, description=about)
 
     def guesses(self, experiment: DocumentExperiment, part: EvaluationSet) -> dict[str, Guess]:
-        """Guesses labels without reading the texts."""
+        """Guesses labels without a model of the texts."""
         return guess_labels(experiment.data, part)
 
     def describe(self, experiment: DocumentExperiment) -> dict[str, Any]:

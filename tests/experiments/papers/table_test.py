@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import struct
+import types
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments.papers.picture import draw
-from experiments.papers.table import Cell, Report, Table, difference
+from experiments.papers.table import Cell, Report, Table, difference, over_seeds
 from fedpersonal.errors import UserError
 from fedpersonal.evaluation.client_metrics import ClientMetric
 
@@ -33,6 +34,13 @@ def test_the_spread_is_over_seeds():
     assert (cell.mean, cell.sd) == (3.0, pytest.approx(np.std([1, 2, 6], ddof=1)))
     assert Cell((0.5,)).sd is None and Cell((0.5,)).text(1) == "0.5"
     assert Cell((2.0,), None, 0.25).text(2) == "2.00 ± 0.25"
+
+
+def test_a_run_of_another_version_is_named():
+    job = types.SimpleNamespace(path="runs/old", summary={"test": {"guesses": {"a": {"auc": 0.7}}}})
+    assert over_seeds([job], "test", "guesses", "a", "auc", scale=100).mean == 70.0
+    with pytest.raises(UserError, match="runs/old: its summary has no 'b': another version"):
+        over_seeds([job], "test", "guesses", "b", "auc")
 
 
 def test_published_figures_stand_beside_measured_ones():

@@ -11,6 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from fedpersonal.evaluation.guess import overall
 from fedpersonal.tasks.digits.data import guess_digits, read_digits, split_digits
 from fedpersonal.tasks.digits.task import TASK
+from fedpersonal.tasks.task import EvaluationSet
 
 
 @pytest.fixture(name="digits", scope="module")
@@ -108,3 +109,15 @@ def test_any_options_leave_something_to_predict(digits, options):
     data = split(digits, **options)
     for part in (data.validation, data.test, data.unseen):
         assert part.support.num_examples and part.query.num_examples
+        assert all(0 <= own["accuracy"] <= 1 for own in overall(guess_digits(data, part)).values())
+
+
+def test_who_has_no_image_to_look_at_is_guessed_all_the_same(digits):
+    data = split(digits)
+    query = data.test.query
+    nothing = query.filter_examples(np.zeros(query.num_examples, bool))
+    nearest, each, _ = overall(
+        guess_digits(data, EvaluationSet(nothing, query, seen=True))
+    ).values()
+    assert nearest == each
+    assert not any(overall(guess_digits(data, EvaluationSet(query, nothing, seen=True))).values())

@@ -157,6 +157,22 @@ def test_guesses_of_yes_or_no_against_counting(documents, part):
     assert overall_of(guess_labels(data, alike))[SHRUNKEN_RATES].keys() == {"accuracy"}
 
 
+def test_texts_that_nobody_else_has_leave_each_users_rate():
+    rng = np.random.default_rng(0)
+    labels = rng.uniform(size=(100, 30)) < rng.beta(0.5, 0.5, size=(100, 1))
+    texts = [f"text {i}" for i in range(labels.size)]
+    users, offsets = [f"u{i}" for i in range(100)], np.arange(0, labels.size + 1, 30)
+    documents = LabelledTexts(
+        "texts", users, offsets, texts, labels.ravel().astype(int), ["0", "1"]
+    )
+    data = split(documents, seed=0)
+    for part in (data.test, data.unseen):
+        guesses = overall_of(guess_labels(data, part))
+        assert guesses[SHRUNKEN_RATES]["auc"] == pytest.approx(guesses[USERS_RATE]["auc"], abs=0.01)
+        own = guesses[USERS_LABEL]["accuracy"]
+        assert guesses[SHRUNKEN_RATES]["accuracy"] == pytest.approx(own, abs=0.01)
+
+
 def test_a_text_that_others_know_is_guessed_by_what_they_say():
     rng = np.random.default_rng(0)
     liked_by, films = rng.uniform(size=20), np.array([rng.permutation(20)[:12] for _ in range(80)])
