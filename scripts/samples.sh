@@ -6,8 +6,8 @@ python=$1
 out=results/samples
 quick="--flagfile=experiments/presets/movielens_quick.flags --rounds_per_eval=5"
 # Rates that validation clients have chosen: experiments/board/settings.json.
-tuned="--client_learning_rate=0.02314 --server_learning_rate=0.2618"
-tuned="--method=fed_avg_finetuning --finetuning_learning_rate=0.01683 $tuned"
+tuned="--method=fed_avg_finetuning --finetuning_learning_rate=0.02"
+tuned="$tuned --client_learning_rate=0.1 --server_learning_rate=0.03"
 
 for seed in 0 1 2; do
     "$python" -m experiments.movielens $quick --seed=$seed --output_dir=$out/fed_recon_$seed
