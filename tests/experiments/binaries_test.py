@@ -20,7 +20,7 @@ from tests.experiments import small
 SAID = {
     "digits": [
         "digits: 1,797 images of 10 digits",
-        "test, 16 users, 300 images: accuracy 0.\\d+ .each client's most frequent digit: 0.",
+        "test, 16 users, 300 images: accuracy 0.\\d+ .the nearest image of each client's own: 0.",
         "4 users who never took part: accuracy 0.* after personalisation .each client's most freq",
     ],
     "interactions": [
