@@ -21,7 +21,7 @@ SAID = {
     "digits": [
         "digits: 1,797 images of 10 digits",
         "test, 16 users, 300 images: accuracy 0.\\d+ .the nearest image of each client's own: 0.",
-        "4 users who never took part: accuracy 0.* after personalisation .each client's most freq",
+        "4 users who never took part: accuracy 0.* after personalisation .the nearest image of",
     ],
     "interactions": [
         "ratings: 240 interactions of 20 users, 30 items; no times: what is held out is drawn by",
