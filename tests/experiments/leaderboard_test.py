@@ -289,6 +289,8 @@ def test_the_best_on_validation_clients_is_found_and_kept(tmp_path, monkeypatch)
         assert found.setting == sweep.settings[place]
         assert (found.preset_validation, found.num_settings) == (2.0, 3)
         assert found.num_diverged == (1 if (task, method) == ("ratings", "furl") else 0)
+        told = page._settings(Row(method, method, "federated", {}), Cell(setting=found))
+        assert told.endswith(f"(best of 3{', 1 diverged' * found.num_diverged})")
         (trial,) = asked.trials[task, method]
         assert found.setting.items() <= trial.run.values.items()
     # Another board takes what was found, from the same folder or from a file.
