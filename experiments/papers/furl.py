@@ -129,6 +129,11 @@ class Form:
         return "auc" if self.source.is_binary else "accuracy"
 
     @property
+    def guess(self) -> tuple[str, str]:
+        """The strongest guess: its name in summaries, and that of its row."""
+        return next(iter(_GUESSES[self.metric].items()))
+
+    @property
     def first(self) -> Sequence[Job]:
         """The jobs of the first row."""
         return next(iter(self.jobs.values()))
@@ -265,7 +270,7 @@ def _differences(form: Form) -> list[Table]:
     other = form.of("furl")
     if other is None:
         return []
-    key, title = next(iter(_GUESSES[form.metric].items()))
+    key, title = form.guess
     guess = [
         guess_by_client(TASK.split(form.source, TASK.options(**job.options.values())), key)
         for job in other.jobs
@@ -299,7 +304,7 @@ def _draw_curves(form: Form) -> Table:
     points = Table(f"{name}_learning_curves", curves)
     if curves:
         path = ("test", "guesses")
-        key, title = next(iter(_GUESSES[form.metric].items()))
+        shown = dict([form.guess, *_GUESSES["accuracy"].items()])
         draw(
             [points],
             form.asked.output_dir / name / "learning_curves.png",
@@ -308,7 +313,7 @@ def _draw_curves(form: Form) -> Table:
             y_label="validation accuracy (%)",
             baselines=[
                 (title, over_seeds(form.first, *path, key, "accuracy", scale=100).mean)
-                for key, title in {key: title, **_GUESSES["accuracy"]}.items()
+                for key, title in shown.items()
             ],
         )
     return points

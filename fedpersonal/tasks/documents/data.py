@@ -164,7 +164,7 @@ def guess_labels(data: DocumentData, part: EvaluationSet) -> dict[str, Guess]:
 
 def _with_items(*parts: ClientDataset) -> tuple[list[ClientDataset], int]:
     """Returns parts whose feature "item" is the same for the same text, and how many it tells."""
-    ids: dict[bytes, int] = {}  # Eight times as fast as `np.unique` of a million rows.
+    ids: dict[bytes, int] = {}  # Some 30 times as fast as `np.unique` of 1.5 million rows.
     items = [
         np.array([ids.setdefault(row.tobytes(), len(ids)) for row in part.features["text"]], int)
         for part in parts

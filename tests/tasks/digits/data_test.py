@@ -77,7 +77,7 @@ def test_a_seed_is_other_clients(digits):
 
 
 def nearest(of, to):
-    """The labels of the images that are nearest by their angle."""
+    """The labels of the images that are nearest by cosine."""
     images, others = (part[0]["image"].reshape(-1, 64) for part in (of, to))
     return KNeighborsClassifier(1, metric="cosine").fit(others, to[1]).predict(images)
 
@@ -116,8 +116,7 @@ def test_who_has_no_image_to_look_at_is_guessed_all_the_same(digits):
     data = split(digits)
     query = data.test.query
     nothing = query.filter_examples(np.zeros(query.num_examples, bool))
-    nearest, each, _ = overall(
-        guess_digits(data, EvaluationSet(nothing, query, seen=True))
-    ).values()
-    assert nearest == each
+    blind = guess_digits(data, EvaluationSet(nothing, query, seen=True))
+    neighbour, each, _ = overall(blind).values()
+    assert neighbour == each
     assert not any(overall(guess_digits(data, EvaluationSet(query, nothing, seen=True))).values())
