@@ -41,8 +41,9 @@ def _read(name: str) -> Any:
 def _board(board: Mapping[str, Any]) -> Iterator[str]:
     tasks = board["tasks"]
     # Of a table that is joined from others, each task says how it was made.
-    yield from dict.fromkeys(_how(task.get("made", board)) for task in tasks.values())
-    yield "The first row is the fair guess of each task.\n"
+    made = dict.fromkeys(_how(task.get("made", board)) for task in tasks.values())
+    yield from (f"- {how}" for how in made)
+    yield "\nThe first row is the fair guess of each task.\n"
     titles = [f"{task['title']}, {label(task['metric'])}" for task in tasks.values()]
     yield _row("", "mean rank", *titles) + "\n|" + " --- |" * (2 + len(tasks))
     rows = board["rows"]
