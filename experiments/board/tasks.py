@@ -120,7 +120,7 @@ class Entry:
         """Returns the options with which a method's tuning begins, in place of `values`.
 
         They are its own; or of one with the same rounds; or, where it shares as much, FedAvg's
-        with fine-tuning. Of what no table has, steps ahead that come to about a client's own.
+        with fine-tuning. Of what no table has, steps ahead and pulls that suit a client's rate.
         """
         names = [method.name, method.trains_as] if method.is_federated else []
         if names and method.trains and not method.local_part:
@@ -131,22 +131,28 @@ class Entry:
         options = self.library.settle(self.library.options(**{**values, **own}))
         if getattr(options, "client_optimizer", "") != "sgd":
             return own
-        rates, declared = _as_far_as(options.client_learning_rate), method.options.declarations()
+        rates, declared = _by_rate(options.client_learning_rate), method.options.declarations()
         return {**{name: rate for name, rate in rates.items() if name in declared}, **own}
 
 
-def _as_far_as(rate: float) -> dict[str, Value]:
-    """Returns options of copies that look ahead, about as far as a step at a client's rate leads.
+def _by_rate(rate: float) -> dict[str, Value]:
+    """Returns options of steps ahead and of pulls, by the rate of a client's own step.
 
-    pFedMe's steps of the copy then come to most of such a step, and those of the model follow it.
+    pFedMe's steps of the copy come to most of such a step, and those of the model follow it.
     Per-FedAvg's come to one before it predicts, as many as the tables give it on films and words.
+    A pull to a model goes its weight times the rate of the way there, and beyond 2 it diverges: a
+    longer step has a weaker pull than a tenth, for which the usual weights are.
     """
+    weaker = min(1.0, 0.1 / rate)
     return {
         "adaptation_learning_rate": rate / _STEPS,
         "adaptation_steps": _STEPS,
         "outer_learning_rate": rate,
         "inner_learning_rate": rate / 5,
         "envelope": 1 / rate,
+        "pull": weaker,
+        "proximal": weaker / 10,
+        "dynamic": weaker / 10,
     }
 
 

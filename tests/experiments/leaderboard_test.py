@@ -257,6 +257,10 @@ def test_a_method_starts_from_its_row_in_the_tables_of_the_papers():
     assert of["pfedme"]["outer_learning_rate"] == of["pfedme"][rate] == 1 / of["pfedme"]["envelope"]
     steps = of["per_fed_avg"]["adaptation_steps"]
     assert of["per_fed_avg"]["adaptation_learning_rate"] == of["per_fed_avg"][rate] / steps
+    # A pull goes no farther than its usual weight does at a tenth, or it diverges.
+    assert of["ditto"]["pull"] * of["ditto"][rate] == pytest.approx(0.1)
+    assert of["fed_prox"]["proximal"] * of["fed_prox"][rate] == pytest.approx(0.01)
+    assert first(RATINGS, "fed_prox")["proximal"] == 0.1
     # Nobody tunes what a method does not read.
     tuned = {name: ranges_of(RANKING.library, of[name], methods[name]) for name in of}
     assert "outer_learning_rate" in tuned["pfedme"] and rate not in tuned["pfedme"]
