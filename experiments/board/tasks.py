@@ -21,6 +21,8 @@ QUICK, FULL = "quick", "full"
 # What others are compared with.
 BASELINE = "fed_avg_finetuning"
 _STEPS = 10  # Of Per-FedAvg, before it predicts.
+# Weights of terms that pull a model to another one.
+_PULLS = ("pull", "proximal", "dynamic")
 # The flags that say where data are.
 DATA, MOVIELENS = "data_dir", "movielens_dir"
 
@@ -131,28 +133,27 @@ class Entry:
         options = self.library.settle(self.library.options(**{**values, **own}))
         if getattr(options, "client_optimizer", "") != "sgd":
             return own
-        rates, declared = _by_rate(options.client_learning_rate), method.options.declarations()
-        return {**{name: rate for name, rate in rates.items() if name in declared}, **own}
+        rate, declared = options.client_learning_rate, method.options.declarations()
+        ahead = {name: value for name, value in _ahead(rate).items() if name in declared}
+        # A pull goes its weight times the rate of the way, and beyond 2 it diverges: usual weights
+        # are for rates up to a tenth.
+        weaker = min(1.0, 0.1 / rate)
+        pulls = {name: weaker * declared[name].default for name in _PULLS if name in declared}
+        return {**ahead, **pulls, **own}
 
 
-def _by_rate(rate: float) -> dict[str, Value]:
-    """Returns options of steps ahead and of pulls, by the rate of a client's own step.
+def _ahead(rate: float) -> dict[str, Value]:
+    """Returns options of copies that look ahead, about as far as a step at a client's rate leads.
 
-    pFedMe's steps of the copy come to most of such a step, and those of the model follow it.
+    pFedMe's steps of the copy then come to most of such a step, and those of the model follow it.
     Per-FedAvg's come to one before it predicts, as many as the tables give it on films and words.
-    A pull to a model goes its weight times the rate of the way there, and beyond 2 it diverges: a
-    longer step has a weaker pull than a tenth, for which the usual weights are.
     """
-    weaker = min(1.0, 0.1 / rate)
     return {
         "adaptation_learning_rate": rate / _STEPS,
         "adaptation_steps": _STEPS,
         "outer_learning_rate": rate,
         "inner_learning_rate": rate / 5,
         "envelope": 1 / rate,
-        "pull": weaker,
-        "proximal": weaker / 10,
-        "dynamic": weaker / 10,
     }
 
 
