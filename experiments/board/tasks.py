@@ -135,18 +135,17 @@ class Entry:
             return own
         rate, declared = options.client_learning_rate, method.options.declarations()
         ahead = {name: value for name, value in _ahead(rate).items() if name in declared}
-        # A pull goes its weight times the rate of the way, and beyond 2 it diverges: usual weights
-        # are for rates up to a tenth.
+        # A pull goes its weight times the rate of the way: usual weights are for rates up to .1.
         weaker = min(1.0, 0.1 / rate)
         pulls = {name: weaker * declared[name].default for name in _PULLS if name in declared}
         return {**ahead, **pulls, **own}
 
 
 def _ahead(rate: float) -> dict[str, Value]:
-    """Returns options of copies that look ahead, about as far as a step at a client's rate leads.
+    """Returns options of copies that look ahead, about as far as a step at a client's rate.
 
-    pFedMe's steps of the copy then come to most of such a step, and those of the model follow it.
-    Per-FedAvg's come to one before it predicts, as many as the tables give it on films and words.
+    pFedMe's steps of the copy come to most of one, and those of the model follow it. Per-FedAvg's
+    come to one before it predicts, in as many as the tables give it on films and words.
     """
     return {
         "adaptation_learning_rate": rate / _STEPS,
@@ -214,9 +213,14 @@ _RATINGS = {
     QUICK: Size("movielens_quick", _rounds(100), server=_SERVER, note=_REBUILT),
     FULL: Size("movielens_best", _rounds(500), MOVIELENS, server=_SERVER, note=_REBUILT),
 }
-# The preset of a model by each user alone names the method.
-_RATES: dict[str, Mapping[str, Value]] = {"local_only": {"finetuning_learning_rate": 0.02}}
-_RATES.update(_rows(fedrecon_data.RATING_ROWS, evaluate_on="unseen"))
+# Some presets name the method.
+_RATES: dict[str, Mapping[str, Value]] = {
+    "local_only": {"finetuning_learning_rate": 0.02},
+    "fed_avg": {"client_learning_rate": 0.2, "l2": 0.02, "max_update_norm": 20.0},
+    **_rows(fedrecon_data.RATING_ROWS, evaluate_on="unseen"),
+}
+# That one's rates go with a server that averages; these train as it does, by another server.
+_RATES.update(dict.fromkeys(("fed_yogi", "fed_adam", "embedding_finetuning"), _RATES[BASELINE]))
 _RANKS = _rows(recommendation.ROWS)
 # There they have the same rounds.
 _RANKS.update(dict.fromkeys(("fed_per", "fed_sim"), _RANKS["furl"]))
@@ -234,13 +238,7 @@ _UTTERANCES["split_learning"] = {
 _UTTERANCES["fed_recon"] = {"max_reconstruction_steps": 15}
 ENTRIES = (
     Entry(
-        "ratings",
-        "Ratings, new users",
-        "movielens",
-        "rmse",
-        _RMSE,
-        False,
-        _RATINGS,
+        *("ratings", "Ratings, new users", "movielens", "rmse", _RMSE, False, _RATINGS),
         first=_RATES,
     ),
     Entry(
