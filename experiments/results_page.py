@@ -43,9 +43,10 @@ def _board(board: Mapping[str, Any]) -> Iterator[str]:
     # Of a table that is joined from others, each task says how it was made.
     made = dict.fromkeys(_how(task.get("made", board)) for task in tasks.values())
     yield from (f"- {how}" for how in made)
-    yield "\nThe first row is the fair guess of each task.\n"
-    titles = [f"{task['title']}, {label(task['metric'])}" for task in tasks.values()]
-    yield _row("", "mean rank", *titles) + "\n|" + " --- |" * (2 + len(tasks))
+    yield "\nThe first row is the fair guess of each task; arrows say which way is better.\n"
+    arrows = {"lower": "↓", "higher": "↑"}
+    titles = [f"{t['title']}, {label(t['metric'])} {arrows[t['better']]}" for t in tasks.values()]
+    yield _row("", "mean rank ↓", *titles) + "\n|" + " --- |" * (2 + len(tasks))
     rows = board["rows"]
     ranks = {r["name"]: [cell["rank"] for cell in r["cells"].values()] for r in rows}
     ranked = [r for r in rows if len(ranks[r["name"]]) == len(tasks) and all(ranks[r["name"]])]
@@ -76,7 +77,11 @@ def _tables() -> Iterator[str]:
             f"The fair guess is *{guess[:1].lower() + guess[1:]}*.\n"
             f"[The whole page]({shown['source']}.md)\n"
         )
-        yield _row("", "the paper", "here", "fair guess", "day and commit") + "\n|" + " --- |" * 5
+        yield (
+            _row("", shown.get("paper", "the paper"), "here", "fair guess", "day and commit")
+            + "\n|"
+            + " --- |" * 5
+        )
         for name, cell in cells.items():
             if not name.startswith(GUESSES):
                 paper = "" if cell.published is None else f"{cell.published:.{digits}f}"

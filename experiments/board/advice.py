@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+
 from experiments.board.table import (
     FEDERATED,
     GUESS_ROW,
@@ -20,37 +22,56 @@ from fedpersonal.errors import listed
 
 # So many ties are named.
 _FEW = 6
+_DRAWS = 10_000
+_OFTEN = 0.1
 
 
 def advise(table: BoardTable) -> list[str]:
     """Returns the sentences."""
     ranked = [row for row in table.rows if row.kind == FEDERATED]
-    new = [entry for entry in table.entries if not entry.is_seen]
-    seen = [entry for entry in table.entries if entry.is_seen]
-    all_tasks = "Over all tasks" if len(table.entries) > 1 else "Here"
-    found = [_untuned(table, ranked), _best(table, ranked, table.entries, all_tasks)]
+    tuned = [entry for entry in table.entries if _is_tuned(entry, ranked)]
+    asked = tuned or table.entries
+    new = [entry for entry in asked if not entry.is_seen]
+    seen = [entry for entry in asked if entry.is_seen]
+    where = f"Over all{' tuned' * (len(asked) < len(table.entries))} tasks"
+    found = [
+        _untuned(table, ranked, tuned),
+        _best(table, ranked, asked, where if len(asked) > 1 else "Here"),
+    ]
     if new and seen:
         found += [
             _best(table, ranked, new, "Where clients are new"),
             _best(table, ranked, seen, "Where clients have taken part"),
         ]
-    found += [_least(table, ranked), _without_state(table, ranked)]
+    found += [_least(table, ranked, asked), _without_state(table, ranked, asked)]
     for entry in table.entries:
         found += _on_task(table, ranked, entry)
     return [sentence for sentence in found if sentence]
 
 
-def _untuned(table: BoardTable, rows: Sequence[Row]) -> str:
+def _is_tuned(entry: Entry, rows: Sequence[Row]) -> bool:
+    """Returns whether most methods are tuned on a task."""
+    settings = [row.cells[entry.name].setting for row in rows if entry.name in row.ranks]
+    return 2 * settings.count(None) < len(settings)
+
+
+def _untuned(table: BoardTable, rows: Sequence[Row], tuned: Sequence[Entry]) -> str:
     """Says so where methods are compared that were not tuned."""
     cells = [(task, row.cells[task]) for row in rows for task in row.ranks]
     untuned = [task for task, cell in cells if cell.setting is None]
     if not untuned:
         return ""
-    where = listed([entry.title for entry in table.entries if entry.name in untuned])
-    what = "ranks there" if len(untuned) < len(cells) else "what follows"
+    counts = [(untuned.count(entry.name), entry.title) for entry in table.entries]
+    where = listed([f"{count} of {title}" for count, title in counts if count])
+    left_out = [entry.title for entry in table.entries if entry not in tuned]
+    so = f"Advice here leaves out {listed(left_out)}."
+    if not tuned:
+        so = "So take what follows as a trial of the command, not as advice."
+    elif not left_out:
+        so = "So these say little of their methods."
     return (
         f"{len(untuned)} of {len(cells)} cells are not tuned: {where}. Their first setting suits "
-        f"some methods and not others, so take {what} as a trial of the command, not as advice."
+        f"some methods and not others. {so}"
     )
 
 
@@ -80,6 +101,8 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     has = "its mean rank" if len(best) == 1 else "their mean rank"
     sentence = f"{where}, take {titles}: {has}{of_tasks} is the lowest, "
     sentence += f"{lowest:.1f} among {len(complete)} methods."
+    if len(names) > 2:
+        sentence = f"{sentence} {_luck(complete, names)}".rstrip()
     if tied:
         few = f"{len(tied)} others" if len(tied) > _FEW else listed(tied)
         return f"{sentence} No task tells it clearly from {few}."
@@ -97,14 +120,29 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     return sentence
 
 
-def _least(table: BoardTable, rows: Sequence[Row]) -> str:
+def _luck(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """Says how often which mean rank is the lowest, by a bootstrap over tasks."""
+    ranks = np.array([[row.ranks[name] for name in names] for row in rows])
+    drawn = np.random.default_rng(0).integers(len(names), size=(_DRAWS, len(names)))
+    means = ranks[:, drawn].mean(axis=2)
+    shares = (means == means.min(axis=0)).mean(axis=1)
+    often = sorted(((s, row.title) for s, row in zip(shares, rows) if s >= _OFTEN), reverse=True)
+    if not often:
+        return ""
+    (share, title), *others = often[:_FEW]
+    first = f"If tasks were drawn anew, {title} would have the lowest in {share:.0%} of draws"
+    return f"{', '.join([first, *(f'{other} in {less:.0%}' for less, other in others)])}."
+
+
+def _least(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry]) -> str:
     """Says which method sends least, of those nowhere clearly worse than the baseline."""
     baseline = next((row for row in rows if row.name == BASELINE), None)
     if baseline is None or len(rows) < 2 or not any(map(_moved, baseline.cells.values())):
         return ""
+    names = [entry.name for entry in entries if entry.name in baseline.cells]
 
     def share(row: Row) -> float:
-        pairs = [(row.cells[n], baseline.cells[n]) for n in baseline.cells]
+        pairs = [(row.cells[name], baseline.cells[name]) for name in names]
         return statistics.mean(_moved(one) / _moved(other) for one, other in pairs if _moved(other))
 
     def may(row: Row) -> bool:
@@ -113,14 +151,14 @@ def _least(table: BoardTable, rows: Sequence[Row]) -> str:
             and row.cells[name].value is not None
             and _moved(row.cells[name]) > 0
             and (BASELINE, row.name) not in table.clear[name]
-            for name in baseline.cells
+            for name in names
         )
 
     fitting = [row for row in rows if may(row)]
     if not {*fitting} - {baseline}:
         return (
-            f"Each other method is clearly worse than {baseline.title} on some task, or does not "
-            "do all of them."
+            f"Where bytes count, each other method is clearly worse than {baseline.title} on some "
+            "task, or does not do all of them."
         )
     least = min(fitting, key=share)
     about = f"Of the methods that are nowhere clearly worse than {baseline.title}, "
@@ -136,18 +174,21 @@ def _moved(cell: Cell) -> float:
     return float((cell.down or 0) + (cell.up or 0))
 
 
-def _without_state(table: BoardTable, rows: Sequence[Row]) -> str:
+def _without_state(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry]) -> str:
     """Says which method is best of those whose clients keep nothing between rounds."""
     stateless = [row for row in rows if not any(cell.kept for cell in row.cells.values())]
-    return _best(table, stateless, table.entries, "Where clients can keep nothing between rounds")
+    return _best(table, stateless, entries, "Where clients can keep nothing between rounds")
 
 
 def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
     """Says who beats the baseline on a task, who needs no federation, and who beats no guess."""
     cells = {row: row.cells[entry.name] for row in table.rows if entry.name in row.cells}
     ranked = [row for row in rows if entry.name in row.ranks]
+    ranked.sort(key=lambda row: row.ranks[entry.name])
     better = [row.title for row in ranked if verdict(cells[row].behind, entry) > 0]
-    few = f"{len(better)} methods are" if len(better) > _FEW else f"{listed(better)} {_are(better)}"
+    few = f"{listed(better)} {_are(better)}"
+    if len(better) > _FEW:
+        few = f"{len(better)} methods, first of all {better[0]}, are"
     said = f"{few} clearly better" if better else "no method is clearly better"
     sentences = [f"{entry.title}: {said} than FedAvg + fine-tuning."]
     if any(row.kind == GUESS_ROW for row in cells):
@@ -160,11 +201,34 @@ def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
             told.append(f"{len(alike)} cannot be told from {'it' if worse else 'the best guess'}")
         if told:
             sentences.append(f"Of {len(ranked)} methods, {' and '.join(told)}.")
-    for row, cell in cells.items():
-        if row.kind in (LOCAL, SERVER) and verdict(cell.behind, entry) > 0:
-            name = "FedAvg + fine-tuning"
-            sentences.append(f"{row.title} is clearly better than {name}, without federation.")
+    sentences += _brought_up_to_date(ranked, entry)
+    framing = [row for row in cells if row.kind in (LOCAL, SERVER)]
+    above = [row.title for row in framing if verdict(cells[row].behind, entry) > 0]
+    if above:
+        better_than = f"{_are(above)} clearly better than FedAvg + fine-tuning"
+        sentences.append(f"{listed(above)} {better_than}, without federation.")
     return [" ".join(sentences)]
+
+
+def _brought_up_to_date(rows: Sequence[Row], entry: Entry) -> list[str]:
+    """Says who is best, and better than the baseline, by a start of which no rank is made."""
+    cells = {row.name: row.cells[entry.name] for row in rows}
+    usual = cells[BASELINE].value if BASELINE in cells else None
+    sign = 1 if entry.lower else -1
+    found = [
+        (sign * value, row.title)
+        for row in rows
+        for value in row.cells[entry.name].starts.values()
+        if usual and sign * value < sign * usual.mean
+    ]
+    if not usual or not found:
+        return []
+    best, title = min(found, key=lambda pair: pair[0])
+    return [
+        f"With own parts rebuilt or brought up to date before the test, {title} has "
+        f"{sign * best:.{entry.digits}f}, where FedAvg + fine-tuning has "
+        f"{usual.mean:.{entry.digits}f}."
+    ]
 
 
 def _are(names: Sequence[object]) -> str:

@@ -354,8 +354,8 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
     clear["ratings"] |= {(BASELINE, "a")}
     told = advice.advise(tiny_board.make_table(ranks, clear, moved=moved, setting=found))
     assert told[3] == (
-        "Each other method is clearly worse than FED_AVG_FINETUNING on some task, or does not do "
-        "all of them."
+        "Where bytes count, each other method is clearly worse than FED_AVG_FINETUNING on some "
+        "task, or does not do all of them."
     )
     # Worse than the guess is another thing than what cannot be told from it.
     guessed = tiny_board.make_table(ranks, clear, setting=found)
@@ -368,9 +368,33 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
     assert of_ratings.endswith(
         "Of 4 methods, 1 is clearly worse than the best guess and 2 cannot be told from it."
     )
+    guessed.rows[1].cells["ranking"].starts["updated"] = 1.25
+    of_ranking = next(text for text in advice.advise(guessed) if text.startswith("Next item"))
+    assert of_ranking.endswith("B has 1.2500, where FedAvg + fine-tuning has 1.0000.")
     untuned = advice.advise(tiny_board.make_table(ranks, clear))
     assert untuned[0].startswith(
-        "8 of 8 cells are not tuned: Ratings, new users, Next item among all. Their first setting"
+        "8 of 8 cells are not tuned: 4 of Ratings, new users, 4 of Next item among all. Their first"
+    )
+    # What is mostly untuned has no say in what is best.
+    for row in guessed.rows[:-1]:
+        row.cells["ranking"] = dataclasses.replace(row.cells["ranking"], setting=None)
+    told = advice.advise(guessed)
+    assert told[0].endswith("Advice here leaves out Next item among all.")
+    assert told[1].startswith("Here, take A: its mean rank is the lowest, 1.0 among 4 methods.")
+
+
+def test_advice_says_how_much_it_owes_to_the_choice_of_tasks():
+    rows = [
+        Row(name, name, "federated", {task: Cell(rank=place) for task, place in zip("xyz", places)})
+        for name, places in {
+            "a": (1.0, 1.0, 4.0),
+            "b": (2.0, 2.0, 1.0),
+            "c": (3.0, 3.0, 2.0),
+        }.items()
+    ]
+    # Three tasks are drawn without the third in 8 of 27 cases: then a is ahead.
+    assert advice._luck(rows, "xyz") == (
+        "If tasks were drawn anew, b would have the lowest in 70% of draws, a in 30%."
     )
 
 
