@@ -31,7 +31,6 @@ from fedpersonal.tasks.interactions.task import TASK
 PRESET = "interactions_quick"
 HR, NDCG, HR_ALL, NDCG_ALL = "HR@10", "NDCG@10", "HR@10 of all", "NDCG@10 of all"
 COLUMNS = {HR: "hr@10", NDCG: "ndcg@10", HR_ALL: "hr@10_all", NDCG_ALL: "ndcg@10_all"}
-_COMPARED = (HR, NDCG_ALL)
 FAIR, LEAKY = "fair", "leaky_negatives"
 _CAPTIONS = {
     FAIR: "**Negatives are any items that a user has not in training**, a held-out one as likely "
@@ -58,6 +57,16 @@ def _row(name: str, *paper: float, **values: Value) -> Row:
 # A guess: it trains nothing, and draws no negatives.
 POPULARITY = _row("Popularity")
 FEDMF = _row("FedMF", 65.2, 39.4, method="furl", client_learning_rate=1.0, l2=0.01)
+FEDRECON = _row(
+    "FedRecon",
+    64.5,
+    37.8,
+    method="fed_recon",
+    client_learning_rate=1.0,
+    reconstruction_learning_rate=10.0,
+    max_reconstruction_steps=20,
+    total_rounds=300,
+)
 PFEDREC = _row("PFedRec", 73.3, 44.4)
 # Its paper's scores have no biases.
 FEDNCF = _row(
@@ -95,16 +104,7 @@ CENTRAL = _row(
 ROWS = (
     POPULARITY,
     FEDMF,
-    _row(
-        "FedRecon",
-        64.5,
-        37.8,
-        method="fed_recon",
-        client_learning_rate=1.0,
-        reconstruction_learning_rate=10.0,
-        max_reconstruction_steps=20,
-        total_rounds=300,
-    ),
+    FEDRECON,
     PFEDREC,
     FEDNCF,
     FEDRAP,
@@ -129,6 +129,8 @@ ROWS = (
     ),
     CENTRAL,
 )
+# What is compared, and with which row.
+_COMPARED = ((HR, FEDMF), (NDCG_ALL, FEDMF), (HR, FEDRECON))
 # What the validation items of the leaky protocol favour: they leak, too.
 _OF_LEAKY: dict[Row, dict[str, Value]] = {
     PFEDREC: {"client_learning_rate": 10.0},
@@ -200,7 +202,7 @@ def _popularity(asked: Reproduction, source: Interactions) -> list[pd.DataFrame]
 
 
 def _columns(lines: Sequence[Line], suffix: str) -> list[Column]:
-    """Returns figures, and differences from FedMF on users who have left enough to be ranked."""
+    """Returns figures, and differences on users who have left enough to be ranked."""
     metrics = _metrics(suffix)
     counted = [metric.column for metric in metrics.values()]
     return [
@@ -209,8 +211,8 @@ def _columns(lines: Sequence[Line], suffix: str) -> list[Column]:
             for name, metric in metrics.items()
         ),
         *(
-            behind(f"{name} − FedMF's", lines, FEDMF.name, metrics[name], counted=counted)
-            for name in _COMPARED
+            behind(f"{name} − {row.name}'s", lines, row.name, metrics[name], counted=counted)
+            for name, row in _COMPARED
         ),
     ]
 
