@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -33,11 +34,11 @@ def advise(table: BoardTable) -> list[str]:
     asked = tuned or table.entries
     new = [entry for entry in asked if not entry.is_seen]
     seen = [entry for entry in asked if entry.is_seen]
-    where = f"Over all{' tuned' * (len(asked) < len(table.entries))} tasks"
-    found = [
-        _untuned(table, ranked, tuned),
-        _best(table, ranked, asked, where if len(asked) > 1 else "Here"),
-    ]
+    is_part = len(asked) < len(table.entries)
+    where = f"Over all{' tuned' * is_part} tasks"
+    if len(asked) == 1:
+        where = f"On {asked[0].title}" if is_part else "Here"
+    found = [_untuned(table, ranked, tuned), _best(table, ranked, asked, where)]
     if new and seen:
         found += [
             _best(table, ranked, new, "Where clients are new"),
@@ -45,26 +46,31 @@ def advise(table: BoardTable) -> list[str]:
         ]
     found += [_least(table, ranked, asked), _without_state(table, ranked, asked)]
     for entry in table.entries:
-        found += _on_task(table, ranked, entry)
+        found.append(_on_task(table, ranked, entry, bool(tuned) and entry not in tuned))
     return [sentence for sentence in found if sentence]
 
 
 def _is_tuned(entry: Entry, rows: Sequence[Row]) -> bool:
     """Returns whether most methods are tuned on a task."""
-    settings = [row.cells[entry.name].setting for row in rows if entry.name in row.ranks]
-    return 2 * settings.count(None) < len(settings)
+    cells = [row.cells[entry.name] for row in rows if entry.name in row.ranks]
+    return 2 * sum(map(_is_first, cells)) < len(cells)
+
+
+def _is_first(cell: Cell) -> bool:
+    """Returns whether a cell has the first setting, since nobody has tuned it."""
+    return cell.setting is None and not cell.why
 
 
 def _untuned(table: BoardTable, rows: Sequence[Row], tuned: Sequence[Entry]) -> str:
     """Says so where methods are compared that were not tuned."""
     cells = [(task, row.cells[task]) for row in rows for task in row.ranks]
-    untuned = [task for task, cell in cells if cell.setting is None]
+    untuned = [task for task, cell in cells if _is_first(cell)]
     if not untuned:
         return ""
     counts = [(untuned.count(entry.name), entry.title) for entry in table.entries]
     where = listed([f"{count} of {title}" for count, title in counts if count])
     left_out = [entry.title for entry in table.entries if entry not in tuned]
-    so = f"Advice here leaves out {listed(left_out)}."
+    so = f"Mean ranks here leave out {listed(left_out)}."
     if not tuned:
         so = "So take what follows as a trial of the command, not as advice."
     elif not left_out:
@@ -82,7 +88,7 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     """
     names = [entry.name for entry in entries]
     complete = [row for row in rows if row.ranks.keys() >= {*names}]
-    if len(complete) < 2:
+    if len(complete) < 2 or not any(row.cells[n].value for row in complete for n in names):
         return ""
 
     def mean(row: Row) -> float:
@@ -116,7 +122,9 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
         and any((row.name, one.name) in table.clear[n] for one in best for n in names)
     ]
     if above:  # On one task who is best has none above it.
-        sentence += f" But {len(above)} of them {_are(above)} clearly better on some other task."
+        sentence += (
+            f" But {len(above)} of them {_are(len(above))} clearly better on some other task."
+        )
     return sentence
 
 
@@ -137,9 +145,11 @@ def _luck(rows: Sequence[Row], names: Sequence[str]) -> str:
 def _least(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry]) -> str:
     """Says which method sends least, of those nowhere clearly worse than the baseline."""
     baseline = next((row for row in rows if row.name == BASELINE), None)
-    if baseline is None or len(rows) < 2 or not any(map(_moved, baseline.cells.values())):
+    if baseline is None or len(rows) < 2:
         return ""
     names = [entry.name for entry in entries if entry.name in baseline.cells]
+    if not any(_moved(baseline.cells[name]) for name in names):
+        return ""
 
     def share(row: Row) -> float:
         pairs = [(row.cells[name], baseline.cells[name]) for name in names]
@@ -180,56 +190,60 @@ def _without_state(table: BoardTable, rows: Sequence[Row], entries: Sequence[Ent
     return _best(table, stateless, entries, "Where clients can keep nothing between rounds")
 
 
-def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry) -> list[str]:
+def _on_task(table: BoardTable, rows: Sequence[Row], entry: Entry, is_untuned: bool) -> str:
     """Says who beats the baseline on a task, who needs no federation, and who beats no guess."""
     cells = {row: row.cells[entry.name] for row in table.rows if entry.name in row.cells}
-    ranked = [row for row in rows if entry.name in row.ranks]
-    ranked.sort(key=lambda row: row.ranks[entry.name])
+    ranked = sorted((r for r in rows if entry.name in r.ranks), key=lambda r: r.ranks[entry.name])
+    baseline = next((row for row in ranked if row.name == BASELINE), None)
+    title = f"{entry.title}{' (not tuned)' * is_untuned}"
+    if baseline is None or cells[baseline].value is None:
+        return f"{title}: FedAvg + fine-tuning has no figure."
     better = [row.title for row in ranked if verdict(cells[row].behind, entry) > 0]
-    few = f"{listed(better)} {_are(better)}"
+    few = f"{listed(better)} {_are(len(better))}"
     if len(better) > _FEW:
         few = f"{len(better)} methods, first of all {better[0]}, are"
     said = f"{few} clearly better" if better else "no method is clearly better"
-    sentences = [f"{entry.title}: {said} than FedAvg + fine-tuning."]
+    sentences = [f"{title}: {said} than FedAvg + fine-tuning."]
     if any(row.kind == GUESS_ROW for row in cells):
-        verdicts = {row: verdict(cells[row].above_guess, entry) for row in ranked}
-        alike, worse = ([row for row in ranked if verdicts[row] == one] for one in (0, -1))
+        above = [cells[row].above_guess for row in ranked]
+        verdicts = [verdict(figure, entry) for figure in above if figure]
+        worse, alike, diverged = verdicts.count(-1), verdicts.count(0), above.count(None)
         told = []
         if worse:
-            told.append(f"{len(worse)} {_are(worse)} clearly worse than the best guess")
+            told.append(f"{worse} {_are(worse)} clearly worse than the best guess")
         if alike:
-            told.append(f"{len(alike)} cannot be told from {'it' if worse else 'the best guess'}")
+            told.append(f"{alike} cannot be told from {'it' if worse else 'the best guess'}")
+        if diverged:
+            told.append(f"{diverged} {_are(diverged)} without a figure")
         if told:
-            sentences.append(f"Of {len(ranked)} methods, {' and '.join(told)}.")
+            *first, last = told
+            said = f"{', '.join(first)} and {last}" if first else last
+            sentences.append(f"Of {len(ranked)} methods, {said}.")
     sentences += _brought_up_to_date(ranked, entry)
     framing = [row for row in cells if row.kind in (LOCAL, SERVER)]
-    above = [row.title for row in framing if verdict(cells[row].behind, entry) > 0]
-    if above:
-        better_than = f"{_are(above)} clearly better than FedAvg + fine-tuning"
-        sentences.append(f"{listed(above)} {better_than}, without federation.")
-    return [" ".join(sentences)]
+    ahead = [row.title for row in framing if verdict(cells[row].behind, entry) > 0]
+    if ahead:
+        better_than = f"{_are(len(ahead))} clearly better than FedAvg + fine-tuning"
+        sentences.append(f"{listed(ahead)} {better_than}, without federation.")
+    return " ".join(sentences)
 
 
 def _brought_up_to_date(rows: Sequence[Row], entry: Entry) -> list[str]:
-    """Says who is best, and better than the baseline, by a start of which no rank is made."""
-    cells = {row.name: row.cells[entry.name] for row in rows}
-    usual = cells[BASELINE].value if BASELINE in cells else None
-    sign = 1 if entry.lower else -1
+    """Says who is ahead of all others by a start of which no rank is made."""
+    sign, digits = (1 if entry.lower else -1), entry.digits
+    usual = {row.title: row.cells[entry.name].value for row in rows}
     found = [
-        (sign * value, row.title)
-        for row in rows
-        for value in row.cells[entry.name].starts.values()
-        if usual and sign * value < sign * usual.mean
+        (sign * value, row.title) for row in rows for value in row.cells[entry.name].starts.values()
     ]
-    if not usual or not found:
+    best, title = min(found, default=(math.inf, ""))
+    kept = usual.get(title)
+    if kept is None or best >= min(sign * figure.mean for figure in usual.values() if figure):
         return []
-    best, title = min(found, key=lambda pair: pair[0])
     return [
-        f"With own parts rebuilt or brought up to date before the test, {title} has "
-        f"{sign * best:.{entry.digits}f}, where FedAvg + fine-tuning has "
-        f"{usual.mean:.{entry.digits}f}."
+        f"With its own part rebuilt or brought up to date before the test, {title} has the best "
+        f"figure, {sign * best:.{digits}f} in place of {kept.mean:.{digits}f} (no interval)."
     ]
 
 
-def _are(names: Sequence[object]) -> str:
-    return "is" if len(names) == 1 else "are"
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

@@ -51,13 +51,14 @@ figure is worse than with FedAvg + fine-tuning. Bytes are of one client and one 
 what it stores between rounds. Seconds of a round are of this machine, with other runs beside.
 
 Intervals are over clients alone: another training, or other luck in tuning, may differ by more \
-where methods are close. Fewer than 30 test clients have intervals of their subsets. None is \
-adjusted for their number: of two methods that are equal, one is called clearly better in one case \
-of twenty. Methods that come to the same count several times in ranks.
+where methods are close. With fewer than 30 test clients an interval comes from the means of their \
+subsets. No interval is wider because there are many comparisons: of two methods that are equal, \
+one is called clearly better in one case of twenty. Methods that come to the same count several \
+times in ranks.
 
 Where clients are known, ranks are by what they kept, as it was left by their last round. \
-Fine-tuned methods take steps before they predict. A few such steps help most kept parts, too: the \
-column *updated* has them, without an interval.
+Fine-tuned methods take steps before they predict. On ratings, next items and utterances a few \
+such steps help most kept parts, too: the column *updated* has them, without an interval.
 
 FedAvg, FedDyn and Reptile have a server that averages, as in their papers; most others have the \
 task's optimizer. Methods that share all variables send the embeddings of all users as well."""
@@ -66,8 +67,8 @@ TUNING = """\
 method, by validation clients of other seeds. Where clients are known, these are mostly the people \
 that are tested, with another split of their examples, for all methods alike. The first setting is \
 what the method's row in the tables of the papers adds to its preset, or else the preset of the \
-task, which was made for one method; in tables of commits before 7d5bb93 always the preset. *Not \
-tuned*: the first setting."""
+task, which was made for one method, with pulls and steps ahead that suit its rate. In tables of \
+commits before 7d5bb93 it is always the preset. *Not tuned*: the first setting."""
 
 
 class Shown(NamedTuple):

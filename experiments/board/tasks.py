@@ -122,7 +122,8 @@ class Entry:
         """Returns the options with which a method's tuning begins, in place of `values`.
 
         They are its own; or of one with the same rounds; or, where it shares as much, FedAvg's
-        with fine-tuning. Of what no table has, steps ahead and pulls that suit a client's rate.
+        with fine-tuning, with FedAvg's own rates if its server averages as well. Of what no table
+        has, steps ahead and pulls that suit a client's rate.
         """
         names = [method.name, method.trains_as] if method.is_federated else []
         if names and method.trains and not method.local_part:
@@ -130,6 +131,8 @@ class Entry:
         own = next((self.first[name] for name in names if name in self.first), {})
         if method.name in self.first:
             return own
+        if names and method.server_optimizer == "sgd":  # Rates go with the server's optimizer.
+            own = {**own, **self.first.get("fed_avg", {})}
         options = self.library.settle(self.library.options(**{**values, **own}))
         if getattr(options, "client_optimizer", "") != "sgd":
             return own

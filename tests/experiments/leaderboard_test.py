@@ -248,6 +248,10 @@ def test_a_method_starts_from_its_row_in_the_tables_of_the_papers():
     assert of["fed_recon_finetuning"][rate] == of["fed_recon"][rate]
     rate = "client_learning_rate"
     assert of["fed_avg_finetuning"][rate] == rows["fed_avg_finetuning"].values[rate]
+    # Rates go with the server's optimizer: these three average, as FedAvg's preset does.
+    names = ("fed_avg", "fed_dyn", "reptile", "ifca")
+    rates = [first(RATINGS, name)[rate] for name in names]
+    assert rates == [0.2, 0.2, 0.2, 0.1]
     assert of["scaffold"][rate] == of["fed_avg_finetuning"][rate] != of["pfedrec"][rate]
     assert {values["total_rounds"] for n, values in of.items() if methods[n].is_federated} == {100}
     of_ratings = [e for e in ENTRIES if e.library is RATINGS.library]
@@ -370,7 +374,7 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
     )
     guessed.rows[1].cells["ranking"].starts["updated"] = 1.25
     of_ranking = next(text for text in advice.advise(guessed) if text.startswith("Next item"))
-    assert of_ranking.endswith("B has 1.2500, where FedAvg + fine-tuning has 1.0000.")
+    assert of_ranking.endswith("B has the best figure, 1.2500 in place of 1.0000 (no interval).")
     untuned = advice.advise(tiny_board.make_table(ranks, clear))
     assert untuned[0].startswith(
         "8 of 8 cells are not tuned: 4 of Ratings, new users, 4 of Next item among all. Their first"
@@ -379,8 +383,32 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
     for row in guessed.rows[:-1]:
         row.cells["ranking"] = dataclasses.replace(row.cells["ranking"], setting=None)
     told = advice.advise(guessed)
-    assert told[0].endswith("Advice here leaves out Next item among all.")
-    assert told[1].startswith("Here, take A: its mean rank is the lowest, 1.0 among 4 methods.")
+    assert told[0].endswith("Mean ranks here leave out Next item among all.")
+    assert told[1].startswith("On Ratings, new users, take A: its mean rank is the lowest, 1.0 ")
+    assert told[-1].startswith("Next item among all (not tuned): ")
+
+
+def test_advice_says_nothing_of_what_has_no_figure():
+    def told(*diverged):
+        ranks = {"a": (1.0, 1.0), "b": (2.0, 2.0), BASELINE: (3.0, 3.0)}
+        made = tiny_board.make_table(ranks, dict.fromkeys(("ratings", "ranking"), frozenset()))
+        made.rows.append(Row("guess", "Best guess", GUESS_ROW, {"ratings": Cell(Figure((1.0,)))}))
+        for row in made.rows[:-1]:
+            above = Figure((0.0,), interval=(-1.0, 1.0))
+            cell = dataclasses.replace(row.cells["ratings"], above_guess=above)
+            lost = Cell(rank=cell.rank, why="diverged: of its rate")
+            row.cells["ratings"] = lost if row.name in diverged else cell
+        return advice.advise(made)
+
+    of_ratings = told("a", "b")[-2]
+    assert of_ratings.endswith(
+        "Of 3 methods, 1 cannot be told from the best guess and 2 are without a figure."
+    )
+    assert told(BASELINE)[-2] == "Ratings, new users: FedAvg + fine-tuning has no figure."
+    everything = told("a", "b", BASELINE)
+    # What diverges was not left untuned.
+    assert everything[0].startswith("3 of 6 cells are not tuned: 3 of Next item among all.")
+    assert not any("Where clients are new, take" in sentence for sentence in everything)
 
 
 def test_advice_says_how_much_it_owes_to_the_choice_of_tasks():
