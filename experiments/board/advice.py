@@ -23,6 +23,7 @@ from fedpersonal.errors import listed
 
 # So many ties are named.
 _FEW = 6
+# Draws of tasks, and the share of them in which a method is first that is named.
 _DRAWS = 10_000
 _OFTEN = 0.1
 

@@ -17,7 +17,9 @@ from experiments.board.joined import join_tables
 from experiments.board.settings import Found, ranges_of, read_found, settings_of, write_found
 from experiments.board.table import GUESS_ROW, Cell, Row, _Tested
 from experiments.board.tasks import BASELINE, DATA, ENTRIES, MOVIELENS, QUICK
+from experiments.option_flags import read_flagfile
 from experiments.papers import recommendation
+from experiments.papers.reproduction import PRESETS
 from experiments.papers.table import Cell as Figure
 from experiments.sweeping.trials import Validation, write_validation
 from fedpersonal.errors import UserError
@@ -252,6 +254,8 @@ def test_a_method_starts_from_its_row_in_the_tables_of_the_papers():
     names = ("fed_avg", "fed_dyn", "reptile", "ifca")
     rates = [first(RATINGS, name)[rate] for name in names]
     assert rates == [0.2, 0.2, 0.2, 0.1]
+    preset = read_flagfile(PRESETS / "movielens_fed_avg.flags", RATINGS.library.options)
+    assert RATINGS.first["fed_avg"].items() <= preset.items()
     assert of["scaffold"][rate] == of["fed_avg_finetuning"][rate] != of["pfedrec"][rate]
     assert {values["total_rounds"] for n, values in of.items() if methods[n].is_federated} == {100}
     of_ratings = [e for e in ENTRIES if e.library is RATINGS.library]
