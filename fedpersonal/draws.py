@@ -74,6 +74,8 @@ class Purpose(enum.IntEnum):
     """Which client has written which digit, and the style of each."""
     USERS = 31
     """The users of a table that take part in anything, where not all do."""
+    TASKS = 32
+    """The tasks of each resample, over which ranks of methods are averaged."""
 
 
 # These are drawn once for a seed, and with the keys that published splits and base models had.

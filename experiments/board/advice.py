@@ -19,6 +19,7 @@ from experiments.board.table import (
     verdict,
 )
 from experiments.board.tasks import BASELINE, Entry
+from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import listed
 
 # So many ties are named.
@@ -132,7 +133,7 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
 def _luck(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Says how often which mean rank is the lowest, by a bootstrap over tasks."""
     ranks = np.array([[row.ranks[name] for name in names] for row in rows])
-    drawn = np.random.default_rng(0).integers(len(names), size=(_DRAWS, len(names)))
+    drawn = generator(Purpose.TASKS, 0).integers(len(names), size=(_DRAWS, len(names)))
     means = ranks[:, drawn].mean(axis=2)
     shares = (means == means.min(axis=0)).mean(axis=1)
     often = sorted(((s, row.title) for s, row in zip(shares, rows) if s >= _OFTEN), reverse=True)
