@@ -16,6 +16,7 @@ from experiments.board.table import (
     BoardTable,
     Cell,
     Row,
+    tuned_tasks,
     verdict,
 )
 from experiments.board.tasks import BASELINE, Entry
@@ -32,15 +33,14 @@ _OFTEN = 0.1
 def advise(table: BoardTable) -> list[str]:
     """Returns the sentences."""
     ranked = [row for row in table.rows if row.kind == FEDERATED]
-    tuned = [entry for entry in table.entries if _is_tuned(entry, ranked)]
-    asked = tuned or table.entries
+    asked = [entry for entry in table.entries if entry.name in table.averaged]
     new = [entry for entry in asked if not entry.is_seen]
     seen = [entry for entry in asked if entry.is_seen]
     is_part = len(asked) < len(table.entries)
     where = f"Over all{' tuned' * is_part} tasks"
     if len(asked) == 1:
         where = f"On {asked[0].title}" if is_part else "Here"
-    found = [_untuned(table, ranked, tuned), _best(table, ranked, asked, where)]
+    found = [_untuned(table, ranked), _best(table, ranked, asked, where)]
     if new and seen:
         found += [
             _best(table, ranked, new, "Where clients are new"),
@@ -48,32 +48,21 @@ def advise(table: BoardTable) -> list[str]:
         ]
     found += [_least(table, ranked, asked), _without_state(table, ranked, asked)]
     for entry in table.entries:
-        found.append(_on_task(table, ranked, entry, bool(tuned) and entry not in tuned))
+        found.append(_on_task(table, ranked, entry, entry not in asked))
     return [sentence for sentence in found if sentence]
 
 
-def _is_tuned(entry: Entry, rows: Sequence[Row]) -> bool:
-    """Returns whether most methods are tuned on a task."""
-    cells = [row.cells[entry.name] for row in rows if entry.name in row.ranks]
-    return 2 * sum(map(_is_first, cells)) < len(cells)
-
-
-def _is_first(cell: Cell) -> bool:
-    """Returns whether a cell has the first setting, since nobody has tuned it."""
-    return cell.setting is None and not cell.why
-
-
-def _untuned(table: BoardTable, rows: Sequence[Row], tuned: Sequence[Entry]) -> str:
+def _untuned(table: BoardTable, rows: Sequence[Row]) -> str:
     """Says so where methods are compared that were not tuned."""
     cells = [(task, row.cells[task]) for row in rows for task in row.ranks]
-    untuned = [task for task, cell in cells if _is_first(cell)]
+    untuned = [task for task, cell in cells if cell.is_first]
     if not untuned:
         return ""
     counts = [(untuned.count(entry.name), entry.title) for entry in table.entries]
     where = listed([f"{count} of {title}" for count, title in counts if count])
-    left_out = [entry.title for entry in table.entries if entry not in tuned]
-    so = f"Mean ranks here leave out {listed(left_out)}."
-    if not tuned:
+    left_out = [e.title for e in table.entries if e.name not in table.averaged]
+    so = f"Mean ranks leave out {listed(left_out)}."
+    if not tuned_tasks(table.rows):
         so = "So take what follows as a trial of the command, not as advice."
     elif not left_out:
         so = "So these say little of their methods."

@@ -46,7 +46,8 @@ and frame the others. {_BETTER} and {_WORSE}: clearly better and clearly worse t
 fine-tuning, by the 95 % interval of a paired bootstrap over test clients. A rank is one, and one \
 more for each method that is clearly better, by such an interval between the two, and half for \
 each that cannot be told apart; who diverges is behind all others, and who is refused, because \
-the task's options do not suit it, has none. *Worse off*: the share of test clients whose own \
+the task's options do not suit it, has none. A mean rank leaves out tasks on which most methods \
+have their first setting, if not all are such. *Worse off*: the share of test clients whose own \
 figure is worse than with FedAvg + fine-tuning. Bytes are of one client and one round; *kept* is \
 what it stores between rounds. Seconds of a round are of this machine, with other runs beside.
 
@@ -131,7 +132,7 @@ def _overview(table: BoardTable) -> Grid:
     """Returns the table of all tasks, a column each."""
     rows = []
     for row in table.rows:
-        rank = row.mean_rank
+        rank = row.mean_rank(table.averaged)
         cells = [
             Shown(row.title, row.title),
             Shown("" if row.kind == GUESS_ROW else row.name, row.name),
@@ -305,7 +306,10 @@ def _content(table: BoardTable, made: Origin) -> dict[str, Any]:
             }
             for e in table.entries
         },
-        "rows": [{**dataclasses.asdict(row), "mean_rank": row.mean_rank} for row in table.rows],
+        "rows": [
+            {**dataclasses.asdict(row), "mean_rank": row.mean_rank(table.averaged)}
+            for row in table.rows
+        ],
     }
 
 

@@ -7,8 +7,9 @@ rank. Whatever says that one method is better than another is a paired interval 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,11 @@ class Cell:
     setting: Found | None = None
     why: str = ""
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it has the first setting, since nobody has tuned it."""
+        return self.setting is None and not self.why
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Row:
@@ -94,10 +100,10 @@ class Row:
         """By task, where it has one."""
         return {task: cell.rank for task, cell in self.cells.items() if cell.rank is not None}
 
-    @property
-    def mean_rank(self) -> float | None:
-        """The mean over the tasks that it has a rank in."""
-        return statistics.mean(self.ranks.values()) if self.ranks else None
+    def mean_rank(self, tasks: Collection[str]) -> float | None:
+        """Returns the mean over those of some tasks that it has a rank in."""
+        ranks = [rank for task, rank in self.ranks.items() if task in tasks]
+        return statistics.mean(ranks) if ranks else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +144,11 @@ class BoardTable:
     rows: Sequence[Row]
     clear: Mapping[str, frozenset[tuple[str, str]]]
     origins: Mapping[str, Origin] = dataclasses.field(default_factory=dict)
+
+    @property
+    def averaged(self) -> Collection[str]:
+        """The tasks over which ranks are averaged."""
+        return averaged_tasks(self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,12 +205,28 @@ def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
     """Returns rows as a table has them: those of most tasks first, and the best of these."""
+    rows = [*rows]
+    averaged = averaged_tasks(rows)
 
     def key(row: Row) -> tuple:
         kinds = row.kind == GUESS_ROW, row.kind != FEDERATED
-        return (*kinds, -row.num_tasks, row.mean_rank or 0.0, row.title)
+        return (*kinds, -row.num_tasks, row.mean_rank(averaged) or math.inf, row.title)
 
     return sorted(rows, key=key)
+
+
+def tuned_tasks(rows: Iterable[Row]) -> list[str]:
+    """Returns the tasks on which most methods are tuned."""
+    firsts: dict[str, list[bool]] = {}
+    for row in rows:
+        for task in row.ranks:
+            firsts.setdefault(task, []).append(row.cells[task].is_first)
+    return [task for task, own in firsts.items() if 2 * sum(own) < len(own)]
+
+
+def averaged_tasks(rows: Sequence[Row]) -> Collection[str]:
+    """Returns the tasks over which ranks are averaged: the tuned ones, or all if none is."""
+    return tuned_tasks(rows) or {task for row in rows for task in row.cells}
 
 
 def rank(names: Sequence[str], better: frozenset[tuple[str, str]]) -> dict[str, float]:

@@ -387,9 +387,11 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
     for row in guessed.rows[:-1]:
         row.cells["ranking"] = dataclasses.replace(row.cells["ranking"], setting=None)
     told = advice.advise(guessed)
-    assert told[0].endswith("Mean ranks here leave out Next item among all.")
+    assert told[0].endswith("Mean ranks leave out Next item among all.")
     assert told[1].startswith("On Ratings, new users, take A: its mean rank is the lowest, 1.0 ")
     assert told[-1].startswith("Next item among all (not tuned): ")
+    assert [row.name for row in table.in_order(guessed.rows)] == ["a", "c", "b", BASELINE, "guess"]
+    assert [row.mean_rank(guessed.averaged) for row in guessed.rows] == [1.0, 3.0, 2.0, 3.0, None]
 
 
 def test_advice_says_nothing_of_what_has_no_figure():
