@@ -25,7 +25,7 @@ from fedpersonal.errors import listed
 
 # So many ties are named.
 _FEW = 6
-# Draws of tasks, and the share of them in which a method is first that is named.
+# Draws of tasks, and the share of them in which another method is first that is named, too.
 _DRAWS = 10_000
 _OFTEN = 0.1
 
@@ -125,12 +125,10 @@ def _luck(rows: Sequence[Row], names: Sequence[str]) -> str:
     drawn = generator(Purpose.TASKS, 0).integers(len(names), size=(_DRAWS, len(names)))
     means = ranks[:, drawn].mean(axis=2)
     shares = (means == means.min(axis=0)).mean(axis=1)
-    often = sorted(((s, row.title) for s, row in zip(shares, rows) if s >= _OFTEN), reverse=True)
-    if not often:
-        return ""
-    (share, title), *others = often[:_FEW]
+    (share, title), *others = sorted(zip(shares, (row.title for row in rows)), reverse=True)[:_FEW]
     first = f"If tasks were drawn anew, {title} would have the lowest in {share:.0%} of draws"
-    return f"{', '.join([first, *(f'{other} in {less:.0%}' for less, other in others)])}."
+    often = [f"{other} in {less:.0%}" for less, other in others if less >= _OFTEN]
+    return f"{', '.join([first, *often])}."
 
 
 def _least(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry]) -> str:

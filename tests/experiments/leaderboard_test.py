@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import subprocess
 import sys
 
@@ -429,6 +430,15 @@ def test_advice_says_how_much_it_owes_to_the_choice_of_tasks():
     # Three tasks are drawn without the third in 8 of 27 cases: then a is ahead.
     assert advice._luck(rows, "xyz") == (
         "If tasks were drawn anew, b would have the lowest in 70% of draws, a in 30%."
+    )
+    # Each of many equals is seldom ahead, and one is named all the same.
+    tasks = [f"task {i}" for i in range(40)]
+    many = [
+        Row(best, best, "federated", {task: Cell(rank=1.0 + (task != best)) for task in tasks})
+        for best in tasks
+    ]
+    assert re.fullmatch(
+        r"If .*, task \d+ would have the lowest in \d% of draws\.", advice._luck(many, tasks)
     )
 
 
