@@ -33,7 +33,8 @@ _OFTEN = 0.1
 def advise(table: BoardTable) -> list[str]:
     """Returns the sentences."""
     ranked = [row for row in table.rows if row.kind == FEDERATED]
-    asked = [entry for entry in table.entries if entry.name in table.averaged]
+    averaged = table.averaged
+    asked = [entry for entry in table.entries if entry.name in averaged]
     new = [entry for entry in asked if not entry.is_seen]
     seen = [entry for entry in asked if entry.is_seen]
     is_part = len(asked) < len(table.entries)
@@ -55,12 +56,13 @@ def advise(table: BoardTable) -> list[str]:
 def _untuned(table: BoardTable, rows: Sequence[Row]) -> str:
     """Says so where methods are compared that were not tuned."""
     cells = [(task, row.cells[task]) for row in rows for task in row.ranks]
-    untuned = [task for task, cell in cells if cell.is_first]
+    untuned = [task for task, cell in cells if cell.is_untuned]
     if not untuned:
         return ""
     counts = [(untuned.count(entry.name), entry.title) for entry in table.entries]
     where = listed([f"{count} of {title}" for count, title in counts if count])
-    left_out = [e.title for e in table.entries if e.name not in table.averaged]
+    averaged = table.averaged
+    left_out = [entry.title for entry in table.entries if entry.name not in averaged]
     so = f"Mean ranks leave out {listed(left_out)}."
     if not tuned_tasks(table.rows):
         so = "So take what follows as a trial of the command, not as advice."

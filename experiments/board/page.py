@@ -47,7 +47,7 @@ fine-tuning, by the 95 % interval of a paired bootstrap over test clients. A ran
 more for each method that is clearly better, by such an interval between the two, and half for \
 each that cannot be told apart; who diverges is behind all others, and who is refused, because \
 the task's options do not suit it, has none. A mean rank leaves out tasks on which most methods \
-have their first setting, if not all are such. *Worse off*: the share of test clients whose own \
+are not tuned, unless all tasks are such. *Worse off*: the share of test clients whose own \
 figure is worse than with FedAvg + fine-tuning. Bytes are of one client and one round; *kept* is \
 what it stores between rounds. Seconds of a round are of this machine, with other runs beside.
 
@@ -130,9 +130,9 @@ def write_pages(
 
 def _overview(table: BoardTable) -> Grid:
     """Returns the table of all tasks, a column each."""
-    rows = []
+    rows, averaged = [], table.averaged
     for row in table.rows:
-        rank = row.mean_rank(table.averaged)
+        rank = row.mean_rank(averaged)
         cells = [
             Shown(row.title, row.title),
             Shown("" if row.kind == GUESS_ROW else row.name, row.name),
@@ -291,6 +291,7 @@ def _records(table: BoardTable) -> list[dict[str, Any]]:
 
 def _content(table: BoardTable, made: Origin) -> dict[str, Any]:
     """Returns the content of the JSON file."""
+    averaged = table.averaged
     return {
         **dataclasses.asdict(made),
         "size": table.size,
@@ -307,8 +308,7 @@ def _content(table: BoardTable, made: Origin) -> dict[str, Any]:
             for e in table.entries
         },
         "rows": [
-            {**dataclasses.asdict(row), "mean_rank": row.mean_rank(table.averaged)}
-            for row in table.rows
+            {**dataclasses.asdict(row), "mean_rank": row.mean_rank(averaged)} for row in table.rows
         ],
     }
 

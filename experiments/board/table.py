@@ -69,7 +69,7 @@ class Cell:
     why: str = ""
 
     @property
-    def is_first(self) -> bool:
+    def is_untuned(self) -> bool:
         """Whether it has the first setting, since nobody has tuned it."""
         return self.setting is None and not self.why
 
@@ -217,11 +217,11 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
 
 def tuned_tasks(rows: Iterable[Row]) -> list[str]:
     """Returns the tasks on which most methods are tuned."""
-    firsts: dict[str, list[bool]] = {}
+    untuned: dict[str, list[bool]] = {}
     for row in rows:
         for task in row.ranks:
-            firsts.setdefault(task, []).append(row.cells[task].is_first)
-    return [task for task, own in firsts.items() if 2 * sum(own) < len(own)]
+            untuned.setdefault(task, []).append(row.cells[task].is_untuned)
+    return [task for task, own in untuned.items() if 2 * sum(own) < len(own)]
 
 
 def averaged_tasks(rows: Sequence[Row]) -> Collection[str]:
