@@ -43,10 +43,9 @@ def advise(table: BoardTable) -> list[str]:
         where = f"On {asked[0].title}" if is_part else "Here"
     found = [_untuned(table, ranked), _best(table, ranked, asked, where)]
     if new and seen:
-        found += [
-            _best(table, ranked, new, "Where clients are new"),
-            _best(table, ranked, seen, "Where clients have taken part"),
-        ]
+        for part, who in (new, "are new"), (seen, "have taken part"):
+            alone = f" ({part[0].title}, alone)" if len(part) == 1 else ""
+            found.append(_best(table, ranked, part, f"Where clients {who}{alone}"))
     found += [_least(table, ranked, asked), _without_state(table, ranked, asked)]
     for entry in table.entries:
         found.append(_on_task(table, ranked, entry, entry not in asked))
@@ -84,11 +83,7 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     if len(complete) < 2 or not any(row.cells[n].value for row in complete for n in names):
         return ""
 
-    def mean(row: Row) -> float:
-        return statistics.mean(row.ranks[name] for name in names)
-
-    lowest = min(map(mean, complete))
-    best = [row for row in complete if mean(row) == lowest]
+    lowest, best = _lowest(complete, names)
     tied = [
         row.title
         for row in complete
@@ -101,7 +96,7 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
     sentence = f"{where}, take {titles}: {has}{of_tasks} is the lowest, "
     sentence += f"{lowest:.1f} among {len(complete)} methods."
     if len(names) > 2:
-        sentence = f"{sentence} {_luck(complete, names)}".rstrip()
+        sentence = f"{sentence} {_luck(complete, names)}{_without_one(complete, entries)}"
     if tied:
         few = f"{len(tied)} others" if len(tied) > _FEW else listed(tied)
         return f"{sentence} No task tells it clearly from {few}."
@@ -119,6 +114,24 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
             f" But {len(above)} of them {_are(len(above))} clearly better on some other task."
         )
     return sentence
+
+
+def _lowest(rows: Sequence[Row], names: Sequence[str]) -> tuple[float, list[Row]]:
+    """Returns the lowest mean rank, and whose it is."""
+    means = [statistics.mean(row.ranks[name] for name in names) for row in rows]
+    return min(means), [row for row, mean in zip(rows, means) if mean == min(means)]
+
+
+def _without_one(rows: Sequence[Row], entries: Sequence[Entry]) -> str:
+    """Says of which tasks each alone decides whose mean rank is the lowest."""
+    names = [entry.name for entry in entries]
+    best, decided = {*_lowest(rows, names)[1]}, []
+    for entry in entries:
+        others = _lowest(rows, [name for name in names if name != entry.name])[1]
+        if best.isdisjoint(others):
+            titles = " or ".join(row.title for row in others)
+            decided.append(f"{titles} without {entry.title}")
+    return f" One task less, and it is another: {'; '.join(decided)}." if decided else ""
 
 
 def _luck(rows: Sequence[Row], names: Sequence[str]) -> str:

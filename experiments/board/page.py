@@ -58,8 +58,8 @@ one is called clearly better in one case of twenty. Methods that come to the sam
 times in ranks.
 
 Where clients are known, ranks are by what they kept, as it was left by their last round. \
-Fine-tuned methods take steps before they predict. On ratings, next items and utterances a few \
-such steps help most kept parts, too: the column *updated* has them, without an interval.
+Fine-tuned methods take steps before they predict. Such steps help many kept parts, too: the \
+column *updated* has them, without an interval, and each task says how many are better for them.
 
 FedAvg, FedDyn and Reptile have a server that averages, as in their papers; most others have the \
 task's optimizer. Methods that share all variables send the embeddings of all users as well."""
@@ -68,8 +68,9 @@ TUNING = """\
 method, by validation clients of other seeds. Where clients are known, these are mostly the people \
 that are tested, with another split of their examples, for all methods alike. The first setting is \
 what the method's row in the tables of the papers adds to its preset, or else the preset of the \
-task, which was made for one method, with pulls and steps ahead that suit its rate. In tables of \
-commits before 7d5bb93 it is always the preset. *Not tuned*: the first setting."""
+task, which was made for one method, with pulls and steps ahead that suit its rate. What earlier \
+tunings found is not used, though validation clients like some of it better: each method has the \
+luck of as many draws. *Not tuned*: the first setting."""
 
 
 class Shown(NamedTuple):
@@ -198,7 +199,8 @@ def _of_task(table: BoardTable, entry: Entry) -> Grid:
     if starts:
         note += (
             " They predict with what they kept; further columns: with what they have rebuilt, and "
-            "with what they kept after more local steps, where it is no copy of the whole model."
+            f"with what they kept after more local steps, where it is no copy of the whole model. "
+            f"{_updated(rows, entry)}"
         )
     if entry.chosen_by:
         note += f" Settings are chosen by {label(entry.chosen_by)}."
@@ -210,6 +212,14 @@ def _of_task(table: BoardTable, entry: Entry) -> Grid:
             f"and ranks are by {label(entry.compared_name)}."
         )
     return Grid(entry.name, entry.title, note, headers, shown)
+
+
+def _updated(rows: Sequence[Row], entry: Entry) -> str:
+    """Says how many methods do better if what they kept is brought up to date."""
+    cells = [row.cells[entry.name] for row in rows]
+    gains = [c.starts["updated"] - c.value.mean for c in cells if "updated" in c.starts and c.value]
+    helped = sum(gain < 0 if entry.lower else gain > 0 for gain in gains)
+    return f"These steps help {helped} of {len(gains)} methods."
 
 
 def _settings(row: Row, cell: Cell) -> str:
@@ -302,6 +312,7 @@ def _content(table: BoardTable, made: Origin) -> dict[str, Any]:
                 "compared": e.compared_name,
                 "better": "lower" if e.lower else "higher",
                 "clients": "seen" if e.is_seen else "unseen",
+                "averaged": e.name in averaged,
                 "clearly_better": sorted(map(list, table.clear[e.name])),
                 "made": dataclasses.asdict(table.origins.get(e.name, made)),
             }

@@ -204,13 +204,14 @@ def tabulate_board(board: Board, why: Mapping[Key, str]) -> BoardTable:
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
-    """Returns rows as a table has them: those of most tasks first, and the best of these."""
+    """Returns rows as a table has them: those with most ranks in the mean first, by that mean."""
     rows = [*rows]
     averaged = averaged_tasks(rows)
 
     def key(row: Row) -> tuple:
         kinds = row.kind == GUESS_ROW, row.kind != FEDERATED
-        return (*kinds, -row.num_tasks, row.mean_rank(averaged) or math.inf, row.title)
+        most = -len(row.ranks.keys() & {*averaged}), row.mean_rank(averaged) or math.inf
+        return (*kinds, *most, -row.num_tasks, row.title)
 
     return sorted(rows, key=key)
 

@@ -344,8 +344,12 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
         "Over all tasks, take A: its mean rank of 2 tasks is the lowest, 1.5 among 4 methods. "
         "No task tells it clearly from C."
     )
-    assert told[1].startswith("Where clients are new, take A: its mean rank is the lowest, 1.0")
-    assert told[2].startswith("Where clients have taken part, take A or B or FED_AVG_FINETUNING: ")
+    assert told[1].startswith(
+        "Where clients are new (Ratings, new users, alone), take A: its mean rank is the lowest, 1."
+    )
+    assert told[2].startswith(
+        "Where clients have taken part (Next item among all, alone), take A or B or FED_AVG_FINE"
+    )
     # C moves least, but is clearly worse than the baseline on one task.
     assert told[3] == (
         "Where bytes count, take B. Of the methods that are nowhere clearly worse than "
@@ -380,6 +384,8 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
     guessed.rows[1].cells["ranking"].starts["updated"] = 1.25
     of_ranking = next(text for text in advice.advise(guessed) if text.startswith("Next item"))
     assert of_ranking.endswith("B has the best figure, 1.2500 in place of 1.0000 (no interval).")
+    guessed.rows[2].cells["ranking"].starts["updated"] = 0.75
+    assert page._updated(guessed.rows[:-1], RANKING) == "These steps help 1 of 2 methods."
     untuned = advice.advise(tiny_board.make_table(ranks, clear))
     assert untuned[0].startswith(
         "8 of 8 cells are not tuned: 4 of Ratings, new users, 4 of Next item among all. Their first"
@@ -391,6 +397,8 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
     assert told[0].endswith("Mean ranks leave out Next item among all.")
     assert told[1].startswith("On Ratings, new users, take A: its mean rank is the lowest, 1.0 ")
     assert told[-1].startswith("Next item among all (not tuned): ")
+    # And who is refused there is behind nobody for it.
+    guessed.rows[0].cells["ranking"] = Cell(why="refused: of its layers")
     assert [row.name for row in table.in_order(guessed.rows)] == ["a", "c", "b", BASELINE, "guess"]
     assert [row.mean_rank(guessed.averaged) for row in guessed.rows] == [1.0, 3.0, 2.0, 3.0, None]
 
@@ -431,6 +439,9 @@ def test_advice_says_how_much_it_owes_to_the_choice_of_tasks():
     assert advice._luck(rows, "xyz") == (
         "If tasks were drawn anew, b would have the lowest in 70% of draws, a in 30%."
     )
+    entries = [dataclasses.replace(RATINGS, name=n, title=n.upper()) for n in "xyz"]
+    without_one = " One task less, and it is another: a without Z."
+    assert advice._without_one(rows, entries) == without_one
     # Each of many equals is seldom ahead, and one is named all the same.
     tasks = [f"task {i}" for i in range(40)]
     many = [
