@@ -24,7 +24,6 @@ KEPT = pathlib.Path(__file__).parent / "settings.json"
 # By option, factors of its first value: drawn between them, by their logarithms.
 RANGES: Mapping[str, tuple[float, float]] = {
     "*_learning_rate": (0.1, 10.0),
-    "item_*": (0.01, 10.0),
     "proximal": (0.01, 10.0),
     "pull": (0.01, 10.0),
     "dynamic": (0.01, 10.0),
