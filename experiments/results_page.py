@@ -47,9 +47,8 @@ def _board(board: Mapping[str, Any]) -> Iterator[str]:
     arrows = {"lower": "↓", "higher": "↑"}
     titles = [f"{t['title']}, {label(t['metric'])} {arrows[t['better']]}" for t in tasks.values()]
     yield _row("", "mean rank ↓", *titles) + "\n|" + " --- |" * (2 + len(tasks))
-    rows = board["rows"]
-    ranks = {r["name"]: [cell["rank"] for cell in r["cells"].values()] for r in rows}
-    ranked = [r for r in rows if len(ranks[r["name"]]) == len(tasks) and all(ranks[r["name"]])]
+    rows, averaged = board["rows"], [name for name, task in tasks.items() if task["averaged"]]
+    ranked = [r for r in rows if all(r["cells"].get(n, {}).get("rank") for n in averaged)]
     frames = [r for r in rows if r["kind"] in ("server", "local")]
     guesses = [r for r in rows if r["kind"] == "guess"]
     for row in (*guesses, *ranked[:_BEST], *frames):
