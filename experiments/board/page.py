@@ -119,7 +119,8 @@ def write_pages(
         data={"kinds": [*_KINDS.items()]},
         title=_title(table),
         advice=advice,
-        about=_plain(f"{_made(table, made)} {ABOUT} {TUNING}"),
+        made=_plain(_made(table, made)),
+        about=_plain(f"{ABOUT}\n\n{TUNING}").split("\n\n"),
         grids=[dataclasses.replace(grid, note=_plain(grid.note)) for grid in grids],
     )
     write_text(paths[0], page)
