@@ -384,8 +384,9 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
     guessed.rows[1].cells["ranking"].starts["updated"] = 1.25
     of_ranking = next(text for text in advice.advise(guessed) if text.startswith("Next item"))
     assert of_ranking.endswith("B has the best figure, 1.2500 in place of 1.0000 (no interval).")
-    guessed.rows[2].cells["ranking"].starts["updated"] = 0.75
-    assert page._updated(guessed.rows[:-1], RANKING) == "These steps help 1 of 2 methods."
+    for row, updated in zip(guessed.rows[2:], (1.5, 0.75)):
+        row.cells["ranking"].starts["updated"] = updated
+    assert page._updated(guessed.rows[:-1], RANKING) == "These steps help 2 of 3 methods."
     untuned = advice.advise(tiny_board.make_table(ranks, clear))
     assert untuned[0].startswith(
         "8 of 8 cells are not tuned: 4 of Ratings, new users, 4 of Next item among all. Their first"
