@@ -119,7 +119,8 @@ def _best(table: BoardTable, rows: Sequence[Row], entries: Sequence[Entry], wher
 def _lowest(rows: Sequence[Row], names: Sequence[str]) -> tuple[float, list[Row]]:
     """Returns the lowest mean rank, and whose it is."""
     means = [statistics.mean(row.ranks[name] for name in names) for row in rows]
-    return min(means), [row for row, mean in zip(rows, means) if mean == min(means)]
+    lowest = min(means)
+    return lowest, [row for row, mean in zip(rows, means) if mean == lowest]
 
 
 def _without_one(rows: Sequence[Row], entries: Sequence[Entry]) -> str:

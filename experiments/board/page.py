@@ -200,7 +200,7 @@ def _of_task(table: BoardTable, entry: Entry) -> Grid:
     if starts:
         note += (
             " They predict with what they kept; further columns: with what they have rebuilt, and "
-            f"with what they kept after more local steps, where it is no copy of the whole model. "
+            "with what they kept after more local steps, where it is no copy of the whole model. "
             f"{_updated(rows, entry)}"
         )
     if entry.chosen_by:

@@ -210,8 +210,8 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
 
     def key(row: Row) -> tuple:
         kinds = row.kind == GUESS_ROW, row.kind != FEDERATED
-        most = -len(row.ranks.keys() & {*averaged}), row.mean_rank(averaged) or math.inf
-        return (*kinds, *most, -row.num_tasks, row.title)
+        num_ranks, mean = len(row.ranks.keys() & {*averaged}), row.mean_rank(averaged)
+        return (*kinds, -num_ranks, mean or math.inf, -row.num_tasks, row.title)
 
     return sorted(rows, key=key)
 

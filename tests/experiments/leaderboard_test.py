@@ -345,10 +345,12 @@ def test_advice_names_the_best_its_ties_and_what_moves_least():
         "No task tells it clearly from C."
     )
     assert told[1].startswith(
-        "Where clients are new (Ratings, new users, alone), take A: its mean rank is the lowest, 1."
+        "Where clients are new (Ratings, new users, alone), take A: "
+        "its mean rank is the lowest, 1.0"
     )
     assert told[2].startswith(
-        "Where clients have taken part (Next item among all, alone), take A or B or FED_AVG_FINE"
+        "Where clients have taken part (Next item among all, alone), take A or B or "
+        "FED_AVG_FINETUNING: "
     )
     # C moves least, but is clearly worse than the baseline on one task.
     assert told[3] == (
