@@ -7,6 +7,7 @@ python -m experiments.methods_pages
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pathlib
@@ -67,7 +68,8 @@ its page here, too.
 _EVERY = """
 ## Options of every method
 
-Defaults are those of the method; a [task](../reference/options.md) may have others.
+Defaults are those of the method; a [task](../reference/options.md) may have others. A method that
+one task alone offers has that task's.
 
 """
 
@@ -180,11 +182,14 @@ def _section(method: type[Method]) -> Iterator[str]:
     yield "\n".join(
         f"- {what}{'' if what.endswith(' it') else ':'} {said}" for what, said in facts.items()
     )
-    algorithm = method.build(method.options(), _LAYERS)
+    options = _options_of(method)()
+    algorithm = method.build(options, _LAYERS)
     if not method.trains:
         yield "There are no rounds."
     elif method.is_federated:
-        yield "In a round, by default, a client moves:"
+        steps = getattr(options, "local_steps", 0)
+        samples = f"samples {steps} batches, which are its data of the round, and " if steps else ""
+        yield f"In a round, by default, a client {samples}moves:"
         yield "\n".join(f"{i}. {_phase(p)}" for i, p in enumerate(algorithm.phases, 1))
         if algorithm.assignments:
             states = " and ".join(_STATES[one.of] for one in algorithm.assignments)
@@ -200,11 +205,23 @@ def _options(method: type[Method], seen: dict[type[Options], str]) -> Iterator[s
         return
     seen[method.options] = method.name
     common = ClientOptions.declarations()
-    own = {n: option for n, option in method.options.declarations().items() if n not in common}
+    declared = _options_of(method).declarations()
+    own = {name: option for name, option in declared.items() if name not in common}
     all_have = "[those of every method](index.md#options-of-every-method)"
     yield f"Its options, beside {all_have}:" if own else f"Its options are {all_have}."
     if own:
         yield "\n".join(options_table(own))
+
+
+@functools.cache
+def _options_of(method: type[Method]) -> type[Options]:
+    """Returns a method's options, with the defaults of its task where one task alone has it."""
+    tasks = [task for task in all_tasks().values() if method in task.methods.values()]
+    if len(tasks) != 1:
+        return method.options
+    known = method.options.declarations()
+    defaults = {name: value for name, value in tasks[0].defaults.items() if name in known}
+    return type(method.options.__name__, (method.options,), {}, defaults=defaults)
 
 
 def _phase(phase: Phase) -> str:
@@ -247,8 +264,8 @@ def _variables(variables: str | tuple[str, ...]) -> str:
 
 
 def _own(method: type[Method]) -> str:
-    algorithm: Algorithm = method.build(method.options(), _LAYERS)
-    layers = method.local_layers(method.options(), _LAYERS)
+    algorithm: Algorithm = method.build(_options_of(method)(), _LAYERS)
+    layers = method.local_layers(_options_of(method)(), _LAYERS)
     if not method.trains:
         return "the whole model: nothing is ever sent"
     if algorithm.personal:
@@ -279,7 +296,7 @@ def _own(method: type[Method]) -> str:
 def _adaptation(method: type[Method]) -> str:
     phases = _finetuning(method)
     moves = [f"{'' if _remembers(phase) else 'moves '}{_phase(phase)}" for phase in phases]
-    algorithm = method.build(method.options(), _LAYERS)
+    algorithm = method.build(_options_of(method)(), _LAYERS)
     if algorithm.choice and not algorithm.choice.mixes:
         moves.insert(0, "chooses a model")
     elif algorithm.local_variables == "rebuilt":
@@ -290,7 +307,7 @@ def _adaptation(method: type[Method]) -> str:
 
 
 def _finetuning(method: type[Method]) -> Sequence[Phase]:
-    return method.finetuning(method.options(), _LAYERS)
+    return method.finetuning(_options_of(method)(), _LAYERS)
 
 
 def _remembers(phase: Phase) -> bool:

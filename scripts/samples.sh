@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes the pages of docs/samples from MovieLens-100K: a report, a comparison, a sweep.
+# Makes the pages of docs/samples from MovieLens-100K: a report, a comparison, a sweep; and the README's picture, which
+# needs Chromium.
 # Usage: scripts/samples.sh PYTHON
 set -eu
 python=$1
@@ -18,3 +19,4 @@ done
     --grid="client_learning_rate=0.03,0.1,0.3;embedding_dim=4,16"
 mkdir -p docs/samples
 cp $out/fed_recon_0/report.html $out/compare.html $out/sweep/sweep.html docs/samples
+"$python" build_tools/readme_picture.py $out/fed_recon_0

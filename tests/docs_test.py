@@ -153,7 +153,7 @@ def test_the_comparison_counts_our_papers_and_lines():
         for name, _ in counted
         for path in map(pathlib.Path, methods.__path__)
     }
-    assert len(counted) == 10 and f"FedPer takes {dict(counted)['fed_per']}\nlines" in readme
+    assert len(counted) == 10 and f"APFL takes {dict(counted)['apfl']}\nlines" in readme
     assert {name: len(lines) for name, lines in found.items()} == {n: int(c) for n, c in counted}
 
 

@@ -1,6 +1,6 @@
 """A Keras model as a pure function of its global and its local variables.
 
-A model is split by layer or by variable: *local* variables never leave a client, all others are
+A model is split by layer or by variable: *local* variables stay with a client, all others are
 *global* (Singhal et al., Federated Reconstruction, section 3). *Frozen* ones, such as those of a
 pretrained language model, are neither: they never move, and are read from files. Any Keras model
 whose other variables are all trained by gradient can be used; nothing is asked of it but a function

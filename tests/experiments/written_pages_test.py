@@ -71,6 +71,114 @@ def test_a_page_has_the_digits_of_the_tables(name):
     assert zeros - measured == WITHOUT_JSON[name]
 
 
+def cell(source, table, row, column, digits=1):
+    """Returns a figure of a table's JSON as prose has it, without a zero before the point."""
+    tables = json.loads((results_page.FOLDER / f"{source}.json").read_text("utf-8"))["tables"]
+    mean = statistics.mean(tables[table][row][column]["values"])
+    return f"{abs(mean):.{digits}f}".removeprefix("0")
+
+
+def rmse(row, table="unseen"):
+    return cell("table1", table, row, "RMSE", 3)
+
+
+def comments(row):
+    return cell("table3", "reddit_comments_seen", row, "Accuracy %")
+
+
+def films(row):
+    return cell("table3", "movielens-1m-films_seen", row, "AUC %")
+
+
+def lower(users, rival):
+    row = f"FedPerC than {rival}"
+    return cell("fedperc_tables", f"tv_shows_{users}_lower_by", row, "all")
+
+
+def parts(row):
+    return cell("fedperc_parts", "perplexity", row, "perplexity")
+
+
+def hits(row, table="fair"):
+    return cell("recommendation_1m", table, row, "HR@10")
+
+
+RECON, TUNED, SHRUNKEN = (
+    "FedRecon",
+    "FedAvg + fine-tuning",
+    "Guess: shrunken means of item and user",
+)
+FL, SERVER = "Personalized FL", "Personalized Server"
+LORA, ADDED = "LoRA + personal bias (all matrices)", "Shared prefix"
+# What a page says, and the figures in its places.
+SAID = {
+    "README.md": [
+        ("holds: {}; but FedAvg with fine-tuning reaches {} at", rmse(RECON), rmse(TUNED)),
+        ("shrunken means of item and user {}", rmse(SHRUNKEN)),
+        ("nearly holds: {} and {} % on comments", comments(FL), comments(SERVER)),
+        ("a user's most frequent label: {})", comments("A user's most frequent label")),
+        ("an AUC of {} and {} on films", films(FL), films(SERVER)),
+        ("holds: {} and {} %", comments(FL), comments("Global FL")),
+        ("%, {} and {}; but on comments", films(FL), films("Global FL")),
+        ("local training reaches {} %", comments("Local training")),
+        ("fine-tuning {}, and shrunken rates", films(TUNED)),
+        ("rates of film and user {}", films("Shrunken rates of text and user")),
+        ("holds: {}, where the frozen model alone has {}", parts("FedPerC"), parts("Base model")),
+        ("a shared embedding {};", parts(ADDED)),
+        ("in place of 8, reaches {}", parts(LORA)),
+        ("{} % of hits on MovieLens-1M, FedMF {}", hits("PFedRec"), hits("FedMF")),
+        ("FedRecon {}, popularity {};", hits(RECON), hits("Popularity")),
+        (
+            "it does: {}, {} and {}",
+            *(hits(n, "leaky_negatives") for n in ("PFedRec", "FedMF", RECON)),
+        ),
+    ],
+    "docs/results/fedrecon.md": [
+        ("RMSE .907 | holds: {} ±", rmse(RECON)),
+        ("does not hold: {} and {};", rmse("FedAvg + ReconEval"), rmse("Centralized + ReconEval")),
+        ("FedAvg with fine-tuning is ahead, {} (at", rmse(TUNED)),
+    ],
+    "docs/results/furl.md": [
+        ("nearly holds: {} and {} % on comments", comments(FL), comments(SERVER)),
+        ("an AUC of {} and {} on films", films(FL), films(SERVER)),
+        (
+            "holds: {} and {} %, {} and {}.",
+            *map(comments, (FL, "Global FL")),
+            *map(films, (FL, "Global FL")),
+        ),
+        ("on films FedAvg with fine-tuning {}", films(TUNED)),
+    ],
+    "docs/results/fedperc.md": [
+        (
+            "{} and {} % lower on unseen users;",
+            lower("unseen", "Split-Learning"),
+            lower("unseen", "Meta-Learning"),
+        ),
+        ("on seen ones {} % below Split-Learning", lower("seen", "Split-Learning")),
+        ("and {} % below Meta-Learning,", lower("seen", "Meta-Learning")),
+        (
+            "users by {} and {} %,",
+            lower("unseen", "Split-Learning"),
+            lower("unseen", "Meta-Learning"),
+        ),
+        (
+            "{} where the base alone has {} and a shared prefix {};",
+            *map(parts, ("FedPerC", "Base model", ADDED)),
+        ),
+        ("a bias of each user's own reaches {},", parts(LORA)),
+    ],
+}
+
+
+@pytest.mark.parametrize("page", SAID)
+def test_figures_in_prose_are_those_of_the_tables(page):
+    text = (results_page.FOLDER.parents[1] / page).read_text(encoding="utf-8")
+    text = re.sub(r"(?<!\d)0\.", ".", " ".join(text.split()))
+    missing = [said.format(*figures) for said, *figures in SAID[page]]
+    missing = [said for said in missing if " ".join(said.split()) not in text]
+    assert not missing, f"{page} says something else"
+
+
 def test_every_method_of_every_task_has_its_section():
     text = "\n".join(path.read_text(encoding="utf-8") for path in methods_pages.FOLDER.glob("*.md"))
     sections = re.findall(r"^## (\w+)$", text, re.MULTILINE)
