@@ -98,7 +98,7 @@ def _read_texts() -> list[str]:
     """Reads the tables and says what is in them."""
     import numpy as np
 
-    from fedpersonal.data.rows import Column
+    from fedpersonal.data.formats import Column
     from fedpersonal.data.tables import read_table
 
     texts: list[str] = []

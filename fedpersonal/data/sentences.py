@@ -20,6 +20,7 @@ from syntok import segmenter
 from syntok.tokenizer import Tokenizer
 
 from fedpersonal.data.clients import ClientDataset, group_rows, number_names
+from fedpersonal.data.formats import TableFile
 from fedpersonal.data.rows import open_bytes
 from fedpersonal.data.sources import LoadedData, check_count
 from fedpersonal.data.tables import named_columns, read_table, time_columns
@@ -262,7 +263,7 @@ def read_text(
     check_count("min_sentences", min_sentences, minimum=1)
     check_count("max_sentences", max_sentences, minimum=min_sentences)
     check_choice("read_text", "kept_sentences", kept_sentences, KEPT_SENTENCES)
-    file = os.fspath(path)
+    file = TableFile.of(path)
     columns = (user_column, text_column, time_column)
     limits = (int(min_sentences), int(max_sentences), kept_sentences)
     if cache_dir is None:
@@ -270,19 +271,20 @@ def read_text(
     settings = {
         "columns": columns,
         "limits": limits,
-        "name": os.path.basename(file),
+        "name": os.path.basename(file.path),
+        "format": [file.separator, file.names, file.encoding, file.quoting],
         "patterns": [SENTENCE_BREAK, TOKEN],
     }
-    return read_cached(cache_dir, file, settings, lambda: _read(file, columns, limits))
+    return read_cached(cache_dir, file.path, settings, lambda: _read(file, columns, limits))
 
 
 def _read(
-    path: str, columns: tuple[str, str, str | None], limits: tuple[int, int, str]
+    file: TableFile, columns: tuple[str, str, str | None], limits: tuple[int, int, str]
 ) -> TextCorpus:
     user_column, text_column, time_column = columns
     wanted = named_columns(user_column=user_column, text_column=text_column)
     wanted += time_columns(time_column)
-    table = read_table(path, wanted, bad_rows="count")
+    table = read_table(file, wanted, bad_rows="count")
     texts, report = table.columns[text_column], dict(table.report)
     owners, client_ids = number_names("user", table.columns[user_column])
     rows = np.lexsort((table.order(time_column), owners))
@@ -296,8 +298,8 @@ def _read(
     enough = counts >= min_sentences
     if not enough.any():
         raise UserError(
-            f"{path}: no user has min_sentences={min_sentences} sentences; the most that one has"
-            f" is {counts.max(initial=0)}"
+            f"{file.path}: no user has min_sentences={min_sentences} sentences; the most that one"
+            f" has is {counts.max(initial=0)}"
         )
     places = sentences.example_positions
     if kept_sentences == "first_stored":
