@@ -227,7 +227,8 @@ def _way_out(
 ) -> str:
     options = [f"--{c.option}" for c in missing if c.option]
     which = "which one is meant" if len(options) == 1 else "which ones are meant"
-    by_columns = f"; say by {' and '.join(options)} {which}" if options else ""
+    named = " and ".join(filter(None, [", ".join(options[:-1]), *options[-1:]]))
+    by_columns = f"; say by {named} {which}" if options else ""
     if file.separator is None or file.names is not None:
         return by_columns
     line = file.separator.join(names)

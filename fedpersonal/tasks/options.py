@@ -13,7 +13,7 @@ from fedpersonal.errors import UserError
 from fedpersonal.methods.fed_recon import FedReconOptions
 from fedpersonal.methods.method import FinetuningOptions
 from fedpersonal.optimizers import SERVER_OPTIMIZERS
-from fedpersonal.options import Options, option
+from fedpersonal.options import Options, Value, option
 from fedpersonal.runtime import RUNTIMES
 from fedpersonal.training.participation import ClientClock, Participation
 
@@ -207,6 +207,11 @@ class FormatOptions(Options):
         "Encoding of the table and of --users_file, such as latin-1. A byte-order mark wins over "
         "utf-8.",
     )
+
+    def changed(self) -> dict[str, Value]:
+        """Returns the options of the format that are not at their defaults."""
+        declared = FormatOptions.declarations()
+        return {n: getattr(self, n) for n in declared if getattr(self, n) != declared[n].default}
 
     def table(self, path: str) -> TableFile:
         """Returns a file that is written so."""

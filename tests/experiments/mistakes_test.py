@@ -68,8 +68,13 @@ FLAGS = [
     ("movielens", "--ratings_file=latin.csv", "latin.csv, line 1: not UTF-8"),
     (
         *("movielens", "--ratings_file=header.csv"),
-        "header.csv: there is no column 'who'; the columns are \\x1b[2J, column 0, ",
+        "header.csv: there are no columns 'who', 'item', 'rating'; the columns are \\x1b[2J, ",
     ),
+    ("movielens", "--separator=commas", "--separator is 'commas'; it must be one of comma, semi"),
+    ("movielens", "--quoting=maybe", "--quoting is maybe; it must be one of auto, double, none"),
+    ("movielens", "--encoding=utf-9", "--encoding is utf-9; it must be a text encoding that Pyth"),
+    ("movielens", "--header=who,item", "there is no column 'rating' in --header; the columns are"),
+    ("movielens alone", "--separator=tab", "--separator is tab, which has no effect with the data"),
     ("movielens", "--ratings_file=bad.csv", "bad.csv, line 3: 'rating' is not a finite"),
     (
         *("movielens", "--output_dir=ratings.csv/run --user_column=absent"),

@@ -163,7 +163,7 @@ class Dialogues:
         if options.num_users is not None or options.users_file is not None:
             # A base model that others are to have trained must not have seen these.
             about["users"] = fingerprint({"users": self.utterances.client_ids})
-        return {**about, **(self._filter if self.path else {})}
+        return {**about, **(self._filter if self.path else {}), **options.changed()}
 
     @property
     def _columns(self) -> dict[str, Any]:
