@@ -247,7 +247,7 @@ def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np
         with np.errstate(over="ignore"):
             numbers = numbers.astype(np.float32)
         return numbers[texts.codes], ~np.isfinite(numbers)[texts.codes]
-    numbers[~np.isfinite(numbers)] = np.nan
+    numbers = np.where(np.isfinite(numbers), numbers, np.nan)
     if not np.isnan(numbers).any():  # Dates take time.
         return numbers[texts.codes], np.zeros(len(texts), bool)
     # What depends on the moment of reading, such as "now", is no date.
