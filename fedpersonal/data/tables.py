@@ -253,7 +253,8 @@ def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np
     # What depends on the moment of reading, such as "now", is no date.
     written = texts.categories.where(texts.categories.str.contains("[0-9]"), "")
     dates = pd.to_datetime(written, format="ISO8601", errors="coerce", utc=True)
-    dates = np.where(dates.isna(), np.nan, dates.asi8 / 1e9)
+    units_of_second = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}  # pandas 3 has microseconds.
+    dates = np.where(dates.isna(), np.nan, dates.asi8 / units_of_second[dates.unit])
     times = max(
         (numbers[texts.codes], dates[texts.codes]), key=lambda values: np.isfinite(values).sum()
     )
