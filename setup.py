@@ -67,6 +67,7 @@ setup(
         f"numpy>=2; {TODAY}",
         "pandas>=2.0",
         "psutil>=5.9",
+        "regex>=2023.12.25",
         "scikit-learn>=1.6",
         "scipy>=1.9",
         "syntok>=1.4.4",

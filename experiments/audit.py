@@ -15,7 +15,7 @@ from absl import flags
 from experiments import launch
 from experiments.task_flags import TaskFlags
 from fedpersonal import runtime
-from fedpersonal.errors import UserError
+from fedpersonal.errors import UserError, counted
 
 FLAGS = flags.FLAGS
 
@@ -48,9 +48,13 @@ def _main() -> None:
         ray_address=options.ray_address,
     )
     experiment = build_experiment(task, source, options)
-    found = audit_experiment(experiment, rounds=FLAGS.audit_rounds)
+    rounds = FLAGS.audit_rounds
+    found = audit_experiment(experiment, rounds=rounds)
     for line in found.lines():
         print(line)
+    failed = [verdict.check for verdict in found.verdicts if not verdict.holds]
+    outcome = f"failed: {', '.join(failed)} found a leak" if failed else "passed: no leak was found"
+    print(f"audit {outcome} by {len(found.verdicts)} checks in {counted(rounds, 'rounds')}")
     if FLAGS.output:
         try:
             write_json(FLAGS.output, found.as_json())

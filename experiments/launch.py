@@ -161,12 +161,15 @@ def task_main(task: Task) -> Program:
 
 @contextlib.contextmanager
 def _nothing_begun(folder: RunFolder | None = None) -> Iterator[None]:
-    """Says so where Ctrl-C or a signal ends what comes before the first round of a folder."""
+    """Says so where Ctrl-C or a signal ends what comes before the first round of a folder.
+
+    Reading and pretraining keep what they have done, and say so themselves.
+    """
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         if folder is None or not folder.metrics_csv.exists():
-            print("Stopped: nothing was begun.", file=sys.stderr, flush=True)
+            print("Stopped before the first round.", file=sys.stderr, flush=True)
         raise
 
 

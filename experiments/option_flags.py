@@ -200,13 +200,42 @@ def _read_lines(path: str) -> tuple[pathlib.Path, list[FromFile]]:
 def mistake(error: flags.Error) -> str:
     """Returns what absl says against a flag as an option says it: name, value, what is right."""
     said = str(error)
+    if missing := re.search(r"Flag --(\w+) must have a value other than None", said):
+        name = missing[1]
+        return f"--{name} is missing; give --{name}=...: {flags.FLAGS[name].help}"
     wrong = re.match(r"flag --(\w+)=(.*): ", said, re.DOTALL)
     if wrong and wrong[1] in defined:
         return str(defined[wrong[1]].mistake(wrong[2]))
+    if wrong and wrong[1] in flags.FLAGS and (wanted := _wanted(flags.FLAGS[wrong[1]].parser)):
+        value = wrong[2].partition(": ")[0]  # Python's own complaint may have a colon.
+        return f"--{wrong[1]} is {value[:80]}; it must be {wanted}."
     unknown = re.match(r"Unknown command line flag '(.*?)'", said, re.DOTALL)
     if unknown:
-        return f"--{unknown[1]} is no flag{did_you_mean(unknown[1], flags.FLAGS, '--')}"
+        name = unknown[1]
+        return f"--{name} is no flag{_commands(name) or did_you_mean(name, flags.FLAGS, '--')}"
     return said
+
+
+def _wanted(parser: flags.ArgumentParser) -> str:
+    """Returns what a parser of numbers takes, in words; of others it is empty."""
+    kinds = {flags.IntegerParser: "a whole number", flags.FloatParser: "a number"}
+    kind = kinds.get(type(parser), "")
+    bounds = {"at least": parser.lower_bound, "at most": parser.upper_bound} if kind else {}
+    limits = [f"{words} {bound:,}" for words, bound in bounds.items() if bound is not None]
+    return f"{kind} {' and '.join(limits)}".rstrip()
+
+
+def _commands(name: str) -> str:
+    """Returns which commands have a flag that names a user's own table; of others nothing."""
+    found = [command for command, own in OWN_DATA.items() if own.file_flag == name]
+    if not found:
+        return ""
+    command = f"`fedpersonal {found[0]} --{name}=FILE`"
+    others = f" (so do {', '.join(found[1:])})" if found[1:] else ""
+    return (
+        f" of this command. {command} trains on your table{others}; `fedpersonal sweep {found[0]} "
+        f"--{name}=FILE --grid=method=fed_avg,ditto` compares methods on it."
+    )
 
 
 def files_of(arguments: Sequence[str]) -> dict[str, str]:

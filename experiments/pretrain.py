@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import pathlib
+import typing
 from typing import Any
 
 from absl import flags
 
-from experiments import launch
+from experiments import launch, option_flags
 from fedpersonal.errors import UserError
 from fedpersonal.files import read_json
 from fedpersonal.runs.record import check_same
+from fedpersonal.tasks.options import FormatOptions
 
 FLAGS = flags.FLAGS
 
@@ -24,6 +26,7 @@ flags.DEFINE_string("user_column", "user", "Its column of users, for --leave_out
 flags.DEFINE_multi_string(
     "leave_out_users", [], "A user whose texts are not trained on; repeatable."
 )
+option_flags.define(FormatOptions)
 flags.DEFINE_string("output_dir", "results/base_model", "The folder of the model.")
 flags.DEFINE_integer("vocab_size", 4096, "Tokens of the tokenizer.", lower_bound=257)
 flags.DEFINE_integer("num_layers", 4, "Transformer blocks.", lower_bound=1)
@@ -46,12 +49,13 @@ def main() -> None:
     """Trains the model that the flags describe and prints where it is."""
     if not FLAGS.text_file:
         raise UserError("--text_file: name at least one table of texts.")
-    settings = {name: FLAGS[name].value for name in _SETTINGS}
+    format = typing.cast("FormatOptions", option_flags.parse(FormatOptions))
+    settings = {name: FLAGS[name].value for name in _SETTINGS} | format.changed()
     if _is_there(settings):
         print(f"The base model is in {FLAGS.output_dir} already.")
         return
     # Data mistakes show before TensorFlow is imported.
-    texts = _read_texts()
+    texts = _read_texts(format)
     import dataclasses
 
     from fedpersonal.models.pretraining import ModelSizes, pretrain_into
@@ -94,11 +98,11 @@ def _is_there(settings: dict[str, object]) -> bool:
     return True
 
 
-def _read_texts() -> list[str]:
+def _read_texts(format: FormatOptions) -> list[str]:
     """Reads the tables and says what is in them."""
     import numpy as np
 
-    from fedpersonal.data.rows import Column
+    from fedpersonal.data.formats import Column
     from fedpersonal.data.tables import read_table
 
     texts: list[str] = []
@@ -107,7 +111,7 @@ def _read_texts() -> list[str]:
         columns = [Column(FLAGS.text_column, option="text_column")]
         if left_out:
             columns.append(Column(FLAGS.user_column, may_be_empty=True, option="user_column"))
-        table = read_table(path, columns, bad_rows="count")
+        table = read_table(format.table(path), columns, bad_rows="count")
         column, report = table.columns[FLAGS.text_column], dict(table.report)
         if left_out:
             users: Any = table.columns[FLAGS.user_column]  # A pandas.Categorical.

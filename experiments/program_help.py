@@ -82,7 +82,8 @@ def _short(options: Mapping[str, Declaration]) -> Iterable[str]:
     if table := _own_data():
         user, time = "user_column", "time_column"
         columns = [n for n in own if n.endswith("_column") and n not in (user, time)]
-        first = [table.file_flag, user, *columns, time, "num_users", "users_file", "size"]
+        format = ["separator", "header", "quoting", "encoding"]
+        first = [table.file_flag, user, *columns, time, *format, "num_users", "users_file", "size"]
         shown = [*first, *(n for n in shown if n not in (*first, *_OTHER_DATA))]
     yield ""
     for name in shown:

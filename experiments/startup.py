@@ -22,6 +22,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+import fedpersonal
+
 _SECONDS_TO_LEAVE = 30.0
 _SECONDS_TO_COME_AGAIN = 0.1
 # What TensorFlow Federated imports, and hardly any command uses: a fifth of its import.
@@ -155,7 +157,7 @@ def _quiet_logs() -> None:
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
     if level in (None, "3"):
         sys.meta_path.insert(0, _Quiet())
-    if level is not None:
+    if level is not None and not (level == "3" and fedpersonal.quiets_tensorflow):
         return
     # Level 2 still lets the cuDNN, cuBLAS and TensorRT notices of TF 2.14 through.
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -9,11 +9,18 @@ import ast
 import importlib.util
 import os
 import pathlib
+import sys
 from typing import TYPE_CHECKING
 
 from fedpersonal import errors, runtime
 
 __version__ = "0.2.0"
+
+# TensorFlow reads it when it is imported. Another level is the caller's wish.
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+quiets_tensorflow = "tensorflow" not in sys.modules and _LOG_LEVEL not in os.environ
+if quiets_tensorflow:
+    os.environ[_LOG_LEVEL] = "3"
 
 if importlib.util.find_spec("tf_keras"):  # Beside TensorFlow 2.21.
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Else tf.keras would be Keras 3.

@@ -36,6 +36,7 @@ class Rule:
         may_differ: Whether a run may go on with another value.
         in_help: Whether the short help of a program shows it, also where a subclass declares it
             anew.
+        others: Values of other programs, each with the reason why it is none here.
     """
 
     help: str
@@ -45,6 +46,7 @@ class Rule:
     at_most: float | None = None
     may_differ: bool = False
     in_help: bool = False
+    others: tuple[tuple[str, str], ...] = ()
 
     def range(self, kind: type) -> str:
         """Returns the range of numbers of a kind in words; of others there is none."""
@@ -139,6 +141,9 @@ class Declaration:
         """Returns the error of a value that the option does not take."""
         shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         each = "each must be" if self.is_list else "it must be"
+        reason = dict(self.rule.others).get(shown)
+        if reason:
+            return UserError(f"--{self.name} is {shown}; {reason}. --help lists those that fit.")
         end = did_you_mean(shown, self.rule.choices)
         return UserError(f"--{self.name} is {shown[:80]}; {each} {self.wanted}{end}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import sqlite3
 
@@ -214,7 +215,7 @@ def outcome(read, path):
         return read()
     except UserError as error:
         said = str(error)
-        assert str(path) in said and said.isprintable() and len(said) < 2000, said
+        assert os.fspath(path) in said and said.isprintable() and len(said) < 2000, said
         return None
 
 

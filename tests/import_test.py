@@ -30,7 +30,8 @@ def assert_same(what):
 
 was = state()
 import fedpersonal as fp
-for name in ("TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS"):  # Which Keras and kernels.
+# Which Keras and kernels, and how much of its own work TensorFlow logs.
+for name in ("TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS", "TF_CPP_MIN_LOG_LEVEL"):
     was["environment " + name] = os.environ.get(name)
 assert_same("import")
 fp.UserError, fp.use_runtime

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import re
 import sys
 import zlib
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.sources import check_count, check_distinct
+from fedpersonal.data.words import find_words, lower_cased
 
 PADDING = 0
 UNKNOWN = 1
@@ -79,9 +79,6 @@ def _code_points(texts: Sequence[str]) -> np.ndarray:
     return np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), "<u4")
 
 
-_WORD = re.compile(r"\w+")
-
-
 @dataclasses.dataclass(frozen=True)
 class HashedWords:
     """Words without a vocabulary: each has the number of its bucket, which others may share.
@@ -103,9 +100,9 @@ class HashedWords:
     def encode(self, texts: Sequence[str] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The distinct words and pairs of neighbouring words of whole texts, in lower case.
 
-        A word is a run of letters, digits and underscores. Words come before pairs, both as they
-        first occur. An id is 1 more than the CRC-32 of the UTF-8 text, a pair's with one space
-        between its words, modulo the number of buckets.
+        Words are as of `find_words`, in the spelling of `lower_cased`. They come before pairs, both
+        as they first occur. An id is 1 more than the CRC-32 of the UTF-8 text, a pair's with one
+        space between its words, modulo the number of buckets.
 
         Returns:
             Ids, (n, longest) int32 in [0, size), padded at the end by `PADDING`, at least one wide;
@@ -120,8 +117,8 @@ class HashedWords:
         return ids[rows], counts[rows]
 
     def _ids(self, text: str) -> list[int]:
-        words = _WORD.findall(text.lower())
+        words = find_words(lower_cased(text))
         pairs = map(" ".join, zip(words, words[1:]))
-        # The pattern matches no surrogate, so that all of it can be encoded.
+        # No word has a surrogate, so that all of it can be encoded.
         bag = dict.fromkeys([*words, *pairs])
         return [1 + zlib.crc32(text.encode()) % self.num_buckets for text in bag]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.clients import ClientDataset, group_rows, number_names
-from fedpersonal.data.rows import Column
+from fedpersonal.data.formats import Column
 from fedpersonal.data.sources import LoadedData, check_distinct
 from fedpersonal.data.tables import read_table, time_columns
 from fedpersonal.errors import UserError

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from fedpersonal.data.formats import Column, TableFile
 from fedpersonal.data.ratings import Ratings, number_ratings, read_ratings
-from fedpersonal.data.rows import Column, TableFile, open_bytes
+from fedpersonal.data.rows import open_bytes
 from fedpersonal.data.sources import Sources, one_line, open_tfds
 from fedpersonal.data.tables import read_table
 from fedpersonal.errors import UserError
@@ -44,7 +45,7 @@ def movielens_100k_file(extension: str = "inter") -> TableFile:
         UserError: If the package is missing.
     """
     path = _installed_file("MovieLens-100K", "recbole", _ML_100K_FILE.format(extension))
-    return TableFile(path, separator="\t")
+    return TableFile(path, separator="\t", quoting="none", has_flags=False)
 
 
 def _installed_file(title: str, package: str, file: str) -> str:
@@ -58,12 +59,14 @@ def _installed_file(title: str, package: str, file: str) -> str:
     return os.path.join(os.path.dirname(spec.origin), file)
 
 
-def load(source: str, path: str | None, *, min_ratings: int, columns: Mapping[str, Any]) -> Ratings:
+def load(
+    source: str, path: str | os.PathLike | None, *, min_ratings: int, columns: Mapping[str, Any]
+) -> Ratings:
     """Loads what `find_source` has found.
 
     Args:
         source: A data set of `SOURCES`, or "file".
-        path: Its file or folder, if it has one.
+        path: Its file, which may be a `TableFile`, or folder, if it has one.
         min_ratings: Of a file, as of `read_ratings`.
         columns: Of a file, alike.
 
@@ -109,18 +112,15 @@ def load_movielens_1m(data_dir: str | os.PathLike) -> Ratings:
         UserError: If there is no such file, or it cannot be read.
     """
     path = movielens_1m_file(data_dir, MOVIELENS_1M_FILES)
-    file: str | TableFile = path
-    time_column = None
-    if path.endswith(".dat"):
-        # To a parser of one-character separators, "::" is an empty column between two.
-        names = ("UserID", "-", "MovieID", "--", "Rating", "---", "Timestamp")
-        file, time_column = TableFile(path, ":", names, encoding="latin-1"), "Timestamp"
+    is_published, names = path.endswith(".dat"), ("UserID", "MovieID", "Rating", "Timestamp")
+    published = TableFile(path, "::", names, encoding="latin-1", has_flags=False)
+    file = published if is_published else TableFile.of(path, has_flags=False)
     return read_ratings(
         file,
         user_column="UserID",
         item_column="MovieID",
         rating_column="Rating",
-        time_column=time_column,
+        time_column="Timestamp" if is_published else None,
         name="movielens-1m",
     )
 

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.clients import ClientDataset, number_names
+from fedpersonal.data.formats import Column
 from fedpersonal.data.ranking import candidates_suffix
-from fedpersonal.data.rows import Column, TableFile
 from fedpersonal.data.sources import LoadedData, check_count, errors_of
 from fedpersonal.data.tables import named_columns, read_table, time_columns
 from fedpersonal.errors import UserError
@@ -81,7 +81,7 @@ class Ratings(LoadedData):
 
 
 def read_ratings(
-    path: str | os.PathLike | TableFile,
+    path: str | os.PathLike,
     *,
     user_column: str = "user",
     item_column: str = "item",

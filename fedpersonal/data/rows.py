@@ -16,14 +16,16 @@ import os
 import stat
 import typing
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from fedpersonal.data.formats import UTF_8, Column, TableFile, encoding_of, missing_columns
 from fedpersonal.data.sources import is_unicode
-from fedpersonal.errors import UserError, check_choice, escaped, listed, quoted
+from fedpersonal.errors import UserError, escaped
 
 MAX_ROW_LENGTH = 1 << 24  # Characters.
 # A gzip file of more characters than this may have so many for each of its bytes.
 _MIN_EXPANDED, _MAX_EXPANSION = 1 << 22, 100
+_MOST_ROW_LINES = 100  # That are kept, to see whether they are other rows.
 
 
 @contextlib.contextmanager
@@ -59,28 +61,29 @@ class Lines:
 
     Attributes:
         path: Where it is; gzipped if its name ends in `.gz`.
-        encoding: Of the text.
-        row_length: Characters of the lines that have been read of a row; to be set to 0 before the
-            next row.
+        encoding: Of the text; a byte-order mark wins over UTF-8.
+        row_length: Characters of the lines that have been read of a row, until `start_row`.
+        row_lines: The first of these lines.
     """
 
     path: str
-    encoding: str
+    encoding: str = UTF_8
     row_length: int = 0
+    row_lines: list[str] = dataclasses.field(default_factory=list)
 
     def __iter__(self) -> Iterator[str]:
         """Yields the lines with their ends, whichever these are.
 
         Raises:
-            UserError: If the file cannot be read, a row has more than `MAX_ROW_LENGTH` characters,
-                or the file is far longer than its compressed bytes can honestly say.
+            UserError: If the file cannot be read, is not of its encoding, a row has more than
+                `MAX_ROW_LENGTH` characters, or the file is far longer than its compressed bytes can
+                honestly say.
         """
-        with open_bytes(self.path) as file:
-            is_gzip = self.path.lower().endswith(".gz")
-            binary = typing.cast(typing.BinaryIO, gzip.GzipFile(fileobj=file) if is_gzip else file)
-            with io.TextIOWrapper(binary, self.encoding, "surrogateescape", newline="") as text:
-                length, allowed = 0, _MIN_EXPANDED if is_gzip else math.inf
-                read = functools.partial(text.readline, MAX_ROW_LENGTH + 1)
+        number = 0
+        with open_bytes(self.path) as file, self._open(file) as text:
+            length, allowed = 0, _MIN_EXPANDED if self._is_gzip else math.inf
+            read = functools.partial(text.readline, MAX_ROW_LENGTH + 1)
+            try:
                 for number, line in enumerate(iter(read, ""), start=1):
                     self.row_length += len(line)
                     if self.row_length > MAX_ROW_LENGTH:
@@ -96,69 +99,29 @@ class Lines:
                                 f"{self.path}: its text is more than {_MAX_EXPANSION} times as long"
                                 " as the gzip file; if that is right, unpack it first"
                             )
+                    if len(self.row_lines) < _MOST_ROW_LINES:
+                        self.row_lines.append(line)
                     yield line
+            except UnicodeError as error:  # Of UTF-16 and its kin, not all can be escaped.
+                raise UserError(
+                    f"{self.path}, after line {number}: not {self.encoding}: {escaped(str(error))}"
+                ) from None
 
+    def start_row(self) -> None:
+        """Forgets the lines of the row before."""
+        self.row_length = 0
+        self.row_lines.clear()
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".json": None}
-KINDS = ("text", "real", "time", "order")
+    @property
+    def _is_gzip(self) -> bool:
+        return self.path.lower().endswith(".gz")
 
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A column that is wanted of a table.
-
-    Attributes:
-        name: Its name in the file.
-        kind: `text`; `real` for finite numbers; `time` for numbers of seconds or dates as in
-            ISO 8601, whichever more rows have; `order` for times too, but for text that sorts
-            rows where no row has a time.
-        required: Whether the file must have it.
-        may_be_empty: Whether a text may be blank.
-        option: The reader's option that names it, for messages; empty where none does.
-    """
-
-    name: str
-    kind: str = "text"
-    required: bool = True
-    may_be_empty: bool = False
-    option: str = ""
-
-    def __post_init__(self):
-        check_choice("Column", "kind", self.kind, KINDS)
-
-
-@dataclasses.dataclass(frozen=True)
-class TableFile:
-    """A file of rows.
-
-    Attributes:
-        path: Where it is; gzipped if its name ends in `.gz`.
-        separator: What stands between two values; None for JSON lines.
-        names: The names of all columns of a file without a header; None if it has one.
-        encoding: Of the text; the default is UTF-8, with a byte-order mark or not.
-    """
-
-    path: str
-    separator: str | None
-    names: Sequence[str] | None = None
-    encoding: str = "utf-8-sig"
-
-    @classmethod
-    def of(cls, path: str | os.PathLike) -> TableFile:
-        """Returns the file of a path whose extension tells its format.
-
-        Raises:
-            UserError: If the name has none of the known extensions.
-        """
-        path = os.fspath(path)
-        stem = path[: -len(".gz")] if path.lower().endswith(".gz") else path
-        extension = os.path.splitext(stem)[1].lower()
-        if extension not in _SEPARATORS:
-            raise UserError(
-                f"{path}: the name of a table must end in .csv, .tsv, .jsonl or .json,"
-                " with or without .gz after it"
-            )
-        return cls(path, _SEPARATORS[extension])
+    def _open(self, file: io.BufferedReader) -> io.TextIOWrapper:
+        binary = typing.cast(
+            io.BufferedReader, gzip.GzipFile(fileobj=file) if self._is_gzip else file
+        )
+        encoding = encoding_of(binary.peek(4), self.encoding)
+        return io.TextIOWrapper(binary, encoding, "surrogateescape", newline="")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,31 +139,40 @@ class BadRow:
 Row = typing.Union[Sequence[str], BadRow]
 
 
+@dataclasses.dataclass(frozen=True)
+class RowsWithin:
+    """A row with a quoted value whose lines have the form of rows of their own.
+
+    Attributes:
+        line: The row's first line in the file, from 1.
+        values: Of each such line the values that it would have as a row: the place among the
+            wanted columns, and the text.
+    """
+
+    line: int
+    values: list[list[tuple[int, str]]]
+
+
 def read_rows(
-    file: TableFile, wanted: Sequence[Column], present: set[str]
+    file: TableFile,
+    wanted: Sequence[Column],
+    present: set[str],
+    suspects: list[RowsWithin] | None = None,
 ) -> Iterator[tuple[int, Row]]:
     """Yields a row's first line in the file, from 1, and what it has; blank lines are no rows.
 
     That is its texts, one of each wanted column ("" where there is none), or what is wrong with
-    it. Bytes that are not UTF-8 are lone surrogates. The set `present` receives the names of
-    the columns that there are, while rows are read.
+    it. Bytes that the encoding lacks are lone surrogates. The set `present` receives the names of
+    the columns that there are, while rows are read; `suspects` the rows that may hold others.
     """
     lines = Lines(file.path, file.encoding)
     if file.separator is None:
-        yield from _json_rows(lines, wanted, present)
+        yield from _json_rows(lines, file, wanted, present)
         return
-    records, names = _records(lines, file.separator), file.names
-    if names is None:
-        line, header = next(records, (0, None))
-        if header is None:
-            raise UserError(f"{file.path}: the file is empty")
-        if isinstance(header, BadRow):
-            raise UserError(f"{file.path}, line {line}: the header is {header.detail}")
-        names = header
-        if not all(map(is_unicode, names)):
-            raise UserError(f"{file.path}, line {line}: not UTF-8")
-    if lacking := _lacking(names, wanted):
-        raise UserError(f"{file.path}: {lacking.detail}")
+    records = _quoted_records(lines, file) if file.has_quotes else _plain_records(lines, file)
+    names = _header(file, records) if file.names is None else list(file.names)
+    if missing := missing_columns(file, names, wanted):
+        raise UserError(f"{file.path}: {missing[1]}")
     for column in wanted:
         if names.count(column.name) > 1:
             raise UserError(f"{file.path}: two columns are called {column.name!r}")
@@ -210,39 +182,83 @@ def read_rows(
     # Of a single place it would give a text and no tuple.
     take = operator.itemgetter(*places, len(names))
     padding = [""] * (len(names) + 1)
+    is_first = file.names is not None
     for line, record in records:
         if isinstance(record, BadRow):
             yield line, record
-        elif len(record) > len(names):
+            continue
+        if is_first and {c.name for c in wanted if c.required} <= {*record}:
+            raise UserError(f"{file.path}, line {line}: it names the columns: leave --header out")
+        is_first = False
+        if len(record) > len(names):
             detail = f"{len(record)} values for {len(names)} columns"
+            if file.names is not None:
+                detail += " of --header; name the others -"
             yield line, BadRow("more values than columns", detail)
-        else:
-            yield line, take([*record, *padding[len(record) :]])
+            continue
+        if file.quoting == "auto":
+            if len(lines.row_lines) > 1 and suspects is not None:
+                suspects += _rows_within(file, line, record, lines.row_lines, places)
+            elif len(record) < len(names) and not file.has_quotes and any(map(_opens, record)):
+                raise UserError(
+                    f"{file.path}, line {line}: a value begins with a quotation mark, and the line"
+                    " lacks others: if values stand in quotes, give --quoting=double, else"
+                    " --quoting=none"
+                )
+        yield line, take([*record, *padding[len(record) :]])
 
 
-def _lacking(names: Collection[str], wanted: Sequence[Column]) -> BadRow | None:
-    """Returns what is wrong if a required column is not among the `names`."""
-    for column in wanted:
-        if column.required and column.name not in names:
-            way_out = f"; say by --{column.option} which one is meant" if column.option else ""
-            for mark, what in ((";", "semicolons"), ("\t", "tabs")):
-                if len(names) == 1 and mark in next(iter(names)):
-                    way_out = f"; the header has {what}: .csv needs commas, .tsv tabs"
-            return BadRow(
-                f"no {column.name!r}",
-                f"there is no column {quoted(column.name)}; the columns are "
-                f"{listed(list(names))}{way_out}",
-            )
-    return None
+def _header(file: TableFile, records: Iterator[tuple[int, Row]]) -> Sequence[str]:
+    line, names = next(records, (0, None))
+    if names is None:
+        raise UserError(f"{file.path}: the file is empty")
+    if isinstance(names, BadRow):
+        raise UserError(f"{file.path}, line {line}: the header is {names.detail}")
+    if not all(map(is_unicode, names)):
+        raise UserError(f"{file.path}, line {line}: {file.undecodable}{file.other_encoding}")
+    return names
 
 
-def _records(lines: Lines, separator: str) -> Iterator[tuple[int, Row]]:
+def _opens(value: str) -> bool:
+    return value.startswith('"') and (len(value) == 1 or not value.endswith('"'))
+
+
+def _rows_within(
+    file: TableFile, line: int, record: Sequence[str], lines: list[str], places: Sequence[int]
+) -> Iterator[RowsWithin]:
+    """Yields what the lines of a row would be as rows of their own, if all could be such."""
+    rows = [file.divide(text) for text in lines if text.strip()]
+    broken = [i for i, value in enumerate(record) if "\n" in value or "\r" in value]
+    if not broken or any(len(row) != len(record) for row in rows):
+        return
+    # What stands before the value in its first line and after it in its last is the row's anyway.
+    within = [range(len(record)) for _ in rows]
+    within[0] = range(broken[0] + 1, len(record))
+    if len(lines) < _MOST_ROW_LINES:
+        within[-1] = range(broken[-1])
+    values = [
+        [(i, row[p]) for i, p in enumerate(places) if p in columns and row[p].strip()]
+        for row, columns in zip(rows, within)
+    ]
+    yield RowsWithin(line, [found for found in values if found])
+
+
+def _plain_records(lines: Lines, file: TableFile) -> Iterator[tuple[int, Row]]:
+    """Yields the values of each line that is not blank, the header among them."""
+    for line, text in enumerate(lines, start=1):
+        lines.start_row()
+        record = file.divide(text)
+        if len(record) > 1 or (record and record[0].strip()):
+            yield line, record
+
+
+def _quoted_records(lines: Lines, file: TableFile) -> Iterator[tuple[int, Row]]:
     """Yields the values of each row that is not blank, the header among them."""
     # Strict, or the text after a forgotten quote would pass for one long value.
-    reader = csv.reader(lines, delimiter=separator, strict=True)
+    reader = csv.reader(lines, delimiter=typing.cast(str, file.separator), strict=True)
     while True:
         line = reader.line_num + 1
-        lines.row_length = 0
+        lines.start_row()
         try:
             record = next(reader)
         except StopIteration:
@@ -252,6 +268,9 @@ def _records(lines: Lines, separator: str) -> Iterator[tuple[int, Row]]:
                 detail = reason = f"a text of more than {csv.field_size_limit():,} characters"
             else:
                 reason, detail = "malformed", f"malformed: {escaped(str(error))}"
+                if file.has_flags:
+                    reason += " (if quotes are text, give --quoting=none)"
+                    detail += "; if quotes are text, give --quoting=none"
             yield line, BadRow(reason, detail, reader.line_num + 1 - line)
             continue
         if len(record) > 1 or (record and not record[0].isspace()):
@@ -263,7 +282,7 @@ _TWICE = object()  # The value of a name that a JSON object has more than once.
 
 
 def _json_rows(
-    lines: Lines, wanted: Sequence[Column], present: set[str]
+    lines: Lines, file: TableFile, wanted: Sequence[Column], present: set[str]
 ) -> Iterator[tuple[int, Row]]:
     # Numbers stay as they are written: different ones of many digits are not rounded to one.
     # NaN and infinities, which JSON does not have, are the only floats.
@@ -272,7 +291,7 @@ def _json_rows(
     )
     what = "not a JSON object"
     for line, text in enumerate(lines, start=1):
-        lines.row_length = 0
+        lines.start_row()
         if not text.strip():
             continue
         try:
@@ -283,9 +302,12 @@ def _json_rows(
             how = f"{what}, but a list or its start; each line must be an object"
             yield line, BadRow(what, how)
         elif not isinstance(record, dict):
-            yield line, BadRow(what, what)
+            nul = "; it has NUL characters, as UTF-16 does: see --encoding" if "\0" in text else ""
+            yield line, BadRow(what, what + nul)
+        elif missing := missing_columns(file, record, wanted):
+            yield line, BadRow(*missing)
         else:
-            yield line, _lacking(record, wanted) or _json_row(record, wanted, present)
+            yield line, _json_row(record, wanted, present)
 
 
 def _json_object(pairs: list[tuple[str, object]]) -> dict[str, object]:

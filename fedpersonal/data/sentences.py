@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +20,11 @@ from syntok import segmenter
 from syntok.tokenizer import Tokenizer
 
 from fedpersonal.data.clients import ClientDataset, group_rows, number_names
+from fedpersonal.data.formats import TableFile
 from fedpersonal.data.rows import open_bytes
 from fedpersonal.data.sources import LoadedData, check_count
 from fedpersonal.data.tables import named_columns, read_table, time_columns
+from fedpersonal.data.words import TOKEN, find_tokens, lower_cased
 from fedpersonal.errors import UserError, check_choice
 from fedpersonal.files import read_arrays, write_arrays
 
@@ -117,7 +118,7 @@ class TextCorpus(LoadedData):
 
 
 # To be raised when the same text and settings give another corpus, or the arrays change.
-_FORMAT_VERSION = 4
+_FORMAT_VERSION = 5
 _TEXTS = ("client_ids", "lexicon")
 _NUMBERS = ("client_offsets", "sentence_offsets", "words")
 
@@ -170,16 +171,14 @@ def _load(path: pathlib.Path) -> TextCorpus | None:
         return None
 
 
-# Both are part of a cached corpus's key: a change makes files be read again.
+# Part of a cached corpus's key, as `TOKEN` is: a change makes files be read again.
 SENTENCE_BREAK = r"(?<=[.!?…])\s+|\s*[\r\n\u2028\u2029]\s*"
-WORD = r"\w+(?:'\w+)*|[^\w\s]"
 
 # What is not the speaker's own words, but an answered comment's: Reddit's and mails' mark.
 QUOTATION_MARK = ">"
 
 _TOKENIZER = Tokenizer(emit_hyphen_or_underscore_sep=True, replace_not_contraction=False)
 _SENTENCE_BREAK = re.compile(SENTENCE_BREAK)
-_WORD = re.compile(WORD)
 # A line that has one of these before its last word may have more than one sentence.
 _POSSIBLE_END = re.compile(r"[^\w\s,'’-]")
 
@@ -212,19 +211,18 @@ def _split_line(line: str) -> list[str]:
 
 def count_words(texts: Sequence[str] | np.ndarray) -> np.ndarray:
     """Counts the words and marks, in the sense of `split_words`, of (n,) texts: (n,) int64."""
-    return np.fromiter((len(_WORD.findall(text)) for text in texts), np.int64, len(texts))
+    return np.fromiter((len(find_tokens(text)) for text in texts), np.int64, len(texts))
 
 
 def split_words(text: str) -> list[list[str]]:
     """Cuts a text into sentences that have words, and these into lower-cased words.
 
-    A sentence ends at a line break, and at `.`, `!`, `?` or `…` with white space after it. A word
-    is a run of letters, digits and underscores, with apostrophes inside; any other mark is a word
-    of its own.
+    A sentence ends at a line break, and at `.`, `!`, `?` or `…` with white space after it. Words
+    are as of `find_tokens`; any other mark is a word of its own.
     """
-    # One spelling of an accented letter, and of the apostrophe, for all keyboards.
-    text = unicodedata.normalize("NFC", text).lower().replace("\u2019", "'")
-    sentences = (_WORD.findall(sentence) for sentence in _SENTENCE_BREAK.split(text))
+    # One spelling of the apostrophe for all keyboards.
+    text = lower_cased(text).replace("\u2019", "'")
+    sentences = (find_tokens(sentence) for sentence in _SENTENCE_BREAK.split(text))
     return [words for words in sentences if words]
 
 
@@ -265,7 +263,7 @@ def read_text(
     check_count("min_sentences", min_sentences, minimum=1)
     check_count("max_sentences", max_sentences, minimum=min_sentences)
     check_choice("read_text", "kept_sentences", kept_sentences, KEPT_SENTENCES)
-    file = os.fspath(path)
+    file = TableFile.of(path)
     columns = (user_column, text_column, time_column)
     limits = (int(min_sentences), int(max_sentences), kept_sentences)
     if cache_dir is None:
@@ -273,19 +271,20 @@ def read_text(
     settings = {
         "columns": columns,
         "limits": limits,
-        "name": os.path.basename(file),
-        "patterns": [SENTENCE_BREAK, WORD],
+        "name": os.path.basename(file.path),
+        "format": [file.separator, file.names, file.encoding, file.quoting],
+        "patterns": [SENTENCE_BREAK, TOKEN],
     }
-    return read_cached(cache_dir, file, settings, lambda: _read(file, columns, limits))
+    return read_cached(cache_dir, file.path, settings, lambda: _read(file, columns, limits))
 
 
 def _read(
-    path: str, columns: tuple[str, str, str | None], limits: tuple[int, int, str]
+    file: TableFile, columns: tuple[str, str, str | None], limits: tuple[int, int, str]
 ) -> TextCorpus:
     user_column, text_column, time_column = columns
     wanted = named_columns(user_column=user_column, text_column=text_column)
     wanted += time_columns(time_column)
-    table = read_table(path, wanted, bad_rows="count")
+    table = read_table(file, wanted, bad_rows="count")
     texts, report = table.columns[text_column], dict(table.report)
     owners, client_ids = number_names("user", table.columns[user_column])
     rows = np.lexsort((table.order(time_column), owners))
@@ -299,8 +298,8 @@ def _read(
     enough = counts >= min_sentences
     if not enough.any():
         raise UserError(
-            f"{path}: no user has min_sentences={min_sentences} sentences; the most that one has"
-            f" is {counts.max(initial=0)}"
+            f"{file.path}: no user has min_sentences={min_sentences} sentences; the most that one"
+            f" has is {counts.max(initial=0)}"
         )
     places = sentences.example_positions
     if kept_sentences == "first_stored":

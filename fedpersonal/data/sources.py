@@ -38,6 +38,7 @@ class Sources:
         file_flag: The flag of a table of one's own.
         advice: What else to do where a folder has none of the files.
         public: Datasets whose items and texts are nobody's secret, and name no people.
+        tables: Sources that are read as tables, whose format options may describe.
     """
 
     holding: str
@@ -49,6 +50,7 @@ class Sources:
     file_flag: str = "text_file"
     advice: str = "use --dataset=generated"
     public: Sequence[str] = ("generated",)
+    tables: Sequence[str] = (FILE,)
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ import collections
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from fedpersonal.data.rows import BadRow, Column, TableFile, memory_for, read_rows
+from fedpersonal.data.formats import Column, TableFile, is_finite
+from fedpersonal.data.rows import BadRow, RowsWithin, memory_for, read_rows
 from fedpersonal.data.sources import has_nul, is_unicode
 from fedpersonal.errors import UserError, check_choice, counted, escaped, listed, quoted
 
@@ -77,19 +78,18 @@ class Table:
             raise UserError(f"{self.file.path}, line {self.lines[first]}: {column!r} {why}: {text}")
 
 
-def read_table(
-    path: str | os.PathLike | TableFile, columns: Sequence[Column], *, bad_rows: str
-) -> Table:
+def read_table(path: str | os.PathLike, columns: Sequence[Column], *, bad_rows: str) -> Table:
     """Reads columns of a .csv, .tsv or .jsonl file (.json means the same), gzipped or not.
 
     A .csv or .tsv file starts with a line of column names; each line of a .jsonl file is an object.
-    Blank lines mean nothing. Text is UTF-8. A row is bad if it is malformed, has more values than
-    there are columns, lacks a required column, or if one of its wanted values is not UTF-8, has a
-    NUL character, is there twice, is an empty text, or is not of its kind. JSON's numbers are
-    texts as they are written.
+    Blank lines mean nothing. Text is UTF-8. Quotes may enclose values of a .csv file alone. A row
+    is bad if it is malformed, has more values than there are columns, lacks a required column, or
+    if one of its wanted values is not UTF-8, has a NUL character, is there twice, is an empty text,
+    or is not of its kind. JSON's numbers are texts as they are written.
 
     Args:
-        path: The file; its extension tells the format, and `.gz` after it the compression.
+        path: The file; its extension tells the format, and `.gz` after it the compression. A
+            `TableFile` says otherwise.
         columns: The columns to read, of different names.
         bad_rows: `refuse` for an error that names file and line, `count` to leave them out.
 
@@ -98,7 +98,8 @@ def read_table(
 
     Raises:
         UserError: If the file as a whole cannot be read, lacks a required column or has one twice,
-            a row is bad and refused, or no row is good. A file that is no regular one, has a row of
+            a row is bad and refused, no row is good, or a quoted value seems to hold other rows. A
+            file that is no regular one, has a row of
             more than 16,777,216 characters, or, gzipped, more than 100 characters for each byte and
             4,194,304 in all, cannot be read.
     """
@@ -107,7 +108,7 @@ def read_table(
     names = [column.name for column in columns]
     if len(set(names)) < len(names):
         raise UserError(f"the columns to read must be different ones, got {listed(names)}")
-    file = path if isinstance(path, TableFile) else TableFile.of(path)
+    file = TableFile.of(path)
     with memory_for(file.path):
         table, unusable = _read_texts(file, columns, refused)
     for column in columns:
@@ -158,12 +159,13 @@ def _read_texts(
     codes = [array.array("i") for _ in columns]
     report: collections.Counter[str] = collections.Counter()
     present: set[str] = set()
+    suspects: list[RowsWithin] = []
     first_bad = ""
     lines = array.array("q")
 
     def good_rows() -> Iterator[Sequence[str]]:
         nonlocal first_bad
-        for line, row in read_rows(file, columns, present):
+        for line, row in read_rows(file, columns, present, suspects):
             if not isinstance(row, BadRow):
                 lines.append(line)
                 yield row
@@ -182,11 +184,14 @@ def _read_texts(
         raise UserError(
             f"{first_bad}; nor is any other line good" if first_bad else f"{file.path}: {what}"
         )
+    _refuse_rows_within(file, columns, suspects, numbers)
     table = Table(file, {}, {}, report, np.array(lines))
     unusable = {}
     texts = {c.name: list(n) for c, n in zip(columns, numbers) if c.name in present}
     places = {c.name: np.array(code) for c, code in zip(columns, codes)}
-    for what, is_fine in (("not UTF-8", is_unicode), ("a NUL character", lambda t: not has_nul(t))):
+    checks = {file.undecodable: is_unicode, "a NUL character": lambda text: not has_nul(text)}
+    way_out = file.other_encoding if any(map(_has_bytes, itertools.chain(*texts.values()))) else ""
+    for what, is_fine in checks.items():
         wrong = np.zeros(table.lines.size, bool)
         for name, distinct in texts.items():
             fine = np.array(list(map(is_fine, distinct)))
@@ -194,9 +199,10 @@ def _read_texts(
             distinct[:] = (text if good else "" for text, good in zip(distinct, fine))
         if wrong.any():
             line = table.lines[wrong.argmax()]
+            advice = way_out if is_fine is is_unicode else ""
             if refused:
-                raise UserError(f"{file.path}, line {line}: {what}")
-            what += f" (the first: line {line})"
+                raise UserError(f"{file.path}, line {line}: {what}{advice}")
+            what += f" (the first: line {line}{advice})"
         unusable[f"lines left out: {what}"] = wrong
     for name, distinct in texts.items():
         ordered = sorted(set(distinct))
@@ -204,6 +210,31 @@ def _read_texts(
         ranks = np.array([rank[text] for text in distinct])[places[name]]
         table.texts[name] = pd.Categorical.from_codes(ranks, np.array(ordered, object))
     return table, unusable
+
+
+def _has_bytes(text: str) -> bool:
+    """Whether a text has bytes of another encoding, and not only escaped halves of characters."""
+    return not text.isascii() and any("\udc80" <= c <= "\udcff" for c in text)
+
+
+def _refuse_rows_within(
+    file: TableFile,
+    columns: Sequence[Column],
+    suspects: Sequence[RowsWithin],
+    known: Sequence[Collection[str]],
+) -> None:
+    """Raises a `UserError` if the lines of a quoted value have values of other rows' columns."""
+
+    def is_likely(column: int, text: str) -> bool:
+        return text in known[column] or (columns[column].kind == "real" and is_finite(text))
+
+    for row in suspects:
+        if row.values and all(any(itertools.starmap(is_likely, found)) for found in row.values):
+            flags = ": if quotes are text, give --quoting=none, else --quoting=double"
+            raise UserError(
+                f"{file.path}, line {row.line}: a value that begins with a quotation mark seems to "
+                f"hold the rows below{flags if file.has_flags else ''}"
+            )
 
 
 def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np.ndarray, ...]:
@@ -216,13 +247,14 @@ def _of_kind(column: Column, texts: pd.Categorical) -> tuple[pd.Categorical | np
         with np.errstate(over="ignore"):
             numbers = numbers.astype(np.float32)
         return numbers[texts.codes], ~np.isfinite(numbers)[texts.codes]
-    numbers[~np.isfinite(numbers)] = np.nan
+    numbers = np.where(np.isfinite(numbers), numbers, np.nan)
     if not np.isnan(numbers).any():  # Dates take time.
         return numbers[texts.codes], np.zeros(len(texts), bool)
     # What depends on the moment of reading, such as "now", is no date.
     written = texts.categories.where(texts.categories.str.contains("[0-9]"), "")
     dates = pd.to_datetime(written, format="ISO8601", errors="coerce", utc=True)
-    dates = np.where(dates.isna(), np.nan, dates.asi8 / 1e9)
+    units_of_second = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}  # pandas 3 has microseconds.
+    dates = np.where(dates.isna(), np.nan, dates.asi8 / units_of_second[dates.unit])
     times = max(
         (numbers[texts.codes], dates[texts.codes]), key=lambda values: np.isfinite(values).sum()
     )

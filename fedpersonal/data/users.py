@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import numpy as np
 import pandas as pd
 
+from fedpersonal.data.formats import UTF_8
 from fedpersonal.data.rows import Lines
-from fedpersonal.data.sources import check_count
+from fedpersonal.data.sources import check_count, is_unicode
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError, counted, quoted
 
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 DataT = TypeVar("DataT", bound="Ratings | TextCorpus | LabelledTexts")
 
 
-def choose_users(data: DataT, *, num_users: int | None, users_file: str | None, seed: int) -> DataT:
+def choose_users(
+    data: DataT,
+    *,
+    num_users: int | None,
+    users_file: str | None,
+    seed: int,
+    encoding: str = UTF_8,
+) -> DataT:
     """Returns the data of some users; the report counts the others.
 
     Args:
@@ -30,14 +38,16 @@ def choose_users(data: DataT, *, num_users: int | None, users_file: str | None, 
         users_file: A text file with the name of a user a line, who alone can be drawn; None for
             all users.
         seed: >= 0, of the draw.
+        encoding: Of that file.
 
     Raises:
-        UserError: If the file cannot be read or names somebody else, or there are fewer users.
+        UserError: If the file cannot be read, is not of its encoding or names somebody else, or
+            there are fewer users.
     """
     ids, others = data.client_ids, {}
     chosen = np.arange(ids.size)
     if users_file is not None:
-        chosen = _named(users_file, data)
+        chosen = _named(users_file, encoding, data)
         others["users who are not in --users_file"] = ids.size - chosen.size
     if num_users is not None:
         check_count("num_users", num_users, minimum=1)
@@ -55,12 +65,17 @@ def choose_users(data: DataT, *, num_users: int | None, users_file: str | None, 
     return cast("DataT", dataclasses.replace(some, report=report))
 
 
-def _named(path: str, data: Ratings | TextCorpus | LabelledTexts) -> np.ndarray:
+def _named(path: str, encoding: str, data: Ratings | TextCorpus | LabelledTexts) -> np.ndarray:
     """Returns the places of the users that a file names, distinct, int64 (n,)."""
     lines: dict[str, int] = {}
-    file = Lines(path, "utf-8-sig")
+    file = Lines(path, encoding)
     for number, line in enumerate(file, start=1):
-        file.row_length = 0
+        file.start_row()
+        if not is_unicode(line):
+            raise UserError(
+                f"--users_file: {path}, line {number}: not {encoding}; --encoding says which "
+                "encoding the file and the table have."
+            )
         if line.strip():
             lines.setdefault(line.strip(), number)
     if not lines:

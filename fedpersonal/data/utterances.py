@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from fedpersonal.data.clients import group_rows
+from fedpersonal.data.formats import Column
 from fedpersonal.data.labelled_texts import LabelledRows, LabelledTexts, read_labelled_rows
-from fedpersonal.data.rows import Column
 from fedpersonal.data.sentences import count_words, split_sentences
 from fedpersonal.data.sources import check_count, check_counts, errors_of
 from fedpersonal.data.tables import named_columns

@@ -284,6 +284,12 @@ class Method:
         return all(getattr(layers, part) for part in parts if part)
 
     @classmethod
+    def missing_parts(cls, layers: Layers) -> list[str]:
+        """Returns the parts of a model that the method needs and these layers lack, by name."""
+        parts = {*cls.needs, cls.local_part, cls.finetunes} - {"all", "global", "", None}
+        return sorted(str(part) for part in parts if not getattr(layers, str(part), ()))
+
+    @classmethod
     def local_layers(cls, options: Any, layers: Layers) -> tuple[str, ...]:
         """Returns the layers that are each client's own."""
         has_option = "local_layers" in cls.options.declarations()

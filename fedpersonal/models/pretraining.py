@@ -220,6 +220,7 @@ def pretrain(
     if first_step > 1:
         show(f"going on after step {first_step - 1}/{steps}")
     every = math.ceil(steps / _REPORTS)
+    since = time.monotonic()
     for step in range(first_step, steps + 1):
         begin = time.monotonic()
         starts = random.integers(len(training) - length + 1, size=(batch_size, 1))
@@ -233,7 +234,8 @@ def pretrain(
                 )
             curve.append((step, perplexity()))
             line = f"loss {float(loss):.3f}, held-out perplexity {curve[-1][1]:.1f}"
-            show(f"step {step}/{steps}, {seconds:.0f} s: {line}")
+            left = (steps - step) * (time.monotonic() - since) / (step + 1 - first_step)
+            show(f"step {step}/{steps}, {seconds:.0f} s, about {left:.0f} s left: {line}")
         state.write_if_due(step + 1, seconds, curve)
     report = PretrainingReport(
         num_texts=len(training_texts),

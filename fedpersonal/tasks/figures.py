@@ -23,30 +23,27 @@ def figures_text(test: Mapping[str, Any], metrics: Iterable[str]) -> str:
 
     Metrics that the test does not have are left out; of one in which nobody counts it says so.
     """
-    told, last = [], ""
+    told = []
     for metric in metrics:
         name = find_metric(metric, [*test, *test["num_clients_of"]])
         if name is not None:
             figure = f"{name} {test[name]:.4f}" if name in test else f"no {name}"
-            told.append(figure + beside(test, name, last))
-            best = strongest(test["guesses"], name)
-            last = best[0] if best else last
+            told.append(figure + beside(test, name))
     return ", ".join(told)
 
 
-def beside(test: Mapping[str, Any], name: str, last: str = "") -> str:
+def beside(test: Mapping[str, Any], name: str) -> str:
     """Returns in brackets what is to be known of a metric: who counts in it, and what it must beat.
 
     Args:
         test: The entry `test` of a summary.
         name: The metric.
-        last: The guess that was named before in the line, which needs no name again.
     """
     about, best = [], strongest(test["guesses"], name)
     if name in test["num_clients_of"]:
         about.append(counted(test["num_clients_of"][name], "users"))
     if best:
-        about.append(f"{'' if best[0] == last else best[0] + ': '}{best[1]:.4f}")
+        about.append(f"{best[0]}: {best[1]:.4f}")
         chance = test["guesses"].get(CHANCE, {}).get(name)
         if chance is not None and best[0] != CHANCE:
             about.append(f"{CHANCE}: {chance:.4f}")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
+from fedpersonal.data.formats import QUOTING, UTF_8, TableFile
 from fedpersonal.data.sources import Sources, find_source
 from fedpersonal.data.users import DataT, choose_users
 from fedpersonal.errors import UserError
 from fedpersonal.methods.fed_recon import FedReconOptions
 from fedpersonal.methods.method import FinetuningOptions
 from fedpersonal.optimizers import SERVER_OPTIMIZERS
-from fedpersonal.options import Options, option
+from fedpersonal.options import Options, Value, option
 from fedpersonal.runtime import RUNTIMES
 from fedpersonal.training.participation import ClientClock, Participation
 
@@ -180,7 +182,51 @@ class RunOptions(FedReconOptions, FinetuningOptions, PrivacyOptions, Participati
             )
 
 
-class TableOptions(Options):
+class FormatOptions(Options):
+    """How a table is written."""
+
+    separator: str | None = option(
+        None,
+        "What divides values: comma, semicolon, tab, pipe, space, whitespace (any run of it), or "
+        "the characters themselves, such as ::. [default: comma in .csv, tab in .tsv]",
+    )
+    header: tuple[str, ...] = option(
+        (),
+        "The columns' names, in the file's order, of a table whose first line is data; - for "
+        "columns of no use. [default: the first line]",
+    )
+    quoting: str = option(
+        "auto",
+        "Quotes are text (none), or may enclose a value with separators, line ends and doubled "
+        "quotes (double). auto: none where tabs, spaces or several characters divide values, else "
+        "double, but a value that seems to hold other rows is refused.",
+        choices=QUOTING,
+    )
+    encoding: str = option(
+        UTF_8,
+        "Encoding of the table and of --users_file, such as latin-1. A byte-order mark wins over "
+        "utf-8.",
+    )
+
+    def changed(self) -> dict[str, Value]:
+        """Returns the options of the format that are not at their defaults."""
+        declared = FormatOptions.declarations()
+        return {n: getattr(self, n) for n in declared if getattr(self, n) != declared[n].default}
+
+    def table(self, path: str) -> TableFile:
+        """Returns a file that is written so."""
+        return TableFile.of(path, **{name: getattr(self, name) for name in _FORMAT})
+
+    def check(self) -> None:
+        """Raises a `UserError` where the format is of no use for any file."""
+        super().check()
+        self.table("any.csv")
+
+
+_FORMAT = tuple(FormatOptions.declarations())
+
+
+class TableOptions(FormatOptions):
     """Where a table of clients' examples is, and what its columns are called."""
 
     dataset: str = option("auto", "The data.", in_help=True)
@@ -195,9 +241,23 @@ class TableOptions(Options):
     )
 
     def find(self, sources: Sources) -> tuple[str, str | None]:
-        """Settles what `auto` means, and where the data are, as `find_source` does."""
+        """Finds out what `auto` means, and where the data are, as `find_source` does.
+
+        Raises:
+            UserError: As of `find_source`, or if the format of a table is given and none is read.
+        """
         file = getattr(self, sources.file_flag)
-        return find_source(sources, dataset=self.dataset, file=file, data_dir=self.data_dir)
+        found = find_source(sources, dataset=self.dataset, file=file, data_dir=self.data_dir)
+        if found[0] not in sources.tables:
+            idle = [name for name in _FORMAT if name != "encoding" or self.users_file is None]
+            where = f"with the dataset {found[0]}"
+            self.refuse_idle(*idle, where=where, unless=f"a table by --{sources.file_flag}")
+        return found
+
+    def find_table(self, sources: Sources) -> tuple[str, str | os.PathLike | None]:
+        """As of `find`, with a `TableFile` in place of the path of a table."""
+        source, path = self.find(sources)
+        return source, self.table(path) if path and source in sources.tables else path
 
     def columns(self, *names: str) -> dict[str, Any]:
         """Returns what columns are called, as readers of tables take it."""
@@ -207,7 +267,9 @@ class TableOptions(Options):
         """Returns the data of the users that options ask for, as `data.users.choose_users` does."""
         seed = getattr(self, "seed", 0)  # Of any run.
         number, file = self.num_users, self.users_file
-        return choose_users(data, num_users=number, users_file=file, seed=seed)
+        return choose_users(
+            data, num_users=number, users_file=file, seed=seed, encoding=self.encoding
+        )
 
 
 class TextOptions(TableOptions):

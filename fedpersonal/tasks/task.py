@@ -12,7 +12,7 @@ import functools
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -171,11 +171,12 @@ class Task(Generic[OptionsT, SourceT, DataT]):
 
     def _join_options(self, methods: Sequence[type[Method]]) -> type[OptionsT]:
         names = tuple(method.name for method in methods)
+        others = _unfit_methods(self, names)
 
         class Choice(RunOptions):
             """The algorithm."""
 
-            method: str = option(names[0], "What to train with.", choices=names)
+            method: str = option(names[0], "What to train with.", choices=names, others=others)
 
         def check(options: OptionsT) -> None:
             joined.check(options)
@@ -409,6 +410,17 @@ class Task(Generic[OptionsT, SourceT, DataT]):
             f"{tested_text(test)}, {test['num_examples']:,} {self.examples}: "
             f"{figures_text(test, self.metrics)}"
         ]
+
+
+def _unfit_methods(task: Task, names: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Returns the methods that are not among the `names`, and why each does not fit a task."""
+    reasons = {
+        name: f"the method does not fit the model of {task.name}, which has no layers for it of "
+        f"the kind {' or '.join(method.missing_parts(task.layers))}"
+        for name, method in methods().items()
+        if name not in names
+    }
+    return tuple(reasons.items())
 
 
 def filled(text: str, counts: Mapping[str, Any]) -> str:

@@ -139,7 +139,8 @@ _FEW = f"{_HEADER}\na,x,3\na,y,3\na,y,4\nb,x,3\n"
         (
             "user,movie\na,b\n",
             {},
-            ": there is no column 'item'; the columns are user, movie; say by --item_column",
+            ": there are no columns 'item', 'rating'; the columns are user, movie; say by "
+            "--item_column and --rating_column which ones are meant$",
         ),
         (_FEW, {"time_column": "when"}, ": there is no column 'when'; .* --time_column which one"),
         ("item,user,rating,item\n", {}, ": two columns are called 'item'$"),

@@ -9,7 +9,8 @@ import zlib
 import pytest
 
 from fedpersonal.data import rows as lines
-from fedpersonal.data.rows import MAX_ROW_LENGTH, Column
+from fedpersonal.data.formats import Column
+from fedpersonal.data.rows import MAX_ROW_LENGTH
 from fedpersonal.data.sentences import read_text
 from fedpersonal.data.tables import read_table
 from fedpersonal.errors import UserError

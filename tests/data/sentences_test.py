@@ -213,7 +213,7 @@ def test_another_content_or_setting_is_another_corpus(tmp_path, readings, monkey
         read(**options)
         assert len(readings) == before + 2
     before = len(readings)
-    monkeypatch.setattr(sentences, "WORD", "another")
+    monkeypatch.setattr(sentences, "TOKEN", "another")
     read()
     _write_cache(path, "more")
     assert "more" in read().lexicon

@@ -29,7 +29,7 @@ SAID = {
     ],
     "movielens": ["ratings: 240 ratings of 20 users, 30 items", "test, 2 users, 1\\d ratings: "],
     "reddit": [
-        "texts: 200 texts of 20 users, 3 labels; 1 line left out: not UTF-8 .the first: line 3.;",
+        "texts: 200 texts of 20 users, 3 labels; 1 line left out: not UTF-8 .the first: line 3; ",
         "test, 18 users, 18 texts: accuracy 0.\\d+ .the most frequent label: 0.",
         "2 users who never took part: accuracy 0.* after personalisation",
     ],

@@ -239,7 +239,7 @@ def test_what_ends_before_the_first_round_has_begun_nothing(tmp_path, capsys, er
         with launch._nothing_begun(folder):
             raise error
     says = error is not ValueError and not has_rounds
-    assert capsys.readouterr().err == "Stopped: nothing was begun.\n" * says
+    assert capsys.readouterr().err == "Stopped before the first round.\n" * says
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

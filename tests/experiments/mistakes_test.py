@@ -28,6 +28,11 @@ FLAGS = [
     ("movielens", "--embedding_stddev=inf", "--embedding_stddev is inf; it must be a finite"),
     ("movielens", "--method=fed", "--method is fed; it must be one of "),
     ("movielens", "--method=fedavg", "; did you mean fed_avg?"),
+    (
+        *("movielens", "--method=lg_fed_avg"),
+        "--method is lg_fed_avg; the method does not fit the model of movielens, which has no "
+        "layers for it of the kind body. --help lists those that fit.",
+    ),
     ("movielens", "--decay_rounds=1 --total_rounds=2", "--decay_rounds=1 must be 0 or at least"),
     ("reddit", "--unseen_users=2", "--unseen_users is 2.0; it must be a finite number"),
     ("tv_shows", "--text_length=3", "--text_length is 3; it must be"),
@@ -68,8 +73,13 @@ FLAGS = [
     ("movielens", "--ratings_file=latin.csv", "latin.csv, line 1: not UTF-8"),
     (
         *("movielens", "--ratings_file=header.csv"),
-        "header.csv: there is no column 'who'; the columns are \\x1b[2J, column 0, ",
+        "header.csv: there are no columns 'who', 'item', 'rating'; the columns are \\x1b[2J, ",
     ),
+    ("movielens", "--separator=commas", "--separator is 'commas'; it must be one of comma, semi"),
+    ("movielens", "--quoting=maybe", "--quoting is maybe; it must be one of auto, double, none"),
+    ("movielens", "--encoding=utf-9", "--encoding is utf-9; it must be a text encoding that Pyth"),
+    ("movielens", "--header=who,item", "there is no column 'rating' in --header; the columns are"),
+    ("movielens alone", "--separator=tab", "--separator is tab, which has no effect with the data"),
     ("movielens", "--ratings_file=bad.csv", "bad.csv, line 3: 'rating' is not a finite"),
     (
         *("movielens", "--output_dir=ratings.csv/run --user_column=absent"),
@@ -119,7 +129,8 @@ FLAGS = [
         "--num_users is 9, which has no effect on TFF's Stack Overflow: leave it out",
     ),
     # Sweeps; `alone` is without the flags of a task.
-    ("sweep alone", "", "--grid must have a value other than None"),
+    ("sweep alone", "", "--grid is missing; give --grid=...: "),
+    ("generate alone", "", "--user is missing; give --user=...: Whose embedding"),
     ("sweep alone", "--grid=seed=1", "give one task, such as --task=ratings: "),
     ("sweep alone", "movies --grid=seed=1", "there is no task 'movies', and no module of this "),
     ("sweep alone", "movielens --grid=rate=1", "--grid: 'rate' is no option that can be chosen"),
@@ -136,7 +147,9 @@ FLAGS = [
     ),
     ("leaderboard alone", "--methods=fedavg", "; did you mean fed_avg?"),
     ("leaderboard alone", "--tasks=films --methods=fedperc", "--methods: 'fedperc' is none of "),
-    ("leaderboard alone", "--seeds=0", "seeds"),
+    ("leaderboard alone", "--seeds=0", "--seeds is 0; it must be a whole number at least 1 and"),
+    ("leaderboard alone", "--seeds=three", "--seeds is three; it must be a whole number at lea"),
+    ("leaderboard alone", "--text_file=a", "no flag of this command. `fedpersonal next_word --t"),
     ("leaderboard alone", "--joined=a.json --seeds=2", "--joined runs nothing: leave --seeds out"),
     ("leaderboard alone", "--settings=absent.json", "--settings=absent.json: there is no such"),
     # Other commands.

@@ -55,7 +55,8 @@ def test_help_of_a_command_for_own_data_begins_with_the_table(name, run_program,
     assert {declared[n].default for n in columns} == {
         *re.findall(r"\w+(?=,|$| \()", own.columns)
     } | {"time"}
-    first = [own.file_flag, *columns, "num_users", "users_file", "size"]
+    format = ["separator", "header", "quoting", "encoding"]
+    first = [own.file_flag, *columns, *format, "num_users", "users_file", "size"]
     assert shown[: len(first)] == first and not {"dataset", "data_dir"} & {*shown}
     assert max(map(len, output.splitlines())) <= 100
 

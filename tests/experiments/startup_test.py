@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -34,6 +35,8 @@ def _run(program):
         capture_output=True,
         text=True,
         timeout=60,
+        # Under `nohup` this process, and so its children, ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     return process.returncode, process.stdout.split("\n")[:-1], process.stderr
 

@@ -306,7 +306,8 @@ def _read(options: DocumentRun) -> LabelledTexts:
         return load_reddit(path, num_labels=options.num_labels, **limits)
     assert path  # A table has one.
     columns = options.columns("user", "text", "label", "time")
-    return read_documents(path, **columns, num_labels=options.num_labels or None, **limits)
+    table, num_labels = options.table(path), options.num_labels or None
+    return read_documents(table, **columns, num_labels=num_labels, **limits)
 
 
 def _evaluate(

@@ -122,7 +122,8 @@ class InteractionTask(ItemTask[InteractionRun, Interactions, InteractionData]):
         """Reads the interactions that options name."""
         least = options.min_interactions
         columns = {**options.columns("user", "item", "time"), "rating_column": None}
-        ratings = movielens.load(*options.find(SOURCES), min_ratings=least, columns=columns)
+        found = options.find_table(SOURCES)
+        ratings = movielens.load(*found, min_ratings=least, columns=columns)
         interactions = keep_users(Interactions(**vars(ratings)), min_ratings=least)
         return options.choose_users(interactions)
 

@@ -208,7 +208,7 @@ class Sentences:
             return options.choose_users(generate_corpus(seed=0))
         assert self.path  # A table has one.
         corpus = read_text(
-            self.path,
+            options.table(self.path),
             **options.columns("user", "text", "time"),
             min_sentences=options.min_sentences,
             max_sentences=self.max_sentences,

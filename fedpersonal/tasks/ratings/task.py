@@ -112,7 +112,7 @@ class RatingTask(ItemTask[RatingRun, Ratings, RatingData]):
     def read(self, options: RatingRun) -> Ratings:
         """Reads the ratings that options name."""
         ratings = movielens.load(
-            *options.find(movielens.SOURCES),
+            *options.find_table(movielens.SOURCES),
             min_ratings=options.min_ratings,
             columns=options.columns("user", "item", "rating", "time"),
         )

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.data.clients import ClientDataset
-from fedpersonal.data.rows import Column
+from fedpersonal.data.formats import Column
 from fedpersonal.data.tables import read_table
 from fedpersonal.errors import UserError
 from fedpersonal.files import explained

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedpersonal.data.formats import Column, TableFile
 from fedpersonal.data.generated.dialogues import GeneratedDialogues, generate_dialogues
-from fedpersonal.data.rows import Column, TableFile, read_rows
+from fedpersonal.data.rows import read_rows
 from fedpersonal.data.sources import Sources, fingerprint
 from fedpersonal.data.tables import read_table
 from fedpersonal.data.utterances import (
@@ -33,6 +34,7 @@ SOURCES = Sources(
         "reddit": ("reddit_comments.jsonl.gz", "reddit_comments.jsonl", "reddit_comments.csv"),
     },
     only_by_name=("reddit",),
+    tables=("file", "tv_shows", "reddit"),
 )
 _MIN_TOKENS = 3
 
@@ -96,7 +98,13 @@ class Dialogues:
         if self.path is None:
             return self.options.choose_users(_generated().named)
         columns = {**self._columns, **self.options.columns("time")}
-        return self.options.choose_users(read_utterances(self.path, **columns, **self._filter))
+        return self.options.choose_users(read_utterances(self.table, **columns, **self._filter))
+
+    @property
+    def table(self) -> TableFile:
+        """The table, of data that are not generated."""
+        assert self.path
+        return self.options.table(self.path)
 
     @property
     def name(self) -> str:
@@ -111,7 +119,7 @@ class Dialogues:
         if self.path is None:
             return _generated().others.texts
         users = self.utterances.client_ids.tolist()
-        return read_other_texts(self.path, users, **self._columns, min_tokens=_MIN_TOKENS)
+        return read_other_texts(self.table, users, **self._columns, min_tokens=_MIN_TOKENS)
 
     @functools.cached_property
     def vectors(self) -> np.ndarray | None:
@@ -123,7 +131,10 @@ class Dialogues:
         options, users = self.options, self.utterances.client_ids
         if options.user_vectors is None:
             return None
-        known, vectors = _read_vectors(options.user_vectors, options.user_column)
+        known, vectors = _read_vectors(
+            TableFile.of(options.user_vectors, encoding=options.encoding, has_flags=False),
+            options.user_column,
+        )
         places = known.get_indexer(users)
         lacking = users[places < 0]
         has_some = lacking.size < users.size
@@ -152,7 +163,7 @@ class Dialogues:
         if options.num_users is not None or options.users_file is not None:
             # A base model that others are to have trained must not have seen these.
             about["users"] = fingerprint({"users": self.utterances.client_ids})
-        return {**about, **(self._filter if self.path else {})}
+        return {**about, **(self._filter if self.path else {}), **options.changed()}
 
     @property
     def _columns(self) -> dict[str, Any]:
@@ -172,16 +183,16 @@ class Dialogues:
         }
 
 
-def _read_vectors(path: str, user_column: str) -> tuple[pd.Index, np.ndarray]:
+def _read_vectors(file: TableFile, user_column: str) -> tuple[pd.Index, np.ndarray]:
     """Returns the users of a table, and the numbers of its other columns, by their names' order."""
-    file, users = TableFile.of(path), Column(user_column, option="user_column")
+    users = Column(user_column, option="user_column")
     names: set[str] = set()
     next(read_rows(file, [users], names), None)  # Of .jsonl there is no header.
     numbers = sorted(names - {user_column})
     if not numbers:
         raise UserError(
-            f"{path}: there is no column beside {user_column!r}; give a .csv or .tsv file with a "
-            "column for each number of a vector"
+            f"{file.path}: there is no column beside {user_column!r}; give a .csv or .tsv file with"
+            " a column for each number of a vector"
         )
     wanted = [users, *(Column(name, "real") for name in numbers)]
     table = read_table(file, wanted, bad_rows="refuse")

@@ -1,0 +1,8 @@
+"""`python -m fedpersonal` is the command `fedpersonal`: programs, which the library lacks."""
+
+from __future__ import annotations
+
+import runpy
+
+if __name__ == "__main__":
+    runpy.run_module("experiments.command", run_name="__main__", alter_sys=True)
