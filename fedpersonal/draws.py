@@ -76,6 +76,8 @@ class Purpose(enum.IntEnum):
     """The users of a table that take part in anything, where not all do."""
     TASKS = 32
     """The tasks of each resample, over which ranks of methods are averaged."""
+    ORDER = 33
+    """The order of a client's examples in the passes of a round; clients by `number_of`."""
 
 
 # These are drawn once for a seed, and with the keys that published splits and base models had.

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedpersonal.data.shuffle import SHUFFLES, Shuffle
 from fedpersonal.errors import check_choice
 from fedpersonal.methods.phases import (
     STATES,
@@ -17,6 +18,8 @@ from fedpersonal.methods.phases import (
     GradientPhase,
     Phase,
     check_positive,
+    count_passes,
+    read_parts,
 )
 from fedpersonal.optimizers import ScheduledOptimizer
 
@@ -260,6 +263,24 @@ class Algorithm:
                 )
             phases.append(phase)
         return dataclasses.replace(self, phases=tuple(phases))
+
+    def shuffle(self, when: str, *, batch_size: int, seed: int) -> Shuffle | None:
+        """Returns what draws the orders in which clients take their examples; None for none.
+
+        Args:
+            when: `never`, `rounds` or `epochs`, as of `Trainer`.
+            batch_size: Examples of a batch.
+            seed: The run's seed.
+        """
+        check_choice(f"Algorithm {self.name!r}", "shuffle", when, SHUFFLES)
+        if when == "never":
+            return None
+        phases = [(read_parts(phase), count_passes(phase)) for phase in self.phases]
+        if when == "rounds":
+            parts = dict.fromkeys(part for read, _ in phases for part in read)
+            phases = [(tuple(parts), 1)]
+        passes = tuple((read, count) for read, count in phases if count)
+        return Shuffle(passes, when == "epochs", batch_size, seed) if passes else None
 
     def stateless_twin(self) -> Algorithm:
         """Returns the same phases with local variables that start afresh in every round."""

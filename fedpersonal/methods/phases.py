@@ -293,6 +293,19 @@ class NeighboursPhase:
 Phase = Union[GradientPhase, RidgePhase, BlendPhase, ChoicePhase, NeighboursPhase]
 
 
+def count_passes(phase: Phase) -> int:
+    """Returns how many passes a phase makes at most in which the order of examples matters."""
+    if not isinstance(phase, (GradientPhase, BlendPhase)):
+        return 0
+    return phase.epochs if phase.max_steps is None else min(phase.epochs, phase.max_steps)
+
+
+def read_parts(phase: Phase) -> tuple[str, ...]:
+    """Returns the parts of a client's data that a phase reads."""
+    ahead = getattr(phase, "ahead", None)
+    return tuple(dict.fromkeys([phase.data, *([ahead.data] if ahead and ahead.data else [])]))
+
+
 def restrict(phase: Phase, variables: str | tuple[str, ...]) -> Phase:
     """Returns a gradient phase that moves other variables; others move what they do."""
     if not isinstance(phase, GradientPhase):
