@@ -335,15 +335,11 @@ CASES = {
         batch_size=16, privacy=private(clipping="fixed"),
     ),
     # Support and query sets keep their examples; phases of all examples mix these.
-    **packed_both_ways("shuffled each round", "factors", recon(**STEPS), when="rounds"),
+    "shuffled each round": Case("factors", recon(**STEPS), when="rounds"),
     **packed_both_ways(
         "shuffled each pass", "own user",
         fed_rep(client_optimizer=SGD, local_optimizer=ADAM, local_only_epochs=3, max_local_steps=5),
         when="epochs", clients_per_shard=3,
-    ),
-    **packed_both_ways(
-        "shuffled each pass, rebuilt", "words", recon(MOMENTUM, reconstruction_epochs=3),
-        when="epochs",
     ),
     "shuffled each pass, noisy": Case("noisy, own head", recon(local_epochs=2), when="epochs"),
     "shuffled each pass, noisy, pooled": Case(
@@ -356,16 +352,6 @@ CASES = {
         "table", per_fed_avg(**WORK, adaptation_optimizer=SLOW), "pooled", when="epochs"
     ),
     "shuffled each pass, blended": Case("noisy", BLENDED, when="epochs", sizes=(6, 6, 3, 6)),
-    "shuffled each round, mixing layers": Case(
-        "mixing layers", furl(client_optimizer=SGD), when="rounds"
-    ),
-    "shuffled each pass, mixing layers": Case(
-        "mixing layers", furl(client_optimizer=SGD, local_epochs=2), when="epochs"
-    ),
-    "shuffled each pass, growing": Case(
-        "factors", recon(growing_reconstruction=True, reconstruction_epochs=3), when="epochs"
-    ),
-    "shuffled each pass, chosen": Case("factors", CHOSEN["kept"], "pooled", when="epochs"),
 }  # fmt: skip
 
 
