@@ -77,7 +77,7 @@ class Purpose(enum.IntEnum):
     TASKS = 32
     """The tasks of each resample, over which ranks of methods are averaged."""
     ORDER = 33
-    """The order of a client's examples in the passes of a round; clients by `number_of`."""
+    """The order of clients' examples in a round: a number that is mixed with each one's name."""
 
 
 # These are drawn once for a seed, and with the keys that published splits and base models had.

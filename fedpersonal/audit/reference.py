@@ -185,7 +185,7 @@ class Reference(PlainModel):
         epochs = [getattr(phase, "epochs", 0) for phase in self._algorithm.phases]
         if self._shuffle is None:
             return [[client] * count for count in epochs]
-        orders = self._shuffle.orders(client.name, len(client.labels), round_number)
+        (orders,) = self._shuffle.orders([client.name], [len(client.labels)], round_number)
         shuffled = [client.at(order) for order in orders]
         if not self._shuffle.is_each_pass:
             return [shuffled * count for count in epochs]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,15 +26,14 @@ class Shuffle:
     Support and query sets keep their examples: a permutation moves examples within each set alone.
 
     Attributes:
-        passes: For each phase of a round that reads an order, the parts of the data that it reads,
-            and how many passes it makes at most, each in an order of its own. For one order a
-            round, all parts, and one pass.
+        passes: Numbers of consecutive passes of a round, each in an order of its own, and the
+            support parts by which the data are divided in them. For one order a round, one pass.
         is_each_pass: Whether passes differ, or batches are cut once a round.
         batch_size: Examples of a batch.
         seed: The run's seed.
     """
 
-    passes: tuple[tuple[tuple[str, ...], int], ...]
+    passes: tuple[tuple[int, tuple[str, ...]], ...]
     is_each_pass: bool
     batch_size: int
     seed: int
@@ -41,31 +41,71 @@ class Shuffle:
     @property
     def num_passes(self) -> int:
         """The number of orders of each client in a round."""
-        return sum(count for _, count in self.passes)
+        return sum(count for count, _ in self.passes)
 
-    def orders(self, client: str, num_examples: int, round_number: int) -> np.ndarray:
-        """Returns which example a client takes at each place, int32 (num_passes, num_examples).
+    def orders(
+        self, clients: Sequence[str], counts: Sequence[int] | np.ndarray, round_number: int
+    ) -> list[np.ndarray]:
+        """Returns which example each client takes at each place, int32 (num_passes, its examples).
 
         Args:
-            client: The client's name.
-            num_examples: How many examples it has.
+            clients: The clients' names.
+            counts: How many examples each has.
             round_number: >= 0.
         """
-        key = number_of(str(client))
-        rng = generator(Purpose.ORDER, self.seed, round_number=round_number, client=key)
-        orders = np.empty((self.num_passes, num_examples), np.int32)
-        first = 0
-        for parts, count in self.passes:
-            for places in _sets(parts, num_examples, self.batch_size):
-                tiled = np.broadcast_to(places, (count, len(places)))
-                orders[first : first + count, places] = rng.permuted(tiled, axis=1)
-            first += count
+        ends = np.cumsum(counts, dtype=np.int64)
+        keys = self._sort_keys(clients, np.asarray(counts, np.int64), round_number)
+        place_mask = np.uint64((1 << _num_bits(counts)) - 1)
+        orders = []
+        for end, count in zip(ends.tolist(), map(int, counts)):
+            own, first = np.empty((self.num_passes, count), np.int32), 0
+            for number, parts in self.passes:
+                passes = slice(first, first + number)
+                of_client = keys[passes, end - count : end]
+                for places in _sets(parts, count, self.batch_size):
+                    own[passes, places] = np.sort(of_client[:, places], axis=1) & place_mask
+                first += number
+            orders.append(own)
         return orders
+
+    def _sort_keys(
+        self, clients: Sequence[str], counts: np.ndarray, round_number: int
+    ) -> np.ndarray:
+        """Returns a random number for each example in each pass, uint64 (num_passes, examples).
+
+        Its last bits are the example's place. A generator for each client would take longer than
+        the round.
+        """
+        random = generator(Purpose.ORDER, self.seed, round_number=round_number)
+        state = random.integers(2**64, size=1, dtype=np.uint64)
+        names = np.array([number_of(str(name)) for name in clients], np.uint64)
+        places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        places = places.astype(np.uint64)
+        states = _fold(np.repeat(_fold(state, names), counts), places)
+        keys = _fold(states, np.arange(self.num_passes, dtype=np.uint64)[:, np.newaxis])
+        shift = np.uint64(_num_bits(counts))
+        return (keys >> shift << shift) | places
+
+
+def _num_bits(counts: Sequence[int] | np.ndarray) -> int:
+    return int(np.max(counts, initial=0)).bit_length()
+
+
+def _fold(state: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Mixes numbers into hash states, uint64, as `model.noise.fold` does in TensorFlow."""
+    x = state + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 @functools.lru_cache(maxsize=4096)
-def _sets(parts: tuple[str, ...], num_examples: int, batch_size: int) -> tuple[np.ndarray, ...]:
+def _sets(
+    parts: tuple[str, ...], num_examples: int, batch_size: int
+) -> tuple[slice | np.ndarray, ...]:
     """Returns the places of a client's examples, set by set: those that are in the same parts."""
+    if not parts:
+        return (slice(None),)
     num_batches = -(-num_examples // batch_size)
     batches = np.arange(num_batches)
     labels = np.zeros(num_batches, np.int64)

@@ -170,13 +170,13 @@ def pack_clients(
     `Algorithm.touched_data` for training, `none` where no client has rows for itself: then there
     are neither rows nor positions. `shuffle` draws the orders of examples in a round.
     """
-    is_each_pass, orders, counts = False, None, dataset.counts
+    is_each_pass, orders = False, None
     if shuffle is not None:
         is_each_pass = shuffle.is_each_pass
-        orders = [
-            shuffle.orders(dataset.client_ids[index], int(counts[index]), round_number)
-            for index in client_indices
-        ]
+        indices = np.asarray(client_indices, np.int64)
+        orders = shuffle.orders(
+            dataset.client_ids[indices].tolist(), dataset.counts[indices], round_number
+        )
     (packed,) = pack_parts(
         model,
         (dataset,),

@@ -19,7 +19,7 @@ from fedpersonal.methods.phases import (
     Phase,
     check_positive,
     count_passes,
-    read_parts,
+    dividing_parts,
 )
 from fedpersonal.optimizers import ScheduledOptimizer
 
@@ -275,12 +275,16 @@ class Algorithm:
         check_choice(f"Algorithm {self.name!r}", "shuffle", when, SHUFFLES)
         if when == "never":
             return None
-        phases = [(read_parts(phase), count_passes(phase)) for phase in self.phases]
+        phases = [(count_passes(phase), dividing_parts(phase)) for phase in self.phases]
         if when == "rounds":
-            parts = dict.fromkeys(part for read, _ in phases for part in read)
-            phases = [(tuple(parts), 1)]
-        passes = tuple((read, count) for read, count in phases if count)
-        return Shuffle(passes, when == "epochs", batch_size, seed) if passes else None
+            every = dict.fromkeys(part for _, parts in phases for part in parts)
+            phases = [(1, tuple(every))]
+        passes: list[tuple[int, tuple[str, ...]]] = []
+        for count, parts in phases:
+            if passes and passes[-1][1] == parts:
+                count += passes.pop()[0]
+            passes += [(count, parts)] if count else []
+        return Shuffle(tuple(passes), when == "epochs", batch_size, seed) if passes else None
 
     def stateless_twin(self) -> Algorithm:
         """Returns the same phases with local variables that start afresh in every round."""

@@ -49,7 +49,7 @@ def test_weights_are_those_of_keras_on_examples_in_that_order(shuffle, data):
         )  # fmt: skip
         with trainer.fit(rounds=1, progress=False) as trained:
             found.append([*trained.weights.values()])
-    orders = algorithm.shuffle(shuffle, batch_size=3, seed=5).orders("a", COUNTS[0], 1)
+    (orders,) = algorithm.shuffle(shuffle, batch_size=3, seed=5).orders("a", COUNTS[:1], 1)
     assert len(orders) == (1 if shuffle == "rounds" else EPOCHS)
     keras_model.set_weights(start)
     keras_model.compile(tf.keras.optimizers.SGD(0.05, momentum=0.5), "mse")
