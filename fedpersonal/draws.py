@@ -76,6 +76,8 @@ class Purpose(enum.IntEnum):
     """The users of a table that take part in anything, where not all do."""
     TASKS = 32
     """The tasks of each resample, over which ranks of methods are averaged."""
+    ORDER = 33
+    """The order of clients' examples in a round: a number that is mixed with each one's name."""
 
 
 # These are drawn once for a seed, and with the keys that published splits and base models had.

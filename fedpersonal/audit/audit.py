@@ -190,7 +190,11 @@ def audit(
     process = subject.build(model) if subject.has_aggregator else subject.process
     tap, done = run_rounds_of_one(subject, process, rounds)
     reference = Reference(
-        model, subject.algorithm, batch_size=subject.execution.batch_size, seed=subject.seed
+        model,
+        subject.algorithm,
+        batch_size=subject.execution.batch_size,
+        seed=subject.seed,
+        shuffle=subject.execution.shuffle,
     )
     differing = check_reference(subject, reference, tap.crossings, done)
     adds_losses = reference.adds_losses

@@ -112,7 +112,7 @@ def check_broadcast(subject: Subject, rounds: Sequence[Round]) -> list[str]:
             other = subject.argument(1, None)
         else:
             other = subject.argument(0, None, labels=labels)
-        own = subject.argument(0, one.local)
+        own = subject.argument(0, one.local, round_number=one.number)
         sent, again = tap(state, own).members[0], tap(state, other).members[0]
         leaks += [
             f"round {one.number + 1}: the broadcast of {name} depends on a client's data"
@@ -325,7 +325,8 @@ def measure(
         if size > clients.num_clients:
             break
         cohort = clients.subset(np.arange(size))
-        traffic = tap(last.state, subject.cohort(cohort, [None] * size))
+        brought = subject.cohort(cohort, [None] * size, round_number=last.number)
+        traffic = tap(last.state, brought)
         looked_at = [subject.examples(place, cohort) for place in range(min(size, _LOOKED_AT))]
         vectors = [_vectors(reference, last, client) for client in looked_at]
         for name in tables:

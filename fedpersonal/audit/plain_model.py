@@ -69,10 +69,16 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Client(NamedTuple):
-    """A client's examples: input name to (n, ...), and labels (n, ...)."""
+    """A client's examples: input name to (n, ...), and labels (n, ...); and the client's name."""
 
     features: Arrays
     labels: np.ndarray
+    name: str = ""
+
+    def at(self, places: np.ndarray | slice) -> Client:
+        """Returns the examples at some places."""
+        features = {name: column[places] for name, column in self.features.items()}
+        return self._replace(features=features, labels=self.labels[places])
 
 
 class PlainModel:

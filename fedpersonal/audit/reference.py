@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedpersonal.audit.plain_model import Arrays, Client, PlainModel
+from fedpersonal.data.shuffle import Shuffle
 from fedpersonal.data.splits import is_in_part
 from fedpersonal.methods.algorithm import Algorithm
 from fedpersonal.methods.phases import (
@@ -22,6 +23,7 @@ from fedpersonal.methods.phases import (
     GradientPhase,
     LookAhead,
     RidgePhase,
+    count_passes,
 )
 from fedpersonal.model.names import BLEND, CLUSTER, CLUSTER_SHARES, COPY, MIXING, SERVER_STATE
 from fedpersonal.model.noise import fold
@@ -53,10 +55,17 @@ class Reference(PlainModel):
     """Plain rounds of a model and an algorithm."""
 
     def __init__(
-        self, model: PartitionedModel, algorithm: Algorithm, *, batch_size: int, seed: int
+        self,
+        model: PartitionedModel,
+        algorithm: Algorithm,
+        *,
+        batch_size: int,
+        seed: int,
+        shuffle: Shuffle | None = None,
     ):
         """Builds the Keras model; the others are those of the process to compare with."""
         super().__init__(model)
+        self._shuffle = shuffle
         self._algorithm, self._batch_size, self._seed = algorithm, batch_size, seed
         self._draw = tf.function(lambda s: model.initial_values(model.drawn_variables, s))
 
@@ -73,7 +82,7 @@ class Reference(PlainModel):
         Args:
             weights: Global variable's name to what the server has sent.
             local: Local variable's name to where it starts; copies that it lacks start anew.
-            client: The client's examples, in their order.
+            client: The client's examples, in the data's order.
             round_number: The number of rounds before.
         """
         copies = {name: weights[source] for name, source in self.model.copies.items()}
@@ -88,22 +97,30 @@ class Reference(PlainModel):
         noise = fold(fold(tf.zeros([], tf.uint64), self._seed), round_number)
         noise = fold(noise, _wrap(_fingerprint(client)))
         sums: dict[str, np.ndarray] = {}
-        for phase in algorithm.phases:
+        for phase, passes in zip(algorithm.phases, self._passes(client, round_number)):
             before = self._local_values()
             batches = self._batches(client, phase.data)
             if isinstance(phase, RidgePhase):
                 self._solve(phase, batches)
             elif isinstance(phase, BlendPhase):
-                self._blend(phase, batches, noise, copies)
+                steps = [b for one in passes for b in self._batches(one, phase.data)]
+                self._blend(phase, steps, noise, copies)
                 noise = fold(noise, -1)
             elif isinstance(phase, ChoicePhase):
                 (self._weigh if phase.mixes else self._choose)(phase, batches)
             else:
                 assert isinstance(phase, GradientPhase)  # Neighbours come after rounds.
-                ahead = batches
+                steps = [b for one in passes for b in self._batches(one, phase.data)]
+                if phase.passes is not None:
+                    steps = steps[: int(phase.passes) * len(batches)]
+                ahead = steps
                 if phase.ahead is not None and phase.ahead.data is not None:
-                    ahead = self._batches(client, phase.ahead.data)
-                sums = self._train(phase, batches, ahead, noise, copies)
+                    tables = [self._batches(one, phase.ahead.data) for one in passes]
+                    ahead = [
+                        tables[number // len(batches)][number % len(tables[0])]
+                        for number in range(len(steps))
+                    ]
+                sums = self._train(phase, steps, ahead, noise, copies)
                 noise = fold(noise, -1)
         self._assign(algorithm, weights, start, client)
         final = {name: name for name in weights}
@@ -160,22 +177,37 @@ class Reference(PlainModel):
         """Returns the batches of a part of a client's data."""
         starts = range(0, len(client.labels), self._batch_size)
         rows = [slice(start, start + self._batch_size) for start in starts]
-        batches = [
-            Client({k: v[r] for k, v in client.features.items()}, client.labels[r]) for r in rows
-        ]
+        batches = [client.at(r) for r in rows]
         return [b for i, b in enumerate(batches) if is_in_part(part, i, len(batches))]
+
+    def _passes(self, client: Client, round_number: int) -> list[list[Client]]:
+        """Returns the client's examples in the order of each pass of each phase."""
+        epochs = [getattr(phase, "epochs", 0) for phase in self._algorithm.phases]
+        if self._shuffle is None:
+            return [[client] * count for count in epochs]
+        (orders,) = self._shuffle.orders([client.name], [len(client.labels)], round_number)
+        shuffled = [client.at(order) for order in orders]
+        if not self._shuffle.is_each_pass:
+            return [shuffled * count for count in epochs]
+        passes = []
+        for phase in self._algorithm.phases:
+            count = count_passes(phase)
+            passes.append(shuffled[:count])
+            del shuffled[:count]
+        return passes
 
     def _train(
         self,
         phase: GradientPhase,
-        batches: Sequence[Client],
+        steps: Sequence[Client],
         ahead: Sequence[Client],
         noise: tf.Tensor,
         sent: Arrays,
     ) -> dict[str, np.ndarray]:
         """Takes a phase's steps, and sums metrics, each batch's before its step.
 
-        `ahead` are the batches to look ahead on; `sent` is what each personal copy is pulled to.
+        `steps` are the batches of all passes, and `ahead` those to look ahead on; `sent` is what
+        each personal copy is pulled to.
         """
         moving = [v for v in self.model.variables if phase.moves(v)]
         optimizers = {v.name: _optimizer_of(phase, v) for v in moving}
@@ -187,15 +219,13 @@ class Reference(PlainModel):
             name: optimizer.initialize({name: tf.TensorSpec(start[name].shape, start[name].dtype)})
             for name, optimizer in optimizers.items()
         }
-        steps = list(batches) * int(phase.epochs if phase.passes is None else phase.passes)
         sums = {metric.name: np.zeros(2) for metric in self.model.metrics}
         sums.update(loss=np.zeros(2), num_examples=np.zeros(()))
         for number, batch in enumerate(steps[: phase.max_steps]):
             now = {name: self._variables[name].numpy() for name in names}
             seed = fold(noise, number)
             if phase.ahead is not None:
-                other = ahead[number % len(ahead)] if phase.ahead.data is not None else batch
-                self._look_ahead(phase.ahead, now, other, seed)
+                self._look_ahead(phase.ahead, now, ahead[number], seed)
             gradients, added = self._gradients(names, batch, seed)
             for name, value in added.items():
                 sums[name] = sums[name] + value.numpy()
@@ -216,13 +246,13 @@ class Reference(PlainModel):
         return sums
 
     def _blend(
-        self, phase: BlendPhase, batches: Sequence[Client], noise: tf.Tensor, sent: Arrays
+        self, phase: BlendPhase, steps: Sequence[Client], noise: tf.Tensor, sent: Arrays
     ) -> None:
         """Takes steps of how far copies go to what was sent; then they go."""
         found = {name: self._variables[name].numpy() for name in sent}
         ways = {name: sent[name] - value for name, value in found.items()}
         shares = {name: self._variables[name.replace(COPY, BLEND, 1)] for name in sent}
-        steps = (list(batches) * phase.epochs)[: phase.max_steps]
+        steps = steps[: phase.max_steps]
 
         def go() -> None:
             for name, value in found.items():

@@ -133,11 +133,13 @@ class Subject:
 
     def examples(self, place: int, clients: ClientDataset | None = None) -> Client:
         """Returns a client's examples as the model takes them, one of other clients if given."""
-        features, labels = (clients or self.clients).client(place)
+        clients = clients or self.clients
+        features, labels = clients.client(place)
         specs = self.model.input_spec.items()
         return Client(
             {name: features[name].astype(spec.dtype.as_numpy_dtype) for name, spec in specs},
             labels.astype(self.model.label_spec.dtype.as_numpy_dtype),
+            str(clients.client_ids[place]),
         )
 
     def argument(
@@ -147,6 +149,7 @@ class Subject:
         *,
         labels: np.ndarray | None = None,
         order: np.ndarray | None = None,
+        round_number: int = 0,
     ) -> list[Any]:
         """Returns a cohort of one client as the process takes it.
 
@@ -155,6 +158,7 @@ class Subject:
             local: What it has kept, or None for nothing, where clients keep local variables.
             labels: Others than its own.
             order: Which of its examples' inputs each example has, (n,); None for its own.
+            round_number: The number of rounds before.
         """
         client = self.clients.subset([place])
         if order is not None:
@@ -162,9 +166,11 @@ class Subject:
             client = dataclasses.replace(client, features=inputs)
         if labels is not None:
             client = dataclasses.replace(client, labels=labels)
-        return self.cohort(client, [local])
+        return self.cohort(client, [local], round_number=round_number)
 
-    def cohort(self, clients: ClientDataset, local: list[Arrays | None]) -> list[Any]:
+    def cohort(
+        self, clients: ClientDataset, local: list[Arrays | None], *, round_number: int = 0
+    ) -> list[Any]:
         """Returns a cohort of some clients, with what they have kept, as the process takes it."""
         cohort = make_cohort(
             self.model,
@@ -172,6 +178,7 @@ class Subject:
             np.arange(clients.num_clients),
             execution=self.execution,
             touched_data=self.algorithm.touched_data,
+            round_number=round_number,
         )
         if not self.algorithm.keeps:
             return cohort.examples
@@ -210,7 +217,7 @@ def run_rounds_of_one(subject: Subject, process: Process, rounds: int) -> tuple[
     tap, done = Tap(process.next, "aggregate", with_result=True), []
     state, local = process.initialize(), None
     for number in range(rounds):
-        traffic = tap(state, subject.argument(0, local))
+        traffic = tap(state, subject.argument(0, local, round_number=number))
         done.append(Round(number, state, local, traffic))
         state = traffic.result.state
         if subject.algorithm.keeps:

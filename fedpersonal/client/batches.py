@@ -29,7 +29,8 @@ class Schedule(NamedTuple):
     """The steps of a phase, for `C` clients.
 
     Attributes:
-        batches: int32 (S, C): each client's batch at each step.
+        batches: int32 (S, C): each client's batch at each step, counted through passes that are
+            shuffled.
         active: float32 (S, C): 1 where the client takes the step, 0 beyond its last one.
         num_steps: int32: how many steps the client with the most takes, at most S.
         num_examples: float32 (C,): examples that all its steps process.
@@ -58,6 +59,9 @@ def schedule_phase(phase: GradientPhase | BlendPhase | ChoicePhase, examples: Ex
     batches, active = tf.where(active, batches, 0), tf.cast(active, tf.float32)
     sizes = tf.gather(tf.reduce_sum(examples.mask, -1), tf.transpose(batches), batch_dims=1)
     num_examples = tf.reduce_sum(sizes * tf.transpose(active), axis=1)
+    if examples.order is not None:
+        passes = tf.cast(active, tf.int32) * (step // tf.maximum(in_part, 1))
+        batches += passes * tf.shape(examples.mask)[1]
     return Schedule(batches, active, tf.reduce_max(steps), num_examples)
 
 
@@ -83,15 +87,13 @@ def take_batch(
     model: PartitionedModel, examples: Examples, index: tf.Tensor, values: ClientValues
 ) -> Batch:
     """Takes batch `index[c]` of each client `c`, with the lookups' rows fetched for it."""
-
-    def take(tensor: tf.Tensor) -> tf.Tensor:
-        return tf.gather(tensor, index, batch_dims=1)
-
-    features = {k: take(v) for k, v in examples.features.items()}
-    positions = {k: take(v) for k, v in examples.positions.items() if k in values.own}
+    own = {k: v for k, v in examples.positions.items() if k in values.own}
+    features, labels, mask, positions = examples.take(
+        (examples.features, examples.labels, examples.mask, own), index
+    )
     minis = fetch_rows(model, values.shared, values.own, features, positions)
     flat = {k: tf.reshape(v, [tf.shape(v)[0], -1]) for k, v in positions.items()}
-    return Batch(features, take(examples.labels), take(examples.mask), minis, flat)
+    return Batch(features, labels, mask, minis, flat)
 
 
 class Outcome(NamedTuple):

@@ -19,9 +19,9 @@ from fedpersonal.client.pooled_batches import (
     choose_rows,
     fetch_pool_rows,
     longest_first,
+    pool_batches,
     pool_examples,
     predict_pool,
-    rows_of_batches,
     sum_over_chunks,
     sum_weights,
 )
@@ -77,7 +77,8 @@ def step_together(
     own = {k: v for k, v in examples.positions.items() if k in values.own}
     pool = pool_examples(model, examples._replace(positions=own))
     batches, active, _, num_examples = schedule_phase(phase, examples)
-    rows = longest_first(model, pool, rows_of_batches(examples, batches[0], active[0]))
+    pool, rows = pool_batches(pool, examples, batches[0], active[0])
+    rows = longest_first(model, pool, rows)
     totals = sum_weights(pool, rows)
     exists = examples.exists
     weights = totals if algorithm.weighting == "num_examples" else exists

@@ -24,10 +24,10 @@ from fedpersonal.client.pooled_batches import (
     chunk_end,
     fetch_pool_rows,
     longest_first,
+    pool_batches,
     pool_examples,
     predict_examples,
     predict_pool,
-    rows_of_batches,
     sum_weights,
     without_client_axis,
 )
@@ -76,14 +76,17 @@ def train_in_turn(
         after the round.
     """
     values, (examples,) = touched_tables(model, algorithm.phases, start, examples)
-    phases = list(algorithm.phases[:-1])
-    while phases and shares_weights(model, phases[0], values):
-        values = _run_pooled(model, phases.pop(0), values, examples)
+    every = algorithm.phases
+    phases = list(enumerate(every[:-1]))
+    while phases and shares_weights(model, phases[0][1], values):
+        number, phase = phases.pop(0)
+        values = _run_pooled(model, phase, values, examples.in_phase(every, number))
 
     def finish(start: ClientValues, values: ClientValues, examples: Examples) -> tuple[Any, Values]:
-        for phase in phases:
-            values = _run_pooled(model, phase, values, examples)
-        last = run_pooled_phase(model, algorithm.last_phase, values, examples, with_metrics=True)
+        for number, phase in phases:
+            values = _run_pooled(model, phase, values, examples.in_phase(every, number))
+        of_last = examples.in_phase(every, len(every) - 1)
+        last = run_pooled_phase(model, algorithm.last_phase, values, of_last, with_metrics=True)
         output = client_output(model, algorithm, start, examples, last)
         return summarize(examples, output), output.local_values if algorithm.keeps else {}
 
@@ -191,9 +194,10 @@ def run_pooled_phase(
     take_gradient = _whole_gradient if pool.num_clients == 1 else _chunked_gradient
 
     def differentiate(values: ClientValues, moved: Values, index: tf.Tensor, active: tf.Tensor):
-        rows = longest_first(model, pool, rows_of_batches(examples, index, active))
-        totals = sum_weights(pool, rows)
-        return take_gradient(read, values, list(moved), pool, rows, totals, with_metrics)
+        taken, rows = pool_batches(pool, examples, index, active)
+        rows = longest_first(model, taken, rows)
+        totals = sum_weights(taken, rows)
+        return take_gradient(read, values, list(moved), taken, rows, totals, with_metrics)
 
     return take_steps(model, phase, values, examples, differentiate, with_metrics=with_metrics)
 

@@ -84,13 +84,24 @@ def pool_examples(model: PartitionedModel, examples: Examples) -> Pool:
     )
 
 
-def rows_of_batches(examples: Examples, batches: tf.Tensor, active: tf.Tensor) -> tf.Tensor:
-    """Returns the rows, in the pool, of the real examples of the active clients' batches."""
-    mask = tf.gather(examples.mask, batches, batch_dims=1) * active[:, tf.newaxis]
+def pool_batches(
+    pool: Pool, examples: Examples, batches: tf.Tensor, active: tf.Tensor
+) -> tuple[Pool, tf.Tensor]:
+    """Finds, in the pool, the real examples of the active clients' batches.
+
+    Returns:
+        The pool with these examples' places in their batches; and their rows.
+    """
+    mask = examples.take(examples.mask, batches) * active[:, tf.newaxis]
     places = tf.cast(tf.where(mask > 0), tf.int32)
     client, slot = places[:, 0], places[:, 1]
+    found = tf.gather_nd(examples.find_places(batches), places)
     shape = tf.shape(examples.mask)
-    return (client * shape[1] + tf.gather(batches, client)) * shape[2] + slot
+    rows = client * shape[1] * shape[2] + found
+    if examples.order is None:
+        return pool, rows
+    moved = tf.tensor_scatter_nd_update(pool.places, rows[:, tf.newaxis], slot)
+    return pool._replace(places=moved), rows
 
 
 def longest_first(model: PartitionedModel, pool: Pool, rows: tf.Tensor) -> tf.Tensor:

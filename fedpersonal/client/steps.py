@@ -102,9 +102,11 @@ def train_clients(
     `start` are the values before the phases.
     """
     values, (examples,) = touched_tables(model, algorithm.phases, start, examples)
-    for phase in algorithm.phases[:-1]:
-        values = run_phase(model, phase, values, examples)
-    last = run_gradient_phase(model, algorithm.last_phase, values, examples, with_metrics=True)
+    phases = algorithm.phases
+    for number, phase in enumerate(phases[:-1]):
+        values = run_phase(model, phase, values, examples.in_phase(phases, number))
+    of_last = examples.in_phase(phases, len(phases) - 1)
+    last = run_gradient_phase(model, algorithm.last_phase, values, of_last, with_metrics=True)
     return client_output(model, algorithm, start, examples, last)
 
 
@@ -365,7 +367,9 @@ def _look_ahead(
     ) -> Values:
         if ahead.data is not None:
             in_part = tf.maximum(count_batches(ahead.data, num_batches), 1)
-            batch = find_batch(ahead.data, step % in_part, num_batches)
+            # Where passes are shuffled, it is of the step's own pass.
+            first = batch - batch % tf.shape(examples.mask)[1]
+            batch = first + find_batch(ahead.data, step % in_part, num_batches)
 
         def take(number, copy, state):
             current = rest.fold_noise(number)._replace(own={**rest.own, **copy})

@@ -5,13 +5,13 @@ A single client is a stack of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from fedpersonal.data.splits import is_in_part
-from fedpersonal.methods.phases import GradientPhase, Phase
+from fedpersonal.methods.phases import GradientPhase, Phase, count_passes
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 
@@ -26,6 +26,9 @@ class Examples(NamedTuple):
         rows: Lookup table's variable name to int32 (C, R): the rows that a client touches, then
             padding.
         positions: Likewise to int32 (C, N, B, ...): where in `rows` each id of the input stands.
+        order: int32 (C, P, N, B): which of the N * B places each batch of each of P passes takes;
+            None where all passes take batches as they are. A phase's batches are counted through
+            its passes: that of pass p is p * N + n.
     """
 
     features: dict[str, tf.Tensor]
@@ -33,11 +36,43 @@ class Examples(NamedTuple):
     mask: tf.Tensor
     rows: dict[str, tf.Tensor]
     positions: dict[str, tf.Tensor]
+    order: tf.Tensor | None = None
 
     @property
     def exists(self) -> tf.Tensor:
         """float32 (C,): 1 for a client with examples; 0 for one without, even of no batches."""
         return tf.maximum(tf.reduce_max(self.mask, [1, 2]), 0.0)
+
+    def in_phase(self, phases: Sequence[Phase], number: int) -> Examples:
+        """Returns the examples with the order of the passes of one of a round's phases."""
+        if self.order is None:
+            return self
+        counts = [count_passes(phase) for phase in phases]
+        first, count = sum(counts[:number]), counts[number]
+        return self._replace(order=self.order[:, first : first + count] if count else None)
+
+    def find_places(self, index: tf.Tensor) -> tf.Tensor:
+        """Returns where the examples of batch `index[c]` of each client are, int32 (C, B)."""
+        size = tf.shape(self.mask)[2]
+        if self.order is None:
+            return index[:, tf.newaxis] * size + tf.range(size)
+        shape = tf.shape(self.order)
+        batches = tf.reshape(self.order, [shape[0], shape[1] * shape[2], size])
+        return tf.gather(batches, index, batch_dims=1)
+
+    def take(self, columns: Any, index: tf.Tensor) -> Any:
+        """Takes batch `index[c]` of each client of columns (C, N, B, ...), (C, B, ...)."""
+        if self.order is None:
+            return tf.nest.map_structure(lambda t: tf.gather(t, index, batch_dims=1), columns)
+        places = self.find_places(index)
+        return tf.nest.map_structure(lambda t: tf.gather(_flat(t), places, batch_dims=1), columns)
+
+
+def _flat(column: tf.Tensor) -> tf.Tensor:
+    """Joins a column's batches: (C, N, B, ...) to (C, N * B, ...)."""
+    shape = tf.shape(column)
+    flat = tf.reshape(column, tf.concat([[shape[0], shape[1] * shape[2]], shape[3:]], 0))
+    return tf.ensure_shape(flat, [column.shape[0], None, *column.shape[3:]])
 
 
 class ClientValues(NamedTuple):

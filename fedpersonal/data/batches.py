@@ -37,6 +37,7 @@ def pad_batches(
     batch_size: int,
     clients: int | None = None,
     round_up: Callable[[int], int] = int,
+    orders: Sequence[np.ndarray] | None = None,
 ) -> PaddedBatches:
     """Cuts each client's examples, in order, into batches and pads all clients alike.
 
@@ -47,6 +48,8 @@ def pad_batches(
             as many batches as one of them needs, at least 1.
         clients: How many clients there is room for; those beyond `client_indices` have no examples.
         round_up: Maps the number of batches that are needed to how many there are.
+        orders: For each of `client_indices`, which of its examples it takes at each place; None for
+            the data's order.
     """
     batch_size = check_count("batch_size", batch_size, minimum=1)
     chosen = dataset.check_client_indices(client_indices)
@@ -57,7 +60,11 @@ def pad_batches(
     place = np.arange(num_batches * batch_size)
     first = place - place % batch_size
     is_real, has_first = place < counts, first < counts
-    rows = np.where(has_first, starts + np.where(is_real, place, first), 0)
+    taken = np.where(is_real, place, first)
+    for row, order in zip(taken, orders or ()):
+        end = -(-len(order) // batch_size) * batch_size
+        row[:end] = order[row[:end]]
+    rows = np.where(has_first, starts + taken, 0)
     shape = (len(counts), num_batches, batch_size)
 
     def pad(column: np.ndarray, is_filled: np.ndarray) -> np.ndarray:

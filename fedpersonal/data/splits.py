@@ -56,6 +56,15 @@ def is_query(part: str) -> bool:
     return part.partition(" ")[0] in QUERY_PARTS
 
 
+def dividing_part(part: str) -> str | None:
+    """Returns the support part beside a part, or itself; None for all of the data."""
+    name, _, share = part.partition(" ")
+    if name == "all":
+        return None
+    names = dict(zip(QUERY_PARTS, SUPPORT_PARTS))
+    return f"{names.get(name, name)} {share}".rstrip()
+
+
 def count_batches(part: str, num_batches: Any) -> Any:
     """Returns how many of a client's batches are in a part; what is left over supports.
 

@@ -15,6 +15,7 @@ from fedpersonal import runtime, tff
 from fedpersonal.client.pooled import PACKINGS
 from fedpersonal.client.values import Kept
 from fedpersonal.data.clients import ClientDataset
+from fedpersonal.data.shuffle import Shuffle
 from fedpersonal.errors import UserError, check_choice, counted
 from fedpersonal.federated.packing import pack_clients, packed_type
 from fedpersonal.methods.algorithm import Algorithm
@@ -43,11 +44,14 @@ class Execution:
             together, which suits models of many small operations. `pooled`: clients put their
             examples together where they share weights and take turns where not, which suits models
             bound by arithmetic.
+        shuffle: What draws the orders in which clients take their examples, as of
+            `Algorithm.shuffle`; None for the data's order.
     """
 
     batch_size: int
     clients_per_shard: int = 1
     packing: str = "stacked"
+    shuffle: Shuffle | None = None
 
     def __post_init__(self):
         check_choice("Execution", "packing", self.packing, PACKINGS)
@@ -64,6 +68,7 @@ class Execution:
         batch_size: int,
         packing: str = "stacked",
         shards: int | None = None,
+        shuffle: Shuffle | None = None,
     ) -> Execution:
         """Returns the execution of cohorts of so many clients, in one shard a processor.
 
@@ -74,6 +79,7 @@ class Execution:
             batch_size: Examples a batch.
             packing: How a shard is packed: `stacked` or `pooled`.
             shards: Another number of shards; None for one a processor.
+            shuffle: As of the class.
         """
         if clients < 1:
             raise UserError(f"Execution: a cohort must have at least 1 client, not {clients}.")
@@ -81,7 +87,7 @@ class Execution:
         if shards < 1:
             raise UserError(f"Execution: a cohort must have at least 1 shard, not {shards}.")
         clients_per_shard = math.ceil(clients / min(shards, clients))
-        return cls(batch_size, clients_per_shard, packing)
+        return cls(batch_size, clients_per_shard, packing, shuffle)
 
 
 class Shard(NamedTuple):
@@ -181,6 +187,7 @@ def make_cohort(
     execution: Execution,
     touched_data: str = "all",
     steps_once: bool = False,
+    round_number: int | None = None,
 ) -> Cohort:
     """Divides clients into shards of about equal work.
 
@@ -193,10 +200,15 @@ def make_cohort(
             `all` suits every algorithm.
         steps_once: `steps_once_a_batch`, where the process adds up steps so: while nobody has more
             than a batch, no rows are looked for.
+        round_number: The round, >= 0, by which clients' examples are shuffled; None where they are
+            not.
 
     Raises:
-        UserError: If a client is named twice, or by anything but a str.
+        UserError: If a client is named twice, or by anything but a str; or examples are shuffled,
+            and there is no round number.
     """
+    if execution.shuffle is not None and round_number is None:
+        raise UserError("make_cohort: give the round_number by which examples are shuffled.")
     indices = np.asarray(client_indices, np.int64)
     if steps_once and dataset.counts[indices].max(initial=0) <= execution.batch_size:
         touched_data = "none"
@@ -211,6 +223,8 @@ def make_cohort(
             clients_per_shard=room,
             batch_size=execution.batch_size,
             touched_data=touched_data,
+            shuffle=execution.shuffle,
+            round_number=round_number or 0,
         )
         padded = np.pad(places, (0, room - len(places)), constant_values=-1)
         shards.append(Shard(padded.astype(np.int32), examples))
@@ -220,7 +234,13 @@ def make_cohort(
 def shard_type(model: PartitionedModel, algorithm: Algorithm, execution: Execution) -> tff.Type:
     """Returns the TFF type of a shard's examples; of `OrderedDict(examples, local)` where kept."""
     room = execution.clients_per_shard
-    examples = packed_type(model, clients_per_shard=room, batch_size=execution.batch_size)
+    shuffle = execution.shuffle
+    examples = packed_type(
+        model,
+        clients_per_shard=room,
+        batch_size=execution.batch_size,
+        num_passes=shuffle.num_passes if shuffle is not None and shuffle.is_each_pass else 0,
+    )
     if not algorithm.keeps:
         return examples
     local = local_type(model, clients_per_shard=room)

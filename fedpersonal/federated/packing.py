@@ -14,6 +14,7 @@ from fedpersonal import tff
 from fedpersonal.client.values import Examples
 from fedpersonal.data.batches import pad_batches, touched_rows
 from fedpersonal.data.clients import IGNORED_WEIGHT, ClientDataset
+from fedpersonal.data.shuffle import Shuffle
 from fedpersonal.data.splits import is_in_part
 from fedpersonal.errors import UserError
 from fedpersonal.model.partition import PartitionedModel
@@ -114,11 +115,16 @@ def check_own_rows(model: PartitionedModel, dataset: ClientDataset) -> None:
 
 
 def packed_type(
-    model: PartitionedModel, *, clients_per_shard: int, batch_size: int | None
+    model: PartitionedModel,
+    *,
+    clients_per_shard: int,
+    batch_size: int | None,
+    num_passes: int = 0,
 ) -> tff.StructWithPythonType:
     """Returns the TFF type of a shard's `Examples`, for any number of batches and rows.
 
-    A batch size of None is any.
+    A batch size of None is any. Where passes over the examples are shuffled, each has an order of
+    its own.
 
     The number of clients is fixed, because TensorFlow is much faster with known shapes.
     """
@@ -140,6 +146,9 @@ def packed_type(
         rows=by_name(rows),
         positions=by_name(positions),
     )
+    if num_passes:
+        order = [clients_per_shard, num_passes, None, batch_size]
+        fields["order"] = tff.TensorType(np.int32, order)
     return tff.to_type(fields)
 
 
@@ -151,14 +160,23 @@ def pack_clients(
     clients_per_shard: int,
     batch_size: int,
     touched_data: str = "all",
+    shuffle: Shuffle | None = None,
+    round_number: int = 0,
 ) -> collections.OrderedDict:
     """Returns the padded arrays, of `packed_type`, of at most `clients_per_shard` clients.
 
     Clients are indices into `dataset`; what room is left is filled with clients without examples.
     `touched_data` is the part of the data whose lookups need rows of their own:
     `Algorithm.touched_data` for training, `none` where no client has rows for itself: then there
-    are neither rows nor positions.
+    are neither rows nor positions. `shuffle` draws the orders of examples in a round.
     """
+    is_each_pass, orders = False, None
+    if shuffle is not None:
+        is_each_pass = shuffle.is_each_pass
+        indices = np.asarray(client_indices, np.int64)
+        orders = shuffle.orders(
+            dataset.client_ids[indices].tolist(), dataset.counts[indices], round_number
+        )
     (packed,) = pack_parts(
         model,
         (dataset,),
@@ -166,8 +184,26 @@ def pack_clients(
         clients_per_shard=clients_per_shard,
         batch_sizes=(batch_size,),
         touched_data=touched_data,
+        orders=orders and [order for (order,) in orders] if not is_each_pass else None,
     )
+    if is_each_pass:
+        packed["order"] = _pack_orders(orders, shuffle.num_passes, packed["mask"].shape)
     return packed
+
+
+def _pack_orders(
+    orders: Sequence[np.ndarray], num_passes: int, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Returns where, among a client's (N * B) places, each example of each pass is found.
+
+    int32 (C, passes, N, B); padding stays where it is.
+    """
+    clients, num_batches, batch_size = shape
+    packed = np.empty((clients, num_passes, num_batches * batch_size), np.int32)
+    packed[:] = np.arange(num_batches * batch_size, dtype=np.int32)
+    for own, order in zip(packed, orders):
+        own[:, : order.shape[1]] = order
+    return packed.reshape(clients, -1, num_batches, batch_size)
 
 
 def pack_parts(
@@ -178,11 +214,12 @@ def pack_parts(
     clients_per_shard: int,
     batch_sizes: Sequence[int],
     touched_data: str,
+    orders: Sequence[np.ndarray] | None = None,
 ) -> list[collections.OrderedDict]:
     """Packs several data sets of the same clients, whose touched rows are those of all parts."""
     parts = [check_data(model, part) for part in parts]
     arrays = [
-        _padded_arrays(model, part, client_indices, clients_per_shard, batch_size)
+        _padded_arrays(model, part, client_indices, clients_per_shard, batch_size, orders)
         for part, batch_size in zip(parts, batch_sizes)
     ]
     masks = [mask for _, _, mask in arrays]
@@ -214,6 +251,7 @@ def _padded_arrays(
     client_indices: Sequence[int] | np.ndarray,
     clients: int,
     batch_size: int,
+    orders: Sequence[np.ndarray] | None,
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Returns features, labels and mask of `clients` clients, each (C, N, B, ...)."""
     # Batches that nobody has cost no steps.
@@ -223,6 +261,7 @@ def _padded_arrays(
         batch_size=batch_size,
         clients=clients,
         round_up=lambda number: roomy(number, 2 if clients >= _MANY else 1),
+        orders=orders,
     )
     features = {
         name: batches.features[name].astype(spec.dtype.as_numpy_dtype, copy=False)
@@ -290,6 +329,7 @@ def as_examples(model: PartitionedModel, packed: Mapping[str, Any]) -> Examples:
         mask=packed["mask"],
         rows=dict(packed["rows"]),
         positions={**dict(packed["positions"]), **local_positions(model, features)},
+        order=packed["order"] if "order" in dict(packed) else None,
     )
 
 

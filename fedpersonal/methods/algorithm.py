@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedpersonal.data.shuffle import SHUFFLES, Shuffle
 from fedpersonal.errors import check_choice
 from fedpersonal.methods.phases import (
     STATES,
@@ -17,6 +18,8 @@ from fedpersonal.methods.phases import (
     GradientPhase,
     Phase,
     check_positive,
+    count_passes,
+    dividing_parts,
 )
 from fedpersonal.optimizers import ScheduledOptimizer
 
@@ -260,6 +263,28 @@ class Algorithm:
                 )
             phases.append(phase)
         return dataclasses.replace(self, phases=tuple(phases))
+
+    def shuffle(self, when: str, *, batch_size: int, seed: int) -> Shuffle | None:
+        """Returns what draws the orders in which clients take their examples; None for none.
+
+        Args:
+            when: `never`, `rounds` or `epochs`, as of `Trainer`.
+            batch_size: Examples of a batch.
+            seed: The run's seed.
+        """
+        check_choice(f"Algorithm {self.name!r}", "shuffle", when, SHUFFLES)
+        if when == "never":
+            return None
+        phases = [(count_passes(phase), dividing_parts(phase)) for phase in self.phases]
+        if when == "rounds":
+            every = dict.fromkeys(part for _, parts in phases for part in parts)
+            phases = [(1, tuple(every))]
+        passes: list[tuple[int, tuple[str, ...]]] = []
+        for count, parts in phases:
+            if passes and passes[-1][1] == parts:
+                count += passes.pop()[0]
+            passes += [(count, parts)] if count else []
+        return Shuffle(tuple(passes), when == "epochs", batch_size, seed) if passes else None
 
     def stateless_twin(self) -> Algorithm:
         """Returns the same phases with local variables that start afresh in every round."""

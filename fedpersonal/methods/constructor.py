@@ -15,8 +15,8 @@ from fedpersonal.methods.phases import GradientPhase
 from fedpersonal.optimizers import OptimizerFamily
 from fedpersonal.options import Declaration
 
-# A program does these by what it calls: `Algorithm.stateless_twin`, `ScheduledOptimizer`.
-_OF_RUNS = ("local_steps", "decay_rounds", "local_state", "start")
+# A program gives these to others: `Trainer`, `Algorithm.stateless_twin`, `ScheduledOptimizer`.
+_OF_RUNS = ("local_steps", "shuffle", "decay_rounds", "local_state", "start")
 
 
 def constructor(

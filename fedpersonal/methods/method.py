@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import fedpersonal.methods
+from fedpersonal.data.shuffle import SHUFFLES
 from fedpersonal.data.splits import SPLITS
-from fedpersonal.errors import did_you_mean
+from fedpersonal.errors import UserError, did_you_mean
 from fedpersonal.methods.algorithm import STARTS, Algorithm, Assignment, PersonalCopies
 from fedpersonal.methods.phases import GradientPhase, Phase
 from fedpersonal.model.names import MIXING
@@ -39,6 +40,12 @@ class ClientOptions(Options):
     local_steps: int = option(
         0, "Steps on so many batches drawn at random, in place of epochs; 0: epochs.", at_least=0
     )
+    shuffle: str = option(
+        "never",
+        "When each client's examples are shuffled and cut into batches anew: never, or before "
+        "each round, or before each epoch of a round.",
+        choices=SHUFFLES,
+    )
     weighting: str = option(
         "num_examples", "Clients' weights: examples, or equal.", choices=("num_examples", "uniform")
     )
@@ -52,6 +59,11 @@ class ClientOptions(Options):
             self.refuse_idle(
                 "local_epochs", "max_local_steps", where=where, unless="--local_steps=0"
             )
+            if self.shuffle == "rounds":
+                raise UserError(
+                    f"--shuffle=rounds has no effect {where}, which draws each round's examples in "
+                    "a random order: give --shuffle=epochs, or leave it out."
+                )
 
 
 class RebuildingOptions(Options):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Union
 
-from fedpersonal.data.splits import check_part
+from fedpersonal.data.splits import check_part, dividing_part
 from fedpersonal.errors import check_choice
 from fedpersonal.model.names import CLUSTER
 
@@ -291,6 +291,20 @@ class NeighboursPhase:
 
 
 Phase = Union[GradientPhase, RidgePhase, BlendPhase, ChoicePhase, NeighboursPhase]
+
+
+def count_passes(phase: Phase) -> int:
+    """Returns how many passes a phase makes at most in which the order of examples matters."""
+    if not isinstance(phase, (GradientPhase, BlendPhase)):
+        return 0
+    return phase.epochs if phase.max_steps is None else min(phase.epochs, phase.max_steps)
+
+
+def dividing_parts(phase: Phase) -> tuple[str, ...]:
+    """Returns the support parts by which a phase divides a client's data."""
+    ahead = getattr(phase, "ahead", None)
+    read = [phase.data, *([ahead.data] if ahead and ahead.data else [])]
+    return tuple(dict.fromkeys(part for part in map(dividing_part, read) if part))
 
 
 def restrict(phase: Phase, variables: str | tuple[str, ...]) -> Phase:

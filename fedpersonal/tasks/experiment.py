@@ -158,6 +158,9 @@ def build_experiment(
             f"--method={options.method} has no rounds that clients could drop out of; leave "
             "options of participation out."
         )
+    if not (method.is_federated and method.trains):
+        does = "shuffles all examples in each epoch" if method.trains else "has no rounds"
+        options.refuse_idle("shuffle", where=f"with --method={options.method}, which {does}")
     drawn_from = len(participation.eligible(train)) if participation else train.num_clients
     privacy = _privacy(options, drawn_from)
     if method.is_federated:
@@ -165,6 +168,7 @@ def build_experiment(
             "clients_per_round": options.clients_per_round,
             "batch_size": options.client_batch_size,
             "local_steps": options.local_steps or None,
+            "shuffle": options.shuffle,
             "participation": participation,
             "client_sampling": options.client_sampling,
             "privacy": privacy if options.is_private else None,

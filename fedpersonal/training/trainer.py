@@ -95,6 +95,7 @@ class Trainer:
         clients_per_round: int = 10,
         batch_size: int = 16,
         local_steps: int | None = None,
+        shuffle: str = "never",
         participation: Participation | None = None,
         packing: str = "stacked",
         shards: int | None = None,
@@ -117,6 +118,9 @@ class Trainer:
             clients_per_round: Clients drawn for a round; of fewer clients, all.
             batch_size: Examples of a client's batch, at most as many as the largest client has.
             local_steps: Batches that a client draws at random for a round; None for all it has.
+            shuffle: When a client's examples are shuffled, by the seed, before they are cut into
+                batches: `never`; before `rounds`; or before `epochs`, each pass of a phase. Support
+                and query sets keep their examples. Evaluation takes the data's order.
             participation: What becomes of the clients drawn; None if all take part.
             packing: How a shard's clients are computed: `stacked`, which suits models of many small
                 operations, or `pooled`, which suits models bound by arithmetic.
@@ -141,7 +145,12 @@ class Trainer:
         if isinstance(train, ClientDataset):
             check_own_rows(model, train)
         self._finetuning = algorithm.finetuning(finetuning)
-        self._batch_size, self._seed = batch_size, seed
+        self._batch_size, self._seed, self._shuffle = batch_size, seed, shuffle
+        if shuffle == "rounds" and local_steps:
+            raise UserError(
+                f"shuffle='rounds' has no effect with local_steps={local_steps}, which draws each "
+                "round's examples in a random order: take 'epochs', or leave it out."
+            )
         self._secret = new_secret() if privacy is not None and privacy.is_secret else None
         self.crossings: list[Crossing] = []  # Known once the process is built; none without rounds.
         self._draw_by = functools.partial(
@@ -164,11 +173,13 @@ class Trainer:
             self.privacy, self.budget = self._spending.privacy, self._spending.budget
         self.num_shards = shards or default_num_shards()
         check_memory(model, self.num_shards, clients=self._draw.room if model.copies else 0)
+        largest = self._draw.largest_batch(batch_size)
         self._execution = Execution.for_cohorts(
             self._draw.room,
-            batch_size=self._draw.largest_batch(batch_size),
+            batch_size=largest,
             packing=packing,
             shards=self.num_shards,
+            shuffle=algorithm.shuffle(shuffle, batch_size=largest, seed=seed),
         )
         if server_optimizer is None:
             server_optimizer = build_sgdm(1.0)
@@ -207,6 +218,7 @@ class Trainer:
             execution=self._execution,
             touched_data=self.algorithm.touched_data,
             steps_once=self._steps_once,
+            round_number=round_number,
         )
         cohort = make(*self._draw.clients_of_round(round_number))
         if not self._draw.keeps_lost:
@@ -415,6 +427,7 @@ class Trainer:
             "finetuning_phases": len(self._finetuning),
             "batch_size": self._batch_size,
             "packing": self._execution.packing,
+            "shuffle": self._shuffle,
             "seed": self._seed,
             **self._draw.options,
             **({"privacy": dataclasses.asdict(self.privacy)} if self.privacy else {}),

@@ -44,6 +44,12 @@ class Case(NamedTuple):
     privacy: DifferentialPrivacy | None = None
     data: ClientDataset | None = None
     sizes: tuple[int, ...] = (3, 0, 1, 6)
+    when: str = "never"
+
+    @property
+    def shuffle(self):
+        """What draws the orders of examples."""
+        return self.algorithm.shuffle(self.when, batch_size=self.batch_size, seed=5)
 
     @property
     def of_plain(self):
@@ -84,7 +90,9 @@ class Round(NamedTuple):
 def plain_rounds(case):
     """Computes the same rounds plainly; `case` is `Case.of_plain`."""
     model, dataset = prepared(case), case.clients
-    reference = Reference(model, case.algorithm, batch_size=case.batch_size, seed=5)
+    reference = Reference(
+        model, case.algorithm, batch_size=case.batch_size, seed=5, shuffle=case.shuffle
+    )
     weights = {k: np.asarray(v) for k, v in model.initial_global_values(seed=5).items()}
     mean_of = _mean_of(case, model, weights)
     states = {*model.server_states, CLUSTER_SHARES}
@@ -136,7 +144,8 @@ def client_of(model, dataset, index):
     features, labels = dataset.client(index)
     specs = model.input_spec.items()
     columns = {name: features[name].astype(spec.dtype.as_numpy_dtype) for name, spec in specs}
-    return Client(columns, labels.astype(model.label_spec.dtype.as_numpy_dtype))
+    labels = labels.astype(model.label_spec.dtype.as_numpy_dtype)
+    return Client(columns, labels, str(dataset.client_ids[index]))
 
 
 def _finalized(model, sums):
@@ -279,7 +288,7 @@ def tffs_rounds(case):
             tf.data.Dataset.from_tensor_slices(
                 collections.OrderedDict(x=collections.OrderedDict(sorted(x.items())), y=y)
             ).batch(case.batch_size)
-            for x, y in clients
+            for x, y, _ in clients
         ]
         with tff.get_context_stack().install(stock):
             state = process.next(state, datasets).state

@@ -334,13 +334,31 @@ CASES = {
         "users", fed_avg(client_optimizer=SGD, weighting="uniform"), "pooled",
         batch_size=16, privacy=private(clipping="fixed"),
     ),
+    # Support and query sets keep their examples; phases of all examples mix these.
+    "shuffled each round": Case("factors", recon(**STEPS), when="rounds"),
+    **packed_both_ways(
+        "shuffled each pass", "own user",
+        fed_rep(client_optimizer=SGD, local_optimizer=ADAM, local_only_epochs=3, max_local_steps=5),
+        when="epochs", clients_per_shard=3,
+    ),
+    "shuffled each pass, noisy": Case("noisy, own head", recon(local_epochs=2), when="epochs"),
+    "shuffled each pass, noisy, pooled": Case(
+        "noisy", fed_avg(client_optimizer=ADAM, local_epochs=2), "pooled", when="epochs"
+    ),
+    "shuffled each pass, one gradient": Case(
+        "noisy", fed_avg(client_optimizer=SGD, max_local_steps=1), "pooled", when="epochs"
+    ),
+    "shuffled each pass, ahead": Case(
+        "table", per_fed_avg(**WORK, adaptation_optimizer=SLOW), "pooled", when="epochs"
+    ),
+    "shuffled each pass, blended": Case("noisy", BLENDED, when="epochs", sizes=(6, 6, 3, 6)),
 }  # fmt: skip
 
 
 def computed_rounds(case):
     """Runs the rounds of a case."""
     model, dataset = prepared(case), case.clients
-    execution = Execution(case.batch_size, case.clients_per_shard, case.packing)
+    execution = Execution(case.batch_size, case.clients_per_shard, case.packing, case.shuffle)
     process = build_process(
         model,
         case.algorithm,
@@ -354,7 +372,7 @@ def computed_rounds(case):
     has_rows = case.packing == "stacked" or case.aggregator or case.privacy
     steps_once = not has_rows and steps_once_a_batch(model, case.algorithm)
     state, kept = process.initialize(), {}
-    for indices in case.cohorts():
+    for number, indices in enumerate(case.cohorts()):
         cohort = make_cohort(
             model,
             dataset,
@@ -362,6 +380,7 @@ def computed_rounds(case):
             execution=execution,
             touched_data=case.algorithm.touched_data,
             steps_once=steps_once,
+            round_number=number,
         )
         if case.algorithm.keeps:
             nothing = {v.name: np.zeros(v.shape, np.float32) for v in model.local_variables}
