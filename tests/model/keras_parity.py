@@ -53,6 +53,11 @@ class Case:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     is_eager: bool = True
 
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether there is more to compare than the loss in training: tracing takes a second."""
+        return bool(self.metrics or self.compiled or self.loss is None)
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -61,7 +66,7 @@ class Outcome:
     Attributes:
         weights: The weights after training, in Keras' order.
         train_loss: The mean loss of both epochs, each batch before its step.
-        evaluated: The loss and each metric on the same data.
+        evaluated: The loss and each metric on the same data; empty for a case without metrics.
     """
 
     weights: list[np.ndarray]
@@ -79,8 +84,14 @@ class _TrainLoss(fp.Callback):
         self.value = float(run.metrics["train/loss"])
 
 
-def make_trainer(case: Case, keras_model: tf.keras.Model, clients: fp.ClientDataset) -> fp.Trainer:
-    """Returns what trains one client for a round."""
+def make_trainer(
+    case: Case,
+    keras_model: tf.keras.Model,
+    clients: fp.ClientDataset,
+    *,
+    clients_per_round: int = 1,
+) -> fp.Trainer:
+    """Returns what trains clients for a round."""
     is_compiled = case.loss is None or bool(case.compiled)
     judged = {} if is_compiled else {"loss": case.loss, "metrics": list(case.metrics)}
     label_spec = tf.TensorSpec([None, *case.labels.shape[1:]], case.labels.dtype)
@@ -93,7 +104,7 @@ def make_trainer(case: Case, keras_model: tf.keras.Model, clients: fp.ClientData
         model,
         fp.fed_avg(client_optimizer=case.optimizer(), local_epochs=EPOCHS),
         clients,
-        clients_per_round=1,
+        clients_per_round=clients_per_round,
         batch_size=BATCH,
         packing=case.packing,
         shards=1,
@@ -101,9 +112,9 @@ def make_trainer(case: Case, keras_model: tf.keras.Model, clients: fp.ClientData
 
 
 def compile_model(case: Case) -> tf.keras.Model:
-    """Returns the case's Keras model, compiled."""
+    """Returns the case's Keras model, compiled where the library or Keras wants that."""
     keras_model = case.build()
-    if case.loss is not None:
+    if case.loss is not None and (case.compiled or case.refused is None):
         keras_model.compile(
             optimizer=case.optimizer(),
             loss=case.loss,
@@ -131,7 +142,8 @@ def train_here(case: Case, keras_model: tf.keras.Model) -> tuple[list[np.ndarray
         drawn = trainer.untrained().to_keras().get_weights()
     with trainer.fit(rounds=1, progress=False, callbacks=[loss]) as trained:
         weights = trained.to_keras().get_weights()
-        return drawn, Outcome(weights, loss.value, trained.overall(clients))
+        evaluated = trained.overall(clients) if case.is_evaluated else {}
+        return drawn, Outcome(weights, loss.value, evaluated)
 
 
 def _input_name(case: Case) -> str:
@@ -144,10 +156,11 @@ def train_in_keras(case: Case, keras_model: tf.keras.Model) -> Outcome:
     inputs = dict(case.features) if isinstance(case.features, Mapping) else case.features
     options = {"batch_size": BATCH, "verbose": 0}
     history = keras_model.fit(inputs, case.labels, epochs=EPOCHS, shuffle=False, **options)
-    # A client's examples are evaluated in one batch.
-    evaluated = keras_model.evaluate(
-        inputs, case.labels, batch_size=len(case.labels), verbose=0, return_dict=True
-    )
+    evaluated = {}
+    if case.is_evaluated:  # A client's examples are evaluated in one batch.
+        evaluated = keras_model.evaluate(
+            inputs, case.labels, batch_size=len(case.labels), verbose=0, return_dict=True
+        )
     return Outcome(keras_model.get_weights(), np.mean(history.history["loss"]), evaluated)
 
 
