@@ -68,7 +68,7 @@ def compile_arguments(model: keras.Model) -> Mapping[str, Any] | None:
 _SUMMING = ("update_state", "result", "reset_state", "reset_states", "merge_state", "__call__")
 
 
-def mean_function(metric: object) -> Callable[..., tf.Tensor] | None:
+def mean_function(metric: Any) -> Callable[..., tf.Tensor] | None:
     """Returns the function of which a metric is the mean, of labels and output; None for others."""
     fn, options = metric, {}
     if isinstance(metric, base_metric.MeanMetricWrapper):

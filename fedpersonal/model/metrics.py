@@ -337,7 +337,7 @@ class _ByShape:
     """A metric that is one of three by Keras' rule for `accuracy`."""
 
     def __init__(self, names: Sequence[str]):
-        self._functions = [mean_function(keras.metrics.get(name)) for name in names]
+        self._functions: list[Any] = [mean_function(keras.metrics.get(name)) for name in names]
 
     def __call__(self, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         binary, sparse, categorical = self._functions

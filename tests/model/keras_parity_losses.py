@@ -284,7 +284,7 @@ MASKS = [
     ),
     Case(
         "mask through recurrent layers",
-        tagger(lambda: LAYERS.Bidirectional(LAYERS.LSTM(2, return_sequences=True))),
+        tagger(lambda: LAYERS.SimpleRNN(2, return_sequences=True, unroll=True)),
         TOKENS,
         TAGS,
         sparse(),
@@ -316,7 +316,14 @@ MASKS = [
     ),
     Case("mask of one number a place", masking(), SERIES, CURVES[..., 0], "mse", refused="loss"),
     Case("layer with compute_mask", skips_three, TOKENS, TAGS, sparse(), tag_metrics()),
-    Case("layer that ends a mask", without_mask, TOKENS, TAGS, sparse(), ["accuracy"]),
+    Case(
+        "layer that returns its input and no mask",
+        without_mask,
+        TOKENS,
+        TAGS,
+        sparse(),
+        ["accuracy"],
+    ),
     Case("mask with sum", tagger(), TOKENS, TAGS, sparse(reduction="sum"), ["accuracy"]),
     Case("mask with ignore_class", tagger(), TOKENS, TAGS, sparse(ignore_class=1), ["accuracy"]),
     Case(
