@@ -178,7 +178,7 @@ class PlainModel:
         """Returns the summed loss of examples, outside of training."""
         model, labels = self.model, tf.constant(client.labels)
         output, more = self._apply(client)
-        losses = model.example_losses(labels, tf.identity(output))
+        losses = model.example_losses(labels, output)
         for added in more:
             losses += model.example_weights(labels) * added
         return float(tf.reduce_sum(losses))
@@ -264,11 +264,9 @@ class PlainModel:
         for added in more:
             losses += weights * added
         mean = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(weights))
-        predictions = model.as_labels(output)
         sums = {"loss": (losses, weights)}
         for metric in model.metrics:
-            own = weights if metric.example_weight is None else metric.example_weight(labels)
-            sums[metric.name] = metric.example_value(labels, predictions), own
+            sums[metric.name] = model.metric_values(metric, labels, output)
         added = {
             name: tf.stack([tf.reduce_sum(tf.cast(t, tf.float32)) for t in pair])
             for name, pair in sums.items()

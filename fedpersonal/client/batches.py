@@ -18,8 +18,8 @@ from fedpersonal.client.values import (
 )
 from fedpersonal.data.splits import count_batches, find_batch
 from fedpersonal.methods.phases import BlendPhase, ChoicePhase, GradientPhase
+from fedpersonal.model.keras import notes_of, with_notes
 from fedpersonal.model.lookups import count_ids, fetch_rows
-from fedpersonal.model.metrics import Metric
 from fedpersonal.model.mixing import Mixing, find_mixing
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
@@ -158,26 +158,27 @@ def apply_to_batch(
             noise=fold(noise[0], places) if noise else None,
             **options,
         )
-        return model.as_labels(output), tuple(added)
+        output = model.as_labels(output)
+        return output, tuple(added), notes_of(output)
 
     mixing = find_mixing(model.base, training=training)
     if mixing.rows:
         # Some of the ids that count are then missing.
         every = {k: tile_clients(v, shape[0]) for k, v in counted.items()}
-        predictions, added = over_real_examples(
+        predictions, added, notes = over_real_examples(
             lambda element, examples: client_output(*element, *examples),
             (own, noise),
             ({**features, **every}, tile_clients(places, shape[0])),
             batch.mask,
         )
     else:
-        predictions, added = over_clients(
+        predictions, added, notes = over_clients(
             lambda element: client_output(
                 element[0], element[1], {**element[2], **counted}, places, rows_in_order=True
             ),
             (own, noise, features),
         )
-    return predictions, added, mixing
+    return with_notes(predictions, notes), added, mixing
 
 
 def _of_examples(
@@ -187,12 +188,18 @@ def _of_examples(
     mixing: Mixing,
 ) -> Any:
     """Maps labels and predictions (n, ...) to tensors (n, ...); returns them as (C, B, ...)."""
+    notes = notes_of(predictions)
     if mixing.rows or mixing.functions:
-        pair = batch.labels, predictions
-        return over_real_examples(lambda _, own: fn(*own), (), pair, batch.mask)
+        return over_real_examples(
+            lambda _, own: fn(own[0], with_notes(*own[1:])),
+            (),
+            (batch.labels, predictions, notes),
+            batch.mask,
+        )
     # Example by example: all clients' at once.
     shape = tf.shape(batch.mask)
-    results = fn(join_axes(batch.labels, 2), join_axes(predictions, 2))
+    flat = {name: join_axes(note, 2) for name, note in notes.items()}
+    results = fn(join_axes(batch.labels, 2), with_notes(join_axes(predictions, 2), flat))
     return tf.nest.map_structure(
         lambda t: tf.reshape(t, tf.concat([shape, tf.shape(t)[1:]], 0)), results
     )
@@ -215,14 +222,8 @@ def example_values(
     model: PartitionedModel, labels: tf.Tensor, predictions: tf.Tensor
 ) -> dict[str, tf.Tensor]:
     """Returns each metric's value and weight of each example: name to float32 (batch, 2)."""
-    weights = model.example_weights(labels)
-
-    def pair(metric: Metric) -> tf.Tensor:
-        own = metric.example_weight
-        weight = weights if own is None else tf.cast(own(labels), tf.float32)
-        return tf.stack([metric.example_value(labels, predictions), weight], axis=-1)
-
-    return {metric.name: pair(metric) for metric in model.metrics}
+    values = {m.name: model.metric_values(m, labels, predictions) for m in model.metrics}
+    return {name: tf.stack(pair, axis=-1) for name, pair in values.items()}
 
 
 def zero_sums(model: PartitionedModel, num_clients: int | tf.Tensor) -> dict[str, tf.Tensor]:

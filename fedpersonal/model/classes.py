@@ -9,7 +9,13 @@ from __future__ import annotations
 import tensorflow as tf
 
 from fedpersonal.errors import UserError
-from fedpersonal.model.keras import are_probabilities, as_probabilities, logits_of
+from fedpersonal.model.keras import (
+    are_probabilities,
+    as_probabilities,
+    logits_of,
+    mask_of,
+    with_notes,
+)
 
 # Less likely is nothing: of 0 there is no logarithm.
 _LEAST = 1e-12
@@ -48,4 +54,6 @@ def as_output(logs: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
     """Returns what `log_likely` does in the form of an output that it takes the place of."""
     logits = logs if output.shape[-1] > 1 else logs[:, 1:] - logs[:, :1]
     logits = tf.ensure_shape(tf.reshape(logits, tf.shape(output)), output.shape)
-    return as_probabilities(logits) if are_probabilities(output) else logits
+    likely = as_probabilities(logits) if are_probabilities(output) else logits
+    mask = mask_of(output)
+    return likely if mask is None else with_notes(likely, {"_keras_mask": mask})

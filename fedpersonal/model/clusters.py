@@ -71,6 +71,11 @@ class ClusteredModel(PartitionedModel):
                 "mixtures of clusters are for labels that are classes, and a cross-entropy; the "
                 f"loss {base.given_loss!r} is for numbers."
             )
+        if mixes and not base.has_mean_loss:
+            raise UserError(
+                "mixtures of clusters need a loss that is a mean over examples: leave out Keras' "
+                f"masks, and the reduction or `__call__` of {base.given_loss!r}."
+            )
 
     def _check_starts(self) -> None:
         """Raises a UserError where nothing would tell one cluster from another."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Callable, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.keras import compile_arguments, keras, restore_argument_names
@@ -81,14 +82,19 @@ def _note_or_compile(self: keras.Model, *args: object, **kwargs: object) -> None
 
 
 def _options(given: Mapping[str, object]) -> CompileOptions:
-    ignored = [key for key in ("loss_weights", "weighted_metrics") if given.get(key)]
+    ignored = [key for key in ("loss_weights",) if given.get(key)]
     loss = given.get("loss")
     losses = list(loss.values()) if isinstance(loss, dict) else loss
     if isinstance(losses, (list, tuple)):
         if len(losses) > 1:
             raise UserError(f"the model is compiled with {len(losses)} losses; it needs one.")
         loss = losses[0] if losses else None
-    return CompileOptions(loss, given.get("metrics"), tuple(ignored))
+    metrics = given.get("metrics")
+    if given.get("weighted_metrics"):
+        # Without weights of examples they are metrics as any other.
+        listed = [*tf.nest.flatten(metrics or []), *tf.nest.flatten(given["weighted_metrics"])]
+        metrics = [metric for metric in listed if metric is not None]
+    return CompileOptions(loss, metrics, tuple(ignored))
 
 
 def choose_loss_and_metrics(
@@ -103,6 +109,10 @@ def choose_loss_and_metrics(
             raise UserError(
                 f"the model is compiled with {' and '.join(compiled.ignored)}, which are not used "
                 "here: give loss and metrics to PartitionedModel."
+            )
+        if loss is None and compiled.loss is None:
+            raise UserError(
+                "the model is compiled without a loss: give one to compile, or to PartitionedModel."
             )
         loss = compiled.loss if loss is None else loss
         metrics = compiled.metrics if metrics is None else metrics

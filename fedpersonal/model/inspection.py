@@ -15,7 +15,13 @@ from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from fedpersonal.errors import UserError
 from fedpersonal.model.compiled import CompileOptions, recorded_compile
-from fedpersonal.model.keras import keras, layers_within, list_layers, mixes_precision
+from fedpersonal.model.keras import (
+    keras,
+    layers_within,
+    list_layers,
+    mask_of,
+    mixes_precision,
+)
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec, seeded_initializer
 
@@ -106,6 +112,8 @@ class Inspection(NamedTuple):
         compiled: What the model was compiled with, or None.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
         num_outputs: The last size of its output, or None where that is open.
+        output_rank: How many axes its output has, or None where that is open.
+        is_masked: Whether its output has a Keras mask.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -117,6 +125,8 @@ class Inspection(NamedTuple):
     compiled: CompileOptions | None
     draws_noise: bool
     num_outputs: int | None
+    output_rank: int | None
+    is_masked: bool
 
 
 def creation_key(kwargs: Mapping[str, Any]) -> tuple:
@@ -193,7 +203,10 @@ def inspect_model(
         raise UserError(f"two variables share a name; name their layers apart: {names}.")
     options, draws_noise = compiled.get(id(model)), draws.count > 0
     last = output.shape[-1] if output.shape.rank else None
-    return Inspection(variables, untrained, values, keys, specs, takes, options, draws_noise, last)
+    known = (last, output.shape.rank, mask_of(output) is not None)
+    return Inspection(
+        variables, untrained, values, keys, specs, takes, options, draws_noise, *known
+    )
 
 
 def _check_output(model: keras.Model, output: object) -> None:

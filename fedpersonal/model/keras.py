@@ -22,6 +22,10 @@ from fedpersonal.errors import UserError
 _package = keras.Model.__module__.split(".")[0]
 try:
     functional = importlib.import_module(f"{_package}.src.engine.functional")
+    compile_utils = importlib.import_module(f"{_package}.src.engine.compile_utils")
+    losses_utils = importlib.import_module(f"{_package}.src.utils.losses_utils")
+    base_metric = importlib.import_module(f"{_package}.src.metrics.base_metric")
+    keras_losses = importlib.import_module(f"{_package}.src.losses")
     tf_op_layer = importlib.import_module(f"{_package}.src.layers.core.tf_op_layer")
 except ModuleNotFoundError:
     raise UserError(
@@ -60,17 +64,157 @@ def compile_arguments(model: keras.Model) -> Mapping[str, Any] | None:
     return model._get_compile_args() if getattr(model, "_is_compiled", False) else None
 
 
-def mean_function(metric: keras.metrics.Metric) -> Callable[..., tf.Tensor] | None:
-    """Returns the function of which a metric is the mean; None of other metrics."""
-    if not hasattr(metric, "_fn"):  # No MeanMetricWrapper.
+# What a subclass of Keras' metrics may change of how values are summed up.
+_SUMMING = ("update_state", "result", "reset_state", "reset_states", "merge_state", "__call__")
+
+
+def mean_function(metric: Any) -> Callable[..., tf.Tensor] | None:
+    """Returns the function of which a metric is the mean, of labels and output; None for others."""
+    fn, options = metric, {}
+    if isinstance(metric, base_metric.MeanMetricWrapper):
+        fn, options = metric._fn, metric._fn_kwargs
+    elif type(metric) is keras.metrics.RootMeanSquaredError:
+        fn = _squared_errors
+    elif isinstance(metric, keras.metrics.Metric):
         return None
-    fn, options = metric._fn, metric._fn_kwargs
-    return lambda labels, predictions: fn(labels, predictions, **options)
+
+    def values(labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        output, labels = losses_utils.squeeze_or_expand_dimensions(output, labels)
+        return fn(labels, output, **options)
+
+    return values
+
+
+def _squared_errors(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    return tf.math.squared_difference(predictions, labels)
+
+
+def overridden_method(metric: keras.metrics.Metric) -> str | None:
+    """Returns the method by which a metric sums up values in a way of its own, or None."""
+    known = base_metric.MeanMetricWrapper
+    if not isinstance(metric, known):
+        return None
+    for name in _SUMMING:
+        if getattr(type(metric), name) is not getattr(known, name):
+            return name
+    return None
+
+
+def match_shapes(labels: tf.Tensor, output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns labels and output in the shapes and dtypes that Keras' fit gives losses.
+
+    Numbers (batch,) become (batch, 1): Keras averages over the last axis, which must not be the
+    batch.
+    """
+    if output.shape.rank == 1:
+        notes = map_logits(notes_of(output), lambda logits: logits[:, tf.newaxis])
+        output = with_notes(output[:, tf.newaxis], notes)
+    labels, output, _ = compile_utils.match_dtype_and_rank(labels, output, None)
+    return labels, output
+
+
+def as_loss(given: object) -> keras.losses.Loss:
+    """Returns the Keras loss that compile makes of a loss, its name, or a function.
+
+    Raises:
+        ValueError: If Keras knows no such loss.
+    """
+    found = keras.losses.get(given)
+    if isinstance(found, keras.losses.Loss):
+        return found
+    if isinstance(found, type):
+        raise ValueError(f"{found.__name__} is a class; give an object, {found.__name__}()")
+    if not callable(found):
+        raise ValueError(f"{given!r} is no loss, no name of one, and no function")
+    return keras_losses.LossFunctionWrapper(found)
+
+
+def takes_mean(loss: keras.losses.Loss) -> bool:
+    """Tells whether a loss is the mean over a batch of what its `call` returns."""
+    is_plain = type(loss).__call__ is keras.losses.Loss.__call__
+    return is_plain and loss.reduction in ("auto", "sum_over_batch_size")
+
+
+class _Unrecorded:
+    """Stands in for the metric in which Keras records the loss."""
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        """Records nothing."""
+
+
+def loss_of_batch(loss: keras.losses.Loss, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+    """Returns the loss of a batch as Keras' fit computes it, with the output's mask."""
+    container = compile_utils.LossesContainer(loss, total_loss_mean=_Unrecorded())
+    return container(labels, output)
+
+
+# What Keras' losses and metrics read of an output beside its numbers.
+_NOTES = ("_keras_mask", "_keras_logits")
+
+
+def notes_of(output: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the mask of an output, and the logits that its probabilities are made of.
+
+    Keras attaches them to the tensor, and operations on the tensor lose them.
+    """
+    found = {name: getattr(output, name, None) for name in _NOTES}
+    return {name: note for name, note in found.items() if note is not None}
+
+
+def with_notes(output: tf.Tensor, notes: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Attaches to a tensor what `notes_of` returns."""
+    for name, note in notes.items():
+        setattr(output, name, note)
+    return output
+
+
+def map_logits(
+    notes: Mapping[str, tf.Tensor], fn: Callable[[tf.Tensor], tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """Returns notes with logits changed as their output is."""
+    return {name: fn(note) if name == "_keras_logits" else note for name, note in notes.items()}
+
+
+def mask_of(output: tf.Tensor) -> tf.Tensor | None:
+    """Returns Keras' mask of a tensor, or None."""
+    return getattr(output, "_keras_mask", None)
+
+
+def drop_mask(output: tf.Tensor) -> tf.Tensor:
+    """Returns a tensor without Keras' mask."""
+    if mask_of(output) is None:
+        return output
+    notes = {name: note for name, note in notes_of(output).items() if name != "_keras_mask"}
+    return with_notes(tf.identity(output), notes)
+
+
+def weigh_values(
+    values: tf.Tensor, output: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor] | tuple[tf.Tensor, None]:
+    """Returns a metric's values, and their weights by the masks of values and output, if any.
+
+    Both have one shape. These are the weights by which Keras' means weigh.
+    """
+    weights = mask_of(output)
+    weights = losses_utils.apply_mask(values, weights, mask_of(values))
+    if weights is None:
+        return values, None
+    weights = tf.cast(weights, values.dtype)
+    if not values.shape.rank:
+        return values * tf.ones_like(weights), weights
+    values, _, weights = losses_utils.squeeze_or_expand_dimensions(values, None, weights)
+    if weights.shape.rank < values.shape.rank:
+        values = tf.reduce_mean(values, list(range(weights.shape.rank, values.shape.rank)))
+    return values, weights * tf.ones_like(values)
 
 
 def _function_of(loss: object) -> tuple[object, Mapping[str, Any]]:
     """Returns the function that a loss of Keras' calls, and with which options."""
     found = keras.losses.get(loss)
+    if isinstance(found, keras.losses.Loss):
+        known, kind = keras_losses.LossFunctionWrapper, type(found)
+        if kind.__call__ is not known.__call__ or kind.call is not known.call:
+            return found, {}
     return getattr(found, "fn", found), getattr(found, "_fn_kwargs", {})
 
 

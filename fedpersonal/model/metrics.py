@@ -9,9 +9,23 @@ from typing import Any, Union
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.impl import api as autograph
 
-from fedpersonal.errors import UserError
-from fedpersonal.model.keras import keras, mean_function
+from fedpersonal.errors import UserError, one_line
+from fedpersonal.model.keras import (
+    as_loss,
+    keras,
+    loss_of_batch,
+    mask_of,
+    match_shapes,
+    mean_function,
+    notes_of,
+    overridden_method,
+    takes_mean,
+    weigh_values,
+    with_notes,
+)
 
 Mean = Union[tf.Tensor, np.ndarray]
 
@@ -37,6 +51,20 @@ class Metric:
     example_value: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     finalize: Callable[[Mean], Mean] = _identity
     example_weight: Callable[[tf.Tensor], tf.Tensor] | None = None
+
+    def weigh(
+        self, labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns value and weight of each example, float32 (batch,).
+
+        Args:
+            labels: (batch, ...).
+            predictions: The model's output, without a last axis of one that labels lack.
+            weights: float32 (batch,): the model's own weights of examples.
+        """
+        own = self.example_weight
+        weight = weights if own is None else tf.cast(own(labels), tf.float32)
+        return self.example_value(labels, predictions), weight
 
 
 RMSE = Metric("rmse", lambda labels, predictions: tf.square(predictions - labels), lambda m: m**0.5)
@@ -119,35 +147,117 @@ Loss = Union[str, keras.losses.Loss, ExampleFn]
 
 
 class PerExample:
-    """A function in any form that Keras takes for a loss, as one float an example."""
+    """A function of labels and outputs in the shapes of Keras' fit, as one float an example."""
+
+    def __init__(self, function: ExampleFn):
+        """Takes the function."""
+        self._function = function
+
+    def called(self, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        """Returns what the function itself returns."""
+        return _with_autograph(self._function, *match_shapes(labels, output))
+
+    def __call__(self, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        """Returns one number an example; one of a whole batch is each example's."""
+        return _mean_of_places(self.called(labels, output), labels)
+
+
+class ExampleLoss(PerExample):
+    """A loss in any form that Keras takes, as one float32 an example, whose mean is Keras' loss.
+
+    Attributes:
+        is_mean: Whether Keras' loss is the mean over a batch of what the function returns, as long
+            as nothing is masked. If not, each example has the loss of its batch.
+    """
 
     def __init__(self, given: Loss):
-        """Takes the function, a Keras loss, or the name of one."""
-        found = keras.losses.get(given)
-        self._call = found.call if isinstance(found, keras.losses.Loss) else found
+        """Takes a Keras loss, its name, or a function.
 
-    def called(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-        """Returns what the function itself does."""
-        return self._call(*as_in_keras(labels, predictions))
+        Raises:
+            UserError: If Keras knows no such loss, or it has no single number for a batch.
+        """
+        try:
+            self._loss = as_loss(given)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"loss: {one_line(error)}") from error
+        super().__init__(self._loss.call)
+        self.is_mean = takes_mean(self._loss)
+        if self._loss.reduction == "none":
+            raise _no_single_number("reduction='none'")
 
-    def __call__(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-        """Returns one number an example; one of a whole batch is each example's."""
-        values = self.called(labels, predictions)
-        if values.shape.rank == 0:
-            return tf.fill(tf.shape(labels)[:1], values)
-        if values.shape.rank and values.shape.rank > 1:
-            values = tf.reduce_mean(values, axis=list(range(1, values.shape.rank)))
-        return values
+    def __call__(self, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        """Returns one number an example."""
+        try:
+            if self.is_mean and mask_of(output) is None:
+                values = self.called(labels, output)
+                if mask_of(values) is None:
+                    return tf.cast(_mean_of_places(values, labels), tf.float32)
+            pair = match_shapes(labels, output)
+            value = _with_autograph(lambda *pair: loss_of_batch(self._loss, *pair), *pair)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(
+                f"the loss cannot be computed from labels of shape {labels.shape} and an output of "
+                f"shape {output.shape}: {one_line(error)}"
+            ) from error
+        if value.shape.rank:
+            raise _no_single_number(f"for a batch it returns shape {value.shape}")
+        return tf.fill(tf.shape(labels)[:1], tf.cast(value, tf.float32))
 
 
-def as_in_keras(labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns labels and predictions as Keras' fit has them: (batch, 1) of one number an example.
+def _no_single_number(reason: str) -> UserError:
+    return UserError(
+        f"the loss has no single number for a batch ({reason}): Keras' fit would train by the sum "
+        "and report the mean. Leave `reduction` out for the mean, or give reduction='sum'."
+    )
 
-    Keras averages over the last axis, which must not be the batch.
+
+def _mean_of_places(values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns one number an example, (batch,); one of a whole batch is each example's."""
+    if values.shape.rank == 0:
+        return tf.fill(tf.shape(labels)[:1], values)
+    if values.shape.rank and values.shape.rank > 1:
+        values = tf.reduce_mean(values, axis=list(range(1, values.shape.rank)))
+    return values
+
+
+def _with_autograph(function: ExampleFn, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+    """Calls a function, which may branch on tensors as in Keras."""
+    try:
+        return function(labels, output)
+    except tf.errors.OperatorNotAllowedInGraphError:
+        with ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED):
+            return autograph.tf_convert(function, ag_ctx.control_status_ctx())(labels, output)
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasMetric(Metric):
+    """A function of the mean of what a Keras function returns, over places that are not masked.
+
+    It is called with the model's output as Keras' fit calls it.
     """
-    if len(predictions.shape) > 1:
-        return labels, predictions
-    return labels[:, tf.newaxis], predictions[:, tf.newaxis]
+
+    example_value: PerExample
+
+    def weigh(
+        self, labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """As of `Metric`; where there is a mask, an example weighs as many as its places do."""
+        found = self.example_value.called(labels, predictions)
+        try:
+            values, of_places = weigh_values(found, predictions)
+        except ValueError as error:
+            raise UserError(
+                f"metric {self.name!r} returns shape {found.shape}, which Keras cannot weigh by "
+                f"the mask of the model's output: {one_line(error)}"
+            ) from error
+        if of_places is None:
+            return _mean_of_places(values, labels), weights
+        axes = list(range(1, values.shape.rank))
+        # What is masked may be anything, even NaN.
+        weighed = tf.where(of_places > 0, values * of_places, 0.0)
+        return tf.reduce_sum(weighed, axes), tf.reduce_sum(of_places, axes)
 
 
 AnyMetric = Union[Metric, str, keras.metrics.Metric, ExampleFn]
@@ -190,24 +300,29 @@ def _convert(given: str | keras.metrics.Metric | ExampleFn, are_weighted: bool) 
             f"metrics: with example_weight, Keras' {name!r} cannot tell as how many an example "
             "counts. Give a fedpersonal.model.metrics.Metric of sums."
         )
-    if type(metric) is keras.metrics.RootMeanSquaredError:
-        return Metric(name, _per_example(keras.losses.mean_squared_error), lambda m: m**0.5)
-    function = mean_function(metric)
-    if function is not None:
-        return Metric(name, _per_example(function))
-    if isinstance(metric, keras.metrics.Metric):
+    function = metric if isinstance(metric, _ByShape) else mean_function(metric)
+    if function is None:
         raise UserError(
             f"metrics: {name!r} ({type(metric).__name__}) is no mean over examples, so it cannot "
             "be summed over clients. Means are accuracies, errors and cross-entropies such as "
             "'accuracy', 'mae' and RootMeanSquaredError(); or give a "
             "fedpersonal.model.metrics.Metric."
         )
-    return Metric(name, _per_example(metric))
+    changed = overridden_method(metric)
+    if changed:
+        raise UserError(
+            f"metrics: {name!r} ({type(metric).__name__}) overrides {changed}, so it cannot be "
+            "summed over clients. Give its function alone, which returns one value an example, or "
+            "a fedpersonal.model.metrics.Metric."
+        )
+    is_root = type(metric) is keras.metrics.RootMeanSquaredError
+    finalizer = (lambda mean: mean**0.5) if is_root else _identity
+    return KerasMetric(name, PerExample(_in_float32(function)), finalizer)
 
 
 def _by_name(name: str) -> keras.metrics.Metric | ExampleFn:
     if _SHORT.get(name, name) in _BY_SHAPE:
-        return _chosen_by_shape(_BY_SHAPE[_SHORT.get(name, name)])
+        return _ByShape(_BY_SHAPE[_SHORT.get(name, name)])
     with contextlib.suppress(ValueError):
         found = keras.metrics.get(name)
         if not isinstance(found, str):  # Keras hands back some names that it does not know.
@@ -218,24 +333,26 @@ def _by_name(name: str) -> keras.metrics.Metric | ExampleFn:
     )
 
 
-def _chosen_by_shape(names: Sequence[str]) -> ExampleFn:
-    """Returns a function that is one of three by Keras' rule for `accuracy`."""
-    binary, sparse, categorical = (keras.metrics.get(name) for name in names)
+class _ByShape:
+    """A metric that is one of three by Keras' rule for `accuracy`."""
 
-    def values(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-        if predictions.shape[-1] == 1:
-            return binary(labels, predictions)
-        is_sparse = labels.shape.rank < predictions.shape.rank or labels.shape[-1] == 1
-        return (sparse if is_sparse else categorical)(labels, predictions)
+    def __init__(self, names: Sequence[str]):
+        self._functions: list[Any] = [mean_function(keras.metrics.get(name)) for name in names]
+
+    def __call__(self, labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        binary, sparse, categorical = self._functions
+        if output.shape[-1] == 1:
+            return binary(labels, output)
+        is_sparse = labels.shape.rank < output.shape.rank or labels.shape[-1] == 1
+        return (sparse if is_sparse else categorical)(labels, output)
+
+
+def _in_float32(fn: ExampleFn) -> ExampleFn:
+    """Makes a Keras function one of float32, as Keras' objects do, with what it masks."""
+
+    def values(labels: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        pair = tf.cast(labels, tf.float32), tf.cast(output, tf.float32)
+        found = fn(*pair)
+        return with_notes(tf.cast(found, tf.float32), notes_of(found))
 
     return values
-
-
-def _per_example(fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> ExampleFn:
-    """Makes a Keras function return one float32 an example, of float32 as Keras' objects do."""
-
-    def values(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-        pair = tf.cast(labels, tf.float32), tf.cast(predictions, tf.float32)
-        return tf.cast(fn(*pair), tf.float32)
-
-    return PerExample(values)

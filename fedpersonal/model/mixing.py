@@ -19,8 +19,9 @@ from tensorflow.python.eager import context
 
 from fedpersonal.draws import Purpose, generator
 from fedpersonal.errors import UserError, one_line
+from fedpersonal.model.keras import mask_of, match_shapes
 from fedpersonal.model.lookups import random_features, random_values
-from fedpersonal.model.metrics import PerExample, as_in_keras
+from fedpersonal.model.metrics import PerExample
 from fedpersonal.model.noise import fold
 from fedpersonal.model.partition import PartitionedModel, Values
 
@@ -82,6 +83,8 @@ def _try(model: PartitionedModel, *, training: bool) -> Mixing:
             _log.warning("a model is computed client by client, since a trial failed: %s", reason)
             return Mixing(True, ("the loss",), True)
         is_batch_loss = [loss.shape != (_COUNT,) for loss in added]
+        if model.masks_output:  # Its mask comes first.
+            is_batch_loss[0] = False
         own = [np.concatenate([one[0] for one in alone])]
         for i, is_one in enumerate(is_batch_loss, 1):
             # A loss of a batch may be a penalty on variables, the same for any batch.
@@ -110,7 +113,7 @@ def check_rows_are_independent(model: PartitionedModel, *, training: bool) -> No
 def _apply(
     model: PartitionedModel, places: int, *, training: bool
 ) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
-    """Applies a model with random values; returns its output, and what it adds.
+    """Applies a model with random values; returns its output, its mask, and what it adds.
 
     They are of some examples together, and of one after the other.
     """
@@ -123,7 +126,9 @@ def _apply(
     @tf.function(autograph=False)  # The model is built once.
     def output(values: Values, features: Values, noise: tf.Tensor) -> list[tf.Tensor]:
         predictions, added = model.predict(values, features, training=training, noise=noise)
-        return [model.as_labels(predictions), *added]
+        mask = mask_of(predictions)
+        masks = [] if mask is None else [tf.cast(mask, tf.float32)]
+        return [model.as_labels(predictions), *masks, *added]
 
     specs = {k: tf.TensorSpec([None, *v.shape[1:]], v.dtype) for k, v in features.items()}
     run = output.get_concrete_function(values, specs, tf.TensorSpec([None], tf.uint64))
@@ -146,11 +151,12 @@ def _mixing_functions(model: PartitionedModel, output: np.ndarray, places: int) 
         functions["example_weight"] = _of_labels(model.example_weight)
     trials = list(_trials(model, output, places))
     for what, function in functions.items():
-        found = [_depends(what, function, *trial) for trial in trials]
+        shape = model.as_output if isinstance(function, PerExample) else tf.identity
+        found = [_depends(what, function, *trial, shape) for trial in trials]
         is_tried = any(one is not None for one in found)
         if not is_tried:
             _log.warning("%s takes no labels of a trial: it is computed client by client", what)
-        if True in found or not is_tried:
+        if True in found or not is_tried or what == "the loss" and model.masks_output:
             yield what
 
 
@@ -177,13 +183,17 @@ def _trials(
 
 
 def _depends(
-    what: str, function: Callable[..., Any], labels: np.ndarray, predictions: np.ndarray
+    what: str,
+    function: Callable[..., Any],
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    shape_output: Callable[[tf.Tensor], tf.Tensor],
 ) -> bool | None:
     """Tells whether a function's values depend on other examples; None if it takes no such ones."""
 
     def call(function: Callable[..., Any], end: int, start: int = 0) -> np.ndarray:
-        pair = tf.constant(labels[start:end]), tf.constant(predictions[start:end])
-        return np.asarray(function(*pair))
+        of_model = shape_output(tf.constant(predictions[start:end]))
+        return np.asarray(function(tf.constant(labels[start:end]), of_model))
 
     try:
         together = call(function, _COUNT)
@@ -197,7 +207,9 @@ def _depends(
         return None
     if not is_one_each:
         if isinstance(function, PerExample):
-            labels, predictions = as_in_keras(labels, predictions)
+            labels, predictions = match_shapes(
+                tf.constant(labels), shape_output(tf.constant(predictions))
+            )
         raise UserError(
             f"{what} returns shape {shape} for {_COUNT} examples, whose labels come as "
             f"{labels.shape} and predictions as {predictions.shape}: it must be one number an "

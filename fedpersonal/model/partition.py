@@ -31,9 +31,25 @@ from fedpersonal.model.inspection import (
     creation_key,
     inspect_model,
 )
-from fedpersonal.model.keras import freeze, keras, label_range
+from fedpersonal.model.keras import (
+    drop_mask,
+    freeze,
+    keras,
+    label_range,
+    map_logits,
+    notes_of,
+    with_notes,
+)
 from fedpersonal.model.lookups import skip_lookups
-from fedpersonal.model.metrics import ExampleFn, Loss, Metrics, PerExample, as_metrics
+from fedpersonal.model.metrics import (
+    ExampleFn,
+    ExampleLoss,
+    KerasMetric,
+    Loss,
+    Metric,
+    Metrics,
+    as_metrics,
+)
 from fedpersonal.model.noise import NoiseDraws, fold
 from fedpersonal.model.variables import VariableSpec, check_names, split_variables
 from fedpersonal.runtime.context import check_not_forked
@@ -59,6 +75,9 @@ class PartitionedModel:
         given_builder: What builds the Keras model.
         draws_noise: Whether layers such as Dropout draw random numbers in training.
         label_range: The least and the largest label that the loss takes, or None for any.
+        masks_output: Whether loss and metrics are of places that Keras' mask leaves.
+        has_mean_loss: Whether the loss is a mean over examples: it has no mask, nor a reduction or
+            a `__call__` of its own.
         copies: Name of each local variable that is a client's copy of a global one, to that one's.
         own_rows: Name of each copy that has a single row, of a table of which each row belongs to
             one client, to the input that tells whose.
@@ -126,7 +145,9 @@ class PartitionedModel:
                 where it is a built one; they are then in a temporary folder of this machine.
             loss: A Keras loss or its name, or a function of (labels, predictions), shaped as in
                 Keras' fit, that returns one float an example, or one of the batch; it may compare
-                a client's examples. None for what the model was compiled with, or else `mse`.
+                a client's examples. What Keras computes for a batch, with the output's mask and
+                the loss' reduction, is computed for each client's batch. None for what the model
+                was compiled with, or else `mse`.
             metrics: Metrics computed beside the loss: `Metric`s, or Keras metrics or their names
                 that are means over examples. None for what the model was compiled with.
             lookups: For big embedding tables: layer name to the name of the integer input that the
@@ -185,7 +206,18 @@ class PartitionedModel:
         self.example_weight = example_weight
         loss, metrics = choose_loss_and_metrics(loss, metrics, compiled or found.compiled)
         self.given_loss, self.given_metrics, self.given_builder = loss, metrics, build_model
-        self._example_loss: ExampleFn = PerExample(loss)
+        example_loss = ExampleLoss(loss)
+        self._example_loss: ExampleFn = example_loss
+        self._has_unit_axis = found.output_rank == label_spec.shape.rank + 1
+        self._has_unit_axis &= found.num_outputs == 1
+        # What examples weigh says which places count.
+        self.masks_output = found.is_masked and example_weight is None
+        self.has_mean_loss = example_loss.is_mean and not self.masks_output
+        if example_weight is not None and not example_loss.is_mean:
+            raise UserError(
+                "with example_weight, the loss must return one float an example, the sum over what "
+                f"the example counts as; {loss!r} has a value for a batch alone."
+            )
         self.label_range = label_range(loss, found.num_outputs)
         self.metrics = as_metrics(metrics, are_weighted=example_weight is not None)
         layers = (local_layers, frozen_layers)
@@ -412,11 +444,23 @@ class PartitionedModel:
             # In graphs without AutoGraph, too, a model may branch on tensors, as in Keras.
             with ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED):
                 output = model(self.arrange(features), training=training)
-        return output, list(model.losses)
+        losses = list(model.losses)
+        return output if self.masks_output else drop_mask(output), losses
 
     def example_losses(self, labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-        """Returns the loss of each example, float32 (batch,), without what the model adds."""
-        return self._example_loss(labels, self.as_labels(predictions))
+        """Returns the loss of each example, float32 (batch,), without what the model adds.
+
+        Its mean over a batch is Keras' loss of the batch. Where that depends on the batch as a
+        whole, the examples must be all of one client's batch, and each has the loss of the batch.
+        """
+        return self._example_loss(labels, self.as_output(predictions))
+
+    def metric_values(
+        self, metric: Metric, labels: tf.Tensor, predictions: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns a metric's value and weight of each example, float32 (batch,)."""
+        shape = self.as_output if isinstance(metric, KerasMetric) else self.as_labels
+        return metric.weigh(labels, shape(predictions), self.example_weights(labels))
 
     def example_weights(self, labels: tf.Tensor) -> tf.Tensor:
         """Returns as how many each example counts, float32 (batch,)."""
@@ -427,5 +471,16 @@ class PartitionedModel:
     def as_labels(self, predictions: tf.Tensor) -> tf.Tensor:
         """Drops a last axis of one that labels lack: Keras models often end in Dense(1)."""
         if predictions.shape.rank == self.label_spec.shape.rank + 1 and predictions.shape[-1] == 1:
-            return tf.squeeze(predictions, -1)
+            notes = map_logits(notes_of(predictions), lambda t: tf.squeeze(t, -1))
+            return with_notes(tf.squeeze(predictions, -1), notes)
         return predictions
+
+    def as_output(self, predictions: tf.Tensor) -> tf.Tensor:
+        """Returns predictions as Keras' losses take them.
+
+        They have the axis that `as_labels` may have dropped, and a mask only where it counts.
+        """
+        if self._has_unit_axis and predictions.shape.rank == self.label_spec.shape.rank:
+            notes = map_logits(notes_of(predictions), lambda t: t[..., tf.newaxis])
+            predictions = with_notes(predictions[..., tf.newaxis], notes)
+        return predictions if self.masks_output else drop_mask(predictions)

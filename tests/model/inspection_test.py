@@ -240,8 +240,8 @@ def test_a_compiled_model_gives_loss_and_metrics(is_built):
 
 
 def test_what_compile_says_is_not_dropped_silently():
-    build_model = compiled(loss="mae", weighted_metrics=["mse"])
-    with pytest.raises(UserError, match="compiled with weighted_metrics.*give loss and metrics"):
+    build_model = compiled(loss="mae", loss_weights=[2.0])
+    with pytest.raises(UserError, match="compiled with loss_weights.*give loss and metrics"):
         PartitionedModel(build_model)
     assert PartitionedModel(build_model, loss="mae", metrics=["mse"]).metrics[0].name == "mse"
 

@@ -336,34 +336,3 @@ def test_added_losses_and_regularizers_are_handed_back():
     expected = [[14.0, 1.0], 0.5 * (values["only/kernel"] ** 2).sum()]
     for loss, one in zip(losses, expected):
         np.testing.assert_allclose(loss, one, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        "mse",
-        tf.keras.losses.MeanSquaredError(),
-        tf.keras.losses.mean_squared_error,
-        lambda labels, predictions: tf.reduce_mean((labels - predictions) ** 2, -1),
-    ],
-)
-@pytest.mark.parametrize("trailing", [False, True])
-def test_a_loss_in_any_form_is_one_number_an_example(loss, trailing):
-    model = PartitionedModel(dense(), loss=loss)
-    predictions = tf.constant([1.5, 0.0, 5.0])
-    predictions = predictions[:, tf.newaxis] if trailing else predictions
-    losses = model.example_losses(tf.constant([1.0, 2.0, 5.0]), predictions)
-    np.testing.assert_allclose(losses, [0.25, 4.0, 0.0])
-
-
-def test_a_loss_is_averaged_within_an_example_and_class_labels_meet_their_scores():
-    model = PartitionedModel(dense(units=2), label_spec=tf.TensorSpec([None, 2]), loss="mae")
-    losses = model.example_losses(tf.zeros([3, 2]), tf.constant([[1.0, 3.0], [0.0, 0.0], [-2, 2]]))
-    np.testing.assert_allclose(losses, [2.0, 0.0, 2.0])
-    model = PartitionedModel(
-        dense(units=2, activation="softmax"),
-        label_spec=tf.TensorSpec([None], tf.int32),
-        loss="sparse_categorical_crossentropy",
-    )
-    losses = model.example_losses(tf.constant([1, 0]), tf.constant([[0.25, 0.75], [0.5, 0.5]]))
-    np.testing.assert_allclose(losses, -np.log([0.75, 0.5]), rtol=1e-5)

@@ -1,0 +1,59 @@
+"""One client's round of federated averaging is Keras' own `fit`, or the model is refused.
+
+The table is in `keras_parity_losses` and `keras_parity_layers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import fedpersonal as fp
+from tests.model import keras_parity_layers, keras_parity_losses
+from tests.model.keras_parity import check, compile_model, make_trainer, train_in_keras
+
+CASES = [*keras_parity_losses.CASES, *keras_parity_layers.CASES]
+
+pytestmark = pytest.mark.usefixtures("not_compiled")
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_round_equals_fit_or_model_is_refused(case):
+    check(case)
+
+
+def test_names_are_distinct():
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("name", ["mask_zero", "reduction sum"])
+def test_clients_of_different_sizes_average_what_each_fits(name):
+    """A stack has padding, which is in no batch's loss; an audit agrees."""
+    (case,) = (case for case in CASES if case.name == name)
+    keras_model, counts = compile_model(case), np.array([8, 4, 1])
+    features, labels = (np.tile(c, (2, *[1] * (c.ndim - 1))) for c in (case.features, case.labels))
+    offsets = np.cumsum([0, *counts])
+    clients = fp.ClientDataset(
+        [*"abc"], offsets, {keras_model.input_names[0]: features[: offsets[-1]]}, labels[:13]
+    )
+    start, fitted, evaluated = keras_model.get_weights(), [], []
+    trainer = make_trainer(case, keras_model, clients, clients_per_round=3)
+    for first, end in zip(offsets, offsets[1:]):
+        one = dataclasses.replace(case, features=features[first:end], labels=labels[first:end])
+        keras_model.set_weights(start)
+        fitted.append(train_in_keras(one, keras_model).weights)
+    with trainer.fit(rounds=1, progress=False) as trained:
+        for found, each in zip(trained.to_keras().get_weights(), zip(*fitted)):
+            expected = np.average(each, axis=0, weights=counts)
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        losses = trained.results(clients).per_client()["loss_after"]
+        keras_model.set_weights(trained.to_keras().get_weights())
+    for first, end in zip(offsets, offsets[1:]):
+        pair = features[first:end], labels[first:end]
+        evaluated.append(
+            keras_model.test_on_batch(*pair, return_dict=True, reset_metrics=True)["loss"]
+        )
+    np.testing.assert_allclose(losses, evaluated, rtol=1e-5)
+    assert name != "mask_zero" or trainer.audit(rounds=1).holds
